@@ -181,7 +181,9 @@ class RequestError(BusError, metaclass=_ByCode):
 
     def relay(self) -> RequestError:
         """A copy that a handler may raise to pass a received error on to its own caller, deliberately."""
-        return make_request_error(self.code, self.text, reason=self.reason, detail=self.detail)
+        made = copy.copy(self)
+        made._received, made.subject, made.attempts = False, None, 1
+        return made
 
     def __str__(self) -> str:
         about = f" ({self.subject!r})" if self.subject is not None else ""
@@ -195,7 +197,7 @@ class RequestError(BusError, metaclass=_ByCode):
         return f"{type(self).__name__}({self.code.name}, {_shown(self.text, 4000)!r}, reason={reason!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return make_request_error, (self.code, self.text), {**self.__dict__}
+        return _made, (type(self), self.code, self.text, self.reason, self.detail), {**self.__dict__}
 
 
 class _CodedError(RequestError):
@@ -311,7 +313,12 @@ def _by_code(code: Code | int | str, text: str = "", *, reason: str | None = Non
 
 def make_request_error(code: Code, text: str = "", *, reason: str | None = None, detail: Any = None) -> RequestError:
     """A `RequestError` of the class that belongs to the code."""
-    error = class_of(code, reason).__new__(class_of(code, reason))
+    return _made(class_of(code, reason), code, text, reason, detail)
+
+
+def _made(kind: type[RequestError], code: Code, text: str, reason: str | None, detail: Any) -> RequestError:
+    """An error of a class, whatever that asks for when it is called."""
+    error = kind.__new__(kind, text)
     error._fill(code, text, reason, detail)
     return error
 

@@ -1,8 +1,25 @@
-"""What an error says of itself: it may hold what a stranger has sent."""
+"""What an error says of itself: it may hold what a stranger has sent. And what becomes of it in a copy."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from polybus import BusError, ConnectFailed, DeadlineExceeded, Disconnected, Forbidden, RemoteProtocolError, RequestError
+from polybus import (
+    BusError,
+    ConnectFailed,
+    DeadlineExceeded,
+    Disconnected,
+    EncodeError,
+    Forbidden,
+    NotFound,
+    RemoteProtocolError,
+    RequestError,
+    TooLarge,
+    Unsupported,
+)
 from polybus.errors import Code
 
 
@@ -58,3 +75,47 @@ def test_marks_that_turn_the_direction_of_the_text_behind_them_are_shown_as_esca
 @pytest.mark.parametrize(("elapsed", "shown"), [(1.0064, "1.006 s"), (0.001, "0.001 s"), (0.00012, "0.0001 s"), (0.0, "0 s")])
 def test_a_deadline_of_less_than_a_millisecond_is_no_zero(elapsed: float, shown: str) -> None:
     assert f"no answer on 'a' after {shown}: " in str(DeadlineExceeded("a", elapsed))
+
+
+class NoSuchUser(NotFound):
+    def __init__(self, user_id: int) -> None:
+        self.user_id = user_id
+        super().__init__(f"no user {user_id}", detail={"id": user_id})
+
+
+class Own(RequestError): ...
+
+
+class OwnAndOfPython(Forbidden, PermissionError): ...
+
+
+ERRORS: list[BusError] = [
+    TooLarge("x"),
+    NoSuchUser(7),
+    Own(Code.ABORTED, "x", reason="y"),
+    OwnAndOfPython("x"),
+    RequestError(Code.ALREADY_EXISTS, "x"),
+    DeadlineExceeded("a", 1.0, "remote", "x", "y", [7]),
+    Disconnected("x", "y", True),
+    ConnectFailed("ubre+ws://a", "x"),
+    RemoteProtocolError("x", reason="y", answer_id=7),
+    EncodeError("x", "$.a"),
+    Unsupported("x"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_a_copy_of_an_error_is_of_its_class_and_says_the_same(error: BusError, copied: Callable[[Any], Any]) -> None:
+    made = copied(error)
+    assert type(made) is type(error)
+    assert (str(made), vars(made), made.args) == (str(error), vars(error), error.args)
+
+
+def test_what_is_relayed_is_of_the_class_that_it_was_and_no_more_received() -> None:
+    error = NoSuchUser(7)
+    error.attempts, error.subject, error._received = 3, "a", True
+    relayed = error.relay()
+    assert type(relayed) is NoSuchUser
+    assert (str(relayed), relayed.detail, relayed.received) == ("NOT_FOUND: no user 7", {"id": 7}, False)
+    assert str(error) == "NOT_FOUND ('a'): no user 7 (asked 3 times)"
