@@ -862,11 +862,12 @@ class Bus(Router):
     def why_not_ready(self) -> str:
         """The reason why a load balancer should send nothing here now; empty while it should.
 
-        The bus has not started or is about to end, or it has been without the engine of its cluster for longer than
+        The bus has not started, is about to end or has failed, or it has been without the engine of its cluster for longer than
         `Cluster.outage`. ``/readyz`` says this. Requests are taken as long as `ready` is true.
         """
         if not self._services.ready:
-            return "it does not take requests"
+            failed = self._services.failed
+            return f"it does not take requests: {failed}" if failed else "it does not take requests"
         return "" if self._links.cluster is None else self._links.cluster.outage()
 
     @property

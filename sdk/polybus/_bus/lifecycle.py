@@ -136,6 +136,7 @@ class Lifecycle:
         with self._change(Phase.STARTING):
             runtime = self._services.runtime = Runtime(self._services.limits)
             runtime.on_failure = partial(self._end_with, runtime)
+            self._services.failed = ""
             self._services.access.warnings = runtime.warnings
             self._closed_event = anyio.Event()
             self._patience = DRAIN
@@ -147,7 +148,9 @@ class Lifecycle:
                     if spec.durable is None:
                         self._pubsub.subscribe_handler(spec)
                 if self._lifespan is not None:
-                    task = self._lifespan_task = LifespanTask(self._services.bus, runtime, self._lifespan, self.aclose)
+                    task = self._lifespan_task = LifespanTask(
+                        self._services.bus, runtime, self._lifespan, self._end_with_lifespan
+                    )
                     self.state = await task.start()
                 if self._lookup.subscribers:
                     self._links.stored.check_handlers()
@@ -338,8 +341,14 @@ class Lifecycle:
         """Close the bus, because a task of it has failed. Whoever leaves it, or closes it, is told."""
         if self._cut is not None:
             self._cut.cancel()
+        self._services.failed = "a task of it has failed"
         self._entered = 0
         await self._close(runtime)
+
+    async def _end_with_lifespan(self) -> None:
+        """Close the bus, because its lifespan has failed."""
+        self._services.failed = "its lifespan has failed"
+        await self.aclose()
 
     async def wait_closed(self) -> None:
         """Wait until the bus has been left.

@@ -93,6 +93,8 @@ class Services:
         """Present while the bus is entered."""
         self.was_running: bool = False
         """True once the bus has been entered and left."""
+        self.failed: str = ""
+        """Why the bus has closed by itself; empty where it has not."""
 
     def published(self, subject: Subject[Any, Any], body: Any) -> Any:
         """The body of a publication, validated by the type of its subject where the bus wants that.

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from .._bus.bus import parts_of
+from ..errors import Unavailable
 from ..sync.event_loop_thread import HandlerLoop
 from ..sync.verbs import BlockingBus
 from ._attachment import AttachedRoute, Attachment
@@ -23,9 +25,12 @@ async def bus_of(connection: HTTPConnection) -> Bus:
 
     Raises:
         RuntimeError: None is attached there, or several are.
+        Unavailable: It has failed, and its application still runs.
     """
     attachment = _attachment(connection)
     await attachment.start()
+    if why := parts_of(attachment.bus).services.failed:
+        raise Unavailable(f"the bus of this application has ended: {why}")
     return attachment.bus
 
 

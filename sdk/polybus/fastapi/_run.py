@@ -10,6 +10,8 @@ from .._bus.worker import Worker
 from .._util.process_end import end_by_sigterm
 from .._validation import check_count, seconds, shown
 
+FAILED: Final = 3
+"""uvicorn's status where an address is taken, or the lifespan fails."""
 ADDRESS: Final = "http"
 """The name of the only address of an application, among those that a worker inherits."""
 
@@ -37,7 +39,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         TypeError: `drain` or `workers` is no number, or there are several workers and the application is an object.
         LocalProtocolError: There are several workers of a bus without `cluster`, or no NATS server is found for them.
         ImportError: uvicorn is not installed.
-        SystemExit: The address is taken, or the application's lifespan failed (uvicorn's status 3); as in `polybus.run`.
+        SystemExit: The address is taken, or the application's lifespan or, later, that of a bus failed (uvicorn's status 3).
     """
     end_by_sigterm()
     drain = seconds(drain, "drain")
@@ -71,3 +73,5 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     server = DrainingServer(drain, chosen, worker)
     server.run(None if worker is None else worker.sockets(ADDRESS))
     tell_of_threads_left(server.buses)
+    if server.failed:
+        raise SystemExit(FAILED)

@@ -15,9 +15,10 @@ from typing import Any, Final
 import anyio
 import uvicorn
 
-from .._bus.bus import Bus
+from .._bus.bus import Bus, parts_of
 from .._bus.worker import Worker
 from .._secrets import shown_target
+from ..errors import LocalProtocolError
 from ..transports._stream.sockets import address_of
 from ._attachment import attached_here
 
@@ -42,12 +43,14 @@ class DrainingServer(uvicorn.Server):
     def __init__(self, drain: float, options: Mapping[str, Any], worker: Worker | None = None) -> None:
         super().__init__(uvicorn.Config(**{"ws_max_size": _FRAME, **options}))
         self._worker = worker
-        self._answers: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._drain_seconds = drain
         self._chosen = frozenset(options)
         self._farewell: anyio.CancelScope | None = None
         self.buses: list[Bus] = []
         """Buses that were served to the end."""
+        self.failed: bool = False
+        """True where the server ends because a bus has failed."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -59,6 +62,7 @@ class DrainingServer(uvicorn.Server):
             logging.getLogger(name).addFilter(_masked)
         await super().startup(sockets)
         self._tell()
+        self._tasks += map(asyncio.get_running_loop().create_task, map(self._watch, buses_here()))
         limits = [attachment.bus.limits for attachment in attached_here()]
         if not limits:
             return
@@ -81,7 +85,7 @@ class DrainingServer(uvicorn.Server):
             if listening.family in (socket.AF_INET, socket.AF_INET6)
         ]
         if self._worker is not None:
-            self._answers = asyncio.get_running_loop().create_task(self._worker.answer(self._why_not_ready))
+            self._tasks.append(asyncio.get_running_loop().create_task(self._worker.answer(self._why_not_ready)))
             self._worker.tell_served(urls)
             return
         for url in urls:
@@ -92,9 +96,18 @@ class DrainingServer(uvicorn.Server):
             return "it does not take requests"
         return next((why for attachment in attached_here() if (why := attachment.bus.why_not_ready)), "")
 
+    async def _watch(self, bus: Bus) -> None:
+        """End with a bus that fails: somebody else starts the process anew."""
+        with contextlib.suppress(LocalProtocolError):  # it is closed already
+            await bus.wait_closed()
+        why = parts_of(bus).services.failed
+        if why and not self.should_exit:
+            logger.error("a bus of the application has ended, and with it the server: %s", why)
+            self.failed = self.should_exit = True
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let nobody in, let handlers finish, tell the peers; then what uvicorn does."""
-        buses = self.buses = list(dict.fromkeys(attachment.bus for attachment in attached_here()))
+        buses = self.buses = buses_here()
         if buses and not self.force_exit:
             logger.info("draining")
             for server in self.servers:
@@ -104,9 +117,10 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
         for name in _LOGS:
             logging.getLogger(name).removeFilter(_masked)
-        if self._answers is not None:
-            self._answers.cancel()
-            await asyncio.wait([self._answers])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal asks for an end, the second for one at once."""
@@ -137,6 +151,11 @@ class DrainingServer(uvicorn.Server):
 def patience(config: uvicorn.Config, drain: float) -> float:
     """Seconds that an orderly end may take: the buses, what uvicorn waits for, and as many as the drain for the lifespan."""
     return 2 * drain + max(drain, config.timeout_graceful_shutdown or 0)
+
+
+def buses_here() -> list[Bus]:
+    """The buses of the attachments that run in this event loop, each once."""
+    return list(dict.fromkeys(attachment.bus for attachment in attached_here()))
 
 
 async def _drain(buses: list[Bus], seconds: float) -> None:

@@ -15,13 +15,11 @@ from .._bus.bus import Bus
 from ..cluster.workers import supervise
 from ..transports._stream.sockets import bind_tcp, bind_unix
 from ._attachment import AttachedRoute
-from ._run import ADDRESS
+from ._run import ADDRESS, FAILED
 from ._server import patience
 
 logger: logging.Logger = logging.getLogger("uvicorn.error")
 
-_FAILED: Final = 3
-"""uvicorn's status where an address is taken."""
 _OPEN: Final = 0o666
 """uvicorn's mode of a Unix socket whose file is new."""
 _DEPTH: Final = 20
@@ -50,7 +48,7 @@ class Application:
             return {ADDRESS: await self._bound()}
         except OSError as error:
             logger.error(error)
-            raise SystemExit(_FAILED) from None
+            raise SystemExit(FAILED) from None
 
     async def _bound(self) -> list[socket.socket]:
         config = self._config

@@ -22,7 +22,7 @@ from fastapi import FastAPI
 
 import polybus.sync
 from polybus import Bus, BusError, ConnectFailed, Disconnected, Limits, Unavailable, connect
-from polybus.fastapi import attach, run
+from polybus.fastapi import BusDep, attach, readiness_endpoint, run
 from polybus.fastapi._server import DrainingServer
 from tests.integration.processes.processes import Process, running
 from tests.support import bounded, eventually
@@ -221,6 +221,74 @@ async def test_the_second_signal_ends_it_at_once_whatever_runs() -> None:
         await task
         with pytest.raises(Disconnected):
             await reply
+
+
+def application_that_fails() -> tuple[FastAPI, Bus, anyio.Event]:
+    """An application whose bus fails when told to, after it has started."""
+    fail = anyio.Event()
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async def soon() -> None:
+            await fail.wait()
+            raise LookupError("the database has gone")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(soon)
+            yield
+            group.cancel_scope.cancel()
+
+    app, bus = FastAPI(), Bus(lifespan=lifespan)
+    attach(app, bus)
+    app.add_route("/readyz", readiness_endpoint(bus))
+
+    @app.get("/ask")
+    async def ask(bus: BusDep) -> str:
+        return await bus.request("x", returns=str)
+
+    return app, bus, fail
+
+
+@bounded
+async def test_a_bus_that_fails_ends_the_server_with_a_failure() -> None:
+    app, _, fail = application_that_fails()
+    async with serving(app, drain=60.0) as (server, task):
+        fail.set()
+        await task
+        assert server.failed
+
+
+@bounded
+async def test_a_bus_that_the_application_closes_ends_no_server() -> None:
+    app, bus, _ = application_that_fails()
+    async with serving(app) as (server, _):
+        await bus.aclose()
+        await anyio.wait_all_tasks_blocked()
+        assert not server.should_exit
+    assert not server.failed
+
+
+def test_a_server_that_a_bus_has_ended_has_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DrainingServer, "run", lambda self, sockets: setattr(self, "failed", True))
+    with pytest.raises(SystemExit) as ended:
+        run(FastAPI())
+    assert ended.value.code == 3
+
+
+@bounded
+async def test_where_the_server_goes_on_whoever_comes_is_told_that_the_bus_has_failed() -> None:
+    app, bus, fail = application_that_fails()
+    transport = httpx.ASGITransport(app=app)
+    with pytest.raises(ExceptionGroup, match="unhandled errors"):
+        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            assert (await client.get("/readyz")).status_code == 200
+            fail.set()
+            await bus.wait_closed()
+            answer = await client.get("/ask")
+            assert (answer.status_code, answer.json()["code"]) == (503, "UNAVAILABLE")
+            assert "its lifespan has failed" in answer.json()["detail"]
+            answer = await client.get("/readyz")
+            assert (answer.status_code, answer.text) == (503, "it does not take requests: its lifespan has failed\n")
 
 
 # -- SIGTERM --------------------------------------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ class HttpEndpoint(ABC):
         `OriginPolicy.check` and `AsgiWebSocket` say."""
         options = self._options
         if options is None:
-            raise HandshakeRejected(503, "this server is shutting down")
+            raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
         request = HttpRequest(options, scope, receive, self._slow)
         self._sockets.check_private(request)
         return request

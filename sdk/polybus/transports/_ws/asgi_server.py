@@ -86,7 +86,7 @@ class AsgiWebSocket:
         """Make the link of a client; None if it has gone. May raise `HandshakeRejected`."""
         options = self._options
         if options is None:
-            raise HandshakeRejected(503, "this server is shutting down")
+            raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
         address = client_of(scope)
         refusal = options.gate.knock(address)
         if refusal is not None:
@@ -229,7 +229,7 @@ async def admit(options: ListenOptions, handshake: Handshake) -> Admission:
     with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
         await decided.wait()
     if not outcome:
-        raise HandshakeRejected(503, "this server is shutting down")
+        raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
     if isinstance(outcome[0], BusError):
         raise refused(outcome[0])
     return outcome[0]
