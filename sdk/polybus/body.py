@@ -11,8 +11,8 @@ import datetime
 import math
 import re
 from array import array
-from collections.abc import Callable
-from itertools import accumulate
+from collections.abc import Callable, Iterator
+from itertools import accumulate, islice
 from typing import Any, Protocol
 
 import attrs
@@ -33,6 +33,7 @@ __all__ = [
     "check_json",
     "check_levels",
     "items_of",
+    "part_that_fails",
     "read_body",
 ]
 
@@ -233,18 +234,57 @@ def check_depth(data: bytes, limit: int) -> None:
         raise EncodeError(f"nested deeper than {limit} levels (limit: depth)")
 
 
-def items_of(value: Any, path: str) -> list[tuple[str, Any]]:
+_LEVELS = 200
+_MOST_PARTS, _FEW_PARTS = 20_000, 1_000
+"""A path is a courtesy: who sends a body that cannot be written on does not decide how long it is looked for."""
+
+
+def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """The items of a value, each with its path."""
     if isinstance(value, dict):
-        return [(f"{path}.{key}", item) for key, item in value.items()]
+        return ((f"{path}.{key}", item) for key, item in value.items())
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+        return ((f"{path}[{index}]", item) for index, item in enumerate(value))
     if attrs.has(type(value)):
-        return [(f"{path}.{a.name}", getattr(value, a.name, None)) for a in attrs.fields(type(value))]
+        return ((f"{path}.{a.name}", getattr(value, a.name, None)) for a in attrs.fields(type(value)))
     if hasattr(value, "model_dump"):
-        return [(f"{path}.{name}", item) for name, item in value]
+        return ((f"{path}.{name}", item) for name, item in value)
     names: Any = getattr(value, "__dataclass_fields__", None) or getattr(value, "__struct_fields__", ())
-    return [(f"{path}.{name}", getattr(value, name, None)) for name in names]
+    return ((f"{path}.{name}", getattr(value, name, None)) for name in names)
+
+
+def part_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
+    """Path and part of a value that cannot be written: the deepest one. It is looked for among the first 20,000 that have no
+    parts; of a value that is larger and has it elsewhere, the value itself is given."""
+    count = 0
+    for where, part in islice(_innermost(value, "$"), _MOST_PARTS):
+        if not is_written(part):
+            return where, part
+        count += 1
+    return _container_that_fails(value, is_written) if count < _FEW_PARTS else ("$", value)
+
+
+def _innermost(value: Any, path: str, level: int = 0) -> Iterator[tuple[str, Any]]:
+    """All that has no parts itself, or stands too deep, each with its path."""
+    alone = True
+    for where, part in items_of(value, path) if level < _LEVELS else ():
+        alone = False
+        yield from _innermost(part, where, level + 1)
+    if alone:
+        yield path, value
+
+
+def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
+    """As `part_that_fails`, of a small value each of whose innermost parts can be written: each level is written anew."""
+    path = "$"
+    for _ in range(_LEVELS):
+        for where, part in items_of(value, path):
+            if not is_written(part):
+                path, value = where, part
+                break
+        else:
+            break
+    return path, value
 
 
 def _has_nan(value: Any) -> bool:
@@ -313,19 +353,18 @@ def _hidden(value: Any) -> str | None:
 
 def _explain(value: Any, error: Exception) -> EncodeError:
     """The deepest part of the value that cannot be written, as an error that names its path."""
-    path = "$"
-    for _ in range(200):
-        for where, item in items_of(value, path):
-            try:
-                msgspec.json.encode(item, enc_hook=plain_form)
-            except Exception:
-                path, value = where, item
-                break
-        else:
-            break
     if isinstance(error, RecursionError):
         return EncodeError("nested too deeply, or contains itself", "$")
-    return EncodeError(f"{type(value).__name__} cannot be written as JSON: {error}", path)
+    path, part = part_that_fails(value, _is_json)
+    return EncodeError(f"{type(part).__name__} cannot be written as JSON: {error}", path)
+
+
+def _is_json(part: Any) -> bool:
+    try:
+        msgspec.json.encode(part, enc_hook=plain_form)
+    except Exception:  # as above: whatever a hook raises
+        return False
+    return True
 
 
 JSON = JsonFormat()

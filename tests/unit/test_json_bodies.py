@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus import EncodeError
-from polybus.body import JSON, JsonFormat, check_depth, check_json
+from polybus.body import JSON, JsonFormat, check_depth, check_json, part_that_fails
 
 _TEXTS = st.text(st.sampled_from('[]{}"\\,:\nnullé'), max_size=6)
 _VALUES = st.recursive(
@@ -111,3 +111,21 @@ def test_a_body_that_is_too_deep_is_not_written() -> None:
     JsonFormat(10).encode(value)
     with pytest.raises(EncodeError, match="deeper than 9 levels"):
         JsonFormat(9).encode(value)
+
+
+@pytest.mark.parametrize(
+    ("size", "path"), [(100, f"${'[0]' * 61}[100]"), (100_000, "$")], ids=["a small one, whose path is told", "a large one"]
+)
+def test_how_long_the_part_is_looked_for_that_cannot_be_written_is_not_for_its_sender_to_say(size: int, path: str) -> None:
+    value: Any = [*[0] * size, object()]
+    for _ in range(61):
+        value = [value]
+    tried = 0
+
+    def is_written(part: Any) -> bool:
+        nonlocal tried
+        tried += 1
+        return type(part) is int
+
+    assert part_that_fails(value, is_written)[0] == path
+    assert tried <= 20_000

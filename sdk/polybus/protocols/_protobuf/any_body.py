@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import JSON
+from ...body import JSON, part_that_fails
 from ...errors import BadRequest, EncodeError
 from .classes import is_message, known_class
 from .values import Unwritable, read_value, read_value_at, write_dict, write_value
@@ -50,28 +50,21 @@ def pack_value(value: Any) -> bytes:
 
 def _write_converted(value: Any) -> bytes:
     """Attrs classes, dataclasses, datetimes, bytes and so on, as in a JSON body, which also knows the path of what is wrong."""
-    JSON.encode(value)  # raises with the path
+    data = JSON.encode(value)  # raises with the path
     try:
-        return write_value(msgspec.json.decode(JSON.encode(value)), _DEPTH)
-    except (ValueError, RecursionError) as error:
-        raise EncodeError(str(error), _path_of(value, error)) from error
+        return write_value(msgspec.json.decode(data), _DEPTH)
+    except RecursionError as error:
+        raise EncodeError(str(error), "$") from error
+    except ValueError as error:
+        raise EncodeError(str(error), part_that_fails(msgspec.json.decode(data), _is_written)[0]) from error
 
 
-def _path_of(value: Any, error: Exception) -> str:
-    """The deepest part that cannot be written."""
-    path, step = "$", msgspec.json.decode(JSON.encode(value))
-    while isinstance(error, Unwritable) and isinstance(step, (dict, list)):
-        inside = step.items() if isinstance(step, dict) else enumerate(step)
-        for name, part in inside:
-            try:
-                write_value(part, _DEPTH)
-            except Unwritable:
-                path += f".{name}" if isinstance(step, dict) else f"[{name}]"
-                step = part
-                break
-        else:
-            break
-    return path
+def _is_written(part: Any) -> bool:
+    try:
+        write_value(part, _DEPTH)
+    except Unwritable:
+        return False
+    return True
 
 
 def unpack(data: bytes) -> tuple[str, bytes]:

@@ -20,7 +20,7 @@ import msgspec
 
 from ...._plain_forms import plain_form, scalar_form
 from ...._util.class_shapes import form_of_struct
-from ....body import items_of
+from ....body import items_of, part_that_fails
 from ....errors import EncodeError
 from ..messages.text import json_text, number, quoted
 from ..object_ids import HASHED_TYPES, KEY_PREFIX, LIST, MAP, NULL_KEY, SET, Numbering, throwable
@@ -71,7 +71,7 @@ class ValueWriter:
         except EncodeError as error:
             if type(value) is Arguments:  # which knows where it stands
                 raise
-            raise EncodeError(error.text, self._path(value)) from error
+            raise EncodeError(error.text, part_that_fails(value, self._is_written)[0]) from error
         except RecursionError as error:
             raise EncodeError("nested too deeply", "$") from error
 
@@ -257,19 +257,12 @@ class ValueWriter:
             return self._exception(value, ids)
         return self._value(self._form_of(value, ids), ids)
 
-    def _path(self, value: Any) -> str:
-        """Path of the deepest part that cannot be written."""
-        path = "$"
-        for _ in range(200):
-            for where, item in items_of(value, path):
-                try:
-                    self._value(item, Numbering())
-                except (EncodeError, RecursionError):
-                    path, value = where, item
-                    break
-            else:
-                break
-        return path
+    def _is_written(self, part: Any) -> bool:
+        try:
+            self._value(part, Numbering())
+        except (EncodeError, RecursionError):
+            return False
+        return True
 
 
 def _bare(value: Any, ids: Numbering) -> bytes:
