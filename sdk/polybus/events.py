@@ -97,6 +97,7 @@ class HandlerFailed(BusEvent):
     subject: str | int = ""
     error_id: str = ""
     error: BaseException | None = None
+    """As it was raised. None of a message over 4 KiB for who has more than 16 events to read: its frames hold the body."""
 
 
 @frozen(kw_only=True)

@@ -13,7 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
+from attrs import evolve
 
+from .._util.broadcast import KEPT
 from .._util.log_fields import log_fields
 from .._util.sources import sources
 from .._validation import name_of, shown
@@ -272,4 +274,6 @@ class HandlerExecutor:
         else:
             failed = "handler of %.200r failed [%s]: %s"
             logger.error(failed, event.subject, event.error_id, text, exc_info=event.error, extra=fields)
+        if self._services.events.late and len(message.raw or b"") > KEPT:  # its frames hold the body
+            event = evolve(event, error=None)
         self._services.emit(event)

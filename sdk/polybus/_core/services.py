@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from .._util.broadcast import EventHub
+from .._util.broadcast import KEPT, EventHub
 from .._util.sources import sources
 from .._util.typed_body import conforming, misfit, uncheckable
 from .._validation import type_name
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .outgoing import OutgoingHook
     from .runtime import Runtime
 
-_KEPT: Final = 4096
-"""Bytes of a body that an event keeps: a thousand unread events hold no large bodies."""
 _REMEMBERED: Final = 4096
 
 
@@ -157,5 +155,5 @@ class Services:
     def dead_letter(self, peer: Any, message: Message, code: Code, reason: str) -> None:
         """Tell readers of events that a message could not be delivered."""
         if self.events.read:
-            kept = message if len(message.raw or b"") <= _KEPT else None
+            kept = message if len(message.raw or b"") <= KEPT else None
             self.emit(DeadLettered(peer=peer, subject=message.subject, code=code, reason=reason, message=kept))

@@ -9,7 +9,10 @@ from typing import Any, Generic, TypeVar
 
 from attrs import define, field
 
+KEPT = 4096
+"""Bytes of a body that an event keeps: a thousand unread events hold no large bodies."""
 _SIZE = 1000
+_SOON = 16
 
 Event = TypeVar("Event")
 
@@ -34,6 +37,11 @@ class EventHub(Generic[Event]):
         """True while there are readers."""
         return bool(self._streams)
 
+    @property
+    def late(self) -> bool:
+        """True where a reader has more than 16 events to read: then events should hold nothing large."""
+        return any(len(stream) > _SOON for stream in self._streams)
+
     def emit(self, event: Event) -> None:
         """Hand an event to all readers."""
         if self._streams:
@@ -55,6 +63,9 @@ class EventStream(AsyncIterator[Event]):
         self._queue: deque[Event] = deque(maxlen=_SIZE)
         self._waiters: list[Any] = []
         self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
 
     def put(self, event: Event) -> None:
         """Add an event."""

@@ -7,7 +7,7 @@ import anyio
 import attrs
 import pytest
 
-from polybus import Backoff, Bus, ConnectFailed, Kind, Message, NoHandler, connect
+from polybus import Backoff, Bus, ConnectFailed, Kind, Message, NoHandler, RemoteError, connect
 from polybus.events import BusEvent, DeadLettered, FrameRefused, HandlerFailed, LinkDown, LinkRetrying, LinkUp
 from polybus.stats import Stats
 from polybus.testing import pair
@@ -194,3 +194,21 @@ async def test_a_notification_without_a_handler_is_a_dead_letter() -> None:
         assert isinstance(small, DeadLettered) and small.message.body == "small" and small.peer is peer
         assert isinstance(large, DeadLettered) and large.message is None  # a thousand unread ones must not fill the memory
         assert client.stats().refused == 0
+
+
+@bounded
+async def test_a_reader_of_events_that_is_behind_keeps_no_large_body_alive() -> None:
+    bus = Bus()
+
+    @bus.handle("parse")
+    async def parse(body: str) -> None:
+        raise ValueError("no number")
+
+    async with pair(bus) as client:
+        events = bus.events()
+        for text in [*["x" * 5000] * 20, "small"]:
+            with pytest.raises(RemoteError):
+                await client.request("parse", text)
+        failed = [event for event in [await anext(events) for _ in range(21)] if isinstance(event, HandlerFailed)]
+    assert [event.error is None for event in failed] == [False] * 17 + [True] * 3 + [False]
+    assert all(event.error_id for event in failed)
