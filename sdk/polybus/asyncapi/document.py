@@ -16,7 +16,7 @@ from . import bindings
 from .docstrings import Docstring
 from .keys import Keys
 from .operations import Described, Operation
-from .schemas import REFERENCE, Schema, Schemas, example
+from .schemas import REFERENCE, Schema, Schemas, example, fitting_example
 
 _OCTETS: Final = "application/octet-stream"
 _BYTES: Final[Schema] = {"type": "string", "format": "binary"}
@@ -250,7 +250,10 @@ class _Builder:
         if kind is bytes:
             made["title"], made["contentType"], schema = "bytes", _OCTETS, _BYTES
         made["payload"] = schema
-        shown = None if kind in (None, type(None), bytes) else example(schema, self._schemas.components)
+        shown = None
+        if kind not in (None, type(None), bytes):
+            components = self._schemas.components
+            shown = example(schema, components) if written else fitting_example(schema, components, kind)
         if shown is not None:
             made["examples"] = [{"payload": shown}]
         self._messages[key] = made

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 import msgspec
 
 from .._plain_forms import writes_aliases
 from .._util.pydantic_types import adapter_of
-from .._util.typed_body import is_read_by_pydantic
+from .._util.typed_body import convert, is_read_by_pydantic
 from .._validation import shown
 from .keys import Keys
 
@@ -173,44 +174,87 @@ _TEXTS: Final = {
     "date": "2027-01-31",
     "time": "12:00:00Z",
     "duration": "PT1H",
-    "uuid": "00000000-0000-0000-0000-000000000000",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+    "uuid4": "00000000-0000-4000-8000-000000000000",
     "decimal": "1.5",
     "email": "ann@example.org",
     "uri": "https://example.org",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "ipvanyaddress": "192.0.2.1",
 }
 
 
-def example(schema: Any, components: dict[str, Schema], depth: int = 0) -> Any:
-    """Make a value that fits a schema, as far as its shape goes."""
-    if not isinstance(schema, dict) or depth > _DEEP:
+class _Endless(Exception):
+    """A value of a schema would contain one of the same schema, and so on."""
+
+
+def fitting_example(schema: Any, components: dict[str, Schema], kind: Any) -> Any:
+    """Make a value of a schema that is read as its type; None where that cannot be done."""
+    try:
+        made = example(schema, components)
+        return None if made is None or convert(made, kind) is None else made
+    except Exception:  # a pattern, a check of the application's own, or whatever a library makes of a type
+        return None
+
+
+def example(schema: Any, components: dict[str, Schema], within: tuple[str, ...] = ()) -> Any:
+    """Make a value that fits a schema, as far as its shape goes; None where it would contain itself without an end."""
+    try:
+        return _value(schema, components, within)
+    except _Endless:
+        return None
+
+
+def _value(schema: Any, components: dict[str, Schema], within: tuple[str, ...]) -> Any:
+    if not isinstance(schema, dict):
         return None
     for key in ("default", "const"):
         if key in schema:
             return schema[key]
     if schema.get("examples") or schema.get("enum"):
         return (schema.get("examples") or schema["enum"])[0]
-    if "$ref" in schema:
-        return example(components.get(schema["$ref"].removeprefix(REFERENCE)), components, depth + 1)
+    if (reference := schema.get("$ref")) is not None:
+        if reference in within or len(within) > _DEEP:
+            raise _Endless
+        return _value(components.get(reference.removeprefix(REFERENCE)), components, (*within, reference))
     for key in ("allOf", "anyOf", "oneOf"):
         if schema.get(key):
-            return example(schema[key][0], components, depth + 1)
+            return _first(schema[key], components, within)
     kind = schema.get("type")
     kind = kind[0] if isinstance(kind, list) and kind else kind
     if kind == "object" or "properties" in schema:
-        wanted = schema.get("required", [])
-        return {
-            name: example(one, components, depth + 1)
-            for name, one in schema.get("properties", {}).items()
-            if name in wanted or "default" not in one
-        }
+        return dict(_members(schema, components, within))
     if kind == "array":
         items = schema.get("items", {})
         if isinstance(items, list):
-            return [example(one, components, depth + 1) for one in items]
-        return [] if depth >= _DEEP or not isinstance(items, dict) or not items else [example(items, components, depth + 1)]
+            return [_value(one, components, within) for one in items]
+        try:
+            return [_value(items, components, within)] if isinstance(items, dict) and items else []
+        except _Endless:
+            return []
     if kind in ("integer", "number"):
         least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + (1 if "exclusiveMinimum" in schema else 0))
         return least or 1
     if schema.get("contentEncoding") == "base64":
         return "dGV4dA=="
     return {"string": _TEXTS.get(schema.get("format", ""), "text"), "boolean": True}.get(str(kind))
+
+
+def _first(choices: list[Any], components: dict[str, Schema], within: tuple[str, ...]) -> Any:
+    """Make a value of the first choice that has an end."""
+    for one in choices:
+        with suppress(_Endless):
+            return _value(one, components, within)
+    raise _Endless
+
+
+def _members(schema: Schema, components: dict[str, Schema], within: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Make the members that have to be there, have no default, or tell what the object is."""
+    wanted = schema.get("required", [])
+    for name, one in schema.get("properties", {}).items():
+        if name in wanted:
+            yield name, _value(one, components, within)
+        elif "default" not in one or "const" in one:
+            with suppress(_Endless):
+                yield name, _value(one, components, within)

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 from pydantic.alias_generators import to_camel
 
-from polybus.asyncapi.schemas import Schemas, draft_07, example
+from polybus.asyncapi.schemas import Schemas, draft_07, example, fitting_example
 from polybus.body import JSON
 
 from .shop import Filter, Foreign, Line, Order, Point, Receipt, State, User
@@ -192,9 +192,48 @@ def test_an_example_is_made_of_whatever_there_is(schema: dict[str, Any], made: A
     assert example(schema, {}) == made
 
 
-def test_an_example_of_what_contains_itself_ends() -> None:
-    components = {"Tree": {"type": "object", "properties": {"of": {"$ref": "#/components/schemas/Tree"}}, "required": ["of"]}}
-    assert example({"$ref": "#/components/schemas/Tree"}, components)["of"] is not None
+def test_an_example_of_what_contains_itself_ends_or_there_is_none() -> None:
+    reference = {"$ref": "#/components/schemas/Tree"}
+    for of, made in (
+        (reference, None),
+        ({"type": "array", "items": reference}, {"of": []}),
+        ({"anyOf": [reference, {"type": "null"}]}, {"of": None}),
+    ):
+        components: dict[str, Any] = {"Tree": {"type": "object", "properties": {"of": of}, "required": ["of"]}}
+        assert example(reference, components) == made
+        del components["Tree"]["required"]
+        assert example(reference, components) == (made or {})
+
+
+class Cat(pydantic.BaseModel):
+    kind: Literal["cat"] = "cat"
+    lives: int = 9
+
+
+class Dog(pydantic.BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+class Owner(pydantic.BaseModel):
+    pets: list[Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]]
+    friends: "list[Owner]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [
+        (Owner, {"pets": [{"kind": "cat"}], "friends": []}),
+        (pydantic.UUID4, "00000000-0000-4000-8000-000000000000"),
+        (pydantic.IPvAnyAddress, "192.0.2.1"),
+        (Annotated[str, msgspec.Meta(pattern="^a$")], None),
+        (datetime.datetime, None),
+        (Foreign, None),
+        (int, 1),
+    ],
+)
+def test_an_example_that_the_type_refuses_is_none(kind: Any, made: Any) -> None:
+    schemas = Schemas([kind])
+    assert fitting_example(schemas.of(kind), schemas.components, kind) == made
 
 
 class Address(pydantic.BaseModel):
