@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -22,6 +25,8 @@ Page: TypeAlias = "Callable[[], tuple[int, str] | Awaitable[tuple[int, str]]]"
 
 _SECONDS: Final = 5.0
 """The time for one request and its response."""
+_PAUSE: Final = 0.2
+"""Seconds between two attempts to accept where there is no file descriptor, not even the one that was kept."""
 _LARGEST: Final = 4096
 """Bytes of a request's head."""
 _FIELDS: Final = (("content-type", "text/plain; version=0.0.4; charset=utf-8"), ("connection", "close"))
@@ -58,6 +63,7 @@ class HttpStatus:
         """The real one once it listens."""
         self._pages = dict(pages)
         self._listener: Any = None
+        self._spare: int | None = None
         # Made when it listens: an address may be checked before there is an event loop.
         self._scope: anyio.CancelScope
         self._ended: anyio.Event
@@ -85,13 +91,12 @@ class HttpStatus:
         """Answer until it is closed or cancelled."""
         try:
             with self._scope:
-                while True:
-                    try:
-                        await self._listener.serve(self._answer)
-                    except OSError as error:  # such as no file descriptors left: no reason to end what is being served
-                        logger.warning("%s pauses for a second: %s", self.url, error, extra=log_fields(address=self.url))
-                        await anyio.sleep(1)
+                async with anyio.create_task_group() as group:
+                    for listener in self._listener.listeners:
+                        sock = listener.extra(anyio.abc.SocketAttribute.raw_socket)
+                        group.start_soon(self._accept_from, sock, group)
         finally:
+            self._give_spare()
             with anyio.CancelScope(shield=True):
                 await self._listener.aclose()
             self._ended.set()
@@ -103,12 +108,53 @@ class HttpStatus:
             await self._ended.wait()
             self._listener = None
 
-    async def _answer(self, stream: Any) -> None:
+    async def _accept_from(self, listening: socket.socket, group: anyio.abc.TaskGroup) -> None:
+        told = False
+        while True:
+            self._keep_spare()
+            await anyio.wait_readable(listening)
+            try:
+                sock = self._accept(listening)
+            except OSError as error:  # no reason to end what is being served
+                if not told and not isinstance(error, BlockingIOError):  # that one: whoever knocked has gone
+                    told = True
+                    logger.warning("%s pauses: %s", self.url, error, extra=log_fields(address=self.url))
+                await anyio.sleep(_PAUSE)
+                continue
+            told = False
+            if self._keep_spare():
+                group.start_soon(self._answer, sock)
+            else:  # it has the last place, and the next one has it then
+                await self._answer(sock)
+
+    def _accept(self, listening: socket.socket) -> socket.socket:
+        """Accept who waits, where the process is out of file descriptors with the one that was kept for that."""
+        try:
+            sock, _ = listening.accept()
+        except BlockingIOError:
+            raise
+        except OSError:
+            self._give_spare()
+            sock, _ = listening.accept()
+        sock.setblocking(False)
+        return sock
+
+    def _keep_spare(self) -> bool:
+        """Keep a file descriptor: clients of a bus may take all others, and who does not hear that it lives would end it."""
+        if self._spare is None:
+            with suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY)
+        return self._spare is not None
+
+    def _give_spare(self) -> None:
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+    async def _answer(self, sock: socket.socket) -> None:
         # A client that says nothing, or goes in the middle, is no reason to stop answering others.
-        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            async with stream:
-                with anyio.move_on_after(_SECONDS):
-                    await stream.send(await self._exchange(stream.receive))
+        with suppress(anyio.EndOfStream, OSError), sock, anyio.move_on_after(_SECONDS):
+            await _send(sock, await self._exchange(partial(_receive, sock)))
 
     async def _exchange(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
         """Read the head of a request, and make the response."""
@@ -126,7 +172,7 @@ class HttpStatus:
             status, text = found if isinstance(found, tuple) else await found
         except h11.RemoteProtocolError as error:
             request, status, text = None, error.error_status_hint, f"{error}\n"
-        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        except (anyio.EndOfStream, ConnectionError):
             raise
         except Exception:  # of what a page asks for; the others are served all the same
             logger.exception("%s: a page could not be made", self.url, extra=log_fields(address=self.url))
@@ -143,3 +189,29 @@ class HttpStatus:
         if method not in (b"GET", b"HEAD"):
             return HTTPStatus.METHOD_NOT_ALLOWED, "ask with GET\n"
         return page()
+
+
+async def _receive(sock: socket.socket) -> bytes:
+    """Receive some bytes.
+
+    Raises:
+        EndOfStream: There are no more.
+        OSError: The client has gone.
+    """
+    await anyio.wait_readable(sock)
+    data = sock.recv(_LARGEST)
+    if not data:
+        raise anyio.EndOfStream
+    return data
+
+
+async def _send(sock: socket.socket, data: bytes) -> None:
+    """Send all of it.
+
+    Raises:
+        OSError: The client has gone.
+    """
+    rest = memoryview(data)
+    while rest:
+        await anyio.wait_writable(sock)
+        rest = rest[sock.send(rest) :]

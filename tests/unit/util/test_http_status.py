@@ -1,13 +1,17 @@
 """The pages that a bus or a broker shows over HTTP on a port of its own."""
 
+import os
+import resource
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import anyio
 import pytest
 
+from polybus._util import http_status
 from polybus._util.http_status import HttpStatus, Page
+from tests.support import eventually
 
 EXAMPLE = "http://127.0.0.1:8081"
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
@@ -84,6 +88,53 @@ async def test_who_only_knocks_holds_up_nobody() -> None:
     async with pages() as server:
         async with await anyio.connect_tcp("127.0.0.1", server.port):
             assert b"200 OK" in await asked(server, b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Let this process have as many file descriptors as it has, and no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as next_one:
+        limit = next_one.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with the one that was kept", "as soon as there are some"])
+async def test_it_answers_where_the_process_is_out_of_file_descriptors(
+    kept: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http_status, "_PAUSE", 0.001)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket()) for _ in range(3)]
+        async with pages() as server:
+            await asked(server, b"GET /livez HTTP/1.0\r\n\r\n")
+            server._give_spare()
+            server._keep_spare()  # it is the lowest number now
+            with monkeypatch.context() as patch, no_more_files():
+                if not kept:
+                    patch.setattr(server, "_give_spare", lambda: None)
+                for client in clients:
+                    client.connect(("127.0.0.1", server.port))
+                    client.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+                with anyio.fail_after(60):
+                    if kept:
+                        for client in clients:
+                            assert b"200 OK" in await received(client)
+                    else:
+                        await eventually(lambda: "pauses: [Errno 24]" in caplog.text)
+            with anyio.fail_after(60):
+                for client in [] if kept else clients:
+                    assert b"200 OK" in await received(client)
+    assert caplog.text.count("pauses") == (not kept)
+
+
+async def received(client: socket.socket) -> bytes:
+    await anyio.wait_readable(client)
+    return client.recv(4096)
 
 
 async def test_it_may_listen_again_and_port_0_is_any_free_one_each_time() -> None:
