@@ -128,8 +128,10 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
     """
     found: Any = getattr(error, "errors", None)
     if callable(found) and hasattr(error, "error_count"):
+        if (count := error.error_count()) > _FEW:
+            return f"{count} faults, too many to tell", []
         said_by_pydantic: Any = found(include_url=False, include_context=False, include_input=False)
-        faults, count = [_fault_of_pydantic(one) for one in said_by_pydantic[:_MOST]], len(said_by_pydantic)
+        faults = [_fault_of_pydantic(one) for one in said_by_pydantic[:_MOST]]
     elif isinstance(error, (ValueError, TypeError, BadRequest)):
         faults, count = [_fault_of_text(error)], 1
     else:
@@ -148,6 +150,8 @@ _LEAVES: Final = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decim
 """Values that some wires carry as they are, so that they stay as they are where the type says nothing of them."""
 _MOST: Final = 32
 """Faults of one body that its sender is told of."""
+_FEW: Final = 10_000
+"""Faults that pydantic is asked to tell: it tells all or none, and takes some microseconds for each."""
 _TOLD: Final = 3
 """Faults that stand in the text."""
 _LONGEST: Final = 500

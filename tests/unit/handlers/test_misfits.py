@@ -90,6 +90,12 @@ async def test_faults_of_pydantic_have_the_same_form_without_input_and_addresses
     assert "%!" not in f"{error.text} {error.detail}"
 
 
+@pytest.mark.native
+async def test_of_very_many_faults_their_number_is_told() -> None:
+    error = await told(pydantic.create_model("Amounts", amounts=(list[int], ...)), {"amounts": [""] * 10_001})
+    assert error.text == "the body does not fit: 10001 faults, too many to tell"
+
+
 async def test_an_error_that_is_alone_in_a_group_is_the_answer() -> None:
     bus = Bus()
 
