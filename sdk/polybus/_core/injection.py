@@ -168,7 +168,7 @@ class _Call:
         if provider.cached and key in self._made:
             return self._made[key]
         cached = provider.cached
-        provider = self._services.overrides.get(key, provider)
+        provider = self._services.override_of(key) or provider
         context = self._in_thread if provider.in_thread else self._context
         arguments = {name: make(context, self._message, None) for name, make in provider.makers}
         for name, needed in provider.needs:

@@ -28,6 +28,7 @@ from .workers import EagerWorkers, Workers
 if TYPE_CHECKING:
     from ..errors import BusError
     from ..limits import Limits
+    from .injection import Provider
     from .memory import Address
 
 inside: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_inside", default=())
@@ -104,6 +105,8 @@ class Runtime:
         """Warnings that peers can cause."""
         self.gone: BusError | None = None
         """The reason why the last link that this bus opened is gone for good."""
+        self.overriding: list[Callable[[Callable[..., Any]], Provider | None]] = []
+        """Applications in which the bus runs: they say what stands in for a function of `Depends`."""
         self.running: int = 0
         """Requests whose handlers run."""
         self.answering: int = 0

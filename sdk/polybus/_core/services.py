@@ -115,6 +115,11 @@ class Services:
         made = checked(value)
         return value if self.check_answers == "validate" else made
 
+    def override_of(self, function: Callable[..., Any]) -> Provider | None:
+        """Find what stands in for a function of `Depends`: as the bus says, or an application in which it runs."""
+        finders = () if self.runtime is None else self.runtime.overriding
+        return self.overrides.get(function) or next((found for find in finders if (found := find(function))), None)
+
     @property
     def running(self) -> Runtime:
         """The runtime.

@@ -162,6 +162,18 @@ def _of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
     return None
 
 
+def overrides_of(app: Any) -> Callable[[Callable[..., Any]], Provider | None]:
+    """Look up what stands in for a function in the ``dependency_overrides`` of a FastAPI application, as they are then."""
+
+    def find(original: Callable[..., Any]) -> Provider | None:
+        overrides = getattr(app, "dependency_overrides", None)
+        if not overrides or (replacement := overrides.get(original)) is None:
+            return None
+        return provider_of(Asked(replacement, cached=True), "dependency_overrides", {}, set(), (original,))
+
+    return find
+
+
 @define(eq=False)
 class Dependencies:
     """The functions that the handlers of a bus ask for by ``Depends``: `Bus.dependencies`."""

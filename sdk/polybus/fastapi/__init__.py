@@ -15,7 +15,7 @@ if find_spec("starlette") is None:
     raise ImportError("polybus.fastapi needs FastAPI or Starlette: pip install 'polybus[fastapi]'")
 
 from ._attach import attach
-from ._depends import blocking_bus_of, bus_of, bus_or_twin_of
+from ._depends import bus_of
 from ._errors import bus_error_response
 from ._metrics import metrics_endpoint
 from ._readiness import readiness_endpoint
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from .._bus.bus import Bus
     from ..sync import BlockingBus
+    from ._bus_dep import blocking_bus_of, bus_or_twin_of
 
     BusDep: TypeAlias = Annotated[Bus, Depends(bus_or_twin_of)]
     """The bus attached to the application that serves the request; in a `def` endpoint its blocking twin."""
@@ -51,5 +52,6 @@ def __getattr__(name: str) -> Any:
 
     from .._bus.bus import Bus
     from ..sync import BlockingBus
+    from ._bus_dep import blocking_bus_of, bus_or_twin_of
 
     return Annotated[Bus, Depends(bus_or_twin_of)] if name == "BusDep" else Annotated[BlockingBus, Depends(blocking_bus_of)]

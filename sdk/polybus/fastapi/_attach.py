@@ -160,7 +160,7 @@ def _compose(router: Any, attachment: Attachment) -> None:
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[Any]:
-        async with inner(app) as state, attachment.running():
+        async with inner(app) as state, attachment.running(app):
             yield state
 
     router.lifespan_context = lifespan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,6 +14,8 @@ from weakref import WeakKeyDictionary
 import anyio
 from anyio.lowlevel import RunVar
 
+from .._bus.bus import parts_of
+from .._handlers.providers import overrides_of
 from .._util.event_loop import running_loop
 from ._several import watch_neighbours
 
@@ -50,33 +53,35 @@ class Attachment:
         self._owner: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, app: Any) -> AsyncIterator[None]:
         """The bus, for as long as a lifespan lasts."""
         if self._listener is not None:  # a connection was faster, or the lifespan is that of a router included twice
             yield
             return
         self._managed = True
         try:
-            async with self._listening():
+            async with self._listening(app):
                 yield
         finally:
             self._managed = False
 
-    async def start(self) -> None:
-        """Make sure that the bus runs, for somebody who has come in, or raise what its lifespan raised."""
+    async def start(self, app: Any) -> None:
+        """Make sure that the bus runs, for somebody who has come in to an application, or raise what its lifespan raised."""
         if self._listener is not None or self._managed:
             return
         starting = self._starting
         if starting is None:
             starting = self._starting = anyio.Event()
-            self._spawn(self._own)
+            self._spawn(functools.partial(self._own, app))
         await starting.wait()
         if self._failure is not None:
             raise self._failure
 
     @asynccontextmanager
-    async def _listening(self) -> AsyncIterator[None]:
+    async def _listening(self, app: Any) -> AsyncIterator[None]:
         async with self._serving() as listener:
+            overriding = parts_of(self.bus).services.running.overriding
+            overriding.append(find := overrides_of(app))
             here = _running.get(None)
             if here is None:
                 _running.set(here := {})
@@ -86,16 +91,17 @@ class Attachment:
             try:
                 yield
             finally:
+                overriding.remove(find)
                 here.pop(self, None)
                 self._listener = None
 
-    async def _own(self) -> None:
+    async def _own(self, app: Any) -> None:
         """Keep the bus running until it is closed, or the event loop cancels what is left in it."""
         starting = self._starting
         assert starting is not None
         self._failure = None
         try:
-            async with self._listening():
+            async with self._listening(app):
                 starting.set()
                 await self.bus.wait_closed()
         except Exception as error:
@@ -163,5 +169,5 @@ class AttachedRoute:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """One connection or request."""
-        await self.attachment.start()
+        await self.attachment.start(scope.get("app"))
         await self._app(scope, receive, send)

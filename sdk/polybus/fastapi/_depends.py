@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .._bus.bus import parts_of
 from ..errors import Unavailable
-from ..sync.event_loop_thread import HandlerLoop
-from ..sync.verbs import BlockingBus
 from ._attachment import AttachedRoute, Attachment
 
 # FastAPI looks at the annotations of dependencies at run time.
@@ -28,32 +24,10 @@ async def bus_of(connection: HTTPConnection) -> Bus:
         Unavailable: It has failed, and its application still runs.
     """
     attachment = _attachment(connection)
-    await attachment.start()
+    await attachment.start(connection.scope.get("app"))
     if why := parts_of(attachment.bus).services.failed:
         raise Unavailable(f"the bus of this application has ended: {why}")
     return attachment.bus
-
-
-async def blocking_bus_of(connection: HTTPConnection) -> BlockingBus:
-    """Its blocking twin, for code that runs in a worker thread; RuntimeError as of `bus_of`."""
-    return BlockingBus(await bus_of(connection), HandlerLoop())
-
-
-async def bus_or_twin_of(connection: HTTPConnection) -> Any:
-    """The bus for a coroutine endpoint, its twin for a `def` endpoint; RuntimeError as of `bus_of`."""
-    if _runs_in_a_thread(connection.scope.get("endpoint")):
-        return await blocking_bus_of(connection)
-    return await bus_of(connection)
-
-
-def _runs_in_a_thread(endpoint: Any) -> bool:
-    """As FastAPI decides it."""
-    while isinstance(endpoint, functools.partial):
-        endpoint = endpoint.func
-    if endpoint is None:
-        return False
-    call = inspect.unwrap(endpoint if inspect.isroutine(endpoint) else type(endpoint).__call__)
-    return not (inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call))
 
 
 def _attachment(connection: HTTPConnection) -> Attachment:

@@ -13,7 +13,7 @@ import anyio.to_thread
 import attrs
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -182,6 +182,97 @@ def test_the_bus_of_a_mounted_router_is_that_of_the_application() -> None:
     app = Starlette(routes=[Route("/", endpoint), Mount("/sub", router)])
     with TestClient(app) as client:
         assert client.get("/").json() == "one"
+
+
+class TheDatabase:
+    """A function that endpoints and handlers share, with what stands in for it in tests."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    async def real(self) -> AsyncIterator[str]:
+        self.log.append("production")
+        yield "production"
+
+    async def fake(self) -> AsyncIterator[str]:
+        self.log.append("opened")
+        yield "fake"
+        self.log.append("closed")
+
+
+@pytest.mark.parametrize("how", ["application", "mounted", "router"])
+def test_what_an_application_overrides_holds_for_the_handlers_of_its_bus(how: str) -> None:
+    database, bus, app, outer = TheDatabase(), Bus(authenticate=lambda handshake: True), FastAPI(), FastAPI()
+
+    @bus.handle("database")
+    async def handler(name: str = Depends(database.real)) -> str:
+        return name
+
+    router = APIRouter()
+
+    @router.get("/direct")
+    async def direct(name: str = Depends(database.real)) -> str:
+        return name
+
+    @router.get("/asked")
+    async def asked(bus: BusDep) -> str:
+        return await bus.request("database", returns=str)
+
+    attach(router if how == "router" else app, bus)
+    app.include_router(router)
+    outer.mount("/sub", app)
+    prefix = "/sub" if how == "mounted" else ""
+    app.dependency_overrides[database.real] = database.fake
+    with TestClient(outer if prefix else app) as client:
+        with client.websocket_connect(f"{prefix}/bus") as socket:
+            socket.send_json({"request": "database", "id": 1})
+            assert socket.receive_json()["body"] == "fake"
+        assert [client.get(f"{prefix}/{path}").json() for path in ("direct", "asked")] == ["fake", "fake"]
+        with bus.dependencies.override(database.real, lambda: "nearer"):
+            assert client.get(f"{prefix}/asked").json() == "nearer"
+        assert database.log == ["opened", "closed"] * 3
+        app.dependency_overrides = {}
+        assert client.get(f"{prefix}/asked").json() == "production"
+
+
+def test_what_another_application_overrides_is_over_with_it() -> None:
+    database, bus = TheDatabase(), Bus()
+
+    @bus.handle("database")
+    async def handler(name: str = Depends(database.real)) -> str:
+        return name
+
+    for overrides, gives in (({database.real: lambda: "fake"}, "fake"), ({}, "production")):
+        app = FastAPI()
+        attach(app, bus)
+        app.dependency_overrides = overrides
+
+        @app.get("/")
+        async def asked(bus: BusDep) -> str:
+            return await bus.request("database", returns=str)
+
+        with TestClient(app) as client:
+            assert client.get("/").json() == gives
+
+
+def test_an_application_may_override_its_bus() -> None:
+    app = FastAPI()
+    attach(app, named("production"))
+    with_endpoints(app)
+
+    class Fake:
+        async def request(self, subject: str) -> str:
+            return "fake"
+
+    class BlockingFake:
+        def request(self, subject: str) -> str:
+            return "fake"
+
+    with TestClient(app) as client:
+        app.dependency_overrides[bus_of] = Fake
+        assert client.get("/coroutine").json() == ["Fake", "fake"]
+        app.dependency_overrides[bus_of] = BlockingFake
+        assert client.get("/def").json() == client.get("/def/untyped").json() == ["BlockingFake", "fake"]
 
 
 def test_several_buses_or_none_are_told_apart_by_the_error() -> None:
