@@ -189,6 +189,8 @@ async def test_messages_come_as_events_too() -> None:
         query = {"sse": "1", "clientId": client.id, "z": "9"}
         async with client.http.stream("GET", f"/in.{client.id}.erraiBus", params=query) as events:
             assert events.headers["content-type"].startswith("text/event-stream")
+            assert events.headers["x-accel-buffering"] == "no"  # nothing waits at a proxy for what comes next
+            assert "no-transform" in events.headers["cache-control"]
             lines = events.aiter_lines()
             assert await anext(lines) == "retry: 500"
             for number in range(3):

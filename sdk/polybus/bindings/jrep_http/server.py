@@ -26,6 +26,11 @@ _POLL = 45.0
 _EXPIRED = b'[{"ToSubject":"ClientBus","CommandType":"SessionExpired"}]'
 _BEGINNINGS = (b'"Associate"', b'"ConnectToQueue"')
 _MAX_ID = 128
+_OF_EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store, no-transform"),
+    (b"x-accel-buffering", b"no"),  # nginx would keep the end of a large event until another one follows
+]
 _JSON = (b"content-type", b"application/json; charset=utf-8")
 
 
@@ -185,8 +190,7 @@ async def _poll(connection: ErraiConnection, request: HttpRequest, send: Send, h
 
 async def _stream(connection: ErraiConnection, request: HttpRequest, send: Send) -> None:
     """A stream of events; an empty payload now and then shows that it lives. It ends when another request takes its place."""
-    fields = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
-    await request.send(send, {"type": "http.response.start", "status": 200, "headers": fields})
+    await request.send(send, {"type": "http.response.start", "status": 200, "headers": _OF_EVENTS})
     await request.write(send, b"retry: 500\n\n", more=True)
     latest = True
     while latest and not connection.over:
