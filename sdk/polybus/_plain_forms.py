@@ -57,6 +57,8 @@ def plain_form(value: Any) -> Any:
     Raises:
         TypeError: It has no such form.
     """
+    if isinstance(value, type):
+        raise TypeError(f"{value.__name__} is a class: one of its objects is meant")
     if (dump := getattr(value, "model_dump", None)) is not None:
         return dump(mode="json", by_alias=writes_aliases(type(value)))
     for kind, exact in _EXACT.items():

@@ -295,6 +295,9 @@ async def test_what_a_wire_cannot_carry_is_told_at_the_call_with_its_path(wire: 
         for value in [object()] if wire is WIRES["J.REP"] else [object(), math.nan]:
             with pytest.raises(EncodeError, match=r"\$\.a\[0\]"):
                 client.request("take", {"a": [value]})
+        for kind in (Model, Addresses, maker.User, Point, Struct, Right, HoldsByTuple, HoldsByDict, HoldsByPydantic, int):
+            with pytest.raises(EncodeError, match=r"\w+\]* is a class: one of its objects is meant at \$\.a\[0\]"):
+                client.request("take", {"a": [kind]})
 
 
 # -- objects of subclasses -------------------------------------------------------------------------------------------------

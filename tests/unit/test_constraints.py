@@ -452,6 +452,9 @@ class PydanticWithBytes:
     data: list[bytes]
 
 
+OldModel: Any = type("OldModel", (), {"__module__": "pydantic.v1.main"})  # which Python 3.14 cannot load
+
+
 class WithMeta(BaseModel):
     said: Annotated[int, msgspec.Meta(description="What is only described is not checked.")] = 1
     sum: list[Annotated[int, msgspec.Meta(gt=0)]]
@@ -475,6 +478,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "base64 twice": (pydantic.Base64Bytes, "put it into one"),
     "a type within Annotated": (Annotated[int, PositiveInt], "write it as one"),
     "many that are checked later": (Iterator[PositiveInt], "write list"),
+    "a model of pydantic.v1": (list[OldModel], "OldModel is a model of pydantic.v1, .*make it one of today"),
     "Meta in a model": (WithMeta | None, "WithMeta has msgspec.Meta at 'sum', .*write Field"),
     "Meta in a model within others": (list[HoldingMeta], "WithMeta has msgspec.Meta"),
     "a name for what has none": (Annotated[int, Field(alias="amount")], "make it the field of one"),

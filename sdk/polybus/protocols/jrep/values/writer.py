@@ -149,7 +149,7 @@ class ValueWriter:
         """Form of an object as JSON has it: its members as a map or list, a UUID as text."""
         if isinstance(value, msgspec.Struct):
             made = form_of_struct(value)
-        elif attrs.has(type(value)) or hasattr(value, "__dataclass_fields__"):
+        elif attrs.has(type(value)) or hasattr(type(value), "__dataclass_fields__"):
             made = {path.rpartition(".")[2]: item for path, item in items_of(value, "$") if item is not msgspec.UNSET}
         else:
             made = self._form_by_others(value)
@@ -169,6 +169,8 @@ class ValueWriter:
         try:
             return msgspec.to_builtins(made, enc_hook=plain_form)
         except (TypeError, ValueError) as error:
+            if isinstance(value, type):
+                raise EncodeError(str(error)) from error
             raise EncodeError(f"{type(value).__name__} has no Java type: register it with JavaTypes.portable") from error
 
     def _exception(self, error: BaseException, ids: Numbering) -> bytes:
