@@ -242,7 +242,7 @@ _MOST_PARTS, _FEW_PARTS = 20_000, 1_000
 def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """The items of a value, each with its path."""
     if isinstance(value, type):
-        return
+        return iter(())
     if isinstance(value, dict):
         return ((f"{path}.{key}", item) for key, item in value.items())
     if isinstance(value, (list, tuple, set, frozenset)):
