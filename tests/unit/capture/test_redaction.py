@@ -21,6 +21,7 @@ from polybus.capture.decoding.decoder import decode
 from polybus.capture.decoding.headers_only import headers_only
 from polybus.capture.record.redact_bytes import blank
 from polybus.capture.record.redact_pairs import OF_NAMES, OF_VALUES
+from polybus.capture.record.redact_protobuf import _NAME, _Protobuf
 from polybus.capture.record.redact_search import places, suspicious
 from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.rows import RowHeader
@@ -524,3 +525,33 @@ def test_what_looks_like_the_beginning_of_a_secret_again_and_again_is_looked_at_
 def test_pairs_within_pairs_are_walked_once(piece: str) -> None:
     frame = (piece * (200_000 // len(piece))).encode()
     assert len(redact_default("ubre", frame)) == len(frame)
+
+
+class Counting(bytearray):
+    """Bytes that count how often some of them are looked at one by one."""
+
+    looks = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(place)
+
+
+PIECES = (b"\n", b"\x1a", b"\x05", b"\x08", b"\x7f", b"\xff", b"token", b"password", b"\x12\x02aa", b"n" * 40)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=30).map(b"".join))
+def test_each_text_of_protobuf_with_a_name_in_it_is_found(frame: bytes) -> None:
+    naive = set()
+    for name in _NAME.finditer(frame):
+        for begin in range(name.start(), 1, -1):
+            if frame[begin - 2] in b"\n\x1a" and frame[begin - 1] < 128 and begin + frame[begin - 1] >= name.end() - 1:
+                naive.add((frame[begin - 2], begin, begin + frame[begin - 1]))
+    assert set(_Protobuf(bytearray(frame)).names([(0, len(frame))])) == naive
+
+
+def test_a_frame_of_nothing_but_names_costs_a_few_looks_each() -> None:
+    """Whoever does not want to be recorded would send such frames first."""
+    frame = Counting(b"\n\x05token\x12" * 1000)
+    assert len(list(_Protobuf(frame).names([(0, len(frame))]))) == 1000
+    assert frame.looks <= 2000

@@ -17,6 +17,9 @@ _NAME: Final = re.compile(f"(?i){NAMES}".encode())
 _OF_MAP: Final = 0x0A
 _OF_VALUE: Final = 0x1A
 """Tags of the key of an entry, and of a text in a ``google.protobuf.Value``."""
+_SHORT: Final = 128
+"""Of a text that is shorter the size is one byte."""
+_TEXT: Final = re.compile(rb"[\n\x1a](?=[\0-\x7f])")
 _ANY: Final = re.compile(rb"google\.protobuf\.(Value|Struct|ListValue)\x12")
 _FIELDS_OF_VALUES: Final = frozenset({(1, 0), (2, 0), (2, 1), (3, 2), (4, 0), (4, 2), (5, 2), (6, 2), (7, 2)})
 """Numbers and wire types of the fields of ``google.protobuf.Value`` and of the attributes of CloudEvents."""
@@ -56,13 +59,22 @@ class _Protobuf:
 
     def names(self, parts: Parts) -> Iterator[tuple[int, int, int]]:
         """Texts with the names of secrets: the tag before each, and where it begins and ends."""
-        data = self.data
-        for found in [found for start, end in parts for found in _NAME.finditer(data, start, end)]:
-            first, last = found.start(), found.end() - 1
-            for begin in range(first, max(1, first - 127), -1):
-                size = data[begin - 1]
-                if data[begin - 2] in (_OF_MAP, _OF_VALUE) and size < 128 and begin + size >= last:
-                    yield data[begin - 2], begin, begin + size
+        for start, end in parts:
+            found = [(name.start(), name.end() - 1) for name in _NAME.finditer(self.data, start, end)]
+            yield from list(self.around(found, start, end)) if found else ()
+
+    def around(self, names: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Texts in which some names stand, the first of them in each: names and tags are gone through once, side by side."""
+        at = 0
+        for tag in _TEXT.finditer(self.data, max(0, start - _SHORT), end):
+            begin = tag.end() + 1
+            stop = begin + self.data[begin - 1]
+            while at < len(names) and names[at][0] < begin:
+                at += 1
+            if at == len(names):
+                return
+            if names[at][1] <= stop:
+                yield tag[0][0], begin, stop
 
     def text(self, begin: int, end: int) -> str:
         return self.data[begin:end].decode("utf-8", "replace")
