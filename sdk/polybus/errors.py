@@ -183,6 +183,7 @@ class RequestError(BusError, metaclass=_ByCode):
         """A copy that a handler may raise to pass a received error on to its own caller, deliberately."""
         made = copy.copy(self)
         made._received, made.subject, made.attempts = False, None, 1
+        made.foreign = False
         return made
 
     def __str__(self) -> str:
