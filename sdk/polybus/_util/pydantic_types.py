@@ -78,7 +78,8 @@ def adapter_of(target: Any, *, narrows: bool = False) -> Any:
     try:
         from pydantic import PydanticUserError, TypeAdapter
     except ImportError:
-        raise TypeError("pydantic, which checks what its Annotated says, is not installed: msgspec.Meta does without") from None
+        text = "pydantic 2, which checks what its Annotated says, is not installed: msgspec.Meta does without"
+        raise TypeError(text) from None
     try:
         return TypeAdapter(_Rewriting(narrows).of(target))
     except PydanticUserError as error:
