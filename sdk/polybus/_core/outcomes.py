@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from ..errors import BadRequest, Code, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled, RequestError
+from ..errors import BadRequest, Code, ConnectFailed, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled, RequestError
 from ..message import Kind, Message
 
 
@@ -46,7 +46,7 @@ def code_of(error: BaseException) -> Code:
         return error.code
     if isinstance(error, DeadlineExceeded):
         return Code.DEADLINE_EXCEEDED
-    if isinstance(error, (Disconnected, QueueFull)):
+    if isinstance(error, (ConnectFailed, Disconnected, QueueFull)):
         return Code.UNAVAILABLE
     if isinstance(error, RequestCancelled) or not isinstance(error, Exception):
         return Code.CANCELLED

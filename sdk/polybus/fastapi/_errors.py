@@ -11,26 +11,29 @@ from starlette.responses import JSONResponse
 from .._core.outcomes import code_of
 from .._util.log_fields import log_fields
 from .._util.sources import sources
-from ..errors import BusError, Code, DeadlineExceeded, Disconnected, QueueFull, RequestError
+from ..errors import BusError, Code, ConnectFailed, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooLarge
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 _STATUS: Final = {
     Code.INVALID_ARGUMENT: 422,
-    Code.FAILED_PRECONDITION: 400,
     Code.OUT_OF_RANGE: 400,
     Code.UNAUTHENTICATED: 401,
     Code.PERMISSION_DENIED: 403,
     Code.NOT_FOUND: 404,
     Code.ABORTED: 409,
     Code.ALREADY_EXISTS: 409,
+    Code.FAILED_PRECONDITION: 409,
     Code.RESOURCE_EXHAUSTED: 429,
     Code.CANCELLED: 499,
     Code.UNIMPLEMENTED: 501,
     Code.UNAVAILABLE: 503,
     Code.DEADLINE_EXCEEDED: 504,
 }
-"""By the code of a `RequestError`, as google.rpc.Code has it, but for INVALID_ARGUMENT: 422, as in FastAPI. Others are 500."""
+"""By the code of a `RequestError`, as google.rpc.Code has it, but for INVALID_ARGUMENT, which is 422 as in FastAPI, and for
+FAILED_PRECONDITION, which is 409 as each `Conflict` is. Others are 500."""
+
+_TOO_LARGE: Final = 413
 
 _OF_OTHERS: Final = {401: 502, 403: 502}
 """Statuses that mean the visitor, where another program has refused this one."""
@@ -70,7 +73,9 @@ def _is_of_others(error: Exception) -> bool:
 
 def status_of(error: Exception) -> int | None:
     """Find the status of HTTP for an error; None for one that is no answer to a request."""
-    answer = isinstance(error, (RequestError, DeadlineExceeded, Disconnected, QueueFull))
+    if isinstance(error, TooLarge):
+        return _TOO_LARGE  # 429 would have it sent again
+    answer = isinstance(error, (RequestError, DeadlineExceeded, ConnectFailed, Disconnected, QueueFull))
     return _STATUS.get(code_of(error), 500) if answer else None
 
 

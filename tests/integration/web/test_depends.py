@@ -25,6 +25,8 @@ from polybus import (
     Bus,
     BusError,
     Code,
+    Conflict,
+    ConnectFailed,
     Context,
     DeadlineExceeded,
     Disconnected,
@@ -35,6 +37,7 @@ from polybus import (
     NotFound,
     QueueFull,
     RequestError,
+    TooLarge,
     Unauthorized,
     connect,
 )
@@ -414,14 +417,15 @@ async def test_an_error_has_its_status_and_says_what_was_wrong(path: str, body: 
     [
         (Code.NOT_FOUND, 404),
         (Code.ALREADY_EXISTS, 409),
-        (Code.FAILED_PRECONDITION, 400),
+        (Code.FAILED_PRECONDITION, 409),
+        (Code.OUT_OF_RANGE, 400),
         (Code.RESOURCE_EXHAUSTED, 429),
         (Code.UNAVAILABLE, 503),
         (Code.INTERNAL, 500),
         (Code.DATA_LOSS, 500),
     ],
 )
-async def test_each_code_has_the_status_of_google_rpc(code: Code, status: int) -> None:
+async def test_each_code_has_the_status_of_its_class_or_of_google_rpc(code: Code, status: int) -> None:
     answer = await get(make_app(make_bus()), f"/fails/{int(code)}")
     assert (answer.status_code, answer.json()["code"]) == (status, code.name)
 
@@ -433,6 +437,9 @@ async def test_each_code_has_the_status_of_google_rpc(code: Code, status: int) -
         (Disconnected("the link is down", "tcp://there", False), 503),
         (LocalProtocolError("a mistake in the program"), 500),
         (NoHandler("x"), 501),
+        (Conflict("there is one"), 409),
+        (TooLarge("a frame"), 413),
+        (ConnectFailed("ubre+tcp://there", "refused"), 503),
     ],
 )
 async def test_what_is_no_answer_stays_a_failure_of_the_application(error: Exception, status: int) -> None:
