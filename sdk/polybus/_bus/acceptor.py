@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,6 +10,7 @@ import anyio
 from attrs import define, field
 
 from .._core.admissions import Admissions
+from .._core.memory import network_of
 from .._link.link import Link
 from .._secrets import without_secrets
 from .._util.entering import entered_first
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 
 
+_IDLE: Final = 10.0
+"""Seconds after which a peer without a connection of its own, as over HTTP, gives way where there are too many."""
 _UNKNOWN: Final = Unavailable("this server cannot find out now who you are: try again later")
 
 
@@ -56,6 +60,7 @@ class BusGate:
     _admissions: Admissions = field(init=False)
     links: dict[Link, str] = field(factory=dict, init=False)
     open: bool = field(default=True, init=False)
+    _looks_again: float = field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._admissions = Admissions(self._services.limits)
@@ -64,10 +69,33 @@ class BusGate:
         """Count a new connection, or give the reason of its refusal."""
         if not (self.open and self._services.ready):
             return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
-        refusal = self._admissions.knock(address, len(self._services.running.links))
+        links, limits = self._services.running.links, self._services.limits
+        refusal = self._admissions.knock(address, len(links))
+        if refusal is not None and refusal.reason != "handshakes":
+            gone = self._make_room(None if len(links) >= limits.peers else network_of(address))
+            refusal = self._admissions.knock(address, len(links) - gone) if gone else refusal
         if refusal is not None:
             self.turned_away(address, refusal.text, "too many")
         return refusal
+
+    def _make_room(self, network: str | None) -> int:
+        """Send peers away that hold a place without a connection and ask for nothing, a hundredth of all, and give their number:
+        the oldest of this network address, or of the one that has most. Where there were none, it looks again a second later."""
+        idle: dict[str, list[Link]] = {}
+        runtime = self._services.running
+        for link in runtime.links if runtime.time() >= self._looks_again else ():
+            asked: Callable[[], float] | None = getattr(link.transport, "idle", None)  # of its `TransportFeatures`
+            if asked is not None and asked() > _IDLE and link.transport is not None:
+                idle.setdefault(network_of(link.transport.address), []).append(link)
+        those = max(idle.values(), key=len, default=[]) if network is None else idle.get(network, [])
+        gone = those[: max(1, self._services.limits.peers // 100)]
+        if not idle:
+            self._looks_again = runtime.time() + 1
+        for link in gone:
+            if link.transport is not None:
+                link.transport.close(1013, "others need the place")
+            self.gone(link)
+        return len(gone)
 
     def turned_away(self, address: str, why: str, about: str) -> None:
         """Log that a client was refused before `authenticate` was asked."""

@@ -76,6 +76,9 @@ class TransportFeatures(_Features):
     slow_arrival: Callable[[], int] | None = None
     """Bytes that are there of frames which take long to arrive: of what has not come to its end since the last `tick`, or
     waits to be handed on. They are charged to `Limits.total_bytes`."""
+    idle: Callable[[], float] | None = None
+    """Seconds since the peer has asked for anything; 0 while it waits for something. On a transport without a connection of its
+    own: where there are too many peers such a one gives way after ten seconds."""
     hear: Hear | None = None
     """Takes what is to be heard: this transport leads to a fabric, and hears nothing else. The sessions on it are made by
     `ProtocolFeatures.fabric`."""

@@ -131,6 +131,10 @@ class EventsConnection:
         if not self._busy and now - self._seen > _SILENCE:
             self.abort(Closed(1000, f"no request for {_SILENCE:g} s"))
 
+    def idle(self) -> float:
+        """Seconds without any request; 0 while one is answered."""
+        return 0 if self._busy else self._host.time() - self._seen
+
     # -- requests
 
     @property

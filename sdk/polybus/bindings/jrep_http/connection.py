@@ -150,6 +150,10 @@ class ErraiConnection:
         if not self._fetching and now - self._seen > patience and self._state is TransportState.OPEN:
             self.abort(Closed(1006, f"no request for {patience:g} s"))
 
+    def idle(self) -> float:
+        """Seconds without any request; 0 while one waits for messages, or a WebSocket is open."""
+        return 0 if self._fetching or self._channel is not None else self._host.time() - self._seen
+
     @property
     def _unread(self) -> int:
         return self._size + sum(self._leaving.values())
