@@ -79,8 +79,10 @@ class BusGate:
         return refusal
 
     def _make_room(self, network: str | None) -> int:
-        """Send peers away that hold a place without a connection and ask for nothing, a hundredth of all, and give their number:
-        the oldest of this network address, or of the one that has most. Where there were none, it looks again a second later."""
+        """Send away peers that hold a place without a connection and ask for nothing: a hundredth of all. Gives their number.
+
+        The oldest go of this network address, or of the one that has most. Where there are none, it looks again a second later.
+        """
         idle: dict[str, list[Link]] = {}
         runtime = self._services.running
         for link in runtime.links if runtime.time() >= self._looks_again else ():
