@@ -199,6 +199,9 @@ WRONG = {
     "a date that is text": '{"^EncodedType":"java.util.Date","^ObjectID":"-1","^Value":"yesterday"}',
     "a date beyond the year 9999": '{"^EncodedType":"java.util.Date","^ObjectID":"-1","^Value":"9999999999999999"}',
     "a decimal that is none": '{"^EncodedType":"java.math.BigDecimal","^ObjectID":"-1","^Value":"NaN"}',
+    "a decimal that is far too large": '{"^EncodedType":"java.math.BigDecimal","^ObjectID":"-1","^Value":"1E+900000000"}',
+    "a decimal that is far too small": '{"^EncodedType":"java.math.BigDecimal","^ObjectID":"-1","^Value":"-1E-900000000"}',
+    "a nothing that is far too large": '{"^EncodedType":"java.math.BigDecimal","^ObjectID":"-1","^Value":"0E+900000000"}',
     "an integer of 10,000 digits": '{"^EncodedType":"java.math.BigInteger","^ObjectID":"-1","^Value":"%s"}' % ("9" * 10000),
     "bytes out of range": '{"^EncodedType":"[B","^ObjectID":"1","^Value":[128]}',
     "bytes of text": '{"^EncodedType":"[B","^ObjectID":"1","^Value":["a"]}',
@@ -538,6 +541,13 @@ def test_an_object_within_itself_as_an_element_or_a_key_that_needs_its_hash_is_r
     node = {**itself, "name": "a", "within": {"^EncodedType": marked, "^ObjectID": "2", "^Value": content}}
     with pytest.raises(BadRequest, match="has no hash"):
         ErraiFormat(types, strict=False, depth=128).decode(JSON.encode(node))
+
+
+def test_a_decimal_that_no_reader_takes_is_not_written() -> None:
+    for far in ("1E+5000", "-1E-5000", "0E+5000"):
+        with pytest.raises(EncodeError, match="more than 4300 digits"):
+            ERRAI.encode({"a": decimal.Decimal(far)})
+    assert ERRAI.decode(ERRAI.encode(decimal.Decimal("1E+4300"))) == decimal.Decimal("1E+4300")
 
 
 def test_a_model_that_cannot_write_itself_is_an_error_of_its_sender() -> None:

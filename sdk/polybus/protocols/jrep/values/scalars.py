@@ -33,6 +33,11 @@ _MAX_DIGITS: Final = 4300
 _SPECIAL: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
+def _is_far(value: decimal.Decimal) -> bool:
+    """True for one like ``1E+900000000``: gigabytes of digits as soon as somebody makes an int of it."""
+    return abs(value.adjusted()) > _MAX_DIGITS
+
+
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 
@@ -84,11 +89,11 @@ def read_big_decimal(reading: object, node: dict[str, Any]) -> Any:
     value = node.get("^Value")
     if type(value) is str and len(value) <= _MAX_DIGITS:
         try:
-            if (made := decimal.Decimal(value)).is_finite():
+            if (made := decimal.Decimal(value)).is_finite() and not _is_far(made):
                 return made
         except decimal.InvalidOperation:
             pass
-    return _odd(node, "a decimal number as text in ^Value")
+    return _odd(node, f"a decimal number as text in ^Value, with no more than {_MAX_DIGITS} digits before or behind its point")
 
 
 def read_date(reading: object, node: dict[str, Any]) -> Any:
@@ -145,6 +150,8 @@ def write_double(value: float, ids: object) -> bytes:
 def write_decimal(value: decimal.Decimal, ids: object) -> bytes:
     if not value.is_finite():
         raise EncodeError(f"java.math.BigDecimal has no {value}")
+    if _is_far(value):
+        raise EncodeError(f"{value:.6E} has more than {_MAX_DIGITS} digits before or behind its point")
     return b'{"^EncodedType":"java.math.BigDecimal","^ObjectID":"-1","^Value":"%b"}' % str(value).encode()
 
 
