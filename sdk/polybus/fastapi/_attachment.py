@@ -16,7 +16,7 @@ from anyio.lowlevel import RunVar
 
 from .._bus.bus import parts_of
 from .._handlers.providers import overrides_of
-from .._util.event_loop import running_loop
+from .._util.event_loop import Loop, running_loop, wrong_event_loop
 from ._several import watch_neighbours
 
 if TYPE_CHECKING:
@@ -51,10 +51,28 @@ class Attachment:
         self._starting: anyio.Event | None = None
         self._failure: BaseException | None = None
         self._owner: asyncio.Task[None] | None = None
+        self._lock = threading.Lock()
+        self._loop: Loop | None = None  # in which it runs, or is being started
+
+    def _take_loop(self) -> None:
+        """Note the event loop in which the bus runs.
+
+        Raises:
+            LocalProtocolError: It runs in another one. Nothing that is kept here may be awaited in this one then.
+        """
+        with self._lock:
+            loop = self._loop
+            if loop is None or loop.is_over():
+                self._loop = running_loop()
+                self._listener = self._starting = None
+                self._managed = False
+            elif not loop.is_here():
+                raise wrong_event_loop()
 
     @asynccontextmanager
     async def running(self, app: Any) -> AsyncIterator[None]:
-        """The bus, for as long as a lifespan lasts."""
+        """The bus, for as long as a lifespan lasts. May raise `LocalProtocolError`: it runs in another event loop."""
+        self._take_loop()
         if self._listener is not None:  # a connection was faster, or the lifespan is that of a router included twice
             yield
             return
@@ -64,9 +82,15 @@ class Attachment:
                 yield
         finally:
             self._managed = False
+            self._loop = None
 
     async def start(self, app: Any) -> None:
-        """Make sure that the bus runs, for somebody who has come in to an application, or raise what its lifespan raised."""
+        """Make sure that the bus runs, for somebody who has come in to an application, or raise what its lifespan raised.
+
+        Raises:
+            LocalProtocolError: It runs in another event loop.
+        """
+        self._take_loop()
         if self._listener is not None or self._managed:
             return
         starting = self._starting
@@ -107,7 +131,7 @@ class Attachment:
         except Exception as error:
             self._failure = error.with_traceback(None)
         finally:
-            self._starting = None
+            self._starting = self._loop = None
             starting.set()
 
     def _spawn(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -14,8 +14,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, Router
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
-from polybus import Bus, ConnectFailed, Context, Forbidden, RequestError, connect
-from polybus.fastapi import attach
+from polybus import Bus, ConnectFailed, Context, Forbidden, LocalProtocolError, RequestError, connect
+from polybus.fastapi import BusDep, attach
 from polybus.plugins import Handshake
 from polybus.protocols import Ubre
 from tests.integration.web.support import echoing, running
@@ -174,6 +174,38 @@ def test_a_test_client_may_be_used_with_and_without_the_lifespan_in_turn() -> No
             socket.send_json({"request": "echo", "id": 1, "body": "hi"})
             assert socket.receive_json() == {"success": 1, "body": "hi"}
         assert not is_up(bus)
+
+
+@pytest.mark.parametrize("second", ["lifespan", "endpoint", "connection"])
+@pytest.mark.parametrize("first", ["lifespan", "connection"])
+def test_an_application_that_runs_in_two_event_loops_at_a_time_is_told_so(first: str, second: str) -> None:
+    app, bus = FastAPI(), echoing()
+    attach(app, bus)
+
+    @app.get("/asked")
+    async def asked(bus: BusDep) -> Any:
+        return await bus.request("echo", "hi")
+
+    def echo(socket: Any) -> Any:
+        socket.send_json({"request": "echo", "id": 1, "body": "hi"})
+        return socket.receive_json()["body"]
+
+    with ExitStack() as stack:
+        client, other = TestClient(app), TestClient(app)
+        if first == "lifespan":
+            stack.enter_context(client)
+        socket = stack.enter_context(client.websocket_connect("/bus"))
+        assert echo(socket) == "hi"
+        with pytest.raises(LocalProtocolError, match="this bus runs in another event loop"):
+            if second == "lifespan":
+                stack.enter_context(other)
+            elif second == "endpoint":
+                other.get("/asked")
+            else:
+                stack.enter_context(other.websocket_connect("/bus"))
+        assert echo(socket) == "hi"
+    with TestClient(app) as client:
+        assert client.get("/asked").json() == "hi"
 
 
 @pytest.mark.parametrize("later", [False, True])
