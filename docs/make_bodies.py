@@ -99,7 +99,8 @@ text is what most wires have. What a type cannot do, such as an alias of pydanti
 written. A `SecretStr` would arrive as stars, so it is an `EncodeError` until a `field_serializer` of its model, or the
 sender, gives its value.
 
-**A private field of attrs**, whose name begins with `_`, is not written, except on J.REP.
+**A private field of attrs**, whose name begins with `_`, is not written, except on J.REP. So a class in which
+one has no default cannot be read again from another wire: give it a default, or take the underscore away.
 
 **An object of a subclass** of `str`, `int`, `float`, `bytes`, `list` or `dict`, an enum's member, and a number or text of numpy
 are written as the value that they are; what their class makes of `str()` and `repr()` never gets into a message. The

@@ -3,7 +3,8 @@
 A function is taken whose body is what the subject takes, and whose result is what it returns. The body may be its first, second
 or third parameter; what is before and behind it is injected, and is of no concern here. A function without a body has injected
 parameters only. What type checkers cannot say, such as a body that is a keyword alone, is refused; ``handle("user.get")``, with
-text for its subject, takes any function.
+text for its subject, takes any function. There are no variants with ``Awaitable``, which some decorators return: mypy does not
+choose among variants that fit where a parameter is a ``Context[Any]``, and would take all such functions for untyped ones.
 
 The last variant is the first once more: it is the one that type checkers compare with in their messages.
 """
