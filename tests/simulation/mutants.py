@@ -79,7 +79,7 @@ def an_account_that_a_cut_leaves_charged(monkeypatch: pytest.MonkeyPatch) -> Non
 def a_publication_that_is_taken_on_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two links or bridges bring it, and nobody notices."""
 
-    def gullible(self: Deduplicator, via: ViaHeader, *_: object) -> bool:
+    def gullible(self: Deduplicator, via: ViaHeader, *_: object, **__: object) -> bool:
         return not self.is_own(via)
 
     monkeypatch.setattr(Deduplicator, "is_news", gullible)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
@@ -33,8 +34,8 @@ from ..subjects import canonical
 if TYPE_CHECKING:
     from .ports import RemotePeer
 
-_REMEMBERED: Final = 8192
-"""Ids, and streams, of one generation; two are kept."""
+_REMEMBERED: Final = 16_384
+"""Ids, and streams."""
 _LONGEST: Final = 64
 _BUSES: Final = 32
 """Names on the way that are kept. A longer ring ends where it began, or where a bus finds an id or a number that it knows."""
@@ -136,6 +137,12 @@ def vouched(origin: str, peer: RemotePeer | None) -> str:
     return f"{base}~{voice}"
 
 
+def speaker(peer: RemotePeer) -> str:
+    """Name who has sent something, for what is remembered of it: an identity, a network address, or "" of a link from here."""
+    share = peer.link.share
+    return _voice(peer) or ("" if share is None else share.address.network)
+
+
 def _short(text: str) -> str:
     return hashlib.blake2s(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
@@ -151,18 +158,49 @@ def _voice(peer: RemotePeer) -> str | None:
 
 
 @define(eq=False)
+class _Memory:
+    """Numbers by keys. Where there is no room for one more, the speaker with the most of them loses the older half: so nobody
+    makes a bus forget what others have said."""
+
+    _numbers: dict[tuple[str, int], tuple[int, str]] = field(factory=dict)
+    """With who has said each first."""
+    _said: dict[str, dict[tuple[str, int], None]] = field(factory=dict)
+    """The keys of each speaker, those first of which nothing has come for longest."""
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def raise_to(self, key: tuple[str, int], number: int, speaker: str) -> bool:
+        """Keep the higher number; whether that is this one."""
+        last, first = self._numbers.get(key, (0, speaker))
+        if number <= last:
+            return False
+        if len(self._numbers) >= _REMEMBERED and not last:
+            self._forget()
+        said = self._said.setdefault(first, {})
+        said.pop(key, None)
+        said[key] = None
+        self._numbers[key] = number, first
+        return True
+
+    def _forget(self) -> None:
+        speaker, said = max(self._said.items(), key=lambda one: len(one[1]))
+        for key in [*islice(said, (len(said) + 1) // 2)]:
+            del said[key], self._numbers[key]
+        if not said:
+            del self._said[speaker]
+
+
+@define(eq=False)
 class Deduplicator:
     """The publications that one bus knows to have passed other buses, or sends over several."""
 
     _bus: str
     _counters: Counters
     _number: int = 0
-    _recent: set[tuple[str, int]] = field(factory=set)
-    _before: set[tuple[str, int]] = field(factory=set)
-    _lately: dict[tuple[str, int], int] = field(factory=dict)
+    _ids: _Memory = field(factory=_Memory)
+    _streams: _Memory = field(factory=_Memory)
     """The last number of each stream under each subject."""
-    _last: dict[tuple[str, int], int] = field(factory=dict)
-    """The same, of which nothing has come for longer."""
 
     # -- what leaves -----------------------------------------------------------------------------------------------------
 
@@ -190,7 +228,9 @@ class Deduplicator:
 
     # -- what arrives ----------------------------------------------------------------------------------------------------
 
-    def is_news(self, via: ViaHeader, subject: str | int, group: tuple[str, str | int] | None = None) -> bool:
+    def is_news(
+        self, via: ViaHeader, subject: str | int, group: tuple[str, str | int] | None = None, *, speaker: str = ""
+    ) -> bool:
         """Tell whether a publication comes for the first time, and in order; one that is late is counted as dropped.
 
         Each `group`, with its pattern, has a copy of its own, in no order; also of what this bus was the last to send, which an
@@ -201,9 +241,9 @@ class Deduplicator:
         # Python's hash of text has a key of this process: no peer finds a subject with the hash of another.
         of_subject = canonical(subject) if isinstance(subject, str) else subject
         name = hash(of_subject if group is None else (of_subject, group))
-        if not self._is_new((via.id, name)):
+        if not self._ids.raise_to((via.id, name), 1, speaker):
             return False
-        if group is None and via.origin and not self._is_next((via.origin, name), via.number):
+        if group is None and via.origin and not self._streams.raise_to((via.origin, name), via.number, speaker):
             self._counters.dropped += 1
             return False
         return True
@@ -211,23 +251,3 @@ class Deduplicator:
     def is_own(self, via: ViaHeader) -> bool:
         """Tell whether a publication has left this very bus before."""
         return self._bus in via.buses
-
-    def _is_new(self, known: tuple[str, int]) -> bool:
-        if known in self._recent or known in self._before:
-            return False
-        if len(self._recent) >= _REMEMBERED:
-            self._before, self._recent = self._recent, set()
-        self._recent.add(known)
-        return True
-
-    def _is_next(self, stream: tuple[str, int], number: int) -> bool:
-        lately = self._lately
-        last = lately.get(stream)
-        if last is None:
-            if len(lately) >= _REMEMBERED:
-                self._last, self._lately = lately, {}
-                lately = self._lately
-            last = lately[stream] = self._last.pop(stream, 0)
-        if number > last:
-            lately[stream] = number
-        return number > last

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from .._core.via import ViaHeader, depth_of, vouched
+from .._core.via import ViaHeader, depth_of, speaker, vouched
 from .._util.pattern_index import SubjectIndex
 from ..headers import VIA
 from ..message import Message
@@ -124,7 +124,7 @@ class PublicationReceiver:
         ViaHeader.strip(message)
         via = via.in_stream(vouched(via.origin, peer)).add_hops(depth_of(peer))
         message.shared[VIA] = str(via).encode()
-        news = self._deduplicator.is_news(via, message.subject, group)
+        news = self._deduplicator.is_news(via, message.subject, group, speaker=speaker(peer))
         if not news and group is None and self._to_peers.indices and not self._deduplicator.is_own(via):
             for subscription in self._asked_of(peer, message):  # it is their peer that has sent this copy
                 subscription.offer_shared(message)

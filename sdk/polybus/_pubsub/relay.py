@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from .._core.via import ViaHeader, too_far
+from .._core.via import ViaHeader, speaker, too_far
 from .._util.log_fields import log_fields
 from .._util.pattern_index import SubjectIndex
 from ..errors import BusError, Code, Unsupported
@@ -48,7 +48,8 @@ class Relay:
     def pass_on(self, message: Message, source: Peer) -> None:
         """Send a publication of a peer on to the others that subscribed."""
         id = None if source.link.carries_headers else message.attributes.get("id")
-        if id is not None and not self._deduplicator.is_news(ViaHeader(str(id)), message.subject):
+        news = id is None or self._deduplicator.is_news(ViaHeader(str(id)), message.subject, speaker=speaker(source))
+        if not news:
             return  # it has gone round: its id stands for the header, which that wire has no room for
         via = self._deduplicator.via_of(message)
         if via.hops > self._services.limits.hops:

@@ -805,14 +805,25 @@ def test_what_a_bus_remembers_of_relayed_publications_is_bounded() -> None:
     known = Deduplicator("me", counters)
     for number in range(1, 20_000):
         assert known.is_news(ViaHeader.read(f"{number}.1.you-{number}.{number},you"), "x")
-    assert len(known._recent) + len(known._before) <= 16_384
-    assert len(known._lately) + len(known._last) <= 16_384
+    assert len(known._ids) <= 16_384 and len(known._streams) <= 16_384
     assert known.is_news(ViaHeader.read("new,you"), "x") is True
     assert known.is_news(ViaHeader.read("new,you"), "x") is False
     assert known.is_news(ViaHeader.read("newer,you,me"), "x") is False
     assert counters.dropped == 0
     assert known.is_news(ViaHeader.read("other.1.you-19999.19999,you"), "x") is False  # as late as can be
     assert counters.dropped == 1
+
+
+def test_nobody_makes_a_bus_forget_what_others_have_published() -> None:
+    known = Deduplicator("me", Counters())
+    alarms = [ViaHeader.read(f"{number}.1.gateway.{number},way") for number in (1, 2, 3)]
+    assert all(known.is_news(alarm, "alarm", speaker="gateway") for alarm in alarms)
+    for number in range(1, 50_000):
+        assert known.is_news(ViaHeader.read(f"x{number}.0.{number}.1,y"), "chat", speaker="mallory")
+    assert len(known._ids) <= 16_384 and len(known._streams) <= 16_384
+    assert not any(known.is_news(alarm, "alarm", speaker="gateway") for alarm in alarms)
+    assert not known.is_news(ViaHeader.read("new.1.gateway.2,way"), "alarm", speaker="gateway"), "it is late"
+    assert known.is_news(ViaHeader.read("x1.0.1.1,y"), "chat", speaker="mallory"), "his own he may have forgotten"
 
 
 STRANGE = ["", ",", ".", "...", ".,", "a.b.c.d", "a.-1.b.9", "a.1.b.-2", "a.9.b.²", "x" * 5000, "a" + ".9" * 99]
