@@ -25,7 +25,18 @@ from ..message import MISSING, Message
 from ..subjects import Subject, captures
 from .arguments import capture_maker, check_default, closed_type
 from .providers import asked_for, provider_of
-from .signature import IMPORT_IT, ContextPart, Signature, Style, context_part, injected, items_of, read
+from .signature import (
+    IMPORT_IT,
+    ContextPart,
+    Signature,
+    Style,
+    check_takes_by_name,
+    context_part,
+    injected,
+    items_of,
+    read,
+    takes_by_position,
+)
 from .subject_types import check_body, check_result, read_as
 
 if TYPE_CHECKING:
@@ -204,8 +215,10 @@ def plan(
     handler.checks = tuple(one for one in ([returns] if returns == promised else [returns, promised]) if one is not Any)
     if len(signature.parameters) == 1 and signature.parameters[0].name == handler.body_name:
         single = signature.parameters[0]
-        if single.kind is not inspect.Parameter.KEYWORD_ONLY:
+        if single.kind is not inspect.Parameter.KEYWORD_ONLY and takes_by_position(signature.function):
             handler.only_body = _body_reader(handler.reads, single.default)
+            return handler
+    check_takes_by_name(signature.function, [parameter.name for parameter in signature.parameters], signature.name)
     return handler
 
 

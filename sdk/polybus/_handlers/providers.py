@@ -19,7 +19,7 @@ from .._core.injection import Maker, Provider
 from .._validation import name_of, shown
 from ..message import Message
 from .arguments import capture_maker, check_default
-from .signature import context_part, injected, read_provider, without_name
+from .signature import check_takes_by_name, context_part, injected, read_provider, without_name
 
 T = TypeVar("T")
 
@@ -117,6 +117,7 @@ def provider_of(
         elif (make := _maker(provider, parameter, hint, positions, name)) is not None:
             names.add(parameter.name)
             provider.makers.append((parameter.name, make))
+    check_takes_by_name(function, [given for given, _ in (*provider.needs, *provider.makers)], name)
     return provider
 
 

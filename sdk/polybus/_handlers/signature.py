@@ -313,6 +313,45 @@ def _is_unbound(function: Any, first: inspect.Parameter, hints: dict[str, Any]) 
     )
 
 
+# -- decorators ----------------------------------------------------------------------------------------------------------
+
+
+def takes_by_position(function: Callable[..., Any]) -> bool:
+    """Tell whether a function of one argument, and all that decorates it, takes that by its position."""
+    return _all_take(function, 1, ())
+
+
+def check_takes_by_name(function: Callable[..., Any], names: Iterable[str], name: str) -> None:
+    """Check that what decorates a function lets its arguments through, which it shows and may not take itself.
+
+    Raises:
+        TypeError: It would fail at each call.
+    """
+    if not _all_take(function, 0, names):
+        raise TypeError(
+            f"{name}: a decorator around it does not take the arguments by their names, {', '.join(names)}: let its wrapper "
+            "take *args and **kwargs"
+        )
+
+
+def _all_take(function: Any, count: int, names: Iterable[str]) -> bool:
+    layers = [function]
+    while (inner := getattr(layers[-1], "__wrapped__", None)) is not None and inner not in layers:
+        layers.append(inner)
+    bound = inspect.ismethod(function)
+    for layer in layers:
+        given = [None] * (count + (bound and not inspect.ismethod(layer)))  # the object, for what stands in its class
+        try:
+            signature = inspect.signature(layer, follow_wrapped=False)
+        except Exception:  # it shows none, or names what is not known
+            continue
+        try:
+            signature.bind(*given, **dict.fromkeys(names))
+        except TypeError:
+            return False
+    return True
+
+
 # -- how it runs ---------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pydantic
 import pytest
 from attrs import frozen
+from fast_depends import Depends
 
 from polybus import BadRequest, Bus, Channel, Context, Kind, Message, Router, Subject
 from polybus.testing import pair
@@ -50,6 +51,49 @@ def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return wrapper
+
+
+def by_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapper(**kwargs: Any) -> Any:
+        return await function(**kwargs)
+
+    return wrapper
+
+
+def of_a_method_by_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapper(self: Any, **kwargs: Any) -> Any:
+        return await function(self, **kwargs)
+
+    return wrapper
+
+
+def by_its_own_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapper(anything: Any) -> Any:
+        return await function(anything)
+
+    return wrapper
+
+
+def by_position(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapper(*args: Any) -> Any:
+        return await function(*args)
+
+    return wrapper
+
+
+class Decorating:
+    """A decorator that is an object."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+
+    async def __call__(self, **kwargs: Any) -> Any:
+        return await self.function(**kwargs)
 
 
 # -- what is injected ----------------------------------------------------------------------------------------------------
@@ -238,6 +282,55 @@ async def test_whatever_can_be_called_with_a_body_may_be_a_handler(function: Any
         assert bus.handle("x", inline=inline)(function) == function
         async with pair(bus) as client:
             assert await client.request("x", 1) == gives
+
+
+class Decorated:
+    """A method behind a decorator."""
+
+    @of_a_method_by_keywords
+    async def method(self, body: int) -> int:
+        return body
+
+
+@pytest.mark.parametrize(
+    "decorate",
+    [
+        by_keywords,
+        by_its_own_name,
+        by_position,
+        Decorating,
+        lambda function: plainly(by_keywords(function)),
+        lambda function: by_keywords(plainly(function)),
+        lambda function: functools.partial(by_keywords(function)),
+        lambda function: Decorated().method,
+    ],
+)
+@bounded
+async def test_a_decorator_lets_the_body_through_by_name_or_by_position(decorate: Callable[[Any], Any]) -> None:
+    async def one(body: int) -> int:
+        return body
+
+    bus = Bus()
+    bus.handle("x")(decorate(one))
+    async with pair(bus) as client:
+        assert await client.request("x", 7) == 7
+
+
+@pytest.mark.parametrize("decorate", [by_its_own_name, by_position, lambda function: by_keywords(by_position(function))])
+def test_a_decorator_that_lets_the_arguments_not_through_is_a_type_error(decorate: Callable[[Any], Any]) -> None:
+    async def handler(body: int, ctx: Context) -> None: ...
+
+    async def provider(ctx: Context) -> int:
+        return 7
+
+    async def asks(number: int = Depends(decorate(provider))) -> None: ...
+
+    with pytest.raises(
+        TypeError, match=r"handler: a decorator around it .* body, ctx: let its wrapper take \*args and \*\*kwargs"
+    ):
+        Bus().handle("x")(decorate(handler))
+    with pytest.raises(TypeError, match=r"provider, which it depends on,: a decorator"):
+        Bus().handle("y")(asks)
 
 
 async def generator(body: int) -> AsyncIterator[int]:
