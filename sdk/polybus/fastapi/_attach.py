@@ -14,6 +14,7 @@ from .._bus.acceptor import WHEN_FULL
 from .._bus.bus import Bus
 from .._util.misuse import ATTACH, explains
 from .._validation import check_type, shown, texts
+from ..plugins import ProtocolFeatures
 from ..plugins.registry import find_protocol, find_web_endpoint
 from ..transports._ws.asgi_server import AsgiWebSocket
 from ..transports._ws.policy import check_hosts, check_origins
@@ -94,6 +95,11 @@ def attach(
         raise ValueError("try_it=True is for the page at docs=, for example docs='/bus/docs'")
     path = _full_path(router, path)
     adapter = find_protocol(protocol, {})
+    if ProtocolFeatures.of(adapter).dials:
+        raise ValueError(
+            f"protocol={shown(protocol)}: the bus connects to a server for it and serves nobody at a path: "
+            "connect(url, bus=bus) in the lifespan of the bus, or polybus.run(bus, url)"
+        )
     endpoint = find_web_endpoint(adapter, path) or AsgiWebSocket(path, is_watched)
     if docs is not None:
         from ._docs import add_docs

@@ -36,12 +36,18 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
 
     Raises:
         ValueError: ``reload``, or a number that cannot be.
-        TypeError: `drain` or `workers` is no number, or there are several workers and the application is an object.
+        TypeError: `app` is no application, `drain` or `workers` is no number, or there are several workers and the application
+            is an object.
         LocalProtocolError: There are several workers of a bus without `cluster`, or no NATS server is found for them.
         ImportError: uvicorn is not installed.
         SystemExit: The address is taken, or the application's lifespan or, later, that of a bus failed (uvicorn's status 3).
     """
     end_by_sigterm()
+    if not (isinstance(app, str) or callable(app)):
+        raise TypeError(
+            f"run({shown(app)}): an application, or where it is, as in 'module:app': attach(app, bus) puts a bus into one, and "
+            "polybus.run(bus, url) serves a bus alone"
+        )
     drain = seconds(drain, "drain")
     check_count(workers, "workers")
     if options.get("reload"):

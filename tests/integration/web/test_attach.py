@@ -17,7 +17,7 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from polybus import Bus, ConnectFailed, Context, Forbidden, LocalProtocolError, RequestError, connect
 from polybus.fastapi import BusDep, attach
 from polybus.plugins import Handshake
-from polybus.protocols import Ubre
+from polybus.protocols import Csb, Ubre
 from tests.integration.web.support import echoing, running
 from tests.support import bounded
 
@@ -254,6 +254,8 @@ async def test_a_router_may_be_included_twice() -> None:
         ({"hosts": ["http://x/"]}, ValueError, "hosts: 'http://x/' is no host"),
         ({"hosts": [""]}, ValueError, "hosts: '' is no host"),
         ({"protocol": "morse"}, ValueError, "'morse' is no protocol here"),
+        ({"protocol": "nats"}, ValueError, "protocol='nats': the bus connects to a server"),
+        ({"protocol": Csb(side="broker-server")}, ValueError, "the bus connects to a server"),
         ({"origins": ["example.org"]}, ValueError, "is no origin"),
         ({"origins": "https://example.org/"}, ValueError, "without a path"),
         ({"when_full": "wait"}, ValueError, "one of drop_oldest"),

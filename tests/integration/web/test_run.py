@@ -98,6 +98,12 @@ def test_a_number_of_workers_that_cannot_be_is_told(workers: Any, kind: type[Exc
         run("app:app", workers=workers)
 
 
+@pytest.mark.parametrize("app", [Bus(), None, 7])
+def test_what_is_no_application_is_told_at_once(app: Any) -> None:
+    with pytest.raises(TypeError, match=r"an application, or where it is, .* polybus\.run\(bus, url\) serves a bus alone"):
+        run(app)
+
+
 def test_a_drain_without_end_is_refused() -> None:
     with pytest.raises(ValueError, match="drain=inf: a finite number of seconds"):
         run(FastAPI(), drain=float("inf"))
@@ -114,7 +120,7 @@ import sys
 sys.modules["uvicorn"] = None
 from polybus.fastapi import run
 try:
-    run(None)
+    run("app:app")
 except ImportError as error:
     print(error)
 """
