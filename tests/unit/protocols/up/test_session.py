@@ -335,7 +335,8 @@ def test_the_context_of_a_trace_goes_along() -> None:
     assert message.attributes["traceparent"] == trace
     message.headers.clear()  # of this one alone
     ours.send(Message(Kind.REQUEST, "UpdateDoor", headers={"traceparent": trace}, ttl=1.0), 0.0)
-    assert receive(theirs, *ours.frames_to_send())[0].headers == {"traceparent": trace}
+    (frame,) = ours.frames_to_send()
+    assert receive(theirs, frame)[0].headers == {"traceparent": trace}
 
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
