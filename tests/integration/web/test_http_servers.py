@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 import sys
@@ -14,13 +15,16 @@ import anyio
 import anyio.abc
 import httpx
 import pytest
+import trio
 import trustme
+from trio import _highlevel_serve_listeners
 
 from polybus import Bus, Limits, LocalProtocolError, Unsupported, connect
 from polybus.bindings.http.hypercorn import HypercornServer
 from polybus.bindings.http.listener import Application
 from polybus.bindings.http.server import turn_away
 from polybus.plugins import WebRoute
+from polybus.transports._stream import listen
 from polybus.transports._ws.asgi import Receive, Scope, Send
 from polybus.transports._ws.policy import HandshakeRejected
 from tests.loops import ASYNCIO, PARAMS, TRIO
@@ -186,12 +190,42 @@ async def answering(app: Any) -> AsyncIterator[anyio.abc.SocketStream]:
     """A connection to an application that takes what is posted."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         async with anyio.create_task_group() as group:
-            options: Any = SimpleNamespace(host=SimpleNamespace(limits=Limits(), spawn=group.start_soon), tls=None)
+            options: Any = SimpleNamespace(
+                host=SimpleNamespace(limits=Limits(), spawn=group.start_soon, time=anyio.current_time), tls=None
+            )
             server = HypercornServer(Application("/", [WebRoute("", app, ("POST",))]), options)
-            await server.start([listening.dup()])
+            await server.start([listening.dup()], "here")
             async with await anyio.connect_tcp("127.0.0.1", listening.getsockname()[1]) as stream:
                 yield stream
-            server.close()
+            await server.aclose()
+
+
+@bounded
+async def test_without_file_descriptors_accepting_pauses_in_a_few_lines_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [50]
+
+    def failing(accept: Any) -> Any:
+        def instead(listening: Any) -> Any:
+            if failures[0]:
+                failures[0] -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return accept(listening)
+
+        return instead
+
+    monkeypatch.setattr(listen, "_PAUSE", 0.001)
+    monkeypatch.setattr(_highlevel_serve_listeners, "SLEEP_TIME", 0.001)
+    async with make_bus().serve(HERE) as listener:
+        for listening in (socket.socket, trio.SocketListener):
+            monkeypatch.setattr(listening, "accept", failing(listening.accept))
+        async with connect(f"{listener.url}?channel=poll") as client:
+            assert await client.request("echo", 1) == 1
+    assert failures == [0]
+    written = [record for record in caplog.records if "accept" in record.getMessage()]
+    assert 1 <= len(written) <= 3
+    assert not any(record.exc_info for record in written)
 
 
 @on_hypercorn

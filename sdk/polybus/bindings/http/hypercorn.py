@@ -15,11 +15,13 @@ from hypercorn.config import Config
 from hypercorn.events import Event, RawData
 from hypercorn.trio import run, serve, tcp_server
 
+from ..._util.repeated_warnings import Warnings
 from ...plugins import AsgiApp, ListenOptions
 from ...transports._ws.asgi import Receive, Scope, Send
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
+_accepting: Final = logging.getLogger("trio.serve_listeners")
 _READ: Final = 8 * 1024
 """Bytes that hypercorn reads, and parses without a turn for others: frames of a WebSocket can be six bytes long."""
 
@@ -67,6 +69,7 @@ class HypercornServer:
         self._application = application
         self._options = options
         self._stop = anyio.Event()
+        self._warnings = Warnings(options.host.time)
         self._config = config = _ServerConfig()
         config.tls = options.tls
         config.errorlog = config.accesslog = None
@@ -76,7 +79,7 @@ class HypercornServer:
         config.websocket_ping_interval = limits.ping_interval
         config.graceful_timeout = limits.close_timeout + 1
 
-    async def start(self, sockets: list[socket.socket]) -> None:
+    async def start(self, sockets: list[socket.socket], url: str) -> None:
         # It has no options for these.
         tcp_server.MAX_RECV = min(tcp_server.MAX_RECV, _READ)
         run.TCPServer = _Connection  # type: ignore[attr-defined]
@@ -84,10 +87,17 @@ class HypercornServer:
         application: Any = self._serve
         work = functools.partial(serve, application, self._config, shutdown_trigger=self._stop.wait, mode="asgi")
         self._options.host.spawn(work)
+        _accepting.addFilter(self._is_written)
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Stop accepting; connections have the time that links need for their end."""
+        _accepting.removeFilter(self._is_written)
         self._stop.set()
+
+    def _is_written(self, record: logging.LogRecord) -> bool:
+        """Let a few lines a minute through, as of other transports: out of file descriptors trio writes ten a second."""
+        record.exc_info = None
+        return self._warnings.allows(str(record.msg))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application, which takes all that came of a request before it has answered: until then hypercorn keeps it, and

@@ -81,10 +81,10 @@ async def _live(receive: Receive, send: Send) -> None:
 class HttpServer(Protocol):
     """Server of an application on one event loop."""
 
-    async def start(self, sockets: list[socket.socket]) -> None:
-        """Begin to accept at sockets that are bound."""
+    async def start(self, sockets: list[socket.socket], url: str) -> None:
+        """Begin to accept at sockets that are bound, under an address for people."""
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Stop accepting and release the address."""
 
 
@@ -111,13 +111,13 @@ class HttpListener:
                 sock.close()
             raise
         real = address.with_port(sockets[0].getsockname()[1])
-        await server.start(sockets)
+        await server.start(sockets, real)
         return cls(real, listening, server)
 
     async def aclose(self) -> None:
         """Stop accepting and release the address; sessions stay, and the connections on which they ask."""
         await self._listening.aclose()
-        self._server.close()
+        await self._server.aclose()
 
 
 def _server(options: ListenOptions) -> Callable[[Application, ListenOptions], HttpServer]:

@@ -5,23 +5,24 @@ What it would do for a process of its own (signals, logging, lifespan) is off.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
 from asyncio import TimerHandle
-from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import uvicorn
-from uvicorn.lifespan.off import LifespanOff
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
 
 from ..._util.repeated_warnings import Warnings
 from ..._util.sources import sources
 from ...plugins import AsgiApp, ListenOptions
+from ...transports._stream.listen import accept_from
 from ...transports._stream.sockets import PingProgress, Signs, signs_of
 from ...transports._ws.frames import MAX_FRAGMENTS, core_logger
 
@@ -34,14 +35,6 @@ _PIECE: Final = 2048
 
 _TURN: Final = 0.005
 """Seconds after which others have their turn."""
-
-
-class _Embedded(uvicorn.Server):
-    """Leaves signals to the program."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
 
 
 class _Http(H11Protocol):
@@ -65,8 +58,7 @@ class UvicornServer:
     """Serves an application at sockets that are bound."""
 
     def __init__(self, application: AsgiApp, options: ListenOptions) -> None:
-        limits, tls = options.host.limits, options.tls
-        more: dict[str, Any] = {} if tls is None else {"ssl_context_factory": lambda config, default: tls}
+        limits = options.host.limits
         config = uvicorn.Config(
             application,
             http=partial(_Http, _limited_log(options)),  # type: ignore[arg-type]  # it only calls it
@@ -82,26 +74,47 @@ class UvicornServer:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            **more,
         )
         config.load()
         self._options = options
-        self._server = server = _Embedded(config)
-        server.lifespan = LifespanOff(config)
+        self._config, self._state = config, ServerState()
+        self._scope, self._released = anyio.CancelScope(), anyio.Event()
 
-    async def start(self, sockets: list[socket.socket]) -> None:
-        await self._server.startup(sockets=sockets)
-        self._options.host.spawn(_keep, self._server, self._options)
+    async def start(self, sockets: list[socket.socket], url: str) -> None:
+        self._options.host.spawn(self._accept, sockets, url)
+        self._options.host.spawn(_keep, self._state, self._options)
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Stop accepting and release the address; connections stay."""
-        for listening in self._server.servers:
-            listening.close()
+        self._scope.cancel()
+        await self._released.wait()
+
+    async def _accept(self, sockets: list[socket.socket], url: str) -> None:
+        """Accept as other transports do: uvicorn has asyncio do it, which fills the log where there are no file descriptors."""
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as group:
+                    for sock in sockets:
+                        group.start_soon(accept_from, sock, url, partial(self._options.host.spawn, self._open))
+        finally:
+            for sock in sockets:
+                sock.close()
+            self._released.set()
+
+    async def _open(self, accepted: socket.socket, name: Any) -> None:
+        tls = self._options.tls
+        with contextlib.suppress(OSError):  # it has gone, or what it says is no TLS
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, accepted, ssl=tls)
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self._config.http_protocol_class
+        protocol: asyncio.Protocol = make(config=self._config, server_state=self._state, app_state={})
+        return protocol
 
 
-async def _keep(server: Any, options: ListenOptions) -> None:
+async def _keep(state: Any, options: ListenOptions) -> None:
     """Cut connections without a request; at the end of the bus, all."""
-    state, limits = server.server_state, options.host.limits
+    limits = options.host.limits
     silent: dict[Any, float] = {}
     try:
         while True:
@@ -114,8 +127,6 @@ async def _keep(server: Any, options: ListenOptions) -> None:
                 if now - since > limits.handshake_timeout:
                     connection.transport.close()
     finally:
-        for listening in server.servers:
-            listening.close()
         for connection in list(state.connections):
             connection.shutdown()
         with anyio.CancelScope(shield=True), anyio.move_on_after(limits.close_timeout):

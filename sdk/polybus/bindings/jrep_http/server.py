@@ -190,7 +190,7 @@ async def _poll(connection: ErraiConnection, request: HttpRequest, send: Send, h
 
 async def _stream(connection: ErraiConnection, request: HttpRequest, send: Send) -> None:
     """A stream of events; an empty payload now and then shows that it lives. It ends when another request takes its place."""
-    await request.send(send, {"type": "http.response.start", "status": 200, "headers": _OF_EVENTS})
+    await request.send(send, {"type": "http.response.start", "status": 200, "headers": [*_OF_EVENTS]})
     await request.write(send, b"retry: 500\n\n", more=True)
     latest = True
     while latest and not connection.over:

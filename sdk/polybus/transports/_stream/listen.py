@@ -88,7 +88,7 @@ class StreamListener:
             with self._scope:
                 async with anyio.create_task_group() as group:
                     for sock in self._sockets:
-                        group.start_soon(self._accept_from, sock)
+                        group.start_soon(accept_from, sock, self.url, partial(self.options.host.spawn, self._open))
             self._release()
             # Those who were told no may still be reading it; leaving the bus ends that too.
             while self._arrivals:
@@ -109,28 +109,10 @@ class StreamListener:
         self._bound.close()
         self._released.set()
 
-    async def _accept_from(self, sock: socket.socket) -> None:
-        told = False
-        while True:
-            try:
-                accepted, name = await _accept(sock)
-            except OSError as error:
-                if error.errno in _HARMLESS:
-                    # The client hung up before we came.
-                    continue
-                if not told:
-                    logger.error("%s: accepting pauses: %s", self.url, plain_reason(error), extra=log_fields(address=self.url))
-                    told = True
-                await anyio.sleep(_PAUSE)
-                continue
-            told = False
-            self.options.host.spawn(self._open, accepted, address_of(sock.family, name))
-            # asyncio does not suspend while more connections wait, and there may be thousands.
-            await anyio.lowlevel.checkpoint()
-
-    async def _open(self, sock: socket.socket, address: str) -> None:
+    async def _open(self, sock: socket.socket, name: Any) -> None:
         """One connection, from accept to its handshake."""
         host, gate = self.options.host, self.options.gate
+        address = address_of(sock.family, name)
         deadline = host.time() + host.limits.handshake_timeout
         refusal = gate.knock(address)
         if isinstance(refusal, TooManyRequests) and refusal.reason == "handshakes" and self._make_room():
@@ -178,6 +160,28 @@ class StreamListener:
         oldest.left()
         oldest.give_up()
         return True
+
+
+async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.socket, Any], object]) -> None:
+    """Accept for ever: `opened` is given each connection, and the name of its other end. Where that fails, it is said once, and
+    goes on later."""
+    told = False
+    while True:
+        try:
+            accepted, name = await _accept(sock)
+        except OSError as error:
+            if error.errno in _HARMLESS:
+                # The client hung up before we came.
+                continue
+            if not told:
+                logger.error("%s: accepting pauses: %s", url, plain_reason(error), extra=log_fields(address=url))
+                told = True
+            await anyio.sleep(_PAUSE)
+            continue
+        told = False
+        opened(accepted, name)
+        # asyncio does not suspend while more connections wait, and there may be thousands.
+        await anyio.lowlevel.checkpoint()
 
 
 async def _accept(sock: socket.socket) -> tuple[socket.socket, Any]:
