@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import logging
 import math
 import weakref
 from collections import Counter
@@ -514,6 +515,23 @@ async def test_a_proxy_hands_on_what_the_client_has_put_behind_the_question_mark
                 async with connect(proxy.url + query):
                     pass
     assert seen == [{"room": "1", "floor": "2"}, {"room": "7", "floor": "2", "token": "a&b ü"}]
+
+
+@bounded
+async def test_whoever_connects_to_a_proxy_while_the_server_is_away_does_not_fill_its_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from polybus.capture.record.proxy import RecordingProxy
+
+    async with RecordingProxy("ubre+tcp://127.0.0.1:1", make_recorder(tmp_path), "ubre+tcp://127.0.0.1:0") as proxy:
+        port = int(proxy.url.rpartition(":")[2])
+        for _ in range(30):
+            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                    await stream.receive()
+    told = [record for record in caplog.records if record.name == "polybus.capture" and record.levelno == logging.WARNING]
+    assert 1 <= len(told) <= 11
+    assert "127.0.0.1:1" in told[0].getMessage()
 
 
 async def test_captures_that_are_none_are_told(tmp_path: Path) -> None:

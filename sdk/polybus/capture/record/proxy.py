@@ -173,7 +173,7 @@ class RecordingProxy:
         try:
             transport = await self._connector_for(handshake).connect(options)
         except BusError as error:
-            logger.warning("%s", error)
+            self._runtime.warnings.warn(logger, "%s", error)
             decided(error if not isinstance(error, ConnectFailed) else TooManyRequests(f"the server is not there: {error}"))
             return
         self._dialled[id(handshake)] = transport
