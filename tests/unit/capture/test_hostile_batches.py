@@ -82,6 +82,21 @@ def test_a_batch_that_does_not_hold_what_it_says_is_refused(
         list(Capture(tmp_path).batches())
 
 
+@pytest.mark.parametrize("damage", ["no text", "no schema"])
+def test_a_schema_that_is_none_is_refused_or_read(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if damage == "no text":
+        strange = FRAMES.with_metadata({**FRAMES.metadata, b"\xff": b"\xff"})
+        monkeypatch.setattr(segments, "FRAMES", strange)
+        segment(tmp_path, run(0, 3))
+        monkeypatch.undo()
+        assert [one.rows.num_rows for one in Capture(tmp_path).batches()] == [3]
+        return
+    monkeypatch.setattr(segments, "marked", lambda batch, seq, rows: f"crc32=-------- batch=-1 seq={seq} rows={rows}")
+    segment(tmp_path, run(0, 3))
+    with pytest.raises(CaptureError, match="its schema is none"):
+        list(Capture(tmp_path).batches())
+
+
 def test_a_last_segment_that_is_destroyed_is_counted_as_lost(tmp_path: Path) -> None:
     capture = tmp_path / "capture"
     capture.mkdir()

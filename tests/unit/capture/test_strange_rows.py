@@ -11,6 +11,7 @@ import pytest
 from polybus.capture import Capture, decode, export, info, recover, replay, verify
 from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.store.segments import SegmentWriter
+from polybus.cli.app import run
 
 from .rows import batch, row
 
@@ -41,7 +42,7 @@ def strange_rows() -> list[dict[str, Any]]:
     """Rows that say something else than usual ones, as what differs."""
     rows = [
         {"options": options, "protocol": protocol, "frame": frame, "flags": flags}
-        for options, protocol, frame, flags in itertools.product(OPTIONS, PROTOCOLS, FRAMES, (0, FLAG_GAP_BEFORE))
+        for options, protocol, frame, flags in itertools.product(OPTIONS, PROTOCOLS, FRAMES, (0, FLAG_GAP_BEFORE, None))
     ]
     return rows + [{name: value} for name, values in COLUMNS.items() for value in values]
 
@@ -85,6 +86,27 @@ def test_every_row_is_an_event_in_quarantine_empty_or_a_gap() -> None:
         gap = one["frame"] is None and one["flags"] is not None and one["flags"] & FLAG_GAP_BEFORE
         assert decoded.frames == (0 if gap else 1)
         assert decoded.frames == bool(decoded.events.num_rows) + decoded.quarantine.num_rows + decoded.empty
+
+
+NOTHING: dict[str, Any] = dict.fromkeys(row(0))
+ALONE: dict[str, list[dict[str, Any]]] = {
+    "nothing": [NOTHING],
+    "no recording": [row(0, capture_id=None)],
+    "a deadline of no event": [row(0, frame=b"x", deadlines_ns=[1])],
+    "the last numbers": [{**row(0), "seq": 2**63 - 1}],
+}
+
+
+@pytest.mark.parametrize("rows", ALONE.values(), ids=ALONE)
+def test_every_tool_takes_a_batch_of_one_strange_row(
+    rows: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = _write(tmp_path / "strange", rows)
+    assert decode(batch(*rows)).frames == 1
+    for name in ("info", "verify", "decode"):
+        assert run(["capture", name, capture.path]) == 0
+    assert run(["capture", "recover", capture.path, str(tmp_path / "recovered")]) == 0
+    assert verify(Capture(tmp_path / "recovered")).frames == 1
 
 
 @pytest.mark.anyio

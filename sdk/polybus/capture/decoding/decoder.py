@@ -65,8 +65,9 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
     work = _BatchDecoder(batch)
     gaps = 0
     decoders, which = _decoders(batch, limits)
-    frames, flags = batch.column("frame").to_pylist(), batch.column("flags").to_pylist()
-    for row in pc.indices_nonzero(pc.bit_wise_and(batch.column("flags"), FLAG_TRUNCATED)).to_pylist():
+    given = pc.fill_null(batch.column("flags"), 0)
+    frames, flags = batch.column("frame").to_pylist(), given.to_pylist()
+    for row in pc.indices_nonzero(pc.bit_wise_and(given, FLAG_TRUNCATED)).to_pylist():
         # What was cut off is its body, or a part of that: the message stays one.
         whole = headers_only(batch.column("protocol")[row].as_py(), decoders[which[row]].options, frames[row] or b"", cut=True)
         frames[row] = whole or frames[row]

@@ -137,7 +137,7 @@ class EventColumns:
         if given.null_count == len(given) or not len(given.flatten()):
             return pa.nulls(count, pa.int64())
         asking = np.flatnonzero(pc.equal(self.column("kind"), "request").to_numpy(zero_copy_only=False))
-        rows, ends = np.asarray(self._message_rows)[asking], given.offsets.to_numpy()
+        rows, ends = np.asarray(self._message_rows, np.int64)[asking], given.offsets.to_numpy()
         nth = np.arange(len(rows)) - np.searchsorted(rows, rows)  # among the requests of its row
         places = np.full(count, -1)
         places[asking] = np.where(ends[rows] + nth < ends[rows + 1], ends[rows] + nth, -1)

@@ -24,7 +24,7 @@ END_OF_STREAM: Final = _PREFIX + b"\0\0\0\0"
 MARK: Final = "polybus"
 """The key of the metadata that holds a message's checksum and numbers."""
 _BLANK: Final = b"--------"
-_MARKED: Final = re.compile(rb"crc32=([0-9a-f]{8}) batch=(-?\d{1,18}) seq=(-?\d{1,18}) rows=(\d{1,18})(?!\d)")
+_MARKED: Final = re.compile(rb"crc32=([0-9a-f]{8}) batch=(-?\d{1,18}) seq=(-?\d{1,19}) rows=(\d{1,18})(?!\d)")
 _UNSEALED: Final = re.compile(rb"crc32=-------- batch=")
 _PIECE: Final = 5 * 1024
 _LONGEST_HEADER: Final = 1 << 20

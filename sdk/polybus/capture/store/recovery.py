@@ -93,8 +93,9 @@ class _Recovery:
         name, seq = "", 0
         for _, rows in reader.batches():
             writer = writer or self._follower(reader.metadata)
-            writer.write(rows, rows.column("seq")[0].as_py())
-            name, seq = rows.column("capture_id")[-1].as_py(), rows.column("seq")[-1].as_py() + 1
+            first, last = (rows.column("seq")[place].as_py() for place in (0, -1))  # None in a capture that is none of ours
+            writer.write(rows, seq if first is None else first)
+            name, seq = rows.column("capture_id")[-1].as_py() or name, (seq if last is None else last) + 1
             self.frames += rows.num_rows
             self.batches += 1
             self.progress(self.frames)

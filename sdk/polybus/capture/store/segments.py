@@ -26,7 +26,7 @@ from .batch_size import unpacked_size
 _NAME: Final = re.compile(r"segment-(\d+)\.(open|arrows)")
 MOST_BYTES: Final = 256 << 20
 """Of a batch, unpacked. A recorder keeps at most 64 MiB of large frames before it writes them."""
-_VERSION: Final = b"polybus.capture"
+_VERSION: Final = "polybus.capture"
 _LEVEL: Final = 1
 """Of zstd: beyond it, time grows faster than the files shrink."""
 
@@ -297,14 +297,21 @@ class SegmentReader:
         self.damage.append(Stretch(offset, size, first, following.batch - self._batch, frames))
 
     def _take_schema(self, message: ArrowMessage) -> None:
-        schema = pa.ipc.read_schema(pa.ipc.read_message(message.data))
-        metadata = schema.metadata or {}
-        version = metadata.get(_VERSION, b"").decode()
+        try:
+            schema = pa.ipc.read_schema(pa.ipc.read_message(message.data))
+        except (pa.ArrowException, OSError) as error:
+            raise CaptureError(f"{self._name}: its schema is none: {error}") from error
+        metadata = {_text(name): _text(value) for name, value in (schema.metadata or {}).items()}
+        version = metadata.get(_VERSION, "")
         if version != SCHEMA_VERSION:
             raise CaptureError(
                 f"{self._name} has version {version or 'none'} of the capture format; this polybus reads {SCHEMA_VERSION}: "
                 "read it with the polybus that wrote it, or a later one"
             )
-        self.metadata = {name.decode(): value.decode() for name, value in metadata.items() if name != MARK.encode()}
+        self.metadata = {name: value for name, value in metadata.items() if name != MARK}
         if schema.names != FRAMES.names:
             self._schema = pa.schema([field.remove_metadata() for field in schema])  # it goes in front of each batch
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
