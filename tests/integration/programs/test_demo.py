@@ -79,6 +79,21 @@ def test_for_people_it_ends_with_a_table_and_a_verdict_and_without_duckdb_says_w
     assert "no report of it: the pipeline needs duckdb: pip install 'polybus[analyse]'" in out
 
 
+def test_the_demo_records_itself_and_ends_with_its_report_without_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    command = ["demo", "--only", "memory,json", "--json", "--report"]
+    assert run([*command, str(tmp_path / "demo")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["no_report"] is None
+    metrics = json.loads((Path(told["report"]).parent / "metrics.json").read_text())
+    assert metrics["totals"]["outcomes"]["ok"] >= 64
+    assert "plant" in Path(told["report"]).read_text()
+    assert run([*command, str(tmp_path / "demo")]) == 2
+    assert "there is something in it" in capsys.readouterr().err
+
+
 def test_the_pictures_of_all_rows_fit_a_small_terminal() -> None:
     runs = [RowRun.of(row) for row in all_rows()]
     paper = Console(width=80, height=24, file=io.StringIO(), record=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -17,7 +16,6 @@ from polybus.analysis.manifest import Output, RunCounts
 from polybus.analysis.pipeline import _metrics_of
 from polybus.analysis.run import _ended
 from polybus.analysis.storage import Storage
-from polybus.capture.store.segments import SegmentWriter
 from polybus.cli.analyse import _say
 from polybus.cli.app import run
 from polybus.cli.engines import Chosen, EngineName, choose, in_units
@@ -26,7 +24,7 @@ from polybus.cli.spark_engine import _reason, _why, named_failures
 from polybus.spark import Done, Pipeline, load
 from polybus.spark.session import SparkUnavailable, check_java, start_session
 from tests.unit.capture import rows as frames
-from tests.unit.capture.generator import traffic
+from tests.unit.capture.folders import open_segment, write_segment
 
 
 def _ask(seq: int, number: int, after_s: int) -> dict[str, Any]:
@@ -43,26 +41,20 @@ def _said(seq: int, frame: bytes, after_s: int, **given: Any) -> dict[str, Any]:
     return usual | {"ts_ns": usual["ts_ns"] + after, "mono_ns": usual["mono_ns"] + after}
 
 
-def _write(capture: Path, number: int, rows: pa.RecordBatch) -> None:
-    capture.mkdir(exist_ok=True)
-    writer = SegmentWriter(capture, number)
-    writer.write(rows, 0)
-    writer.seal()
-
-
 def test_exchanges_are_provisional_until_nothing_that_is_recorded_can_change_them(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capture, out = tmp_path / "capture", tmp_path / "out"
     pipeline = Pipeline(spark)
     # The recording goes on: the answer to 3 may still come, and 1 and 2 may be used again.
-    _write(capture, 0, frames.batch(_ask(0, 1, 0), _ask(1, 2, 0), _ask(2, 3, 0), _answer(3, 1, 1), _answer(4, 2, 1)))
+    asked, answered = (_ask(0, 1, 0), _ask(1, 2, 0), _ask(2, 3, 0)), (_answer(3, 1, 1), _answer(4, 2, 1))
+    write_segment(capture, frames.batch(*asked, *answered))
     runs = [pipeline.run(capture, out, report=False)]
     # Beyond the horizon of the first three.
-    _write(capture, 1, frames.batch(_ask(5, 4, 1000), _ask(6, 5, 1000), _answer(7, 4, 1001)))
+    write_segment(capture, frames.batch(_ask(5, 4, 1000), _ask(6, 5, 1000), _answer(7, 4, 1001)), number=1)
     runs.append(pipeline.run(capture, out, report=False))
     # Another recording, long after that one's end.
-    _write(capture, 2, frames.batch(_said(0, b'{"publish":"news"}', 200_000, capture_id="d")))
+    write_segment(capture, frames.batch(_said(0, b'{"publish":"news"}', 200_000, capture_id="d")), number=2, recording="d")
     runs.append(pipeline.run(capture, out, report=False))
     assert [(done.added.exchanges, done.provisional, done.total.exchanges) for done in runs] == [
         (0, 3, 3),
@@ -89,16 +81,13 @@ def test_exchanges_are_provisional_until_nothing_that_is_recorded_can_change_the
 def test_with_the_end_of_a_recording_its_exchanges_are_settled(spark: SparkSession, tmp_path: Path) -> None:
     capture, out = tmp_path / "capture", tmp_path / "out"
     pipeline = Pipeline(spark)
-    capture.mkdir()
-    writer = SegmentWriter(capture, 0, {"capture_id": "c"})
-    writer.write(frames.batch(_ask(0, 1, 0), _ask(1, 2, 0), _ask(2, 3, 0), _answer(3, 1, 1)), 0)
+    writer = open_segment(capture, frames.batch(_ask(0, 1, 0), _ask(1, 2, 0), _ask(2, 3, 0), _answer(3, 1, 1)))
     first = pipeline.run(capture, out, report=False)
     assert (first.added.exchanges, first.provisional) == (0, 3)
     writer.end(4)
     writer.seal()
     # Others that go on change nothing about it.
-    other = SegmentWriter(capture, 1, {"capture_id": "d"})
-    other.write(frames.batch(_ask(0, 1, 2) | {"capture_id": "d"}), 0)
+    other = open_segment(capture, frames.batch(_ask(0, 1, 2) | {"capture_id": "d"}), number=1, recording="d")
     then = pipeline.run(capture, out, report=False)
     assert (then.added.exchanges, then.provisional) == (3, 1)
     outcomes = Counter(row["outcome"] for row in load(spark, out, "exchanges").select("outcome").collect())
@@ -106,11 +95,6 @@ def test_with_the_end_of_a_recording_its_exchanges_are_settled(spark: SparkSessi
     other.end(1)
     other.seal()
     assert pipeline.run(capture, out, report=False).provisional == 0
-    # One that is killed says nothing: whoever knows that it is over does.
-    killed = SegmentWriter(capture, 2, {"capture_id": "e"})
-    killed.write(frames.batch(_ask(0, 1, 3) | {"capture_id": "e"}), 0)
-    killed.close()
-    assert [pipeline.run(capture, out, report=False, settle=settle).provisional for settle in (False, True)] == [1, 0]
 
 
 def test_a_recording_that_goes_on_after_it_was_taken_for_over_is_not_over() -> None:
@@ -141,40 +125,6 @@ def test_people_are_told_how_many_exchanges_may_still_change(
         "engine: duckdb, as --engine says",
         "report: out/report.html",
     ]
-
-
-def test_what_is_no_capture_and_what_is_no_place_for_results_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "mum.txt").write_text("")
-    capture = traffic(200).write(tmp_path / "capture")
-    for arguments, said in [
-        ([str(tmp_path / "letters"), "--out", str(tmp_path / "out")], "is no capture"),
-        ([str(tmp_path / "gone"), "--out", str(tmp_path / "out")], "is no capture"),
-        ([str(capture), "--out", str(tmp_path / "letters")], "is not empty"),
-        ([str(capture), "--out", str(tmp_path / "out"), "--start", "soon"], "--start='soon': a time as"),
-    ]:
-        assert run(["analyse", *arguments]) in (1, 2)
-        error = capsys.readouterr().err
-        assert said in error
-        assert error.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_demo_records_itself_and_ends_with_its_report_without_java(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    command = ["demo", "--only", "memory,json", "--json", "--report"]
-    assert run([*command, str(tmp_path / "demo")]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["no_report"] is None
-    metrics = json.loads((Path(told["report"]).parent / "metrics.json").read_text())
-    assert metrics["totals"]["outcomes"]["ok"] >= 64
-    assert "plant" in Path(told["report"]).read_text()
-    assert run([*command, str(tmp_path / "demo")]) == 2
-    assert "there is something in it" in capsys.readouterr().err
 
 
 def test_the_size_chooses_the_engine_and_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from tests.unit.capture import rows as frames
 from tests.unit.capture.generator import traffic
 from tests.unit.capture.test_strange_rows import strange_capture
 
-from .stories import Story, table
+from .stories import Event, event, recorded, table
 
 QUESTIONS = Path(__file__).parents[3] / "docs" / "how-to" / "questions.md"
 TIMEOUTS = MatchTimeouts(30.0, 100.0)
@@ -43,10 +43,10 @@ STEPS = [0, 0, 0.001, 1, 1, 10, 500, 29_999, 30_000, 30_001, 59_999, 100_000, 10
 RECORDINGS = 200
 
 
-def _recording(seed: int) -> Story:
+def _recording(seed: int) -> list[Event]:
     """Some events: few ids, so that they come round, on few connections, in both directions, some of them in one frame."""
     chance = random.Random(seed)
-    story, at, seq, sub = Story(f"recording {seed}"), 0.0, 0, 0
+    events, at, seq, sub = list[Event](), 0.0, 0, 0
     ids = ["1", "2", "3"][: chance.randint(1, 3)]
     for _ in range(chance.randint(1, 40)):
         if chance.random() < 0.2:
@@ -75,8 +75,8 @@ def _recording(seed: int) -> Story:
         elif kind in ("response", "end"):
             code = chance.choice([0, 0, 5, 13])
             columns |= {"code": code, "code_name": str(code)}
-        story.add(kind, at, **columns)
-    return story
+        events.append(event(kind, at, **columns))
+    return recorded(f"recording {seed}", *events)
 
 
 TABLES = {"events": EVENTS, "quarantine": QUARANTINE, "exchanges": EXCHANGES, "orphans": ORPHANS}

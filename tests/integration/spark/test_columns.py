@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -164,21 +163,6 @@ def test_filters_give_the_same_whoever_applies_them(spark: SparkSession, recorde
     for rows in (_source(spark, recorded.columns), scan(spark, recorded.columns)):
         assert sorted(row["seq"] for row in rows.where(query).select("seq").collect()) == wanted
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-
-
-def test_filters_that_are_handed_down_leave_rows_unread(spark: SparkSession, recorded: Recorded) -> None:
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    events = _source(spark, recorded.columns).where("kind = 'request'")
-    plan_text = events._jdf.queryExecution().executedPlan().toString()
-    assert "polybus" in plan_text
-    read = [
-        batch
-        for piece in plan(Capture(recorded.columns), ReadPosition(0), ReadPosition(1))
-        for batch in RangeReader(str(recorded.columns), piece).table(
-            "events", ["kind"], ReadWindow(), pc.field("kind") == "request"
-        )
-    ]
-    assert {kind for batch in read for kind in batch["kind"].to_pylist()} == {"request"}
 
 
 def test_a_scan_is_of_parquet_and_reads_the_columns_that_are_asked_for(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from attrs import field, frozen
 from pyspark.sql import SparkSession
 
 from polybus.analysis import DuckEngine, Engine, MatchTimeouts
@@ -26,197 +27,202 @@ from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
 from polybus.spark import correlate
 from polybus.spark.engine import SparkEngine
 
-from .stories import MS, START, Story, table
+from .stories import MS, START, Event, answers, asks, cancels, closes, ends, item, opens, recorded, stops, table
 
 
-def _stories() -> Iterator[Story]:
-    story = Story("plain")
-    story.asks(0)
-    story.answers(12.5)
-    yield story
+@frozen
+class Story:
+    """A recording, the columns of its exchanges in the order of their requests, and the numbers of its orphans."""
 
-    story = Story("failed")
-    story.asks(0)
-    story.answers(5, code=5, code_name="NOT_FOUND")
-    yield story
+    rule: str
+    events: tuple[Event, ...]
+    columns: dict[str, list[Any]]
+    orphans: list[int] = field(factory=list)
 
-    story = Story("twice")
-    story.asks(0)
-    story.answers(5, data=b"first")
-    story.answers(6, code=13)
-    story.answers(7)
-    yield story
-
-    story = Story("lost")
-    story.asks(0)
-    story.ends(30_001)
-    yield story
-
-    story = Story("deadline")
-    story.asks(0, deadline_ns=1_000_000_000)
-    story.asks(10, "2", ttl_ms=2000)
-    story.ends(1100)
-    yield story
-
-    story = Story("open")
-    story.asks(0)
-    story.asks(0, "2", deadline_ns=60_000_000_000)
-    story.ends(29_999)
-    yield story
-
-    story = Story("late")
-    story.asks(0)
-    story.asks(0, "2", ttl_ms=100)
-    story.asks(0, "3", ttl_ms=60_000)
-    story.answers(101, "2")
-    story.answers(40_000)
-    story.answers(40_000, "3")
-    yield story
-
-    story = Story("patient")  # the longest ttl that a peer can say
-    story.asks(0, ttl_ms=2**53)
-    story.answers(400_000)
-    story.asks(1, "2", ttl_ms=2**53)
-    story.ends(10**11)
-    yield story
-
-    story = Story("again")  # the same bytes once more, before anybody answered
-    story.asks(0)
-    story.asks(1000)
-    story.asks(2000)
-    story.answers(2500)
-    yield story
-
-    story = Story("wrapped")  # answered, then the id comes round
-    story.asks(0, data=b"a")
-    story.answers(10)
-    story.asks(3000, data=b"b")
-    story.answers(3020)
-    yield story
-
-    story = Story("doubtful")  # the id comes round while the first has no answer
-    story.asks(0, data=b"a")
-    story.asks(3000, data=b"b")
-    story.answers(3020)
-    yield story
-
-    story = Story("forgotten")  # the same, but so much later that no answer is to be feared any more
-    story.asks(0, data=b"a")
-    story.asks(400_000, data=b"b")
-    story.answers(400_010)
-    yield story
-
-    story = Story("orphans")
-    story.answers(0, "9")
-    story.answers(1, "9")
-    story.asks(2, "1")
-    story.answers(400_000, "1")  # nobody remembers the request
-    story.answers(400_001, "1")
-    yield story
-
-    story = Story("after an orphan")  # its id is not new, though nobody saw what it was for
-    story.answers(0)
-    story.answers(5)
-    story.asks(10, data=b"a")
-    story.answers(20)
-    story.asks(400_000, data=b"b")
-    yield story
-
-    story = Story("long after an orphan")
-    story.answers(0)
-    story.asks(300_001)
-    story.answers(300_002)
-    yield story
-
-    story = Story("both ways")  # either side may use the same ids
-    story.asks(0, subject="out")
-    story.asks(1, subject="in", direction=1)
-    story.answers(2, direction=0)
-    story.answers(5)
-    yield story
-
-    story = Story("csb")  # its correlation ids hold the action; each client of a connection has ids of its own
-    story.asks(0, "0001:READ", protocol="csb", client="a")
-    story.asks(1, "0001:WRITE", protocol="csb", client="a")
-    story.asks(2, "0001:READ", protocol="csb", client="b")
-    story.answers(10, "0001:WRITE", protocol="csb", client="a")
-    story.answers(20, "0001:READ", protocol="csb", client="b")
-    story.answers(30, "0001:READ", protocol="csb", client="a")
-    yield story
-
-    story = Story("connections")
-    story.asks(0, subject="one")
-    story.asks(1, subject="two", conn_id="connections-2")
-    story.answers(2, conn_id="connections-2")
-    story.answers(9)
-    yield story
-
-    story = Story("too late to say no")  # what only says that nobody waits any more is no answer
-    for id, code in (("1", 4), ("2", 1), ("3", 4), ("4", 1), ("5", 0), ("6", 4)):
-        story.asks(0, id, ttl_ms=None if id == "6" else 1000)
-        story.answers({"3": 500, "4": 500}.get(id, 1001), id, code=code)
-    yield story
-
-    story = Story("given up")
-    for id, at in (("before", 10), ("at its deadline", 999.9), ("after", 1009)):
-        story.asks(0, id, ttl_ms=1000)
-        story.cancels(at, id)
-    for id, code in (("echoed", 1), ("crossed", 0)):
-        story.asks(10, id, ttl_ms=1000)
-        story.cancels(20, id)
-        story.answers(21, id, code=code)
-    story.asks(30, "answered first", ttl_ms=1000)
-    story.answers(40, "answered first")
-    story.cancels(41, "answered first")
-    story.cancels(50, "of nobody")
-    yield story
-
-    story = Story("cut off")
-    story.asks(0, "1", ttl_ms=1000)
-    story.asks(0, "2", ttl_ms=60_000)
-    story.asks(0, "3")
-    story.asks(0, "4")
-    story.asks(0, "5", conn_id="another")
-    story.answers(1, "4")
-    story.closes(20_000)
-    yield story
-
-    story = Story("a client has gone")  # and another one of the same name comes
-    story.asks(0, "1", client="a")
-    story.asks(0, "2", client="b")
-    story.closes(10, client="a")
-    story.asks(20, "3", client="a")
-    story.closes(30, client="a")
-    story.asks(40, "4", client="a")
-    story.ends(50)
-    yield story
-
-    story = Story("streams")
-    story.opens(0, "well")
-    story.item(5, "well")
-    story.item(6, "well")
-    story.item(6.5, "well", direction=0)  # of a channel: what the asker says does not count
-    story.stops(7, "well", direction=0)
-    story.stops(8, "well", code=0)
-    story.opens(10, "failed")
-    story.stops(12, "failed", code=13)
-    story.opens(20, "refused")
-    story.answers(21, "refused", code=3)
-    story.opens(30, "left")
-    story.item(31, "left")
-    story.cancels(32, "left")
-    story.opens(40, "patient")
-    story.item(4_000_000, "patient")
-    story.item(8_000_000, "patient")
-    story.opens(8_000_001, "cut off")
-    story.item(8_000_002, "cut off")
-    story.closes(8_000_003)
-    yield story
+    @property
+    def rows(self) -> list[Event]:
+        return recorded(self.rule, *self.events)
 
 
+STORIES = [
+    Story(
+        "an answer is paired with its latency on the monotonic clock",
+        (asks(0), answers(12.5)),
+        {
+            **{"request_seq": [0], "response_seq": [1], "outcome": ["ok"], "code": [0], "match_quality": ["unique"]},
+            **{"latency_ns": [12_500_000], "latency_ms": [12.5], "request_time_ns": [START], "identity_key": ["somebody"]},
+            **{"attempts": [1], "duplicates": [0], "direction": [0], "peer": ["tcp:127.0.0.1:1"], "kind": ["request"]},
+        },
+    ),
+    Story(
+        "an answer with a code is an error",
+        (asks(0), answers(5, code=5, code_name="NOT_FOUND")),
+        {"outcome": ["error"], "code": [5], "code_name": ["NOT_FOUND"]},
+    ),
+    Story(
+        "the first answer counts and further ones are duplicates",
+        (asks(0), answers(5, data=b"first"), answers(6, code=13), answers(7)),
+        {"response_seq": [1], "code": [0], "outcome": ["ok"], "duplicates": [2]},
+    ),
+    Story(
+        "a request whose timeout has passed is unanswered",
+        (asks(0), ends(30_001)),
+        {"outcome": ["unanswered"], "latency_ns": [None], "latency_ms": [None], "response_seq": [None]},
+    ),
+    Story(
+        "a request whose deadline has passed is a timeout",
+        (asks(0, deadline_ns=1_000_000_000), asks(10, "2", ttl_ms=2000), ends(1100)),
+        {"outcome": ["timeout", "open-at-end"]},
+    ),
+    Story(
+        "a request that may still be answered is open at the end",
+        (asks(0), asks(0, "2", deadline_ns=60_000_000_000), ends(29_999)),
+        {"outcome": ["open-at-end", "open-at-end"]},
+    ),
+    Story(
+        "late is after the ttl or the timeout",
+        (
+            *(asks(0), asks(0, "2", ttl_ms=100), asks(0, "3", ttl_ms=60_000)),
+            *(answers(101, "2"), answers(40_000), answers(40_000, "3")),
+        ),
+        {"outcome": ["late", "late", "ok"]},
+    ),
+    Story(
+        "a ttl may be longer than any recording",
+        (asks(0, ttl_ms=2**53), answers(400_000), asks(1, "2", ttl_ms=2**53), ends(10**11)),
+        {"outcome": ["ok", "open-at-end"]},
+    ),
+    Story(
+        "the same bytes once more before anybody answered are a further attempt",
+        (asks(0), asks(1000), asks(2000), answers(2500)),
+        {"attempts": [3], "request_seq": [0], "response_seq": [3], "latency_ms": [2500.0], "match_quality": ["unique"]},
+    ),
+    Story(
+        "an id that comes round is flagged and paired in order",
+        (asks(0, data=b"a"), answers(10), asks(3000, data=b"b"), answers(3020)),
+        {"match_quality": ["unique", "reused_id"], "latency_ms": [10.0, 20.0]},
+    ),
+    Story(
+        "an id that comes round while the first has no answer is ambiguous",
+        (asks(0, data=b"a"), asks(3000, data=b"b"), answers(3020)),
+        {"match_quality": ["ambiguous", "ambiguous"], "response_seq": [None, 2]},
+    ),
+    Story(
+        "beyond the horizon an id is new",
+        (asks(0, data=b"a"), asks(400_000, data=b"b"), answers(400_010)),
+        {"match_quality": ["unique", "unique"], "outcome": ["unanswered", "ok"]},
+    ),
+    Story(
+        "answers without a request, or so late that nobody remembers it, are orphans",
+        (answers(0, "9"), answers(1, "9"), asks(2, "1"), answers(400_000, "1"), answers(400_001, "1")),
+        {"outcome": ["unanswered"]},
+        orphans=[0, 1, 3, 4],
+    ),
+    Story(
+        "an id that an orphan had is used before, though nobody saw what it was for",
+        (answers(0), answers(5), asks(10, data=b"a"), answers(20), asks(400_000, data=b"b")),
+        {"match_quality": ["reused_id", "unique"], "response_seq": [3, None]},
+        orphans=[0, 1],
+    ),
+    Story(
+        "an id that an orphan had long ago is new",
+        (answers(0), asks(300_001), answers(300_002)),
+        {"match_quality": ["unique"]},
+        orphans=[0],
+    ),
+    Story(
+        "both sides may use the same ids",
+        (asks(0, subject="out"), asks(1, subject="in", direction=1), answers(2, direction=0), answers(5)),
+        {"subject": ["out", "in"], "direction": [0, 1], "latency_ms": [5.0, 1.0]},
+    ),
+    Story(
+        "ids of csb hold the action and belong to the client behind a broker",
+        (
+            asks(0, "0001:READ", protocol="csb", client="a"),
+            asks(1, "0001:WRITE", protocol="csb", client="a"),
+            asks(2, "0001:READ", protocol="csb", client="b"),
+            answers(10, "0001:WRITE", protocol="csb", client="a"),
+            answers(20, "0001:READ", protocol="csb", client="b"),
+            answers(30, "0001:READ", protocol="csb", client="a"),
+        ),
+        {"response_seq": [5, 3, 4], "match_quality": ["unique"] * 3, "identity_key": ["a", "a", "b"]},
+    ),
+    Story(
+        "ids belong to their connection",
+        (asks(0), asks(1, conn_id="another"), answers(2, conn_id="another"), answers(9)),
+        {"latency_ms": [9.0, 1.0]},
+    ),
+    Story(
+        "what only says that nobody waits any more is no answer",
+        (
+            *(asks(0, id, ttl_ms=None if id == "6" else 1000) for id in "123456"),
+            *(answers(500, "3", code=4), answers(500, "4", code=1)),
+            *(answers(1001, id, code=code) for id, code in (("1", 4), ("2", 1), ("5", 0), ("6", 4))),
+        ),
+        {
+            "outcome": ["timeout", "timeout", "error", "error", "late", "timeout"],
+            "code": [None, None, 4, 1, 0, None],
+            "latency_ms": [None, None, 500.0, 500.0, 1001.0, None],
+        },
+    ),
+    Story(
+        "what is given up before its deadline is cancelled",
+        (
+            *(asks(0, "before", ttl_ms=1000), cancels(10, "before")),
+            *(asks(0, "at its deadline", ttl_ms=1000), cancels(999.9, "at its deadline")),
+            *(asks(0, "after", ttl_ms=1000), cancels(1009, "after")),
+            *(asks(10, "echoed", ttl_ms=1000), cancels(20, "echoed"), answers(21, "echoed", code=1)),
+            *(asks(10, "crossed", ttl_ms=1000), cancels(20, "crossed"), answers(21, "crossed")),
+            *(asks(30, "answered first", ttl_ms=1000), answers(40, "answered first"), cancels(41, "answered first")),
+            cancels(50, "of nobody"),
+        ),
+        {
+            "outcome": ["cancelled", "timeout", "timeout", "cancelled", "cancelled", "ok"],
+            "latency_ms": [None, None, None, None, None, 10.0],
+            "code": [None, None, None, None, None, 0],
+        },
+    ),
+    Story(
+        "a connection that ends settles what waits on it",
+        (
+            *(asks(0, "1", ttl_ms=1000), asks(0, "2", ttl_ms=60_000), asks(0, "3"), asks(0, "4")),
+            *(asks(0, "5", conn_id="another"), answers(1, "4"), closes(20_000)),
+        ),
+        {"outcome": ["timeout", "lost", "lost", "ok", "open-at-end"]},
+    ),
+    Story(
+        "a client that has gone is another one than the next of its name",
+        (
+            *(asks(0, "1", client="a"), asks(0, "2", client="b"), closes(10, client="a")),
+            *(asks(20, "3", client="a"), closes(30, client="a"), asks(40, "4", client="a"), ends(50)),
+        ),
+        {"outcome": ["lost", "open-at-end", "lost", "open-at-end"]},
+    ),
+    Story(
+        "a stream has an exchange with its items and its end",
+        (
+            *(opens(0, "well"), item(5, "well"), item(6, "well")),
+            item(6.5, "well", direction=0),  # of a channel: what the asker says does not count
+            *(stops(7, "well", direction=0), stops(8, "well", code=0)),
+            *(opens(10, "failed"), stops(12, "failed", code=13)),
+            *(opens(20, "refused"), answers(21, "refused", code=3)),
+            *(opens(30, "left"), item(31, "left"), cancels(32, "left")),
+            *(opens(40, "patient"), item(4_000_000, "patient"), item(8_000_000, "patient")),
+            *(opens(8_000_001, "cut off"), item(8_000_002, "cut off"), closes(8_000_003)),
+        ),
+        {
+            "correlation_id": ["well", "failed", "refused", "left", "patient", "cut off"],
+            "kind": ["stream"] * 6,
+            "outcome": ["ok", "error", "error", "cancelled", "lost", "lost"],
+            "code": [0, 13, 3, None, None, None],
+            "items": [2, 0, 0, 1, 2, 1],
+            "latency_ms": [5.0, 2.0, 1.0, 1.0, 3_999_960.0, 1.0],
+            "length_ns": [8 * MS, 2 * MS, 1 * MS, None, None, None],
+        },
+    ),
+]
+REQUESTS = sum(event["kind"] in ("request", "stream") for story in STORIES for event in story.events)
 Rows = dict[str, list[dict[str, Any]]]
-
-
 KEY = ("capture_id", "conn_id", "client", "direction", "protocol", "correlation_id")
 
 
@@ -230,16 +236,16 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 def _clocks(events: pa.Table, *, silent_ns: int = 0, ended: bool = True, end_ns: int | None = None) -> pa.Table:
-    ends = events.group_by("capture_id").aggregate([("mono_ns", "max")])
+    last = events.group_by("capture_id").aggregate([("mono_ns", "max")])
     return pa.table(
         {
-            "capture_id": ends["capture_id"],
-            "end_ns": ends["mono_ns_max"] if end_ns is None else pa.array([end_ns] * len(ends), pa.int64()),
-            "silent_ns": pa.array([silent_ns] * len(ends), pa.int64()),
-            "ended": pa.array([ended] * len(ends)),
-            "from_seq": pa.array([-1] * len(ends), pa.int64()),
-            "until_seq": pa.array([1000] * len(ends), pa.int64()),
-            "hole_ns": pa.nulls(len(ends), pa.int64()),
+            "capture_id": last["capture_id"],
+            "end_ns": last["mono_ns_max"] if end_ns is None else pa.array([end_ns] * len(last), pa.int64()),
+            "silent_ns": pa.array([silent_ns] * len(last), pa.int64()),
+            "ended": pa.array([ended] * len(last)),
+            "from_seq": pa.array([-1] * len(last), pa.int64()),
+            "until_seq": pa.array([1000] * len(last), pa.int64()),
+            "hole_ns": pa.nulls(len(last), pa.int64()),
         }
     )
 
@@ -258,180 +264,46 @@ def _of(folded: pa.Table, parts: Collection[str]) -> pa.Table:
 @pytest.fixture(scope="module")
 def pairs(engine: Engine) -> tuple[Rows, Rows]:
     """The exchanges and the orphans of each story, in their order."""
-    events = table(*_stories())
+    events = table(*(story.rows for story in STORIES))
     folded = _folded(engine, events, _clocks(events))
     exchanges = engine.rows(exchanges_of(engine, engine.hand(folded)))
     orphans = engine.rows(orphans_of(engine, engine.hand(events), engine.hand(_of(folded, ORPHANS))))
     assert exchanges.column_names == EXCHANGES.names
     assert orphans.column_names == ORPHAN_ROWS.names
-    exchanges = exchanges.cast(EXCHANGES)
 
     def by_story(rows: list[dict[str, Any]], order: str) -> Rows:
-        sorted_rows = sorted(rows, key=lambda row: (row["capture_id"], row[order]))
-        return {story.name: [row for row in sorted_rows if row["capture_id"] == story.name] for story in _stories()}
+        rows = sorted(rows, key=lambda row: row[order])
+        return {story.rule: [row for row in rows if row["capture_id"] == story.rule] for story in STORIES}
 
-    return by_story(exchanges.to_pylist(), "request_seq"), by_story(orphans.to_pylist(), "seq")
+    return by_story(exchanges.cast(EXCHANGES).to_pylist(), "request_seq"), by_story(orphans.to_pylist(), "seq")
 
 
-def column(pairs: tuple[Rows, Rows], story: str, name: str) -> list[Any]:
-    return [row[name] for row in pairs[0][story]]
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.rule)
+def test_what_a_story_tells_is_so(pairs: tuple[Rows, Rows], story: Story) -> None:
+    exchanges, orphans = (part[story.rule] for part in pairs)
+    assert {name: [row[name] for row in exchanges] for name in story.columns} == story.columns
+    assert [row["seq"] for row in orphans] == story.orphans
 
 
 def test_every_request_is_one_row_and_every_word_is_of_its_list(pairs: tuple[Rows, Rows]) -> None:
     rows = [row for story in pairs[0].values() for row in story]
     assert {row["outcome"] for row in rows} == set(OUTCOMES) - {"unseen"}
     assert {row["match_quality"] for row in rows} == set(MATCH_QUALITIES)
-    assert sum(row["attempts"] for row in rows) == sum(
-        event["kind"] in ("request", "stream") for story in _stories() for event in story.events
-    )
-    answers = sum(
-        event["kind"] == "response" or (event["kind"] == "end" and event["direction"] == 1)
-        for story in _stories()
-        for event in story.events
-    )
+    assert sum(row["attempts"] for row in rows) == REQUESTS
+    events = [row for story in STORIES for row in story.rows]
+    said = sum(row["kind"] == "response" or (row["kind"] == "end" and row["direction"] == 1) for row in events)
     orphans = sum(len(story) for story in pairs[1].values())
-    assert sum(row["duplicates"] + (row["response_seq"] is not None) for row in rows) + orphans == answers
-
-
-def test_an_answer_is_paired_with_its_latency_on_the_monotonic_clock(pairs: tuple[Rows, Rows]) -> None:
-    [row] = pairs[0]["plain"]
-    assert (row["request_seq"], row["response_seq"], row["outcome"], row["code"]) == (0, 1, "ok", 0)
-    assert (row["latency_ns"], row["latency_ms"], row["match_quality"]) == (12_500_000, 12.5, "unique")
-    assert (row["request_time_ns"], row["request_time"].microsecond, row["identity_key"]) == (START, 0, "somebody")
-    assert (row["attempts"], row["duplicates"], row["direction"], row["peer"]) == (1, 0, 0, "tcp:127.0.0.1:1")
-
-
-def test_an_answer_with_a_code_is_an_error(pairs: tuple[Rows, Rows]) -> None:
-    [row] = pairs[0]["failed"]
-    assert (row["outcome"], row["code"], row["code_name"]) == ("error", 5, "NOT_FOUND")
-
-
-def test_the_first_answer_counts_and_further_ones_are_duplicates(pairs: tuple[Rows, Rows]) -> None:
-    [row] = pairs[0]["twice"]
-    assert (row["response_seq"], row["code"], row["outcome"], row["duplicates"]) == (1, 0, "ok", 2)
-
-
-def test_without_an_answer_it_depends_on_what_was_waited_for(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "lost", "outcome") == ["unanswered"]
-    assert column(pairs, "deadline", "outcome") == ["timeout", "open-at-end"]
-    assert column(pairs, "open", "outcome") == ["open-at-end", "open-at-end"]
-    assert column(pairs, "lost", "latency_ns") == [None]
-    assert column(pairs, "lost", "latency_ms") == [None]
-    assert column(pairs, "lost", "response_seq") == [None]
-
-
-def test_late_is_after_the_ttl_or_the_timeout(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "late", "outcome") == ["late", "late", "ok"]
-
-
-def test_a_ttl_may_be_longer_than_any_recording(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "patient", "outcome") == ["ok", "open-at-end"]
-
-
-def test_the_same_request_once_more_is_a_further_attempt(pairs: tuple[Rows, Rows]) -> None:
-    [row] = pairs[0]["again"]
-    assert (row["attempts"], row["request_seq"], row["response_seq"]) == (3, 0, 3)
-    assert (row["latency_ns"], row["match_quality"]) == (2_500_000_000, "unique")
-
-
-def test_an_id_that_comes_round_is_flagged_and_paired_in_order(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "wrapped", "match_quality") == ["unique", "reused_id"]
-    assert column(pairs, "wrapped", "latency_ms") == [10.0, 20.0]
-
-
-def test_what_the_wire_cannot_decide_is_called_ambiguous(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "doubtful", "match_quality") == ["ambiguous", "ambiguous"]
-    assert column(pairs, "doubtful", "response_seq") == [None, 2]
-
-
-def test_beyond_the_horizon_an_id_is_new(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "forgotten", "match_quality") == ["unique", "unique"]
-    assert column(pairs, "forgotten", "outcome") == ["unanswered", "ok"]
-
-
-def test_answers_without_a_request_are_orphans(pairs: tuple[Rows, Rows]) -> None:
-    assert [row["seq"] for row in pairs[1]["orphans"]] == [0, 1, 3, 4]
-    assert column(pairs, "orphans", "outcome") == ["unanswered"]
-
-
-def test_an_id_that_an_orphan_had_is_used_before(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "after an orphan", "match_quality") == ["reused_id", "unique"]
-    assert column(pairs, "after an orphan", "response_seq") == [3, None]
-    assert column(pairs, "long after an orphan", "match_quality") == ["unique"]
-
-
-def test_both_sides_may_use_the_same_ids(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "both ways", "subject") == ["out", "in"]
-    assert column(pairs, "both ways", "direction") == [0, 1]
-    assert column(pairs, "both ways", "latency_ms") == [5.0, 1.0]
-
-
-def test_ids_belong_to_the_client_behind_a_broker(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "csb", "response_seq") == [5, 3, 4]
-    assert column(pairs, "csb", "match_quality") == ["unique"] * 3
-    assert column(pairs, "csb", "identity_key") == ["a", "a", "b"]
-
-
-def test_ids_belong_to_their_connection(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "connections", "latency_ms") == [9.0, 1.0]
-
-
-def test_what_a_deadline_has_ended_is_a_timeout_whichever_message_came_first(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "too late to say no", "outcome") == ["timeout", "timeout", "error", "error", "late", "timeout"]
-    assert column(pairs, "too late to say no", "code") == [None, None, 4, 1, 0, None]
-    assert [latency is None for latency in column(pairs, "too late to say no", "latency_ns")] == [
-        *(True, True, False, False, False, True)
-    ]
-
-
-def test_what_is_given_up_before_its_deadline_is_cancelled(pairs: tuple[Rows, Rows]) -> None:
-    rows = {row["correlation_id"]: (row["outcome"], row["latency_ms"], row["code"]) for row in pairs[0]["given up"]}
-    assert rows == {
-        "before": ("cancelled", None, None),
-        "at its deadline": ("timeout", None, None),
-        "after": ("timeout", None, None),
-        "echoed": ("cancelled", None, None),
-        "crossed": ("cancelled", None, None),
-        "answered first": ("ok", 10.0, 0),
-    }
-
-
-def test_a_connection_that_ends_settles_what_waits_on_it(pairs: tuple[Rows, Rows]) -> None:
-    assert column(pairs, "cut off", "outcome") == ["timeout", "lost", "lost", "ok", "open-at-end"]
-    assert column(pairs, "a client has gone", "outcome") == ["lost", "open-at-end", "lost", "open-at-end"]
-
-
-def test_a_stream_has_an_exchange_with_its_items_and_its_end(pairs: tuple[Rows, Rows]) -> None:
-    names = ("kind", "outcome", "code", "items", "latency_ms", "length_ns")
-    rows = {row["correlation_id"]: tuple(row[name] for name in names) for row in pairs[0]["streams"]}
-    assert rows == {
-        "well": ("stream", "ok", 0, 2, 5.0, 8 * MS),
-        "failed": ("stream", "error", 13, 0, 2.0, 2 * MS),
-        "refused": ("stream", "error", 3, 0, 1.0, 1 * MS),
-        "left": ("stream", "cancelled", None, 1, 1.0, None),
-        "patient": ("stream", "lost", None, 2, 3_999_960.0, None),
-        "cut off": ("stream", "lost", None, 1, 1.0, None),
-    }
-    assert column(pairs, "plain", "kind") == ["request"]
-    assert pairs[1]["streams"] == []
+    assert sum(row["duplicates"] + (row["response_seq"] is not None) for row in rows) + orphans == said
 
 
 def test_what_a_hole_may_have_swallowed_is_unseen(engine: Engine) -> None:
-    story = Story("holed")
-    story.asks(0, "answered in it")
-    story.asks(1, "over before it", ttl_ms=5)
-    story.asks(2, "answered later")
-    story.opens(3, "went on")
-    story.opens(4, "silent since")
-    story.closes(90, conn_id="another")
-    story.asks(95, "gone before it", conn_id="gone")
-    story.closes(96, conn_id="gone")
-    story.asks(300, "asked later")
-    story.answers(400, "answered later")
-    story.item(500, "went on")
-    story.closes(600)
-    story.ends(40_000)
-    events = table(story)
+    told = (
+        *(asks(0, "answered in it"), asks(1, "over before it", ttl_ms=5), asks(2, "answered later")),
+        *(opens(3, "went on"), opens(4, "silent since"), closes(90, conn_id="another")),
+        *(asks(95, "gone before it", conn_id="gone"), closes(96, conn_id="gone"), asks(300, "asked later")),
+        *(answers(400, "answered later"), item(500, "went on"), closes(600), ends(40_000)),
+    )
+    events = table(recorded("holed", *told))
     clocks = Watermarks({"holed": 40_000 * MS}).table(all_read=True, ended=["holed"], holes={"holed": [(8, 100 * MS)]})
     rows = engine.rows(exchanges_of(engine, engine.hand(_folded(engine, events, clocks)))).to_pylist()
     assert {row["correlation_id"]: row["outcome"] for row in rows} == {
@@ -445,70 +317,58 @@ def test_what_a_hole_may_have_swallowed_is_unseen(engine: Engine) -> None:
     }
 
 
-def _same(found: list[dict[str, Any]], pairs: tuple[Rows, Rows]) -> None:
-    def by_request(row: dict[str, Any]) -> tuple[str, int]:
-        return row["capture_id"], row["request_seq"]
-
-    wanted = [row for story in pairs[0].values() for row in story]
-    assert sorted(found, key=by_request) == sorted(wanted, key=by_request)
-
-
 def test_a_table_of_events_is_paired_at_once(spark: SparkSession) -> None:
-    done = correlate(spark.createDataFrame(table(*_stories())))
+    done = correlate(spark.createDataFrame(table(*(story.rows for story in STORIES))))
     exchanges, orphans = done.exchanges.toArrow(), done.orphans.toArrow()
     assert [(field.name, str(field.type)) for field in exchanges.schema] == [(one.name, str(one.type)) for one in EXCHANGES]
     assert orphans.column_names == ORPHAN_ROWS.names
-    requests = sum(event["kind"] in ("request", "stream") for story in _stories() for event in story.events)
-    assert sum(row["attempts"] for row in exchanges.to_pylist()) == requests
-    assert orphans.num_rows == 7
+    assert sum(row["attempts"] for row in exchanges.to_pylist()) == REQUESTS
+    assert orphans.num_rows == sum(len(story.orphans) for story in STORIES)
 
 
 def test_runs_over_what_is_new_give_the_same_pairs_and_carry_a_turn_a_key(engine: Engine, pairs: tuple[Rows, Rows]) -> None:
-    stories = list(_stories())
     rows: list[dict[str, Any]] = []
     lost: list[tuple[str, int]] = []
-    ends: dict[str, int] = {}
+    last: dict[str, int] = {}
     state: pa.Table | None = None
-    for first, last in ((0, 1), (1, 2), (2, 99)):
-        events = table(*(Story(story.name, story.events[first:last]) for story in stories))
-        ends |= {story.name: story.events[:last][-1]["mono_ns"] for story in stories}
-        folded = _folded(engine, events, Watermarks(ends).table(all_read=True), state)
+    for begin, end in ((0, 1), (1, 2), (2, 99)):
+        events = table(*(story.rows[begin:end] for story in STORIES))
+        last |= {story.rule: story.rows[:end][-1]["mono_ns"] for story in STORIES}
+        folded = _folded(engine, events, Watermarks(last).table(all_read=True), state)
         made = engine.rows(exchanges_of(engine, engine.hand(folded), "part"))
-        rows += [row for row in made.to_pylist() if row.pop("part") == FINAL or last == 99]
+        rows += [row for row in made.to_pylist() if row.pop("part") == FINAL or end == 99]
         orphans = orphans_of(engine, engine.hand(events), engine.hand(_of(folded, ORPHANS)))
         lost += [(row["capture_id"], row["seq"]) for row in engine.rows(orphans).to_pylist()]
         state = _of(folded, CARRIED).select(TURNS.names)
         assert state.num_rows == len({tuple(row[name] for name in KEY) for row in state.to_pylist()})
     times = pa.Table.from_pylist(rows).column("request_time").cast(pa.timestamp("us", tz="UTC")).to_pylist()
-    _same([row | {"request_time": time} for row, time in zip(rows, times, strict=True)], pairs)
+    found = [row | {"request_time": time} for row, time in zip(rows, times, strict=True)]
+    wanted = [row for story in pairs[0].values() for row in story]
+    assert sorted(found, key=_by_request) == sorted(wanted, key=_by_request)
     assert sorted(lost) == sorted((row["capture_id"], row["seq"]) for story in pairs[1].values() for row in story)
 
 
+def _by_request(row: dict[str, Any]) -> tuple[str, int]:
+    return row["capture_id"], row["request_seq"]
+
+
 def test_what_the_horizon_has_passed_is_not_carried(engine: Engine) -> None:
-    story = Story("quiet")
-    for number in range(5):
-        story.answers(number, f"orphan {number}")
-        story.asks(number, f"request {number}")
-    events = table(story)
+    told = [say(number, f"{say.__name__} {number}") for number in range(5) for say in (answers, asks)]
+    events = table(recorded("quiet", *told))
 
     def carried(end_ms: int) -> int:
-        return len(_of(_folded(engine, events, _clocks(events, end_ns=end_ms * MS, ended=False)), CARRIED).to_pylist())
+        return _of(_folded(engine, events, _clocks(events, end_ns=end_ms * MS, ended=False)), CARRIED).num_rows
 
     assert carried(300_003) == 4
     assert carried(300_005) == 0
 
 
 def test_what_a_recording_left_that_others_have_outlived_is_not_carried(engine: Engine) -> None:
-    story = Story("stopped")
-    story.asks(0, "answered")
-    story.answers(1, "answered")
-    story.answers(2, "orphan")
-    story.asks(3, "long", ttl_ms=1_000_000)
-    story.answers(4, "long", code=3)
-    story.asks(5, "no answer")
-    ends, events = 5 * MS, table(story)
+    answered = asks(0, "answered"), answers(1, "answered"), answers(2, "orphan")
+    given_up = asks(3, "long", ttl_ms=1_000_000), answers(4, "long", code=3), asks(5, "no answer")
+    end, events = 5 * MS, table(recorded("stopped", *answered, *given_up))
 
-    def carried(silent_s: float, end_ns: int = ends, *, ended: bool = False) -> set[str]:
+    def carried(silent_s: float, end_ns: int = end, *, ended: bool = False) -> set[str]:
         clocks = _clocks(events, silent_ns=round(silent_s * 1000 * MS), ended=ended, end_ns=end_ns)
         return set(_of(_folded(engine, events, clocks), CARRIED).column("correlation_id").to_pylist())
 
@@ -521,7 +381,7 @@ def test_what_a_recording_left_that_others_have_outlived_is_not_carried(engine: 
     assert carried(86_400) == {"no answer"}
     assert carried(86_400 + 301) == set()
     # With a deadline that its recording has passed it is settled.
-    assert carried(601, ends + 31_000 * MS) == set()
+    assert carried(601, end + 31_000 * MS) == set()
 
 
 def test_a_recording_is_silent_while_others_go_on_and_all_of_it_is_read() -> None:

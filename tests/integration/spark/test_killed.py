@@ -1,4 +1,4 @@
-"""Whoever writes is killed, and everything is there once. `kills.py` kills driver and JVM twenty times.
+"""Whoever writes is killed, and everything is there once.
 
 ``POLYBUS_KILL_ROUNDS=20`` is for those who have the time; the seed is printed, ``POLYBUS_FAULT_SEED=`` takes it.
 """
@@ -25,9 +25,9 @@ from polybus.capture import Capture
 from tests.support import eventually
 from tests.unit.capture.generator import traffic
 
-from .kills import ROOT, check, disturbed, end_group
+from .kills import ROOT, check, end_group
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
 
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "6"))
 SEED = int(os.environ.get("POLYBUS_FAULT_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -39,20 +39,11 @@ LONGEST = 600
 """Seconds until what is new is in the tables; three JVMs may have to start before."""
 
 
-def test_events_and_pairs_are_there_once_though_driver_and_jvm_were_killed(tmp_path: Path) -> None:
-    made = traffic(5_000)
-    capture = made.write(tmp_path / "capture", rows=250, segment_batches=8)
-    seen = disturbed(capture, tmp_path / "out", kills=2, rows=1250, sink="pipeline")
-    assert len(seen) == 2
-    assert seen[0] > 0
-    assert check(capture, tmp_path / "out", "pipeline") == sum(made.events.values())
-
-
 class Stream:
     """A stream over a capture on two workers, each with a JVM and Python of its own."""
 
     def __init__(self, capture: Path, out: Path) -> None:
-        command = [sys.executable, "-m", "tests.integration.spark.kills", "--child", str(capture), str(out)]
+        command = [sys.executable, "-m", "tests.integration.spark.kills", str(capture), str(out)]
         command += ["--rows", str(FRAMES // 3), "--master", "local-cluster[2,1,1024]", "--every", "500 milliseconds"]
         self.log = out.with_name(f"{out.name}.log").open("a")
         environment = {**os.environ, "SPARK_WORKER_DIR": str(out.parent)}
@@ -98,7 +89,6 @@ def _kill(victim: str, stream: Stream, decoder: subprocess.Popen[bytes], out: Pa
     return bool(workers)
 
 
-@pytest.mark.timeout(3600)
 def test_events_and_pairs_are_there_once_whoever_of_driver_worker_and_decoder_is_killed(tmp_path: Path) -> None:
     print(f"POLYBUS_FAULT_SEED={SEED}")
     chance, capture, out = random.Random(SEED), tmp_path / "capture", tmp_path / "out"
@@ -127,5 +117,5 @@ def test_events_and_pairs_are_there_once_whoever_of_driver_worker_and_decoder_is
     finally:
         stream.end()
     assert len(hits) > ROUNDS // 2, hits
-    assert check(capture, out, "pipeline") == sum(made.events.values())
+    assert check(capture, out) == sum(made.events.values())
     print(f"{sum(made.events.values())} events, each once, though these were killed: {hits}")

@@ -7,8 +7,8 @@ from typing import Any
 
 from polybus.analysis import DuckEngine, Pipeline
 from polybus.analysis.pipeline import Done
-from polybus.capture.store.segments import SegmentWriter
 from tests.unit.capture import rows as frames
+from tests.unit.capture.folders import write_segment
 
 MS = 1_000_000
 SUBJECTS = ("tank.get", "valve.set", "pump.stop", "door.open")
@@ -38,12 +38,7 @@ class Day:
         self._at += round(seconds * 1000 * MS)
 
     def write(self, capture: Path) -> Path:
-        capture.mkdir()
-        writer = SegmentWriter(capture, 0, {"capture_id": "c"})
-        writer.write(frames.batch(*self.rows), 0)
-        writer.end(len(self.rows))
-        writer.seal()
-        return capture
+        return write_segment(capture, frames.batch(*self.rows), ends=True).parent
 
     def analysed(self, folder: Path, **given: Any) -> Done:
         """Its results, in `folder`, which holds the capture too."""

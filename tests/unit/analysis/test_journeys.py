@@ -54,6 +54,29 @@ def test_a_failed_request_is_followed_as_far_as_its_name_and_body_say_something(
     assert not may_be or "These may belong to it:" in Path(done.report).read_text()
 
 
+def test_a_frame_in_a_tunnel_is_shown_beside_the_frames_that_carry_it(tmp_path: Path) -> None:
+    day = Day()
+    for text, direction in (('{"request":"door.open","id":"1"}', 0), (BAD.replace("ID", "1"), 1)):
+        for depth in (2, 1, 0):  # each frame is written down before that which carries it
+            said = text if depth == 2 else f'{{"item":"7","body":"{"x" * (90 - depth)}"}}'
+            day.say(said, direction, conn_id=f"at-{depth}", tunnel=["plant", "hall"][:depth])
+            day.wait(0.0001)
+        day.wait(0.1)
+        day.say(f'{{"item":"7","body":"{"of something else" * 9}"}}', direction, conn_id="at-0")
+        day.wait(0.1)
+    done = day.analysed(tmp_path)
+    [failed] = done.metrics["journeys"]
+    assert [hop["tunnel"] for hop in failed["hops"]] == [["plant", "hall"]]
+    frames = [(frame["conn_id"], frame["carries"], frame["kind"]) for frame in failed["frames"]]
+    assert frames == [
+        (conn, conn != "at-2", "item" if conn != "at-2" else kind)
+        for kind in ("request", "response")
+        for conn in ("at-2", "at-1", "at-0")
+    ]
+    html = Path(done.report).read_text()
+    assert html.count("carries the frame in the tunnel") == 4 and "in hall in plant" in html
+
+
 def test_a_request_on_the_way_of_another_one_is_not_shown_twice(tmp_path: Path) -> None:
     asked = [(row["why"], row["subject"]) for row in _bridged('{"door":3}', 3, "open").metrics(tmp_path)["journeys"]]
     assert ("failed", "door.open") in asked

@@ -19,17 +19,16 @@ from polybus.capture.store.segments import SegmentWriter
 from polybus.cli.app import run
 
 from ..capture import rows as frames
+from ..capture.folders import open_segment
 
 QUESTIONS = [b'{"request":"a","id":"%d"}' % number for number in range(4)]
 
 
 def _killed(folder: Path, number: int, *, torn: int = 0, capture_id: str = "c") -> SegmentWriter:
     """A segment of a recorder: four questions and an answer; it is killed when this is closed."""
-    folder.mkdir(exist_ok=True)
-    writer = SegmentWriter(folder, number, {"capture_id": capture_id})
     said = [*QUESTIONS, b'{"success":"0"}']
     rows = [frames.row(seq, frame=frame, capture_id=capture_id, direction=int(seq == 4)) for seq, frame in enumerate(said)]
-    writer.write(frames.batch(*rows), 0)
+    writer = open_segment(folder, frames.batch(*rows), number=number, recording=capture_id)
     if torn:
         size = writer.size + torn
         writer.write(frames.batch(*rows), 5)

@@ -33,7 +33,7 @@ def test_a_good_day_is_called_one(tmp_path: Path) -> None:
     assert '<li class="fine">' in render(metrics)
 
 
-def test_three_planted_faults_are_found_in_the_verdict(tmp_path: Path) -> None:
+def test_four_planted_faults_are_found_in_the_verdict(tmp_path: Path) -> None:
     day, chance = Day(), random.Random(8)
     for number in range(400):
         subject = SUBJECTS[number % 4]
@@ -41,13 +41,17 @@ def test_three_planted_faults_are_found_in_the_verdict(tmp_path: Path) -> None:
             day.ask(number, subject, BAD)
         elif subject == "pump.stop" and number % 10 == 2:
             day.ask(number, subject, None)
+        elif subject == "door.open" and number % 50 == 3:
+            day.ask(number, subject, None)
+            day.say(f'{{"cancel":"{number}"}}', 0)
         else:
             day.ask(number, subject, GOOD, chance.uniform(190, 210) if subject == "valve.set" else chance.uniform(1, 2))
     day.wait(60)
     day.ask(1000, "tank.get", GOOD)
     metrics = day.metrics(tmp_path)
     said, html = _said(metrics), render(metrics)
-    assert set(said) == {"failed", "missing", "slow"}
+    assert set(said) == {"failed", "missing", "cancelled", "slow"}
+    assert said["cancelled"] == ["4 of 401 requests (1 %) were given up by who had asked: door.open (4)."]
     assert said["failed"][0].startswith("34 of 401 requests (8.5 %) failed: tank.get with NOT_FOUND (34).")
     assert said["missing"] == ["20 of 401 requests (5 %) were never answered: pump.stop (20)."]
     [slow] = said["slow"]

@@ -17,8 +17,8 @@ from polybus.analysis.manifest import Output
 from polybus.analysis.report.metrics import measure
 from polybus.analysis.report.row_groups import RowGroups
 from polybus.analysis.report.verdict import verdict
-from polybus.capture.store.segments import SegmentWriter
 from tests.unit.capture import rows as frames
+from tests.unit.capture.folders import write_segment
 
 from .days import MS
 
@@ -50,13 +50,10 @@ class Folder:
 
     def metrics(self, folder: Path, names: Names | None = None) -> dict[str, Any]:
         capture = folder / "capture"
-        capture.mkdir()
         for number, (name, rows) in enumerate(self._rows.items()):
-            writer = SegmentWriter(capture, number, {"capture_id": name})
             rows.sort(key=lambda row: row["mono_ns"])
-            writer.write(frames.batch(*(row | {"seq": seq} for seq, row in enumerate(rows))), 0)
-            writer.end(len(rows))
-            writer.seal()
+            batch = frames.batch(*(row | {"seq": seq} for seq, row in enumerate(rows)))
+            write_segment(capture, batch, number=number, recording=name, ends=True)
         with DuckEngine(threads=1) as engine:
             Pipeline(engine).run(capture, folder / "out", report=False)
             metrics = measure(engine, Output.of(folder / "out"), names)

@@ -1,7 +1,4 @@
-"""Recordings are written by a process on asyncio and by a thread on the other loops, so that each test has both of them.
-
-The few that are marked `apart` have the process on every loop. A process takes half a second to begin.
-"""
+"""Recordings are written by a thread, but where a test asks for the process, which takes half a second to begin."""
 
 from __future__ import annotations
 
@@ -9,17 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from polybus.capture.interpreter import possible
+
 from .generator import Traffic, traffic
 
 
 @pytest.fixture(autouse=True)
-def _written_by_a_thread_on_other_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    callspec = getattr(request.node, "callspec", None)
-    if request.node.get_closest_marker("apart") is not None:
-        return
-    loop, options = ("asyncio", {}) if callspec is None else callspec.params.get("anyio_backend", ("asyncio", {}))
-    if loop != "asyncio" or options.get("use_uvloop"):
-        monkeypatch.setattr("polybus.capture.record.recorder.possible", lambda: False)
+def by_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings of this test are written by a thread, as where there are no processes."""
+    monkeypatch.setattr("polybus.capture.record.recorder.possible", lambda: False)
+
+
+@pytest.fixture
+def by_process(by_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings of this test are written as usual: by a process."""
+    monkeypatch.setattr("polybus.capture.record.recorder.possible", possible)
 
 
 @pytest.fixture(scope="module")

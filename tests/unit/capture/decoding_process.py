@@ -1,6 +1,7 @@
-"""A process that writes the columns of a capture until it kills itself: at one of the moments in which files change.
+"""Processes that write the columns of a capture until they kill themselves: at one of the moments in which files change.
 
-``python -m tests.unit.capture.decoding_process FOLDER MOMENT``; it says how many moments there were, when it lives that long.
+``python -m tests.unit.capture.decoding_process STEP FOLDER ...``: a process for each folder. The first one dies at once, and
+each further one so many moments later; where the step is -1 they all live, and say how many moments there were.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class _File:
         return getattr(self._file, name)
 
 
-def main(folder: str, moments: int) -> None:
-    """The program."""
+def decode(folder: str, moments: int) -> int:
+    """Write the columns of a capture, and die on the way if there are more moments than these; how many there were."""
     life = _Life(moments)
     opened = os.fdopen
     # mypy: functions stand in for those of the library, which have overloads and `self`
@@ -59,8 +60,18 @@ def main(folder: str, moments: int) -> None:
     os.fsync = life.counted(os.fsync)
     Path.rename = life.counted(Path.rename)  # type: ignore[method-assign]
     write_columns(folder)
-    print(life.lived)
+    return life.lived
+
+
+def main(step: int, *folders: str) -> None:
+    """The program."""
+    for number, folder in enumerate(folders):
+        if child := os.fork():
+            os.waitpid(child, 0)
+            continue
+        print(decode(folder, number * step if step >= 0 else sys.maxsize), flush=True)
+        os._exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 from attrs import field, frozen
 
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FRAMES
-from polybus.capture.store.segments import SegmentWriter
 
-from .varied_wires import varied
-from .wires import Variant, options_text, variants
+from .folders import open_segment
+from .wires import Variant, options_text, variant
 
 PROTOCOLS = Variant.BY_PROTOCOL
 NS = 1_000_000_000
@@ -84,17 +83,10 @@ class Traffic:
 
     def write(self, folder: Path, *, rows: int = 1024, segment_batches: int = 256, sealed: bool = True) -> Path:
         """Write a capture; the last segment stays open if it is not `sealed`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        writer: SegmentWriter | None = None
-        number = 0
-        for batch in self.batches(rows):
-            if writer is not None and writer.batches >= segment_batches:
-                writer.seal()
-                writer, number = None, number + 1
-            writer = writer or SegmentWriter(folder, number, {"capture_id": str(self.table["capture_id"][0])})
-            writer.write(batch, batch.column("seq")[0].as_py())
-        if writer is not None:
-            if sealed:
+        batches, recording = list(self.batches(rows)), str(self.table["capture_id"][0])
+        for number, first in enumerate(range(0, len(batches), segment_batches)):
+            writer = open_segment(folder, *batches[first : first + segment_batches], number=number, recording=recording)
+            if sealed or first + segment_batches < len(batches):
                 writer.seal()
             else:
                 writer.close()
@@ -160,7 +152,7 @@ def traffic(
     """
     rng = np.random.default_rng(seed)
     conns = [
-        _Conn(number, f"{capture_id[-4:]}-{number}", number % 3 % 2, (variants if alike else varied)(protocol, index, ids))
+        _Conn(number, f"{capture_id[-4:]}-{number}", number % 3 % 2, variant(protocol, index, ids, alike=alike))
         for number, (protocol, index) in enumerate((p, i) for p in protocols for i in range(connections))
     ]
     made = _Frames()

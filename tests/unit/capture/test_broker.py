@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from polybus import Broker, Bus, NotFound, connect
-from polybus.capture import Capture, CaptureError, decode, info, replay
+from polybus.capture import Capture, CaptureError, info, replay
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT
 from tests.support import bounded
+
+from .folders import events_in
 
 pytestmark = pytest.mark.anyio
 TCP, WS = "csb+tcp://127.0.0.1:0", "csb+ws://127.0.0.1:0/game"
@@ -34,12 +36,6 @@ def _server() -> Bus:
     return bus
 
 
-def _events(folder: Path) -> list[dict[str, Any]]:
-    found = [decode(batch.rows) for batch in Capture(folder).batches()]
-    assert not [row for part in found for row in part.quarantine.to_pylist()]
-    return [event for part in found for event in part.events.to_pylist()]
-
-
 @bounded
 async def test_what_clients_say_and_hear_is_recorded_once(tmp_path: Path) -> None:
     folder = tmp_path / "captures"
@@ -52,7 +48,7 @@ async def test_what_clients_say_and_hear_is_recorded_once(tmp_path: Path) -> Non
                 }
             with pytest.raises(NotFound):
                 await two.request("user.fail", {})
-    events = _events(folder)
+    events = events_in(folder)
     asked = [event for event in events if event["kind"] == "request" and event["subject"].startswith("user.")]
     assert Counter(event["subject"] for event in asked) == {"user.get": 3, "user.fail": 1}
     assert {event["direction"] for event in asked} == {DIRECTION_IN}
@@ -86,7 +82,7 @@ async def test_a_broker_that_is_entered_again_records_again(tmp_path: Path) -> N
             await client.request("user.get", {"n": number})
     found = info(Capture(tmp_path))
     assert len(found.captures) == 2
-    asked = [event for event in _events(tmp_path) if event["subject"] == "user.get"]
+    asked = [event for event in events_in(tmp_path) if event["subject"] == "user.get"]
     assert [json.loads(event["data"]) for event in asked] == [{"n": 0}, {"n": 1}]
 
 
@@ -107,4 +103,4 @@ async def test_clients_that_are_cut_are_recorded_to_their_end(tmp_path: Path) ->
         async with connect(broker.client_urls[0]) as client:
             await client.request("user.get", {"n": 1})
             await broker.aclose()
-    assert [event["kind"] for event in _events(tmp_path) if event["kind"] in ("open", "close")] == ["open", "close"]
+    assert [event["kind"] for event in events_in(tmp_path, "open", "close")] == ["open", "close"]

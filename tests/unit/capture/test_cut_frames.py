@@ -16,28 +16,30 @@ from polybus.capture.decoding.decoder import decode
 from polybus.capture.schema import FLAG_TRUNCATED
 from tests.support import bounded
 
+from .folders import events_in, rows_in
 from .rows import batch, row
-from .wires import Variant, options_text, variants
+from .wires import Variant, options_text, variant
 
 KEPT = 600
 """Bytes of a frame; what stands before the body takes less."""
 LARGE = {"note": "y" * KEPT, "list": [{"n": number} for number in range(KEPT)], "password": "hunter2" * KEPT}
-MADE = [variants(protocol, conn, 1000) for protocol in Variant.BY_PROTOCOL for conn in range(4)]
+MADE = [variant(protocol, conn, 1000) for protocol in Variant.BY_PROTOCOL for conn in range(4)]
 ALL = {f"{one.protocol} {options_text(one)}": one for one in MADE}
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("bodies", [True, False], ids=["with bodies", "without bodies"])
 @pytest.mark.parametrize(
-    ("url", "subject"),
+    ("url", "subject", "bodies"),
     [
-        ("ubre+tcp://127.0.0.1:0", "blob.put"),
-        ("ubre+tcp://127.0.0.1:0?format=binary", "blob.put"),
-        ("csb+tcp://127.0.0.1:0", "blob.put"),
-        ("jrep+tcp://127.0.0.1:0", "blob.put"),
-        ("uprotocol+tcp://127.0.0.1:0", "//v/body/1/rpc.Put"),
-        ("uprotocol+tcp://127.0.0.1:0?format=protobuf", "//v/body/1/rpc.Put"),
-        ("up+tcp://127.0.0.1:0", "//device1/10AB/3/7"),
+        ("ubre+tcp://127.0.0.1:0", "blob.put", True),
+        ("ubre+tcp://127.0.0.1:0", "blob.put", False),
+        ("ubre+tcp://127.0.0.1:0?format=binary", "blob.put", True),
+        ("csb+tcp://127.0.0.1:0", "blob.put", True),
+        ("jrep+tcp://127.0.0.1:0", "blob.put", True),
+        ("uprotocol+tcp://127.0.0.1:0", "//v/body/1/rpc.Put", True),
+        ("uprotocol+tcp://127.0.0.1:0?format=protobuf", "//v/body/1/rpc.Put", True),
+        ("uprotocol+tcp://127.0.0.1:0?format=protobuf", "//v/body/1/rpc.Put", False),
+        ("up+tcp://127.0.0.1:0", "//device1/10AB/3/7", True),
     ],
 )
 @bounded
@@ -60,7 +62,7 @@ async def test_an_exchange_whose_bodies_are_cut_is_an_exchange(url: str, subject
             await client.request(subject, {"small": 1})
             with pytest.raises(NotFound):
                 await client.request(subject, {"bad": 1})
-    rows = [row for part in Capture(tmp_path).batches() for row in part.rows.to_pylist() if row["frame"]]
+    rows = [row for row in rows_in(tmp_path) if row["frame"]]
     assert sum(row["flags"] & FLAG_TRUNCATED for row in rows) >= 2
     assert not any(b"hunter2" in row["frame"] for row in rows)
     found = [one for part in exchanges(Capture(tmp_path), ReadWindow(), 30.0) for one in part.to_pylist()]
@@ -68,14 +70,12 @@ async def test_an_exchange_whose_bodies_are_cut_is_an_exchange(url: str, subject
     ours = sorted((one for one in found if one["subject"] == subject), key=lambda one: one["request_seq"])
     assert [{name: one[name] for name in wanted} for one in ours] == [wanted] * 3
     assert [one["outcome"] for one in ours] == ["ok", "ok", "error"]
-    made = [decode(part.rows) for part in Capture(tmp_path).batches()]
-    assert not [row for part in made for row in part.quarantine.to_pylist()]
-    cut = [event for part in made for event in part.events.to_pylist() if event["flags"] & FLAG_TRUNCATED]
+    cut = [event for event in events_in(tmp_path) if event["flags"] & FLAG_TRUNCATED]
     assert not any(b"yy" in event["data"] or b"zz" in event["data"] for event in cut if event["data"])
 
 
-def _said(frames: list[bytes], variant: Variant, flags: int) -> list[list[Any]]:
-    usual = {"protocol": variant.protocol, "options": options_text(variant), "flags": flags}
+def _said(frames: list[bytes], wire: Variant, flags: int) -> list[list[Any]]:
+    usual = {"protocol": wire.protocol, "options": options_text(wire), "flags": flags}
     made = decode(batch(*(row(number, frame=frame, **usual) for number, frame in enumerate(frames))))
     assert {one["reason"] for one in made.quarantine.to_pylist()} <= {"truncated"}
     said: list[list[Any]] = [[] for _ in frames]
@@ -86,16 +86,16 @@ def _said(frames: list[bytes], variant: Variant, flags: int) -> list[list[Any]]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_frame_cut_anywhere_says_the_same_or_nothing(name: str) -> None:
-    variant = ALL[name]
+    wire = ALL[name]
     frames = [
-        variant.request(1, 2, 3, max(variant.ttls)),
-        variant.response(1, 2, 3),
-        variant.error(2, 3),
-        variant.publish(1, 3),
+        wire.request(1, 2, 3, max(wire.ttls)),
+        wire.response(1, 2, 3),
+        wire.error(2, 3),
+        wire.publish(1, 3),
     ]
     found = []
-    for frame, whole in zip(frames, _said(frames, variant, 0), strict=True):
-        found += _said([frame[:size] for size in range(len(frame))], variant, FLAG_TRUNCATED)
+    for frame, whole in zip(frames, _said(frames, wire, 0), strict=True):
+        found += _said([frame[:size] for size in range(len(frame))], wire, FLAG_TRUNCATED)
         assert all(one in (whole, []) for one in found[-len(frame) :]), frame
     assert any(found)
 

@@ -20,14 +20,15 @@ from polybus.capture.columns.places import columns_path
 from polybus.capture.columns.process import DecodingProcess
 from polybus.capture.columns.reader import SegmentColumns
 from polybus.capture.rows import RowHeader
-from polybus.capture.store.segments import SegmentWriter, lock, segment_name
+from polybus.capture.store.segments import lock, segment_name
 from polybus.capture.writer.stats import WriterSettings
 from polybus.capture.writer.writer import CaptureWriter
 from tests.support import until
 
+from .folders import damage, write_segment
 from .rows import run
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("by_process")]
 
 BOTH = pytest.mark.parametrize("apart", [True, False], ids=["process", "thread"])
 END = RowHeader(0, "c-1", "peer", "ubre", "tcp", (), "{}")
@@ -62,47 +63,36 @@ def _events(folder: Path) -> tuple[pa.Table, pa.Table]:
     return pa.Table.from_batches(read).combine_chunks(), pa.Table.from_batches(made).combine_chunks()
 
 
-def _segment(folder: Path, number: int, rows: int = 10, first: int = 0) -> None:
-    segment = SegmentWriter(folder, number)
-    segment.write(run(first, rows), first)
-    segment.seal()
+def _segment(folder: Path, number: int = 0) -> None:
+    """A segment of ten rows."""
+    write_segment(folder, run(10 * number, 10), number=number)
 
 
 @BOTH
-def test_what_is_sealed_is_decoded_while_the_recording_goes_on(apart: bool, tmp_path: Path) -> None:
+def test_what_is_sealed_and_what_was_left_before_is_decoded_while_the_recording_goes_on(apart: bool, tmp_path: Path) -> None:
+    _segment(tmp_path)
     with _recording(tmp_path, apart) as recorder:
-        for number in range(3):
+        until(lambda: _decoded(tmp_path) == {0})
+        for number in range(1, 3):
             recorder.take((END, number, b'{"publish":"news","body":%d}' % number, None))
             until(lambda: _decoded(tmp_path) >= {number})  # noqa: B023  # it is called within the loop
     read, made = _events(tmp_path)
-    assert read.num_rows == 3
+    assert read.num_rows == 12
     assert read.equals(made)
 
 
-@BOTH
-def test_what_an_earlier_recording_left_is_decoded_by_the_next(apart: bool, tmp_path: Path) -> None:
-    _segment(tmp_path, 0)
-    with _recording(tmp_path, apart, seconds=60):
-        until(lambda: _decoded(tmp_path) == {0})
-
-
-@BOTH
-def test_nothing_is_decoded_where_nobody_wants_it(apart: bool, tmp_path: Path) -> None:
-    _segment(tmp_path, 0)
-    with _recording(tmp_path, apart, decode=False) as recorder:
+def test_nothing_is_decoded_where_nobody_wants_it(tmp_path: Path) -> None:
+    _segment(tmp_path)
+    with _recording(tmp_path, apart=False, decode=False) as recorder:
         recorder.take((END, 0, b"{}", None))
         until(lambda: not list(tmp_path.glob("*.open")) and len(list(tmp_path.glob("*.arrows"))) == 2)
     assert {path.suffix for path in tmp_path.iterdir()} == {".arrows"}
 
 
-def _writer(folder: Path) -> CaptureWriter:
-    settings = WriterSettings(path=str(folder), capture_id="c", max_bytes=1 << 30, max_age=1e9, decode=True)
-    return CaptureWriter(settings)
-
-
 def test_a_recording_that_ends_does_not_wait_for_what_is_decoded(tmp_path: Path) -> None:
-    _segment(tmp_path, 0)
-    writer = _writer(tmp_path)
+    _segment(tmp_path)
+    settings = WriterSettings(path=str(tmp_path), capture_id="c", max_bytes=1 << 30, max_age=1e9, decode=True)
+    writer = CaptureWriter(settings)
     writer.open()
     writer.turn()
     decoding: Any = writer._decoding
@@ -115,7 +105,7 @@ def test_a_recording_that_ends_does_not_wait_for_what_is_decoded(tmp_path: Path)
 
 
 def test_what_another_decoder_removes_meanwhile_ends_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _segment(tmp_path, 0)
+    _segment(tmp_path)
     (tmp_path / "events").mkdir()
     left = tmp_path / "events" / ".segment-00000007.left.new"
     left.touch()
@@ -132,7 +122,7 @@ def test_what_another_decoder_removes_meanwhile_ends_none(tmp_path: Path, monkey
 
 
 def test_one_process_decodes_at_a_time(tmp_path: Path) -> None:
-    _segment(tmp_path, 0)
+    _segment(tmp_path)
     process = DecodingProcess(str(tmp_path))
     process.ask()
     process.turn()
@@ -155,7 +145,7 @@ def test_one_process_decodes_at_a_time(tmp_path: Path) -> None:
 
 
 def test_why_it_cannot_be_decoded_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    _segment(tmp_path, 0)
+    _segment(tmp_path)
     (tmp_path / "events").write_text("no folder")
     process = DecodingProcess(str(tmp_path))
 
@@ -181,8 +171,8 @@ def test_why_it_cannot_be_decoded_is_said_once(tmp_path: Path, caplog: pytest.Lo
 def test_a_decoder_whose_recorder_is_gone_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from polybus.capture.columns import main
 
-    _segment(tmp_path, 0)
-    _segment(tmp_path, 1, first=10)
+    _segment(tmp_path)
+    _segment(tmp_path, 1)
     monkeypatch.setattr("sys.argv", ["-c", "[]", str(os.getppid() + 1), str(tmp_path)])
     monkeypatch.setattr(main, "_step_back", lambda: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
@@ -200,8 +190,8 @@ def test_a_decoder_whose_recorder_is_gone_ends(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_segment_that_another_process_decodes_is_left_to_it(tmp_path: Path) -> None:
-    _segment(tmp_path, 0)
-    _segment(tmp_path, 1, first=10)
+    _segment(tmp_path)
+    _segment(tmp_path, 1)
     file = os.open(tmp_path / segment_name(1, sealed=True), os.O_RDWR)
     try:
         assert lock(file)
@@ -217,7 +207,7 @@ def test_the_newest_segment_is_decoded_first_and_one_that_is_gone_is_passed_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
-        _segment(tmp_path, number, first=10 * number)
+        _segment(tmp_path, number)
     order: list[set[int]] = []
 
     def removing(frames: int) -> None:
@@ -231,21 +221,13 @@ def test_the_newest_segment_is_decoded_first_and_one_that_is_gone_is_passed_by(
 
 
 def test_a_damaged_segment_is_not_decoded_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _segment(tmp_path, 0)
-    path = tmp_path / segment_name(0, sealed=True)
-    data = bytearray(path.read_bytes())
-    data[-40] ^= 1
-    path.write_bytes(data)
-
-    def decoding(*given: Any) -> None:
-        raise AssertionError("a segment that gets no columns was decoded")
-
-    monkeypatch.setattr(columns_writer, "decoded", decoding)
+    damage(write_segment(tmp_path, run(0, 10)), 0.9)
+    monkeypatch.setattr(columns_writer, "decoded", lambda *given: pytest.fail("a segment that gets no columns was decoded"))
     assert write_columns(tmp_path).damaged == [0]
 
 
 def test_where_files_cannot_be_claimed_everybody_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _segment(tmp_path, 0)
+    _segment(tmp_path)
     monkeypatch.setattr(columns_writer, "lock", lambda file: None)
     assert write_columns(tmp_path).segments == 1
     shutil.rmtree(tmp_path / "events")

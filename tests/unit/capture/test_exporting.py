@@ -13,24 +13,20 @@ from polybus.capture import Capture, CaptureError, compact, export, recover, ver
 from polybus.capture.decoding.decoder import decoded
 from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
 from polybus.capture.store import export as exporting
-from polybus.capture.store.segments import SegmentWriter
 
 from . import rows
+from .folders import damage, write_segment
 from .generator import Traffic
 
 
-def test_compact_writes_all_frames_as_parquet(folder: Path, made: Traffic, tmp_path: Path) -> None:
-    (path,) = compact(Capture(folder), tmp_path / "out")
+def test_frames_and_events_are_written_as_parquet(folder: Path, made: Traffic, tmp_path: Path) -> None:
+    (path,) = compact(Capture(folder), tmp_path / "frames")
     table = pq.read_table(path)
     assert table.schema.names == FRAMES.names
     assert table.to_pylist() == made.table.to_pylist()
-
-
-def test_events_are_exported_as_parquet(folder: Path, made: Traffic, tmp_path: Path) -> None:
-    (path,) = export(Capture(folder), tmp_path / "out")
-    table = pq.read_table(path)
-    assert table.schema.names == EVENTS.names
-    assert table.num_rows == sum(made.events.values())
+    (path,) = export(Capture(folder), tmp_path / "events")
+    assert pq.read_schema(path).names == EVENTS.names
+    assert pq.read_metadata(path).num_rows == sum(made.events.values())
 
 
 @pytest.mark.parametrize("table", ["frames", "events", "quarantine"])
@@ -54,10 +50,7 @@ def test_tables_are_exported_as_lines_of_json(
 def test_what_was_decoded_before_is_exported_as_it_is_and_losses_of_the_rest_are_told(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Literal["events", "quarantine"]
 ) -> None:
-    damaged = sorted(folder.glob("*.arrows"))[1]
-    data = bytearray(damaged.read_bytes())
-    data[len(data) // 2] ^= 1
-    damaged.write_bytes(data)
+    damage(sorted(folder.glob("*.arrows"))[1])
     plain = Capture(folder)
     (path,) = export(plain, tmp_path / "plain", table=table)
     write_columns(folder)
@@ -87,10 +80,7 @@ def test_large_rows_do_not_wait_until_they_are_many(
 
 
 def test_a_table_without_rows_is_a_file_with_its_columns(tmp_path: Path) -> None:
-    (tmp_path / "c").mkdir()
-    writer = SegmentWriter(tmp_path / "c", 0)
-    writer.write(rows.run(0, 3), 0)
-    writer.seal()
+    write_segment(tmp_path / "c", rows.run(0, 3))
     (path,) = export(Capture(tmp_path / "c"), tmp_path / "out", table="quarantine")
     table = pq.read_table(path)
     assert (table.num_rows, table.schema.names) == (0, QUARANTINE.names)

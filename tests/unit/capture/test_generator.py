@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from polybus.capture import Capture, decode
+from polybus.capture import decode
 
 from .generator import EXCHANGES, Traffic, traffic
 
@@ -57,17 +56,3 @@ def test_every_case_is_there_in_every_protocol() -> None:
     assert set(made.exchanges["direction"].to_pylist()) == {0, 1}
     assert len(made.orphans) >= 4
     assert sum(made.exchanges["decidable"].to_pylist()) == made.exchanges.num_rows
-
-
-def test_few_ids_come_again_and_what_cannot_be_decided_is_known() -> None:
-    made = traffic(6_000, protocols=("csb",), ids=64)
-    decidable = made.exchanges["decidable"].to_pylist()
-    assert 0 < decidable.count(False) < len(decidable) // 2
-
-
-def test_a_capture_is_written_and_the_same_seed_gives_the_same(tmp_path: Path) -> None:
-    made = traffic(3_000)
-    made.write(tmp_path / "one", rows=100, segment_batches=7)
-    capture = Capture(tmp_path / "one")
-    assert len(capture.segments()) > 3
-    assert pa.Table.from_batches([batch.rows for batch in capture.batches()]).equals(traffic(3_000).table.combine_chunks())

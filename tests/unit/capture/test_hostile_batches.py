@@ -16,18 +16,10 @@ from polybus.capture import Capture, CaptureError
 from polybus.capture.schema import FRAMES
 from polybus.capture.store import arrow_messages, segments
 from polybus.capture.store.batch_size import unpacked_size
-from polybus.capture.store.segments import SegmentWriter, encode_batch
+from polybus.capture.store.segments import encode_batch
 
+from .folders import write_segment
 from .rows import batch, row, run
-
-
-def segment(folder: Path, *batches: pa.RecordBatch, number: int = 0) -> Path:
-    writer, seq = SegmentWriter(folder, number, {"capture_id": "c"}), 0
-    for one in batches:
-        writer.write(one, seq)
-        seq += one.num_rows
-    writer.end(seq)
-    return writer.seal()
 
 
 @pytest.mark.parametrize(
@@ -48,7 +40,7 @@ def test_the_size_of_a_batch_is_known_before_it_is_unpacked(frames: list[Any]) -
 def test_a_batch_that_unpacks_to_more_than_the_limit_is_refused_and_small_columns_of_it_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    segment(tmp_path, run(0, 3), batch(*(row(seq, frame=b"\0" * 1_000_000) for seq in range(3, 13))))
+    write_segment(tmp_path, run(0, 3), batch(*(row(seq, frame=b"\0" * 1_000_000) for seq in range(3, 13))))
     monkeypatch.setattr(segments, "MOST_BYTES", 5_000_000)
     read = Capture(tmp_path).batches()
     assert next(read).rows.num_rows == 3
@@ -60,7 +52,7 @@ def test_a_batch_that_unpacks_to_more_than_the_limit_is_refused_and_small_column
 
 
 def test_frames_of_the_largest_size_that_is_recorded_are_read(tmp_path: Path) -> None:
-    segment(tmp_path, *(batch(*(row(4 * part + seq, frame=b"\7" * (4 << 20)) for seq in range(4))) for part in range(2)))
+    write_segment(tmp_path, *(batch(*(row(4 * part + seq, frame=b"\7" * (4 << 20)) for seq in range(4))) for part in range(2)))
     assert [one.rows.num_rows for one in Capture(tmp_path).batches()] == [4, 4]
 
 
@@ -77,7 +69,7 @@ def test_a_batch_that_does_not_hold_what_it_says_is_refused(
         columns["peer"] = pa.Array.from_buffers(pa.string(), 3, columns["options"].buffers()[:2] + [pa.py_buffer(b"\xff" * 99)])
     else:
         monkeypatch.setattr(segments, "marked", lambda batch, seq, _: f"crc32=-------- batch={batch} seq={seq} rows={10**15}")
-    segment(tmp_path, pa.RecordBatch.from_arrays(list(columns.values()), schema=FRAMES))
+    write_segment(tmp_path, pa.RecordBatch.from_arrays(list(columns.values()), schema=FRAMES))
     with pytest.raises(CaptureError, match="batch 0"):
         list(Capture(tmp_path).batches())
 
@@ -87,26 +79,25 @@ def test_a_schema_that_is_none_is_refused_or_read(damage: str, tmp_path: Path, m
     if damage == "no text":
         strange = FRAMES.with_metadata({**FRAMES.metadata, b"\xff": b"\xff"})
         monkeypatch.setattr(segments, "FRAMES", strange)
-        segment(tmp_path, run(0, 3))
+        write_segment(tmp_path, run(0, 3), ends=True)
         monkeypatch.undo()
         assert [one.rows.num_rows for one in Capture(tmp_path).batches()] == [3]
         return
     monkeypatch.setattr(segments, "marked", lambda batch, seq, rows: f"crc32=-------- batch=-1 seq={seq} rows={rows}")
-    segment(tmp_path, run(0, 3))
+    write_segment(tmp_path, run(0, 3), ends=True)
     with pytest.raises(CaptureError, match="its schema is none"):
         list(Capture(tmp_path).batches())
 
 
 def test_a_last_segment_that_is_destroyed_is_counted_as_lost(tmp_path: Path) -> None:
     capture = tmp_path / "capture"
-    capture.mkdir()
-    segment(capture, run(0, 50))
-    last = segment(capture, run(50, 50), number=1)
+    write_segment(capture, run(0, 50), ends=True)
+    last = write_segment(capture, run(50, 50), number=1, ends=True)
     last.write_bytes(random.Random(7).randbytes(last.stat().st_size))
     with DuckEngine() as engine:
         done = Pipeline(engine).run(capture, tmp_path / "out", report=False)
         assert (done.total.frames, done.total.lost) == (50, 1)
-        segment(capture, run(100, 50), number=2)
+        write_segment(capture, run(100, 50), number=2, ends=True)
         done = Pipeline(engine).run(capture, tmp_path / "out", report=False)
         assert (done.total.frames, done.total.lost) == (100, 1)
 
@@ -155,7 +146,7 @@ def test_a_search_for_the_next_batch_takes_a_time_that_grows_with_the_size_alone
         seen.append(1000)  # what it reads of a header, about
         return read_message(source)
 
-    good = segment(tmp_path, run(0, 3)).read_bytes()
+    good = write_segment(tmp_path, run(0, 3), ends=True).read_bytes()
     monkeypatch.setattr(arrow_messages, "_MARKED", Counting())
     monkeypatch.setattr(zlib, "crc32", checked)
     monkeypatch.setattr(pa.ipc, "read_message", read)

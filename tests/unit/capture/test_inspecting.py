@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from polybus.capture import Capture, info, verify
-from polybus.capture.store.segments import SegmentWriter
 
+from .folders import write_segment
 from .generator import Traffic
 
 
@@ -30,14 +30,8 @@ def test_a_good_capture_is_verified(folder: Path, made: Traffic) -> None:
 
 def test_a_recording_that_says_too_early_that_it_is_over_is_over_when_it_says_so_again(made: Traffic, tmp_path: Path) -> None:
     folder, rows = tmp_path / "capture", made.table.combine_chunks().to_batches()[0]
-    folder.mkdir()
     found = []
     for number, (batch, ends) in enumerate([(None, True), (None, True), (rows, False), (None, True)]):
-        writer = SegmentWriter(folder, number, {"capture_id": "a"})
-        if batch is not None:
-            writer.write(batch, 0)
-        if ends:
-            writer.end(0)
-        writer.seal()
+        write_segment(folder, *([] if batch is None else [batch]), number=number, recording="a", ends=ends)
         found.append(info(Capture(folder)).ended)
     assert found == [["a"], ["a"], [], ["a"]]

@@ -139,28 +139,7 @@ def test_without_bodies_the_words_of_streams_stay(subject: str, payload: str, ke
     assert headers_only("nats", "{}", _pub(subject, payload)) == _pub(subject, kept)
 
 
-_TOKENS = st.sampled_from(
-    [
-        "$JS",
-        "ACK",
-        "API",
-        "shop",
-        "n",
-        "p",
-        "a",
-        "j",
-        "dead",
-        "billing",
-        NODE,
-        "1",
-        "9" * 20,
-        "_INBOX",
-        "replay-1",
-        "x",
-        "y",
-        "h",
-    ]
-)
+_TOKENS = st.sampled_from([*"$JS ACK API shop n p a j dead billing 1 _INBOX replay-1 x y h".split(), NODE, "9" * 20])
 _SUBJECTS = st.one_of(
     st.lists(_TOKENS, min_size=1, max_size=12).map(".".join),
     st.sampled_from([ACK, INBOX, "shop.p.orders.x", "shop.dead.billing.x"]),

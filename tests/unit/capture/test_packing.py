@@ -89,15 +89,6 @@ def test_rows_of_batch_after_batch_say_whose_they_are(
         seq += len(expected)
 
 
-def test_a_gap_says_as_much_in_the_process_that_writes() -> None:
-    packed = _sent(Packer().pack([Gap("dropped", 7), 1, None, None, ENDS[2], 2, b"", None]))
-    gap, end = packed.new
-    assert isinstance(gap, Gap)
-    assert (gap.what, gap.frames, gap.options) == ("dropped", 7, '{"gap": "dropped", "frames": 7}')
-    assert not isinstance(end, Gap)
-    assert frames_of(packed).to_pylist() == [None, b""]
-
-
 def test_what_is_remembered_of_connections_is_bounded() -> None:
     packer, maker = Packer(), Batches("c")
     for number in range(300):

@@ -29,11 +29,11 @@ from typing import Any
 import anyio
 import pyarrow as pa
 import pytest
-from attrs import evolve
+from attrs import define, evolve
 
 from polybus import Backoff, Bus, LocalProtocolError, connect, sync
 from polybus._link.link import Link
-from polybus.capture import Capture, CaptureError, CaptureRecorder, Recording, decode, info, make_recorder
+from polybus.capture import Capture, CaptureError, CaptureRecorder, Recording, info, make_recorder
 from polybus.capture.record.packing import Packer
 from polybus.capture.record.row_buffer import RowBuffer
 from polybus.capture.rows import FIELDS, MOST, Gap, RowHeader
@@ -50,26 +50,23 @@ from tests.support import bounded, eventually, until
 from tests.unit.capture.recording_process import HELD_BACK
 
 from . import rows as frames
+from .folders import events_in, rows_in, write_segment
 
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 ROOT = Path(__file__).parents[3]
 WAKE_ROWS, MOST_ROWS = WriterThread.enough, MOST // FIELDS
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
-    return [row for batch in Capture(folder).batches() for row in batch.rows.to_pylist()]
-
-
-def _events(folder: Path) -> list[dict[str, Any]]:
-    found = [decode(batch.rows) for batch in Capture(folder).batches()]
-    assert not [row for part in found for row in part.quarantine.to_pylist()]
-    return [event for part in found for event in part.events.to_pylist()]
-
-
 def _ends(folder: Path) -> int:
     """How often it is written that a recording is over."""
     capture = Capture(folder)
     return sum(not message.rows for segment in capture.segments() for message in capture.messages(segment))
+
+
+def _python(script: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """A program, run to its end."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
 def _gaps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -94,8 +91,10 @@ def _server(protocol: str) -> Bus:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("transport", ["tcp", "ws", "memory"])
+@pytest.mark.usefixtures("by_process")
+@pytest.mark.parametrize(
+    ("protocol", "transport"), [*((protocol, "tcp") for protocol in PROTOCOLS), ("ubre", "ws"), ("ubre", "memory")]
+)
 @bounded
 async def test_every_frame_of_both_directions_is_recorded(protocol: str, transport: str, tmp_path: Path) -> None:
     address = f"memory://recorded-{protocol}" if transport == "memory" else f"{transport}://127.0.0.1:0"
@@ -103,7 +102,7 @@ async def test_every_frame_of_both_directions_is_recorded(protocol: str, transpo
     async with _server(protocol).serve(f"{protocol}+{address}") as listener, connect(listener.url, record=tmp_path) as bus:
         for number in range(3):
             assert await bus.request(subject, {"n": number}, timeout=5) == {"got": {"n": number}}
-    events = _events(tmp_path)
+    events = events_in(tmp_path)
     asked = [event for event in events if event["kind"] == "request" and event["subject"] == subject]
     answered = {event["correlation_id"]: event for event in events if event["kind"] == "response"}
     assert len(asked) == 3
@@ -121,7 +120,7 @@ async def test_every_frame_of_both_directions_is_recorded(protocol: str, transpo
     assert [event["seq"] for event in events] == list(range(len(events)))
     assert (events[0]["kind"], events[-1]["kind"]) == ("open", "close")
     assert events[-1]["code_name"] == "1000"
-    assert {row["role"] for row in _rows(tmp_path)} == {0}
+    assert {row["role"] for row in rows_in(tmp_path)} == {0}
 
 
 @pytest.mark.anyio
@@ -135,14 +134,14 @@ async def test_a_server_records_all_its_links_and_only_while_it_is_asked_to(tmp_
             await two.request("user.get", {"n": 2})
             async with pair(bus) as three:
                 await three.request("user.get", {"n": 3})
-        assert recording.stats().frames == len(_rows(tmp_path))
+        assert recording.stats().frames == len(rows_in(tmp_path))
         assert recording.stats().waiting == 0
         await one.request("user.get", {"n": 4})
         for link in bus._services.running.links:  # nothing of it stays in the way of messages
             assert "capture" not in type(link.session).__module__
             assert "capture" not in type(link.transport).__module__
-    rows = _rows(tmp_path)
-    bodies = sorted(json.loads(event["data"])["n"] for event in _events(tmp_path) if event["kind"] == "request")
+    rows = rows_in(tmp_path)
+    bodies = sorted(json.loads(event["data"])["n"] for event in events_in(tmp_path, "request"))
     assert bodies == [1, 2, 3]
     assert len({row["conn_id"] for row in rows}) == 3
     assert {row["role"] for row in rows} == {1}
@@ -165,8 +164,7 @@ async def test_recordings_may_overlap_and_end_in_any_order(tmp_path: Path) -> No
         await client.request("user.get", {"n": 4})
 
     def numbers(name: str) -> list[int]:
-        events = _events(tmp_path / name)
-        return [json.loads(event["data"])["n"] for event in events if event["kind"] == "request"]
+        return [json.loads(event["data"])["n"] for event in events_in(tmp_path / name, "request")]
 
     assert numbers("first") == [1, 2]
     assert numbers("second") == [2, 3]
@@ -181,7 +179,7 @@ async def test_publications_that_share_their_bytes_are_recorded_too(tmp_path: Pa
             async with one.subscribe("news.>") as first, two.subscribe("news.>") as second:
                 await bus.publish("news.today", {"n": 1})
                 assert [(await anext(first)).body, (await anext(second)).body] == [{"n": 1}, {"n": 1}]
-    sent = [event for event in _events(tmp_path) if event["kind"] == "publish" and event["direction"] == DIRECTION_OUT]
+    sent = [event for event in events_in(tmp_path, "publish") if event["direction"] == DIRECTION_OUT]
     assert len(sent) == 2
     assert len({event["conn_id"] for event in sent}) == 2
 
@@ -197,8 +195,8 @@ async def test_a_link_that_comes_back_is_another_connection(tmp_path: Path) -> N
             await listener.peers[0].aclose("go away")
             await eventually(lambda: client.stats().reconnects == 1)
             await client.request("user.get", {"n": 2})
-    events = _events(tmp_path)
-    assert [event["kind"] for event in events if event["kind"] in ("open", "close")] == ["open", "close", "open", "close"]
+    events = events_in(tmp_path, "open", "close")
+    assert [event["kind"] for event in events] == ["open", "close", "open", "close"]
     assert len({event["conn_id"] for event in events}) == 2
 
 
@@ -211,7 +209,7 @@ async def test_a_tunnel_names_itself(tmp_path: Path) -> None:
         server.handle_tunnels("plant.7", far, protocol="csb")
         async with connect(listener.url) as outer, connect(outer.tunnel("plant.7"), protocol="csb", record=tmp_path) as inner:
             await inner.request("user.get", {"n": 1})
-    rows = _rows(tmp_path)
+    rows = rows_in(tmp_path)
     assert {tuple(row["tunnel"]) for row in rows} == {("plant.7",)}
     assert {row["transport"] for row in rows} == {"tunnel"}
 
@@ -223,47 +221,31 @@ def test_the_blocking_twin_records_too(tmp_path: Path) -> None:
                 client.request("user.get", {"n": 1})
         assert recording.stats().frames > 2
     for name in ("server", "client"):
-        assert [event["kind"] for event in _events(tmp_path / name) if event["kind"] in ("request", "response")] == [
-            "request",
-            "response",
-        ]
+        said = events_in(tmp_path / name, "request", "response")
+        assert [event["kind"] for event in said] == ["request", "response"]
 
 
 # -- what must not be there ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("options", "gone"),
+    [({}, {b"hunter2"}), ({"redact": None}, set()), ({"bodies": False}, {b"hunter2", b"personal"})],
+    ids=["usually", "where nobody wants it blanked", "without bodies"],
+)
 @bounded
-async def test_secrets_are_not_on_the_disk(protocol: str, tmp_path: Path) -> None:
-    subject = _subject(protocol)
-    async with pair(_server(protocol), protocol=protocol) as client, client.record(tmp_path):
-        await client.request(subject, {"password": "hunter2", "n": 1}, headers={"cookie": "sid=hunter2"})
-    written = b"".join(row["frame"] or b"" for row in _rows(tmp_path))
-    assert written
-    assert b"hunter2" not in written
-    assert any(row["flags"] & FLAG_REDACTED for row in _rows(tmp_path))
-
-
-@pytest.mark.anyio
-@bounded
-async def test_nothing_is_blanked_where_nobody_wants_it(tmp_path: Path) -> None:
-    async with pair(_server("ubre")) as client, client.record(tmp_path, redact=None):
-        await client.request("user.get", {"password": "hunter2"})
-    assert b"hunter2" in b"".join(row["frame"] or b"" for row in _rows(tmp_path))
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@bounded
-async def test_without_bodies_exchanges_can_still_be_followed(protocol: str, tmp_path: Path) -> None:
-    subject = _subject(protocol)
-    async with pair(_server(protocol), protocol=protocol) as client, client.record(tmp_path, bodies=False):
-        await client.request(subject, {"text": "personal matters"})
-    assert b"personal" not in b"".join(row["frame"] or b"" for row in _rows(tmp_path))
-    events = _events(tmp_path)
-    (asked,) = [event for event in events if event["kind"] == "request" and event["subject"] == subject]
-    assert asked["correlation_id"] in {event["correlation_id"] for event in events if event["kind"] == "response"}
+async def test_what_is_to_be_left_out_is_not_on_the_disk_and_exchanges_can_still_be_followed(
+    options: dict[str, Any], gone: set[bytes], tmp_path: Path
+) -> None:
+    async with pair(_server("ubre")) as client, client.record(tmp_path, **options):
+        await client.request("user.get", {"password": "hunter2", "text": "personal"})
+    rows = rows_in(tmp_path)
+    written = b"".join(row["frame"] or b"" for row in rows)
+    assert {word for word in (b"hunter2", b"personal") if word not in written} == gone
+    assert any(row["flags"] & FLAG_REDACTED for row in rows) == bool(gone)
+    asked, answered = events_in(tmp_path, "request", "response")
+    assert asked["correlation_id"] == answered["correlation_id"]
 
 
 @pytest.mark.anyio
@@ -279,8 +261,7 @@ async def test_only_the_owner_may_look(tmp_path: Path) -> None:
 # -- limits --------------------------------------------------------------------------------------------------------------
 
 
-def _end() -> RowHeader:
-    return RowHeader(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
+END = RowHeader(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
 
 
 @contextmanager
@@ -310,57 +291,61 @@ def _numbers(rows: list[dict[str, Any]]) -> list[int | str]:
     return ["gap" if row["frame"] is None else int(json.loads(row["frame"])["body"]) for row in rows]
 
 
-def test_what_the_thread_cannot_keep_up_with_is_dropped_counted_and_marked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    busy, go_on = threading.Event(), threading.Event()
-    write = SegmentWriter.write
+def _take(recorder: CaptureRecorder, *numbers: int) -> None:
+    """Frames with these numbers."""
+    for number in numbers:
+        recorder.take((END, number, _frame(number), None))
+
+
+class SlowDisk:
+    """Segments are not written until it may `go_on`; somebody waits for it when it is `busy`."""
+
+    def __init__(self) -> None:
+        self.busy, self.go_on = threading.Event(), threading.Event()
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+    disk, write = SlowDisk(), SegmentWriter.write
 
     def slowly(self: SegmentWriter, batch: Any, seq: int) -> int:
-        busy.set()
-        assert go_on.wait(30)
+        disk.busy.set()
+        assert disk.go_on.wait(30)
         return write(self, batch, seq)
 
     monkeypatch.setattr(SegmentWriter, "write", slowly)
+    return disk
+
+
+def test_what_the_thread_cannot_keep_up_with_is_dropped_counted_and_marked(tmp_path: Path, slow_disk: SlowDisk) -> None:
     with _opened(tmp_path, apart=False) as recorder:
-        end = _end()
-        for number in range(WAKE_ROWS):
-            recorder.take((end, number, _frame(number), None))
-        assert busy.wait(30)
+        _take(recorder, *range(WAKE_ROWS))
+        assert slow_disk.busy.wait(30)
         many = BATCH_ROWS + MOST_ROWS + 1_000
-        for number in range(WAKE_ROWS, many):
-            recorder.take((end, number, _frame(number), None))
+        _take(recorder, *range(WAKE_ROWS, many))
         dropped = recorder.stats().dropped
         assert dropped >= 1_000
         assert len(recorder._waiting) <= MOST_ROWS
-        go_on.set()
+        slow_disk.go_on.set()
         until(lambda: not recorder.stats().waiting)
-        recorder.take((end, many, _frame(many), None))
-    rows = _rows(tmp_path)
+        _take(recorder, many)
+    rows = rows_in(tmp_path)
     assert _numbers(rows) == [*range(many - dropped), "gap", many]
     assert [(gap["gap"], gap["frames"]) for gap in _gaps(rows)] == [("dropped", dropped)]
     assert [row["seq"] for row in rows] == list(range(len(rows)))
 
 
-def test_large_frames_are_bounded_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on = threading.Event()
-    write = SegmentWriter.write
-
-    def slowly(self: SegmentWriter, batch: Any, seq: int) -> int:
-        assert go_on.wait(30)
-        return write(self, batch, seq)
-
-    monkeypatch.setattr(SegmentWriter, "write", slowly)
+def test_large_frames_are_bounded_by_their_bytes(tmp_path: Path, slow_disk: SlowDisk) -> None:
     with _opened(tmp_path, apart=False) as recorder:
         large = bytes(1 << 20)
         for number in range(200):
-            recorder.take((_end(), number, large, None))
+            recorder.take((END, number, large, None))
         assert recorder.stats().waiting <= 2 * 64
         assert recorder.stats().dropped >= 200 - 2 * 64
-        go_on.set()
+        slow_disk.go_on.set()
 
 
-def test_a_full_disk_is_marked_and_recording_goes_on_when_there_is_room(
+def test_a_full_disk_is_marked_once_and_recording_goes_on_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     full = threading.Event()
@@ -374,26 +359,22 @@ def test_a_full_disk_is_marked_and_recording_goes_on_when_there_is_room(
 
     monkeypatch.setattr("polybus.capture.store.segments.os.write", maybe)
     monkeypatch.setattr("polybus.capture.writer.writer.RETRY", 0.0)
-
     with _opened(tmp_path, apart=False) as recorder:
-        end = _end()
-        for number in range(10):
-            recorder.take((end, number, _frame(number), None))
+        _take(recorder, *range(10))
         until(lambda: recorder.stats().frames == 10)
         full.set()
-        for number in range(10, 25):
-            recorder.take((end, number, _frame(number), None))
-        until(lambda: recorder.stats().dropped == 15)
+        for lost in (5, 10, 15):
+            _take(recorder, *range(lost + 5, lost + 10))
+            until(partial(_has_lost, recorder, lost))
         full.clear()
-        for number in range(25, 30):
-            recorder.take((end, number, _frame(number), None))
+        _take(recorder, *range(25, 30))
         until(lambda: not recorder.stats().waiting)
-    rows = _rows(tmp_path)
+    rows = rows_in(tmp_path)
     assert _numbers(rows) == [*range(10), "gap", *range(25, 30)]
     assert _gaps(rows) == [{"gap": "disk", "frames": 15, "error": "No space left on device"}]
     assert [row["seq"] for row in rows] == list(range(len(rows)))
     assert Capture(tmp_path).losses == []
-    assert "traffic goes on" in caplog.text
+    assert caplog.text.count("traffic goes on") == 1
 
 
 class _Disk:
@@ -430,103 +411,62 @@ def test_a_disk_that_stays_full_to_the_end_leaves_a_gap_where_it_can(
     """Where it cannot, nothing says that the recording is over: it has not been told to its end."""
     disk = _Disk(tmp_path, monkeypatch)
     with _opened(tmp_path, apart=False) as recorder:
-        for number in range(before):
-            recorder.take((_end(), number, _frame(number), None))
+        _take(recorder, *range(before))
         until(lambda: recorder.stats().frames == before)
         disk.room = 0 if others else disk.used
-        for number in range(15):
-            recorder.take((_end(), number, _frame(number), None))
+        _take(recorder, *range(15))
         until(partial(_has_lost, recorder, 15))
     if others and not before:
         assert list(tmp_path.iterdir()) == []
         return
-    rows, found = _rows(tmp_path), info(Capture(tmp_path))
+    rows, found = rows_in(tmp_path), info(Capture(tmp_path))
     assert _numbers(rows) == [*range(before), *([] if others else ["gap"])]
     assert found.gaps == ({} if others else {"disk": 15})
     assert (found.ended, found.lost_stretches) == ([] if others else [recorder.capture_id], 0)
 
 
-def test_a_mistake_of_the_recorder_costs_one_batch_and_is_marked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("apart", "where", "lost", "said"),
+    [
+        (False, (Batches, "make"), [{"gap": "failed", "frames": 1, "error": "an internal error"}], "failed on a batch"),
+        (False, (Packer, "pack"), [{"gap": "dropped", "frames": 1}], "could not be packed"),
+        (True, (Packer, "pack"), [{"gap": "dropped", "frames": 1}], "could not be packed"),
+        (False, (CaptureWriter, "_seal"), [], "it goes on"),
+    ],
+    ids=["in a batch", "in rows of a thread", "in rows of a process", "between batches"],
+)
+def test_a_mistake_of_the_recorder_costs_what_it_was_made_with_and_is_marked(
+    apart: bool,
+    where: tuple[type, str],
+    lost: list[Any],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    make = Batches.make
-    with _opened(tmp_path, apart=False) as recorder:
+    well, failed = getattr(*where), threading.Event()
 
-        def badly(self: Batches, packed: Any, frames: Any, *given: Any) -> Any:
-            if frames[0].as_py() == _frame(0):
-                raise KeyError("a mistake")
-            return make(self, packed, frames, *given)
+    def badly(self: Any, *given: Any) -> Any:
+        if failed.is_set():
+            return well(self, *given)
+        failed.set()
+        raise KeyError("a mistake")
 
-        monkeypatch.setattr(Batches, "make", badly)
-        recorder.take((_end(), 0, _frame(0), None))
-        until(lambda: recorder.stats().dropped)
-        recorder.take((_end(), 0, _frame(1), None))
-    rows = _rows(tmp_path)
-    assert _numbers(rows) == ["gap", 1]
-    assert _gaps(rows) == [{"gap": "failed", "frames": 1, "error": "an internal error"}]
-    assert "failed on a batch" in caplog.text
-
-
-@BOTH
-def test_rows_that_cannot_be_packed_are_lost_and_marked(
-    apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    pack = Packer.pack
-
-    def badly(self: Packer, flat: list[Any]) -> Any:
-        if flat[2] == _frame(0):
-            raise KeyError("a mistake")
-        return pack(self, flat)
-
-    with _opened(tmp_path, apart=apart) as recorder:
-        monkeypatch.setattr(Packer, "pack", badly)
-        recorder.take((_end(), 0, _frame(0), None))
-        until(lambda: recorder.stats().dropped == 1)
-        recorder.take((_end(), 0, _frame(1), None))
-    assert sorted(_numbers(_rows(tmp_path)), key=str) == [1, "gap"]
-    assert _gaps(_rows(tmp_path)) == [{"gap": "dropped", "frames": 1}]
-    assert "could not be packed" in caplog.text
-    assert recorder.stats().waiting == 0
-
-
-def test_a_mistake_between_batches_costs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    seal, failed = CaptureWriter._seal, threading.Event()
-
-    def badly(self: CaptureWriter) -> None:
-        if not failed.is_set():
-            failed.set()
-            raise KeyError("a mistake")
-        seal(self)
-
-    monkeypatch.setattr(CaptureWriter, "_seal", badly)
-    with _opened(tmp_path, apart=False, segment_seconds=0.05) as recorder:
-        recorder.take((_end(), 0, _frame(0), None))
+    with _opened(tmp_path, apart=apart, segment_seconds=0.05) as recorder:
+        monkeypatch.setattr(*where, badly)
+        _take(recorder, 0)
         assert failed.wait(30)
-        recorder.take((_end(), 0, _frame(1), None))
-    assert _numbers(_rows(tmp_path)) == [0, 1]
-    assert "it goes on" in caplog.text
+        until(partial(_has_lost, recorder, len(lost)))
+        _take(recorder, 1)
+    rows = rows_in(tmp_path)
+    assert sorted(_numbers(rows), key=str) == ([1, "gap"] if lost else [0, 1])
+    assert _gaps(rows) == lost
+    assert said in caplog.text
+    assert recorder.stats().waiting == 0
 
 
 def _has_lost(recorder: CaptureRecorder, frames: int) -> bool:
     return recorder.stats().dropped == frames
-
-
-def test_a_disk_that_stays_full_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def never(self: SegmentWriter, batch: Any, seq: int) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(SegmentWriter, "write", never)
-    monkeypatch.setattr("polybus.capture.writer.writer.RETRY", 0.0)
-    with _opened(tmp_path, apart=False) as recorder:
-        for number in range(3):
-            recorder.take((_end(), number, _frame(number), None))
-            until(partial(_has_lost, recorder, number + 1))
-    assert caplog.text.count("traffic goes on") == 1
-    assert (recorder.stats().dropped, recorder.stats().waiting) == (3, 0)
 
 
 @BOTH
@@ -537,9 +477,8 @@ def test_a_capture_keeps_to_its_size_and_says_what_is_gone(
     monkeypatch.setattr("polybus.capture.writer.process.FLUSH_SECONDS", 0.005)
     noise = [os.urandom(2000) for _ in range(50)]
     with _opened(tmp_path, apart=apart, max_bytes=1 << 18, redact=None) as recorder:
-        end = _end()
         for number in range(600):
-            recorder.take((end, number, b"%d %s" % (number, noise[number % 50]), None))
+            recorder.take((END, number, b"%d %s" % (number, noise[number % 50]), None))
             if number % 30 == 29:
                 until(lambda: not recorder.stats().waiting)
     capture = Capture(tmp_path)
@@ -547,7 +486,7 @@ def test_a_capture_keeps_to_its_size_and_says_what_is_gone(
     assert numbers[0] > 0
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
     assert sum(segment.size for segment in capture.segments()) < (1 << 18) + (1 << 17)
-    rows = _rows(tmp_path)
+    rows = rows_in(tmp_path)
     # Rows that said so were removed too, and others say it in their place.
     gaps = _gaps(rows)
     here = len(rows) - len(gaps)
@@ -561,67 +500,72 @@ def test_a_capture_keeps_to_its_size_and_says_what_is_gone(
 def test_what_is_too_old_is_removed(tmp_path: Path) -> None:
     for number in range(2):
         with _opened(tmp_path) as recorder:
-            recorder.take((_end(), 0, _frame(number), None))
+            recorder.take((END, 0, _frame(number), None))
     old = time.time() - 1000
     os.utime(Capture(tmp_path).segments()[0].path, (old, old))
     with _opened(tmp_path, max_age=timedelta(seconds=500)) as recorder:
-        recorder.take((_end(), 0, _frame(2), None))
-    rows = _rows(tmp_path)
+        _take(recorder, 2)
+    rows = rows_in(tmp_path)
     assert _numbers(rows) == [1, "gap", 2]
     assert _gaps(rows) == [{"gap": "retention", "frames": 1, "segments": [0, 0]}]
 
 
 def test_what_is_removed_may_say_anything_of_what_was_removed_before(tmp_path: Path) -> None:
-    writer = SegmentWriter(tmp_path, 7, {"capture_id": "c"})
     strange = frames.row(0, frame=None, flags=FLAG_GAP_BEFORE, options='{"gap":"retention","frames":5}')
-    writer.write(frames.batch(strange, frames.row(1)), 0)
-    os.utime(writer.seal(), (0, 0))
+    os.utime(write_segment(tmp_path, frames.batch(strange, frames.row(1)), number=7), (0, 0))
     with _opened(tmp_path, max_age=timedelta(seconds=500)) as recorder:
-        recorder.take((_end(), 0, _frame(2), None))
-    assert _gaps(_rows(tmp_path)) == [{"gap": "retention", "frames": 6, "segments": [7, 7]}]
-
-
-@BOTH
-def test_segments_are_sealed_after_a_while(apart: bool, tmp_path: Path) -> None:
-    with _opened(tmp_path, apart=apart, segment_seconds=0.05) as recorder:
-        recorder.take((_end(), 0, _frame(0), None))
-        until(lambda: list(tmp_path.glob("*.arrows")))
+        _take(recorder, 2)
+    assert _gaps(rows_in(tmp_path)) == [{"gap": "retention", "frames": 6, "segments": [7, 7]}]
 
 
 def test_two_recorders_may_share_a_folder(tmp_path: Path) -> None:
     with _opened(tmp_path) as one, _opened(tmp_path) as two:
-        one.take((_end(), 0, _frame(1), None))
-        two.take((_end(), 0, _frame(2), None))
+        _take(one, 1)
+        _take(two, 2)
         until(lambda: one.stats().frames + two.stats().frames == 2)
         assert len(list(tmp_path.glob("*.open"))) == 2
-    rows = _rows(tmp_path)
+    rows = rows_in(tmp_path)
     assert sorted(_numbers(rows)) == [1, 2]
     assert len({row["capture_id"] for row in rows}) == 2
 
 
 # -- ends that nobody wanted ---------------------------------------------------------------------------------------------
 
-KILLS = int(os.environ.get("POLYBUS_KILLS", "2"))
+KILLS = int(os.environ.get("POLYBUS_KILLS", "1"))
 
 
-def _child(
-    tmp_path: Path, *, limit: int = 0, last: int = 0, apart: bool = False
-) -> tuple[subprocess.Popen[str], int, Path, Path]:
-    """A process that records, the process that writes, the folder, and the file in which the first one counts."""
+@define
+class Child:
+    """A process that records, and the process that writes."""
+
+    process: subprocess.Popen[str]
+    writer: int
+    folder: Path
+    counter: Path
+    """The file in which the first one counts its requests."""
+    errors: str = ""
+
+    def sent(self) -> int:
+        return int(struct.unpack("<q", self.counter.read_bytes()[:8])[0])
+
+
+@contextmanager
+def _child(tmp_path: Path, *, limit: int = 0, last: int = 0, apart: bool = False) -> Iterator[Child]:
+    """It is killed at the end; then nobody writes any more."""
     folder, counter = tmp_path / "captures", tmp_path / "counter"
     counter.write_bytes(bytes(16))
-    where = "apart" if apart else "inside"
-    arguments = [str(folder), str(counter), str(limit), str(last), where]
+    arguments = [str(folder), str(counter), str(limit), str(last), "apart" if apart else "inside"]
     command = [sys.executable, "-m", "tests.unit.capture.recording_process", *arguments]
-    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    writer = int(child.stdout.readline())
-    assert (writer != child.pid) == apart
-    return child, writer, folder, counter
-
-
-def _sent(counter: Path) -> int:
-    return int(struct.unpack("<q", counter.read_bytes()[:8])[0])
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = Child(process, int(process.stdout.readline()), folder, counter)
+    try:
+        assert (child.writer != process.pid) == apart
+        yield child
+    finally:
+        process.kill()
+        _, child.errors = process.communicate()
+        until(lambda: not _is_there(child.writer))
 
 
 def _is_there(process: int) -> bool:
@@ -638,24 +582,20 @@ def _is_there(process: int) -> bool:
 def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_path: Path) -> None:
     # From outside, a kill mostly comes between two writes; so some children end themselves after some byte of some write.
     within = random.SystemRandom().randint(5_000, 400_000) if where.startswith("within") else 0
-    child, writer, folder, counter = _child(tmp_path, last=within, apart=where in ("both", "beside a writer"))
-    try:
+    with _child(tmp_path, last=within, apart=where in ("both", "beside a writer")) as child:
         if within:
-            child.wait(60)
+            child.process.wait(60)
         else:
             requests = random.SystemRandom().randint(HELD_BACK // 2 + 50, HELD_BACK)  # a first batch is written by then
-            until(lambda: _sent(counter) >= requests)
-    finally:
-        child.kill()
+            until(lambda: child.sent() >= requests)
         if where == "both":
-            os.kill(writer, signal.SIGKILL)
-        child.communicate()
-        until(lambda: not _is_there(writer))
+            child.process.kill()
+            os.kill(child.writer, signal.SIGKILL)
+    folder = child.folder
     assert not within or sum(path.stat().st_size - 8 * (path.suffix == ".arrows") for path in folder.iterdir()) == within
-    requests = _sent(counter)
-    capture = Capture(folder)
-    rows = [row for batch in capture.batches() for row in batch.rows.to_pylist()]
-    assert capture.losses == []
+    requests, capture = child.sent(), Capture(folder)
+    rows = rows_in(folder)
+    assert info(capture).lost_stretches == 0
     assert capture.ended == ([rows[0]["capture_id"]] if where == "beside a writer" else [])
     assert [row["seq"] for row in rows] == list(range(len(rows)))
     frames = sum(row["frame"] is not None for row in rows)
@@ -663,9 +603,9 @@ def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_p
     # The next recorder seals what was left, and all is there as before.
     assert where != "beside a writer" or all(segment.sealed for segment in capture.segments())
     with _opened(folder) as recorder:
-        recorder.take((_end(), 0, _frame(1), None))
+        _take(recorder, 1)
     assert all(segment.sealed for segment in Capture(folder).segments())
-    after = _rows(folder)
+    after = rows_in(folder)
     assert after[: len(rows)] == rows
 
 
@@ -673,19 +613,18 @@ def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_p
 @pytest.mark.parametrize("idle", [True, False], ids=["with a segment that is sealed", "with a segment that is open"])
 def test_a_recording_that_was_closed_says_that_it_is_over(apart: bool, idle: bool, tmp_path: Path) -> None:
     with _opened(tmp_path, apart=apart, segment_seconds=0.05 if idle else 60) as recorder:
-        recorder.take((_end(), 0, _frame(0), None))
+        _take(recorder, 0)
         until(lambda: recorder.stats().frames == 1)
         if idle:
             until(lambda: [path.suffix for path in tmp_path.iterdir()] == [".arrows"])
         else:
             assert list(Capture(tmp_path).batches())
-        assert not Capture(tmp_path).ended
+        assert not info(Capture(tmp_path)).ended
     with _opened(tmp_path, apart=apart):
         pass  # in which nothing happens
-    capture = Capture(tmp_path)
-    rows = [row for batch in capture.batches() for row in batch.rows.to_pylist()]
+    rows = rows_in(tmp_path)
     assert _numbers(rows) == [0]
-    assert capture.ended == [recorder.capture_id] == [rows[0]["capture_id"]]
+    assert info(Capture(tmp_path)).ended == [recorder.capture_id] == [rows[0]["capture_id"]]
     # To a reader of Arrow it is a batch like the others.
     with pa.ipc.open_stream(sorted(tmp_path.iterdir())[-1]) as reader:
         assert [batch.num_rows for batch in reader] == [0] if idle else [1, 0]
@@ -701,17 +640,15 @@ def test_a_writer_that_is_killed_is_followed_by_another(
     with _opened(tmp_path, apart=True) as recorder:
         writer: Any = recorder._writer
         first = writer.pid
-        for number in range(10):
-            recorder.take((_end(), number, _frame(number), None))
+        _take(recorder, *range(10))
         until(lambda: recorder.stats().frames == 10)
         for one in signals:
             os.kill(first, one)
         if signals == [signal.SIGKILL]:
             until(lambda: writer.pid not in (first, None))
-        for number in range(10, 20):
-            recorder.take((_end(), number, _frame(number), None))
+        _take(recorder, *range(10, 20))
         until(lambda: recorder.stats().frames >= 20)
-    rows = _rows(tmp_path)
+    rows = rows_in(tmp_path)
     assert [number for number in _numbers(rows) if number != "gap"] == [*range(20)]
     assert [row["seq"] for row in rows] == list(range(len(rows)))
     assert len({row["capture_id"] for row in rows}) == 1
@@ -720,23 +657,23 @@ def test_a_writer_that_is_killed_is_followed_by_another(
 
 
 @pytest.mark.native
-def test_what_a_killed_writer_had_in_its_hands_is_counted(tmp_path: Path) -> None:
+def test_what_a_killed_writer_had_in_its_hands_or_was_told_to_be_missing_is_counted(tmp_path: Path) -> None:
     with _opened(tmp_path, apart=True) as recorder:
         writer: Any = recorder._writer
         first = writer.pid
-        recorder.take((_end(), 0, _frame(0), None))
+        _take(recorder, 0)
         until(lambda: recorder.stats().frames == 1)
         os.kill(first, signal.SIGSTOP)
-        for number in range(1, 2001):
-            recorder.take((_end(), number, _frame(number), None))
-        until(lambda: recorder.stats().waiting == 2000 and not len(recorder._waiting))
+        recorder._waiting.lose(1000)
+        _take(recorder, *range(1, 2001))
+        until(lambda: writer.given == 2002)
         os.kill(first, signal.SIGKILL)
         until(lambda: writer.pid not in (first, None))
-        recorder.take((_end(), 0, _frame(2001), None))
-    rows = _rows(tmp_path)
+        _take(recorder, 2001)
+    rows = rows_in(tmp_path)
     assert _numbers(rows) == [0, "gap", 2001]
-    assert _gaps(rows) == [{"gap": "killed", "frames": 2000}]
-    assert recorder.stats().dropped == 2000
+    assert _gaps(rows) == [{"gap": "killed", "frames": 3000}]
+    assert recorder.stats().dropped == 3000
     assert [row["seq"] for row in rows] == [0, 1, 2]
 
 
@@ -747,73 +684,44 @@ def test_a_writer_that_stands_still_does_not_hold_up_the_bus(tmp_path: Path) -> 
         many = 3 * MOST_ROWS
         frame = _frame(7) + b" " * 100
         for number in range(many):
-            recorder.take((_end(), number, frame, None))
+            recorder.take((END, number, frame, None))
         dropped = recorder.stats().dropped
         assert dropped > MOST_ROWS
         assert len(recorder._waiting) <= MOST_ROWS
         os.kill(writer.pid, signal.SIGCONT)
         until(lambda: not recorder.stats().waiting)
-    rows = _rows(tmp_path)
+    rows = rows_in(tmp_path)
     assert sum(row["frame"] is not None for row in rows) == many - dropped
     assert sum(gap["frames"] for gap in _gaps(rows)) == dropped
 
 
 @pytest.mark.native
-def test_what_a_killed_writer_was_told_to_be_missing_is_still_said(tmp_path: Path) -> None:
-    with _opened(tmp_path, apart=True) as recorder:
-        writer: Any = recorder._writer
-        first = writer.pid
-        os.kill(first, signal.SIGSTOP)
-        recorder._waiting.lose(1000)
-        recorder.take((_end(), 0, _frame(0), None))
-        until(lambda: writer.given == 2)
-        os.kill(first, signal.SIGKILL)
-        until(lambda: writer.pid not in (first, None))
-    assert _gaps(_rows(tmp_path)) == [{"gap": "killed", "frames": 1001}]
-    assert recorder.stats().dropped == 1001
-
-
-@pytest.mark.native
-def test_a_writer_that_is_dead_at_the_end_is_followed_by_one_that_says_so(tmp_path: Path) -> None:
-    with _opened(tmp_path, apart=True) as recorder:
-        writer: Any = recorder._writer
-        os.kill(writer.pid, signal.SIGSTOP)
-        for number in range(100):
-            recorder.take((_end(), number, _frame(number), None))
-        until(lambda: writer.given == 100)
-        os.kill(writer.pid, signal.SIGKILL)
-    assert _gaps(_rows(tmp_path)) == [{"gap": "killed", "frames": 100}]
-    assert (recorder.stats().dropped, recorder.stats().waiting) == (100, 0)
-    assert all(segment.sealed for segment in Capture(tmp_path).segments())
-
-
-@pytest.mark.native
-@pytest.mark.parametrize("begun", [True, False], ids=["killed too", "not begun"])
-def test_what_no_writer_has_written_at_the_end_is_a_gap(begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Killed(Helper):
+@pytest.mark.parametrize("next_one", ["writes", "is killed too", "does not begin"])
+def test_what_no_writer_has_written_at_the_end_is_a_gap(next_one: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Next(Helper):
         def __init__(self, *given: Any) -> None:
-            if not begun:
+            if next_one == "does not begin":
                 raise OSError(errno.EAGAIN, "no more processes")
             super().__init__(*given)
-            os.kill(self.pid, signal.SIGKILL)
+            if next_one == "is killed too":
+                os.kill(self.pid, signal.SIGKILL)
 
     monkeypatch.setattr("polybus.capture.writer.process._AGAIN", 0.0)
     with _opened(tmp_path, apart=True) as recorder:
         writer: Any = recorder._writer
-        recorder.take((_end(), 0, _frame(0), None))
+        _take(recorder, 0)
         until(lambda: recorder.stats().frames == 1)
         os.kill(writer.pid, signal.SIGSTOP)
         recorder._waiting.lose(1000)
-        for number in range(1, 101):
-            recorder.take((_end(), number, _frame(number), None))
+        _take(recorder, *range(1, 101))
         until(lambda: writer.given == 102)
-        monkeypatch.setattr("polybus.capture.writer.process.Helper", Killed)
+        monkeypatch.setattr("polybus.capture.writer.process.Helper", Next)
         os.kill(writer.pid, signal.SIGKILL)
-    rows = _rows(tmp_path)
+    rows, found = rows_in(tmp_path), info(Capture(tmp_path))
     assert _numbers(rows) == [0, "gap"]
     assert _gaps(rows) == [{"gap": "killed", "frames": 1100}]
     assert (recorder.stats().dropped, recorder.stats().waiting) == (1100, 0)
-    assert [info(Capture(tmp_path)).ended, info(Capture(tmp_path)).gaps] == [[recorder.capture_id], {"killed": 1100}]
+    assert (found.ended, found.gaps, found.open) == ([recorder.capture_id], {"killed": 1100}, 0)
 
 
 CUT: str = """
@@ -843,7 +751,7 @@ def test_a_program_that_ends_while_the_writer_is_behind_leaves_a_gap(tmp_path: P
     writer = int(ended.stdout)
     os.kill(writer, signal.SIGCONT)
     until(lambda: not _is_there(writer))
-    rows = _rows(tmp_path)
+    rows = rows_in(tmp_path)
     assert _numbers(rows) == [0, "gap"]
     assert _gaps(rows) == [{"gap": "killed", "frames": 0}]
     assert info(Capture(tmp_path)).ended == [rows[0]["capture_id"]]
@@ -881,9 +789,8 @@ def test_leaving_waits_as_long_as_something_is_written(
 
     with _opened(tmp_path, redact=slowly) as recorder:
         _look_at(clock, monkeypatch)
-        for number in range(8):
-            recorder.take((_end(), number, _frame(number), None))
-    assert _numbers(_rows(tmp_path)) == [*range(8)]
+        _take(recorder, *range(8))
+    assert _numbers(rows_in(tmp_path)) == [*range(8)]
     assert f"leaving {tmp_path} waits for" in caplog.text and "slowly is still blanking" in caplog.text
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
@@ -899,11 +806,11 @@ def test_leaving_does_not_wait_for_a_writer_that_does_nothing_and_says_what_it_d
         assert frame == b"{}" or going.wait(30)
         return frame
 
-    with _opened(tmp_path, redact="default" if apart else never) as recorder:
+    with _opened(tmp_path, apart=apart, redact="default" if apart else never) as recorder:
         writer: Any = recorder._writer
         if apart:
             os.kill(writer.pid, signal.SIGSTOP)
-        recorder.take((_end(), 0, _frame(0), None))
+        _take(recorder, 0)
         with monkeypatch.context() as patched:
             _look_at(_Clock(), patched)
             recorder.close()
@@ -913,7 +820,7 @@ def test_leaving_does_not_wait_for_a_writer_that_does_nothing_and_says_what_it_d
         if apart:
             os.kill(writer.pid, signal.SIGCONT)
         going.set()
-    assert _numbers(_rows(tmp_path)) == [0]
+    assert _numbers(rows_in(tmp_path)) == [0]
     assert info(Capture(tmp_path)).ended == [recorder.capture_id]
 
 
@@ -927,7 +834,7 @@ def test_rows_that_are_taken_while_others_are_lost_do_not_change_what_is_said(tm
             taken.extend(waiting.next(500)[::FIELDS])
 
     thread = threading.Thread(target=take)
-    row = (_end(), 0, b"", None)
+    row = (END, 0, b"", None)
     for _ in range(2 * MOST_ROWS):
         waiting.take(row, room=True)
     thread.start()
@@ -941,6 +848,7 @@ def test_rows_that_are_taken_while_others_are_lost_do_not_change_what_is_said(tm
 
 
 @pytest.mark.native
+@pytest.mark.usefixtures("by_process")
 def test_modules_in_the_working_directory_are_not_loaded_by_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
@@ -957,10 +865,7 @@ def test_a_forked_child_does_not_keep_the_writer_waiting(tmp_path: Path) -> None
         "child = os.fork()\nif not child:\n    os.close(1)\n    os.close(2)\n    signal.alarm(60)\n    signal.pause()\n"
         "print(child, recorder._writer.pid, flush=True)\nos.kill(os.getpid(), 9)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
-    )
-    child, writer = map(int, done.stdout.split())
+    child, writer = map(int, _python(script, tmp_path).stdout.split())
     try:
         until(lambda: not _is_there(writer))
         assert _is_there(child)
@@ -979,10 +884,9 @@ def test_a_forked_child_that_ends_leaves_the_recording_to_its_parent(apart: bool
         "assert not os.wait()[1]\n"
         "for number in range(4): recorder.take((RowHeader(0), number, b'x', None))"
     )
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, str(tmp_path), str(int(apart))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = _python(script, tmp_path, int(apart))
     assert (done.stderr, done.returncode) == ("", 0)
-    assert [row["seq"] for row in _rows(tmp_path)] == list(range(7))
+    assert [row["seq"] for row in rows_in(tmp_path)] == list(range(7))
     assert _ends(tmp_path) == 1
 
 
@@ -990,13 +894,13 @@ def test_a_forked_child_that_ends_leaves_the_recording_to_its_parent(apart: bool
 def test_a_writer_that_another_one_follows_does_not_say_that_the_recording_is_over(tmp_path: Path) -> None:
     with _opened(tmp_path, apart=True) as recorder:
         writer: Any = recorder._writer
-        recorder.take((_end(), 0, _frame(0), None))
+        _take(recorder, 0)
         until(lambda: recorder.stats().frames == 1)
         first = writer.pid
         writer._helper._connection.shutdown(socket.SHUT_WR)
         until(lambda: writer.pid not in (None, first))
-        recorder.take((_end(), 1, _frame(1), None))
-    assert _numbers(_rows(tmp_path)) == [0, 1]
+        _take(recorder, 1)
+    assert _numbers(rows_in(tmp_path)) == [0, 1]
     assert _ends(tmp_path) == 1
 
 
@@ -1007,29 +911,30 @@ def test_a_program_that_ends_without_leaving_loses_nothing(tmp_path: Path) -> No
         "recorder = make_recorder(sys.argv[1])\nrecorder.open()\n"
         "for number in range(900): recorder.take((RowHeader(0), number, b'x', None))"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
-    assert len(_rows(tmp_path)) == 900
+    assert _python(script, tmp_path).returncode == 0
+    assert len(rows_in(tmp_path)) == 900
 
 
+@pytest.mark.usefixtures("by_process")
 def test_where_no_process_can_be_begun_a_thread_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no interpreter"))
     with _opened(tmp_path / "captures") as recorder:
         assert isinstance(recorder._writer, WriterThread)
-        recorder.take((_end(), 0, _frame(1), None))
-    assert _numbers(_rows(tmp_path / "captures")) == [1]
+        _take(recorder, 1)
+    assert _numbers(rows_in(tmp_path / "captures")) == [1]
     assert "a thread does it" in caplog.text
 
 
 def test_what_the_writer_logs_is_logged_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with _opened(tmp_path, apart=True) as recorder:
-        recorder.take((_end(), 0, _frame(1), None))
+        _take(recorder, 1)
         until(lambda: recorder.stats().frames == 1)
         shutil.rmtree(tmp_path)
     assert "was removed while it was written: 1 frames are lost" in caplog.text
     assert recorder.stats().dropped == 1
-    assert _gaps(_rows(tmp_path)) == [{"gap": "disk", "frames": 1, "error": "the file was removed while it was written"}]
+    assert _gaps(rows_in(tmp_path)) == [{"gap": "disk", "frames": 1, "error": "the file was removed while it was written"}]
 
 
 def test_a_folder_that_was_removed_with_all_that_held_it_is_not_made_again(
@@ -1038,12 +943,13 @@ def test_a_folder_that_was_removed_with_all_that_held_it_is_not_made_again(
     with _opened(tmp_path / "held" / "captures", apart=True) as recorder:
         until(lambda: (tmp_path / "held" / "captures").exists())
         shutil.rmtree(tmp_path / "held")
-        recorder.take((_end(), 0, _frame(1), None))
+        _take(recorder, 1)
         until(lambda: recorder.stats().dropped == 1)
     assert "No such file or directory" in caplog.text
     assert not (tmp_path / "held").exists()
 
 
+@pytest.mark.usefixtures("by_process")
 def test_a_recorder_uses_a_process_unless_a_function_of_the_application_blanks(tmp_path: Path) -> None:
     with _opened(tmp_path / "default") as one, _opened(tmp_path / "function", redact=lambda protocol, frame: frame) as two:
         assert isinstance(one._writer, WriterProcess)
@@ -1057,22 +963,14 @@ def test_a_process_that_only_records_does_not_load_arrow(tmp_path: Path) -> None
         "async def main():\n    async with Bus().record(sys.argv[1]): print('pyarrow' in sys.modules)\n"
         "anyio.run(main)"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "False\n"
+    assert _python(script, tmp_path).stdout == "False\n"
 
 
 @pytest.mark.native
-@BOTH
-def test_a_limit_of_file_sizes_costs_nothing_but_more_segments(apart: bool, tmp_path: Path) -> None:
-    child, writer, folder, counter = _child(tmp_path, limit=200_000, apart=apart)
-    try:
-        until(lambda: len(list(folder.glob("*.arrows"))) > 2)
-    finally:
-        child.kill()
-        child.communicate()
-        until(lambda: not _is_there(writer))
-    assert len(Capture(folder).segments()) > 2
-    rows = _rows(folder)
+def test_a_limit_of_file_sizes_costs_nothing_but_more_segments(tmp_path: Path) -> None:
+    with _child(tmp_path, limit=200_000, apart=True) as child:
+        until(lambda: len(list(child.folder.glob("*.arrows"))) > 2)
+    rows = rows_in(child.folder)
     assert [row["seq"] for row in rows] == list(range(len(rows)))
     assert _gaps(rows) == []
 
@@ -1088,7 +986,7 @@ def test_a_limit_of_file_sizes_does_not_hide_that_a_recording_is_over(
         write(self, data)
 
     with _opened(tmp_path, apart=False) as recorder:
-        recorder.take((_end(), 0, _frame(1), None))
+        _take(recorder, 1)
         until(lambda: recorder.stats().frames == 1)
         monkeypatch.setattr(SegmentWriter, "_write", limited)
     capture = Capture(tmp_path)
@@ -1097,18 +995,11 @@ def test_a_limit_of_file_sizes_does_not_hide_that_a_recording_is_over(
 
 
 @pytest.mark.native
-@BOTH
-def test_traffic_goes_on_where_nothing_at_all_can_be_written(apart: bool, tmp_path: Path) -> None:
-    child, writer, folder, counter = _child(tmp_path, limit=1_000, apart=apart)
-    try:
-        until(lambda: _sent(counter) >= 3_000)
-    finally:
-        child.kill()
-        _, errors = child.communicate()
-        until(lambda: not _is_there(writer))
-    assert "traffic goes on" in errors
-    assert errors.count("traffic goes on") == 1
-    assert sum(path.stat().st_size for path in folder.iterdir()) == 0
+def test_traffic_goes_on_where_nothing_at_all_can_be_written(tmp_path: Path) -> None:
+    with _child(tmp_path, limit=1_000, apart=True) as child:
+        until(lambda: child.sent() >= 3_000)
+    assert child.errors.count("traffic goes on") == 1
+    assert sum(path.stat().st_size for path in child.folder.iterdir()) == 0
 
 
 # -- misuse --------------------------------------------------------------------------------------------------------------
@@ -1133,7 +1024,9 @@ def test_misuse_is_told_at_once(options: dict[str, Any], error: type[Exception],
 
 @pytest.mark.anyio
 @bounded
-async def test_a_folder_that_cannot_be_made_is_told_on_entering_and_nothing_stays(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_made_is_told_on_entering_and_nothing_stays(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").write_text("in the way")
     async with _server("ubre").serve("ubre+tcp://127.0.0.1:0") as listener:
         bus = Bus()
@@ -1145,16 +1038,10 @@ async def test_a_folder_that_cannot_be_made_is_told_on_entering_and_nothing_stay
                 pass
         async with connect(listener.url, bus=bus):
             assert await bus.request("user.get", {"n": 1}) == {"got": {"n": 1}}
-    assert not [thread for thread in threading.enumerate() if thread.name == "polybus recorder"]
-
-
-@pytest.mark.anyio
-@bounded
-async def test_a_connect_that_fails_leaves_no_thread_behind(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="refused|Connection"):
-        async with connect("ubre+tcp://127.0.0.1:1", record=tmp_path):
+        async with connect("ubre+tcp://127.0.0.1:1", record=tmp_path / "captures"):
             pass
-    assert not [thread for thread in threading.enumerate() if thread.name == "polybus recorder"]
+    assert not _threads()
 
 
 def test_without_pyarrow_the_error_says_what_to_install() -> None:
@@ -1163,18 +1050,7 @@ def test_without_pyarrow_the_error_says_what_to_install() -> None:
         "from polybus import Bus\n"
         "try:\n    Bus().record('x')\nexcept ImportError as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert "pip install 'polybus[capture]'" in done.stdout
-
-
-@pytest.mark.anyio
-@bounded
-async def test_what_waits_is_written_within_a_moment(tmp_path: Path) -> None:
-    async with pair(_server("ubre")) as client, client.record(tmp_path) as recording:
-        await client.request("user.get", {"n": 1})
-        await eventually(lambda: recording.stats().waiting == 0 and recording.stats().frames >= 3)
-        assert len(_rows(tmp_path)) >= 3
-        await anyio.lowlevel.checkpoint()
+    assert "pip install 'polybus[capture]'" in _python(script).stdout
 
 
 @pytest.mark.anyio
@@ -1188,7 +1064,7 @@ async def test_a_recording_is_entered_once_and_says_so(tmp_path: Path) -> None:
             await client.request("user.get", {"n": 1})
         with pytest.raises(LocalProtocolError, match="entered before"):
             await recording.__aenter__()
-    assert [event["kind"] for event in _events(tmp_path)] == ["open", "request", "response"]
+    assert [event["kind"] for event in events_in(tmp_path)] == ["open", "request", "response"]
 
 
 @pytest.mark.anyio
@@ -1248,8 +1124,8 @@ def _threads() -> list[threading.Thread]:
 @pytest.mark.parametrize("given", [None, "text", 7])
 def test_a_function_that_gives_no_bytes_blanks_the_frame(given: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with _opened(tmp_path, redact=lambda protocol, frame: given) as recorder:
-        recorder.take((_end(), 0, _frame(1), None))
-    (row,) = _rows(tmp_path)
+        _take(recorder, 1)
+    (row,) = rows_in(tmp_path)
     assert row["frame"] == b""
     assert "it gives the bytes" in caplog.text
 
@@ -1260,16 +1136,16 @@ def test_a_folder_that_somebody_removes_is_made_again_and_what_went_with_it_is_c
     folder = tmp_path / "captures"
     with _opened(folder, apart=False) as recorder:
         writer: Any = recorder._writer
-        recorder.take((_end(), 0, _frame(1), None))
+        _take(recorder, 1)
         until(lambda: recorder.stats().frames == 1)
         shutil.rmtree(folder)
         writer._writer._since -= 60.0  # that segment alone is old enough to be sealed
         until(lambda: recorder.stats().dropped == 1)
         assert recorder.stats().frames == 0
-        recorder.take((_end(), 0, _frame(2), None))
+        _take(recorder, 2)
         until(lambda: recorder.stats().frames == 1)
         shutil.rmtree(folder)
-    rows = _rows(folder)
+    rows = rows_in(folder)
     assert _numbers(rows) == ["gap"]
     assert _gaps(rows) == [{"gap": "disk", "frames": 2, "error": "the file was removed while it was written"}]
     assert (recorder.stats().frames, recorder.stats().dropped) == (0, 2)

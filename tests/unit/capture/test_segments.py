@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import stat
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,19 +16,19 @@ from polybus.capture.schema import FRAMES
 from polybus.capture.store.reader import Capture, Position
 from polybus.capture.store.segments import SegmentWriter, segment_name
 
+from .folders import open_segment, write_segment
 from .rows import run
 
 BATCHES = 5
 ROWS = 10
 
 
-def _segment(folder: Path, number: int = 0, *, batches: int = BATCHES, first: int = 0) -> SegmentWriter:
-    folder.mkdir(exist_ok=True)
-    writer = SegmentWriter(folder, number)
-    for index in range(batches):
-        seq = first + index * ROWS
-        writer.write(run(seq, ROWS), seq)
-    return writer
+def _segment(folder: Path, number: int = 0, *, first: int = 0) -> Path:
+    return write_segment(folder, *_batches(first), number=number)
+
+
+def _batches(first: int = 0) -> list[pa.RecordBatch]:
+    return [run(first + index * ROWS, ROWS) for index in range(BATCHES)]
 
 
 def _seqs(capture: Capture) -> list[int]:
@@ -37,7 +36,7 @@ def _seqs(capture: Capture) -> list[int]:
 
 
 def test_what_was_written_is_read_again_with_its_positions(tmp_path: Path) -> None:
-    _segment(tmp_path).seal()
+    _segment(tmp_path)
     capture = Capture(tmp_path)
     found = list(capture.batches())
     assert [batch.position for batch in found] == [(0, number) for number in range(BATCHES)]
@@ -47,7 +46,7 @@ def test_what_was_written_is_read_again_with_its_positions(tmp_path: Path) -> No
 
 
 def test_some_columns_are_read_alone_in_the_order_in_which_they_are_asked_for(tmp_path: Path) -> None:
-    _segment(tmp_path).seal()
+    _segment(tmp_path)
     reader = Capture(tmp_path).reader(Capture(tmp_path).segments()[0])
     for message in reader.messages():
         whole = reader.rows(message)
@@ -63,33 +62,22 @@ def test_some_columns_are_read_alone_in_the_order_in_which_they_are_asked_for(tm
         next(Capture(tmp_path).batches(columns=["colour"]))
 
 
-def test_any_reader_of_arrow_reads_a_segment(tmp_path: Path) -> None:
-    path = _segment(tmp_path).seal()
-    with path.open("rb") as file:
-        assert pa.ipc.open_stream(file).read_all().num_rows == BATCHES * ROWS
-
-
-def test_only_the_owner_may_read_a_segment(tmp_path: Path) -> None:
-    path = _segment(tmp_path).seal()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
 def test_a_range_of_positions_is_read_alone(tmp_path: Path) -> None:
-    _segment(tmp_path).seal()
-    _segment(tmp_path, 1, first=BATCHES * ROWS).seal()
+    _segment(tmp_path)
+    _segment(tmp_path, 1, first=BATCHES * ROWS)
     found = [batch.position for batch in Capture(tmp_path).batches((0, 3), (1, 2))]
     assert found == [(0, 3), (0, 4), (1, 0), (1, 1)]
 
 
 def test_a_capture_is_read_from_a_file_system_of_pyarrow(tmp_path: Path) -> None:
-    _segment(tmp_path).seal()
+    _segment(tmp_path)
     inside = pafs.SubTreeFileSystem(str(tmp_path.parent), pafs.LocalFileSystem())
     assert len(_seqs(Capture(tmp_path.name, inside))) == BATCHES * ROWS
     assert len(_seqs(Capture(tmp_path.as_uri()))) == BATCHES * ROWS
 
 
 def test_the_torn_end_of_an_open_segment_is_waited_for(tmp_path: Path) -> None:
-    writer = _segment(tmp_path)
+    writer = open_segment(tmp_path, *_batches())
     whole = writer.path.read_bytes()[:-8]
     last = writer.write(run(50, ROWS), 50)
     torn = writer.path.read_bytes()
@@ -105,7 +93,7 @@ def test_the_torn_end_of_an_open_segment_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_each_flipped_bit_is_found_and_costs_at_most_its_batch(tmp_path: Path) -> None:
-    path = _segment(tmp_path).seal()
+    path = _segment(tmp_path)
     good = path.read_bytes()
     all_rows = list(range(BATCHES * ROWS))
     rng = random.Random(8)
@@ -133,7 +121,7 @@ def _cuts(folder: Path) -> dict[int, int]:
 
 
 def test_a_sealed_segment_that_was_cut_short_is_damaged_wherever_it_ends(tmp_path: Path) -> None:
-    path = _segment(tmp_path).seal()
+    path = _segment(tmp_path)
     good, cuts = path.read_bytes(), _cuts(tmp_path)
     assert {0, len(good) - 1, len(good) - 8} <= set(cuts)
     for cut, batches in cuts.items():
@@ -149,7 +137,7 @@ def test_a_sealed_segment_that_was_cut_short_is_damaged_wherever_it_ends(tmp_pat
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_capture_that_ends_with_rubbish_or_too_early_is_not_fine(sealed: bool, tmp_path: Path) -> None:
     """Also where nothing else is there; and what several runs come by counts once."""
-    first = _segment(tmp_path / "capture").seal()
+    first = _segment(tmp_path / "capture")
     good, rubbish = first.read_bytes(), random.Random(1).randbytes(5000)
     ends = [rubbish, good[:-8], good[:-100], b""] if sealed else [rubbish]
     with DuckEngine() as engine:
@@ -168,7 +156,7 @@ def test_a_capture_that_ends_with_rubbish_or_too_early_is_not_fine(sealed: bool,
 
 
 def test_a_full_disk_does_not_take_the_end_of_what_was_written_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer, write = _segment(tmp_path), os.write
+    writer, write = open_segment(tmp_path, *_batches()), os.write
 
     def full(file: int, data: bytes) -> int:
         if len(data) > 100:
@@ -187,7 +175,7 @@ def test_a_full_disk_does_not_take_the_end_of_what_was_written_before(tmp_path: 
 
 def test_a_missing_segment_is_an_error_that_names_it(tmp_path: Path) -> None:
     for number in (3, 4, 6):
-        _segment(tmp_path, number).seal()
+        _segment(tmp_path, number)
     with pytest.raises(CaptureError, match="segment 5 is missing between 4 and 6.*recover"):
         list(Capture(tmp_path).batches())
 
@@ -215,6 +203,6 @@ def test_a_folder_without_segments_is_no_capture(tmp_path: Path) -> None:
 
 
 def test_no_segment_is_written_over_another(tmp_path: Path) -> None:
-    _segment(tmp_path).seal()
+    _segment(tmp_path)
     with pytest.raises(FileExistsError):
         SegmentWriter(tmp_path, 0)

@@ -10,9 +10,9 @@ import pytest
 
 from polybus.capture import Capture, decode, export, info, recover, replay, verify
 from polybus.capture.schema import FLAG_GAP_BEFORE
-from polybus.capture.store.segments import SegmentWriter
 from polybus.cli.app import run
 
+from .folders import write_segment
 from .rows import batch, row
 
 OPTIONS = (
@@ -53,30 +53,12 @@ def strange_capture(folder: Path) -> Path:
     said = (b'{"request":"a","id":"%d","ttl":5}', b'{"success":"%d"}')
     moments = (None, -(2**63), 2**63 - 1, 1000)
     asked = [
-        {
-            **row(number),
-            "frame": frame % (number % 3),
-            "ts_ns": at,
-            "mono_ns": at,
-            "deadlines_ns": [due],
-            "direction": number % 2,
-        }
+        row(number, frame=frame % (number % 3), ts_ns=at, mono_ns=at, deadlines_ns=[due], direction=number % 2)
         for number, (at, due, frame) in enumerate(itertools.product(moments, moments, said))
     ]
-    folder.mkdir()
     for number, part in enumerate((rows, asked, [{**row(0), "ts_ns": None, "mono_ns": None}])):
-        writer = SegmentWriter(folder, number)
-        writer.write(batch(*part), 0)
-        writer.seal()
+        write_segment(folder, batch(*part), number=number)
     return folder
-
-
-def _write(folder: Path, rows: list[dict[str, Any]]) -> Capture:
-    folder.mkdir()
-    writer = SegmentWriter(folder, 0)
-    writer.write(batch(*rows), 0)
-    writer.seal()
-    return Capture(folder)
 
 
 def test_every_row_is_an_event_in_quarantine_empty_or_a_gap() -> None:
@@ -101,7 +83,7 @@ ALONE: dict[str, list[dict[str, Any]]] = {
 def test_every_tool_takes_a_batch_of_one_strange_row(
     rows: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    capture = _write(tmp_path / "strange", rows)
+    capture = Capture(write_segment(tmp_path / "strange", batch(*rows)).parent)
     assert decode(batch(*rows)).frames == 1
     for name in ("info", "verify", "decode"):
         assert run(["capture", name, capture.path]) == 0
@@ -112,7 +94,7 @@ def test_every_tool_takes_a_batch_of_one_strange_row(
 @pytest.mark.anyio
 async def test_every_tool_takes_a_capture_of_strange_rows(tmp_path: Path) -> None:
     rows = [{**row(number), **strange} for number, strange in enumerate(strange_rows())]
-    capture = _write(tmp_path / "strange", rows)
+    capture = Capture(write_segment(tmp_path / "strange", batch(*rows)).parent)
     assert info(capture).gaps.keys() <= {"x", "unknown"}
     assert verify(capture).frames == len(rows)
     assert recover(capture.path, tmp_path / "recovered").frames == len(rows)
@@ -123,6 +105,7 @@ async def test_every_tool_takes_a_capture_of_strange_rows(tmp_path: Path) -> Non
 
 @pytest.mark.anyio
 async def test_times_that_are_missing_are_told(tmp_path: Path) -> None:
-    capture = _write(tmp_path / "strange", [row(0), row(1, ts_ns=None), row(2, mono_ns=None)])
+    rows = row(0), row(1, ts_ns=None), row(2, mono_ns=None)
+    capture = Capture(write_segment(tmp_path / "strange", batch(*rows)).parent)
     report = await replay(capture, "ubre+tcp://127.0.0.1:1", dry_run=True)
     assert (report.said["publish"], report.skipped["unreadable"]) == (1, 2)

@@ -1,29 +1,37 @@
 """The frames of five protocols, made by hand and fast: for the generator of traffic whose truth is known.
 
-A variant is a protocol with the options of a connection. Numbers become ids, and indices become subjects.
+A variant is a protocol with the options of a connection. Numbers become ids, and indices become subjects. Frames are alike, but
+for an id and a number; or they are such as applications make: bodies are of many shapes and sizes, subjects are many, ids are
+random, some frames carry headers, times to live vary.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import struct
 from collections.abc import Callable
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, Final
 
 from attrs import frozen
 
 from polybus.errors import Code
 from polybus.message import Kind, Message
 from polybus.protocols import UProtocol
-from polybus.protocols._protobuf.wire import varint
+from polybus.protocols._protobuf.wire import field, varint
 from polybus.protocols.up.attributes import MessageType, uuid_text
 from polybus.protocols.up.uuris import UUri
 from polybus.protocols.up.wire import head_of, read_uuid, write_message
 
-SUBJECTS = 8
-CSB_HEAD = struct.Struct(">BBHI")
-UBRE_HEAD = struct.Struct(">BHI")
-CSB_MORE = struct.Struct(">HHI")
+_CSB_HEAD: Final = struct.Struct(">BBHI")
+_UBRE_HEAD: Final = struct.Struct(">BHI")
+_CSB_MORE: Final = struct.Struct(">HHI")
+_UP_HEAD: Final = struct.Struct("<QBQ")
+_UP_TIME: Final = 0x01890F5E7B2C << 16 | 7 << 12
+_BODIES: Final = 2_048
+_AREAS: Final = ("orders", "stock", "billing", "users", "plant", "doors", "climate", "search", "fleet", "audit")
+_VERBS: Final = ("get", "put", "list", "moved", "changed", "check")
 
 
 @frozen(kw_only=True)
@@ -41,7 +49,7 @@ class Variant:
     subjects: tuple[str, ...]
     ttls: tuple[int, ...]
     junk: tuple[tuple[bytes, str], ...]
-    error_code: int
+    error_code: int = 5
     client: str = ""
     empty: bytes | None = None
     """A frame that says nothing, where there is one."""
@@ -57,329 +65,369 @@ class Variant:
     BY_PROTOCOL: ClassVar[tuple[str, ...]] = ("ubre", "csb", "jrep", "uprotocol", "up")
 
 
-def _ubre_json() -> Variant:
-    names = tuple(f"app.thing{index}.get" for index in range(SUBJECTS))
+# -- what is said ------------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Contents:
+    """What the frames of a connection say, whatever its protocol."""
+
+    alike: bool
+
+    @property
+    def subjects(self) -> int:
+        return 8 if self.alike else 240
+
+    def names(self, form: str) -> tuple[str, ...]:
+        return tuple(
+            form.format(area=_AREAS[index % 10], verb=_VERBS[index // 10 % 6], number=index // 60)
+            for index in range(self.subjects)
+        )
+
+    def ttls(self, *usual: int) -> tuple[int, ...]:
+        return usual if self.alike else (*usual[:1], *range(50, 900, 7))
+
+    def body(self, number: int) -> bytes:
+        return b'{"n":%d,"ok":true}' % number if self.alike else b'{"n":%d,%b' % (number, _ends()[number * 7919 % _BODIES])
+
+    def value(self, number: int) -> dict[str, Any]:
+        """The same, which is still to be encoded."""
+        return {"n": 1} if self.alike else {"n": number, **_bodies()[number * 7919 % _BODIES]}
+
+    def id(self, id: int) -> str:
+        if self.alike:
+            return f"{id:x}"
+        word = f"{id * 2 * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128):032x}"
+        return f"{word[:8]}-{word[8:12]}-4{word[13:16]}-a{word[17:20]}-{word[20:]}"
+
+    def trace(self, number: int) -> bytes:
+        return b"" if self.alike or number % 4 else b"00-%032x-%016x-01" % (number * 7919 << 40, number * 104_729)
+
+    def news(self, number: int, subject: int) -> bytes:
+        return b"news.%d" % subject if self.alike else b"news.%d.%x" % (subject, number % 997)
+
+
+@cache
+def _bodies() -> tuple[dict[str, Any], ...]:
+    chance = random.Random(7)
+    return tuple(_body(chance, number) for number in range(_BODIES))
+
+
+def _body(chance: random.Random, number: int) -> dict[str, Any]:
+    word = f"{chance.getrandbits(48):012x}"
+    price = round(chance.random() * 900, 2)
+    match number % 6:
+        case 0:
+            lines = [
+                {"sku": f"{word[:6]}-{line}", "count": chance.randrange(9), "price": price} for line in range(1 + number % 4)
+            ]
+            return {"order": word, "lines": lines, "total": price, "paid": chance.random() < 0.5}
+        case 1:
+            return {"name": f"Jörg {word}", "mail": f"{word}@example.org", "roles": list(_VERBS[: number % 5]), "manager": None}
+        case 2:
+            return {"sensor": word, "readings": [round(chance.gauss(20, 3), 3) for _ in range(number % 24)], "unit": "°C"}
+        case 3:
+            return {"id": chance.randrange(10**9)}
+        case 4:
+            return {"text": " ".join(chance.choice(_AREAS) for _ in range(number % 60)), "lang": "en", "page": number % 9}
+        case _:
+            state = {"open": number % 2 == 0, "locks": [1, 2]}
+            return {"device": {"id": word, "at": {"x": price, "y": -price}, "state": state}}
+
+
+@cache
+def _ends() -> tuple[bytes, ...]:
+    """The bodies as JSON without their first brace."""
+    return tuple(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()[1:] for body in _bodies())
+
+
+# -- how it is said ----------------------------------------------------------------------------------------------------------
+
+
+def _ubre_json(say: Contents) -> Variant:
+    names = say.names("{area}.{verb}.{number}")
 
     def request(number: int, id: int, subject: int, ttl: int) -> bytes:
         more = b',"ttl":%d' % ttl if ttl else b""
-        return b'{"request":"%s","id":"%x","body":{"n":%d,"name":"J\xc3\xb6rg"}%s}' % (
-            names[subject].encode(),
-            id,
-            number,
-            more,
-        )
+        trace = say.trace(number)
+        headers = b',"headers":{"traceparent":"%b"}' % trace if trace else b""
+        head = names[subject].encode(), say.id(id).encode(), headers, say.body(number), more
+        return b'{"request":"%b","id":"%b"%b,"body":%b%b}' % head
 
     return Variant(
         protocol="ubre",
         options={},
         subjects=names,
-        ttls=(0, 0, 100, 500),
+        ttls=say.ttls(0, 0, 100, 500),
         junk=(
             (b"not json at all", "bad_json"),
             (b'{"request":"a","id":"', "bad_json"),
             (b'{"hello":"a"}', "unknown_type"),
             (b'{"publish":"a\xff\xfe"}', "bad_text"),
         ),
-        error_code=5,
         request=request,
-        response=lambda number, id, subject: b'{"success":"%x","body":{"n":%d,"ok":true}}' % (id, number),
-        error=lambda id, subject: b'{"fail":"%x","body":"no such thing","code":5}' % id,
-        publish=lambda number, subject: b'{"publish":"news.%d","body":{"n":%d}}' % (subject, number),
-        key=lambda id, subject: f"{id:x}",
+        response=lambda number, id, subject: b'{"success":"%b","body":%b}' % (say.id(id).encode(), say.body(number + 1)),
+        error=lambda id, subject: b'{"fail":"%b","body":"no %x","code":5}' % (say.id(id).encode(), id),
+        publish=lambda number, subject: b'{"publish":"%b","body":%b}' % (say.news(number, subject), say.body(number)),
+        key=lambda id, subject: say.id(id),
     )
 
 
-def _ubre_binary() -> Variant:
-    names = tuple(f"app.item{index}.get" for index in range(SUBJECTS))
+def _ubre_binary(say: Contents) -> Variant:
+    names = say.names("{area}.{verb}.{number}")
 
     def frame(letter: bytes, name: bytes, body: bytes) -> bytes:
-        return UBRE_HEAD.pack(letter[0], len(name), len(body)) + name + body
+        return _UBRE_HEAD.pack(letter[0], len(name), len(body)) + name + body
 
     def request(number: int, id: int, subject: int, ttl: int) -> bytes:
         more = b'\0{"ttl":%d}' % ttl if ttl else b""
-        return frame(b"R", b"%x\0%s%s" % (id, names[subject].encode(), more), b'{"n":%d}' % number)
+        return frame(b"R", b"%b\0%b%b" % (say.id(id).encode(), names[subject].encode(), more), say.body(number))
 
     return Variant(
         protocol="ubre",
         options={"format": "binary"},
         subjects=names,
-        ttls=(0, 0, 0, 200),
+        ttls=say.ttls(0, 0, 0, 200),
         junk=(
             (b"R\0\1", "short_frame"),
             (b"P\0\1\0\0\0\7a12", "bad_length"),
             (b"q\0\1\0\0\0\0a", "unknown_type"),
             (b"P\0\1\0\0\0\1a{", "bad_json"),
         ),
-        error_code=5,
         request=request,
-        response=lambda number, id, subject: frame(b"s", b"%x" % id, b'{"n":%d,"ok":true}' % number),
-        error=lambda id, subject: frame(b"f", b'%x\0{"code":5}' % id, b'"no"'),
-        publish=lambda number, subject: frame(b"P", b"news.%d" % subject, b'{"n":%d}' % number),
-        key=lambda id, subject: f"{id:x}",
+        response=lambda number, id, subject: frame(b"s", say.id(id).encode(), say.body(number + 1)),
+        error=lambda id, subject: frame(b"f", b'%b\0{"code":5}' % say.id(id).encode(), b'"no %x"' % id),
+        publish=lambda number, subject: frame(b"P", say.news(number, subject), say.body(number)),
+        key=lambda id, subject: say.id(id),
     )
 
 
-_ACTIONS = {f"plant.read{index}": 0x0007_0000 + index for index in range(SUBJECTS // 2)}
+def _csb_told(say: Contents, id: int, action: int, name: bytes, number: int, ttl: int = 0) -> bytes:
+    more = _CSB_MORE.pack(len(name), 0, ttl or 0xFFFFFFFF)
+    return _CSB_HEAD.pack(0x12, 0, id, action) + more + name + say.body(number)
 
 
-def _csb(ids: int, client: int | None = None) -> Variant:
+def _csb(say: Contents, ids: int, client: int | None) -> Variant:
     front = b"" if client is None else struct.pack(">I", client)
-    numbers = [0x0007_0000 + index for index in range(SUBJECTS)]
-    names = {number: name for name, number in _ACTIONS.items()}
-    options: dict[str, Any] = {"actions": _ACTIONS}
-    if client is not None:
-        options["side"] = "broker-server"
-
-    def request(number: int, id: int, subject: int, ttl: int) -> bytes:
-        return front + CSB_HEAD.pack(0x12, 0, id % ids, numbers[subject]) + b'{"n":%d}' % number
-
+    actions = {f"plant.read{index}": 0x0007_0000 + index for index in range(4)}
+    numbers = [0x0007_0000 + index for index in range(say.subjects)]
+    names = {number: name for name, number in actions.items()}
     return Variant(
         protocol="csb",
-        options=options,
+        options={"actions": actions, **({} if client is None else {"side": "broker-server"})},
         subjects=tuple(names.get(number, f"0x{number:08X}") for number in numbers),
         ttls=(0,),
         junk=(
             (front + b"\x12\0\0", "short_frame"),
-            (front + CSB_HEAD.pack(0x32, 0, 1, 2), "bad_kind"),
-            (front + CSB_HEAD.pack(0x19, 0, 1, 2), "bad_encoding"),
-            (front + CSB_HEAD.pack(0x12, 7, 1, 2), "bad_code"),
-            (front + CSB_HEAD.pack(0x12, 0, 1, 2) + b'{"n":', "bad_json"),
-            (front + CSB_HEAD.pack(0x11, 0, 1, 2) + b"\xff\xfe", "bad_text"),
+            (front + _CSB_HEAD.pack(0x32, 0, 1, 2), "bad_kind"),
+            (front + _CSB_HEAD.pack(0x19, 0, 1, 2), "bad_encoding"),
+            (front + _CSB_HEAD.pack(0x12, 7, 1, 2), "bad_code"),
+            (front + _CSB_HEAD.pack(0x12, 0, 1, 2) + b'{"n":', "bad_json"),
+            (front + _CSB_HEAD.pack(0x11, 0, 1, 2) + b"\xff\xfe", "bad_text"),
         ),
         error_code=3,
         client="" if client is None else str(client),
-        request=request,
-        response=lambda number, id, subject: (
-            front + CSB_HEAD.pack(0x22, 0, id % ids, numbers[subject]) + b'{"n":%d,"ok":true}' % number
-        ),
-        error=lambda id, subject: front + CSB_HEAD.pack(0x20, 0xCC, id % ids, numbers[subject]),
-        publish=lambda number, subject: (
-            front
-            + CSB_HEAD.pack(0x12, 0, 0, 0xFFFF0006)
-            + CSB_MORE.pack(6, 0, 0xFFFFFFFF)
-            + b"news.%d" % subject
-            + b"%d" % number
-        ),
+        request=lambda number, id, subject, ttl: front + _CSB_HEAD.pack(0x12, 0, id % ids, numbers[subject]) + say.body(number),
+        response=lambda number, id, subject: front + _CSB_HEAD.pack(0x22, 0, id % ids, numbers[subject]) + say.body(number + 1),
+        error=lambda id, subject: front + _CSB_HEAD.pack(0x20, 0xCC, id % ids, numbers[subject]),
+        publish=lambda number, subject: front + _csb_told(say, 0, 0xFFFF0006, say.news(number, subject), number),
         key=lambda id, subject: f"{id % ids:04x}{numbers[subject]:08x}",
     )
 
 
-def _csb_named(ids: int) -> Variant:
-    names = tuple(f"plant.valve{index}.set" for index in range(SUBJECTS))
+def _csb_named(say: Contents, ids: int) -> Variant:
+    names = say.names("{area}.{verb}.{number}")
 
-    def request(number: int, id: int, subject: int, ttl: int) -> bytes:
-        name = names[subject].encode()
-        more = CSB_MORE.pack(len(name), 0, ttl or 0xFFFFFFFF)
-        return CSB_HEAD.pack(0x12, 0, id % ids, 0xFFFF0005) + more + name + b'{"n":%d}' % number
+    def response(number: int, id: int, subject: int) -> bytes:
+        # As bytes where frames are alike, so that both are there.
+        encoding, body = (0x20, b"\1\2%d" % number) if say.alike else (0x22, say.body(number + 1))
+        return _CSB_HEAD.pack(encoding, 0, id % ids, 0xFFFF0005) + body
 
     return Variant(
         protocol="csb",
         options={},
         subjects=names,
-        ttls=(0, 150, 400),
-        junk=((CSB_HEAD.pack(0x12, 0, 1, 0xFFFF0005) + b"\0", "bad_length"),),
+        ttls=say.ttls(0, 150, 400),
+        junk=((_CSB_HEAD.pack(0x12, 0, 1, 0xFFFF0005) + b"\0", "bad_length"),),
         error_code=4,
-        request=request,
-        response=lambda number, id, subject: CSB_HEAD.pack(0x20, 0, id % ids, 0xFFFF0005) + b"\1\2%d" % number,
-        error=lambda id, subject: CSB_HEAD.pack(0x20, 0xCA, id % ids, 0xFFFF0005),
-        publish=lambda number, subject: (
-            CSB_HEAD.pack(0x12, 0, 0, 0xFFFF0006) + CSB_MORE.pack(6, 0, 9) + b"news.%d" % subject + b"1"
-        ),
+        request=lambda number, id, subject, ttl: _csb_told(say, id % ids, 0xFFFF0005, names[subject].encode(), number, ttl),
+        response=response,
+        error=lambda id, subject: _CSB_HEAD.pack(0x20, 0xCA, id % ids, 0xFFFF0005),
+        publish=lambda number, subject: _csb_told(say, 0, 0xFFFF0006, say.news(number, subject), number, 9),
         key=lambda id, subject: f"{id % ids:04x}ffff0005",
     )
 
 
-def _jrep() -> Variant:
-    names = tuple(f"Service{index}" for index in range(SUBJECTS))
+def _jrep(say: Contents) -> Variant:
+    names = say.names("{area}{verb}{number}")
 
     def request(number: int, id: int, subject: int, ttl: int) -> bytes:
         more = b',"PolybusTtl":%d' % ttl if ttl else b""
         name = names[subject].encode()
-        return b'[{"ToSubject":"%s","ReplyTo":"%s:%d:RespondTo:RPC","Value":{"n":%d}%s}]' % (name, name, id, number, more)
+        said = name, name, say.id(id).encode(), say.body(number), more
+        return b'[{"ToSubject":"%b","ReplyTo":"%b:%b:RespondTo:RPC","Value":%b%b}]' % said
 
-    def response(number: int, id: int, subject: int) -> bytes:
-        return b'[{"ToSubject":"%s:%d:RespondTo:RPC","Value":{"n":%d}}]' % (names[subject].encode(), id, number)
+    def reply(number: int, id: int, subject: int) -> bytes:
+        said = names[subject].encode(), say.id(id).encode(), say.body(number + 1)
+        return b'[{"ToSubject":"%b:%b:RespondTo:RPC","Value":%b}]' % said
 
     def error(id: int, subject: int) -> bytes:
-        return b'[{"ToSubject":"%s:%d:Errors:RPC","ErrorMessage":"no","PolybusCode":5}]' % (names[subject].encode(), id)
+        said = names[subject].encode(), say.id(id).encode(), id
+        return b'[{"ToSubject":"%b:%b:Errors:RPC","ErrorMessage":"no %x","PolybusCode":5}]' % said
 
     return Variant(
         protocol="jrep",
         options={},
         subjects=names,
-        ttls=(0, 0, 300),
+        ttls=say.ttls(0, 0, 300),
         junk=(
             (b"[{", "bad_json"),
             (b"[7]", "not_array"),
             (b'[{"Value":1}]', "missing_field"),
             (b'[{"ToSubject":"a","PolybusVerb":"dance","PolybusId":"1"}]', "unknown_type"),
         ),
-        error_code=5,
         empty=b"[]",
         request=request,
-        response=response,
+        response=reply,
         error=error,
-        publish=lambda number, subject: b'[{"ToSubject":"news.%d","Value":%d}]' % (subject, number),
-        key=lambda id, subject: f"{names[subject]}:{id}",
+        publish=lambda number, subject: b'[{"ToSubject":"%b","Value":%b}]' % (say.news(number, subject), say.body(number)),
+        key=lambda id, subject: f"{names[subject]}:{say.id(id)}",
     )
 
 
-_ID = "ffffffff-7b2c-8fff-8fff-fffffffffff1"
-_OTHER = "ffffffff-7b2c-8fff-8fff-fffffffffff2"
-
-
-def _uuid(conn: int, id: int) -> bytes:
-    return b"01890f5e-7b2c-8%03x-8%03x-%012x" % (conn >> 12 & 0xFFF, conn & 0xFFF, id)
-
-
-def _uprotocol(format: str, conn: int) -> Variant:
+def _uprotocol(say: Contents, format: str, conn: int) -> Variant:
     codec = UProtocol(format=format).codec()  # type: ignore[arg-type]
     app = "//vcu.vin/cabin/1/rpc.response"
-    names = tuple(f"//vcu.vin/body.access/1/rpc.Door{index}" for index in range(SUBJECTS))
-    ttls = (100, 500, 1000)
+    names = say.names("//vcu.vin/{area}.service/{number}/rpc.{verb}")
 
-    def made(kind: Kind, body: Any = None, code: Code | None = None, **said: Any) -> bytes:
-        message = Message(kind, said.get("source", ""), said.get("reqid", said["id"]), code=code, attributes=said)
-        if body is not None:
-            message = Message(kind, said.get("sink", said["source"]), said.get("reqid", said["id"]), body=body, attributes=said)
+    def uuid(id: int, side: int = 0) -> str:
+        return f"01890f5e-7b2c-8{conn >> 12 & 0xFFF:03x}-8{conn & 0xFFF:03x}-{id | side << 40:012x}"
+
+    def made(kind: Kind, body: Any, id: str, source: str, type: str, priority: int, **more: Any) -> bytes:
+        said = {"id": id, "source": source, "type": type, "priority": f"CS{priority}", **more}
+        code = Code.NOT_FOUND if kind is Kind.ERROR else None
+        message = Message(kind, said.get("sink", source), said.get("reqid", id), body=body, code=code, attributes=said)
         if "ttl" in said:
             message.ttl = said["ttl"] / 1000
         return bytes(codec.encode([message]))
 
-    asks = {
-        (subject, ttl): made(
-            Kind.REQUEST, {"n": 1}, id=_ID, source=app, sink=names[subject], type="req.v1", priority="CS4", ttl=ttl
-        )
-        for subject in range(SUBJECTS)
-        for ttl in ttls
-    }
-    answers = [
-        made(Kind.RESPONSE, {"ok": True}, id=_OTHER, source=name, sink=app, reqid=_ID, type="res.v1", priority="CS4")
-        for name in names
-    ]
-    errors = [
-        made(
-            Kind.ERROR,
-            code=Code.NOT_FOUND,
-            id=_OTHER,
-            source=name,
-            sink=app,
-            reqid=_ID,
-            type="res.v1",
-            priority="CS4",
-            text="no",
-        )
-        for name in names
-    ]
-    topics = [
-        made(Kind.PUBLISH, {"n": 1}, id=_ID, source=f"//vcu.vin/body.access/1/door.{index}#Door", type="pub.v1", priority="CS1")
-        for index in range(SUBJECTS)
-    ]
-    one, other = _ID.encode(), _OTHER.encode()
+    def request(number: int, id: int, subject: int, ttl: int) -> bytes:
+        # What a method wants of its callers does not change from call to call, nor the token of a client.
+        more = {} if say.alike or subject % 4 else {"token": f"token of {conn}"}
+        said = {"sink": names[subject], "ttl": ttl, **more}
+        return made(Kind.REQUEST, say.value(number), uuid(id), app, "req.v1", 4 + subject % 3, **said)
 
-    def answer(templates: list[bytes], id: int, subject: int) -> bytes:
-        return templates[subject].replace(one, _uuid(conn, id)).replace(other, _uuid(conn, id | 1 << 40))
+    def response(number: int, id: int, subject: int) -> bytes:
+        return made(Kind.RESPONSE, say.value(number + 1), uuid(id, 1), names[subject], "res.v1", 4, sink=app, reqid=uuid(id))
 
-    whole = asks[0, 100]
-    junk: tuple[tuple[bytes, str], ...]
-    if format == "json":
-        junk = (
+    def error(id: int, subject: int) -> bytes:
+        said = {"sink": app, "reqid": uuid(id), "text": "no"}
+        return made(Kind.ERROR, None, uuid(id, 1), names[subject], "res.v1", 4, **said)
+
+    def publish(number: int, subject: int) -> bytes:
+        topic = f"//vcu.vin/{_AREAS[subject % 10]}.service/1/door.{subject}#Door"
+        return made(Kind.PUBLISH, say.value(number), uuid(number, 2), topic, "pub.v1", 1)
+
+    whole = request(0, 0, 1, 100)
+    junk: dict[str, tuple[tuple[bytes, str], ...]] = {
+        "json": (
             (b"no event", "bad_json"),
             (b"{}", "missing_field"),
             (whole.replace(b'"sink"', b'"sunk"'), "missing_field"),
-            (whole.replace(b'"CS4"', b'"CS9"'), "bad_field"),
+            (whole.replace(b'"CS5"', b'"CS9"'), "bad_field"),
             (whole.replace(b'"data_base64":"C', b'"data_base64":"?'), "bad_encoding"),
-        )
-    else:
-        junk = (
+        ),
+        "protobuf": (
             (b"\xff\xff\xff", "bad_protobuf"),
             (whole[:-5], "bad_protobuf"),
             (whole.replace(b"\x1a\x031.0", b""), "missing_field"),
-        )
+        ),
+    }
     return Variant(
         protocol="uprotocol",
         options={} if format == "json" else {"format": format},
         subjects=names,
-        ttls=ttls,
-        junk=junk,
-        error_code=5,
-        request=lambda number, id, subject, ttl: asks[subject, ttl].replace(one, _uuid(conn, id)),
-        response=lambda number, id, subject: answer(answers, id, subject),
-        error=lambda id, subject: answer(errors, id, subject),
-        publish=lambda number, subject: topics[subject].replace(one, _uuid(conn, number | 1 << 41)),
-        key=lambda id, subject: _uuid(conn, id).decode(),
+        ttls=say.ttls(100, 500, 1000),
+        junk=junk[format],
+        request=request,
+        response=response,
+        error=error,
+        publish=publish,
+        key=lambda id, subject: uuid(id),
     )
 
 
-UP_HEAD = struct.Struct("<QBQ")
-_UP_TIME = 0x01890F5E7B2C << 16 | 7 << 12
-
-
-def up_id(conn: int, id: int) -> bytes:
-    """The id number `id` of a connection, as it stands on the wire: made in the millisecond of its upper bits."""
-    return b"\x09" + UP_HEAD.pack(_UP_TIME + ((id >> 12) << 16 | id & 0xFFF), 0x11, 2 << 62 | conn)
-
-
-def up_text(conn: int, id: int) -> str:
-    """The same with hyphens."""
-    return uuid_text(read_uuid(up_id(conn, id)))
-
-
-def up_frame(id: bytes, head: bytes, ttl: int, reqid: bytes, more: bytes, payload: bytes | None) -> bytes:
-    """A UMessage of its parts: type, addresses and priority in `head`, in `more` what stands behind the ids."""
+def _up_frame(id: bytes, head: bytes, ttl: int, more: bytes, payload: bytes) -> bytes:
+    """A UMessage of its parts: type, addresses and priority in `head`, in `more` what stands behind the time to live."""
     lives = b"\x30" + varint(ttl) if ttl else b""
-    asked = b"\x4a\x12" + reqid if reqid else b""
-    return write_message(b"".join((b"\x0a\x12", id, head, lives, asked, more)), payload)
+    return write_message(b"".join((b"\x0a\x12", id, head, lives, more)), payload)
 
 
-def _up(conn: int) -> Variant:
-    car, phone = UUri("vehicle7", 0x10AB, 3, 0), UUri("phone", 0xCD, 4, 0)
-    methods = [car.with_resource(index + 1) for index in range(SUBJECTS)]
-    topics = [car.with_resource(0x8000 + index) for index in range(SUBJECTS)]
-    asks = [head_of(MessageType.REQUEST, phone, method, 5) for method in methods]
-    answers = [head_of(MessageType.RESPONSE, method, phone, 5) for method in methods]
-    says = [head_of(MessageType.PUBLISH, topic, None, 2) for topic in topics]
-    json, failed = b"\x60\x03", b"\x08\x05\x12\x02no"
+def _up(say: Contents, conn: int) -> Variant:
+    app = UUri("phone", 0xCD, 4, 0)
+    methods = [UUri("vcu.vin", 0x1000 + index % 10, 1 + index // 60, 1 + index) for index in range(say.subjects)]
+    topics = [method.with_resource(0x8000 + index) for index, method in enumerate(methods)]
+    ttls = say.ttls(100, 500, 1000)
+    json = b"\x60\x03"
+
+    def id_of(id: int, side: int = 0) -> bytes:
+        """Made in the millisecond of the upper bits, by one of many programs where frames vary."""
+        program = conn << 40 | side << 32 | (0 if say.alike else id % 37)
+        return b"\x09" + _UP_HEAD.pack(_UP_TIME + ((id >> 12) << 16 | id & 0xFFF), 0x11, 2 << 62 | program)
+
+    def asked(id: int) -> bytes:
+        return b"\x4a\x12" + id_of(id)
+
+    def request(number: int, id: int, subject: int, ttl: int) -> bytes:
+        more = b"" if say.alike or subject % 4 else field(b"\x52", b"token of %d" % conn)
+        trace = say.trace(number)
+        more += field(b"\x5a", trace) if trace else b""
+        head = head_of(MessageType.REQUEST, app, methods[subject], 5 + subject % 3)
+        return _up_frame(id_of(id), head, ttl, more + json, say.body(number))
+
+    def response(number: int, id: int, subject: int) -> bytes:
+        head = head_of(MessageType.RESPONSE, methods[subject], app, 5 + subject % 3)
+        return _up_frame(id_of(id, 1), head, ttls[id % len(ttls)], asked(id) + json, say.body(number + 1))
 
     def error(id: int, subject: int) -> bytes:
-        asked = b"\x40\x05\x4a\x12" + up_id(conn, id)  # commstatus stands before the id of the request
-        return up_frame(up_id(conn, id | 1 << 40), answers[subject], 1000, b"", asked + b"\x60\x02", failed)
+        head, status = head_of(MessageType.RESPONSE, methods[subject], app, 5), b"\x40\x05"  # before the id of the request
+        return _up_frame(id_of(id, 1), head, 500, status + asked(id) + b"\x60\x02", b"\x08\x05\x12\x05no %02x" % (id & 255))
 
-    whole = up_frame(up_id(conn, 1), asks[0], 100, b"", json, b'{"n":1}')
+    def publish(number: int, subject: int) -> bytes:
+        head = head_of(MessageType.PUBLISH, topics[subject], None, 2)
+        return _up_frame(id_of(number, 2), head, 0 if say.alike else number % 3 * 700, json, say.body(number))
+
+    whole = _up_frame(id_of(1), head_of(MessageType.REQUEST, app, methods[0], 5), 100, json, b'{"n":1}')
     return Variant(
         protocol="up",
         options={},
         subjects=tuple(map(str, methods)),
-        ttls=(100, 500, 1000),
+        ttls=ttls,
         junk=(
             (b"\xff\xff\xff", "bad_protobuf"),
             (whole[:-5], "bad_protobuf"),
-            (whole.replace(b"vehicle7", b"Vehicle7"), "bad_protobuf"),
+            (whole.replace(b"vcu.vin", b"Vcu.vin"), "bad_protobuf"),
             (whole.replace(b"\x28\x05", b"\x28\x02"), "bad_field"),
             (whole.replace(b'{"n":1}', b'{"\xff":1}'), "bad_text"),
         ),
-        error_code=5,
-        request=lambda number, id, subject, ttl: up_frame(up_id(conn, id), asks[subject], ttl, b"", json, b'{"n":%d}' % number),
-        response=lambda number, id, subject: up_frame(
-            up_id(conn, id | 1 << 40), answers[subject], 1000, up_id(conn, id), json, b'{"n":%d,"ok":true}' % number
-        ),
+        request=request,
+        response=response,
         error=error,
-        publish=lambda number, subject: up_frame(up_id(conn, number | 1 << 41), says[subject], 0, b"", json, b"%d" % number),
-        key=lambda id, subject: up_text(conn, id),
+        publish=publish,
+        key=lambda id, subject: uuid_text(read_uuid(id_of(id))),
     )
 
 
-def variants(protocol: str, conn: int, ids: int) -> Variant:
+def variant(protocol: str, conn: int, ids: int, *, alike: bool = True) -> Variant:
     """How connection number `conn` of a protocol speaks; `ids` is how many message ids CSB has before they come again."""
+    say = Contents(alike)
     if protocol == "ubre":
-        return (_ubre_json, _ubre_binary)[conn % 2]()
+        return (_ubre_json, _ubre_binary)[conn % 2](say)
     if protocol == "csb":
-        return _csb_named(ids) if conn % 4 == 1 else _csb(ids, 40 + conn if conn % 4 == 3 else None)
+        return _csb_named(say, ids) if conn % 4 == 1 else _csb(say, ids, 40 + conn if conn % 4 == 3 else None)
     if protocol == "jrep":
-        return _jrep()
-    if protocol == "up":
-        return _up(conn)
-    return _uprotocol(("json", "protobuf")[conn % 2], conn)
+        return _jrep(say)
+    return _up(say, conn) if protocol == "up" else _uprotocol(say, ("json", "protobuf")[conn % 2], conn)
 
 
 def options_text(variant: Variant) -> str:

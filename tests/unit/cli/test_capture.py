@@ -11,6 +11,7 @@ import pytest
 
 from polybus.capture import Capture, decode, make_recorder
 from polybus.cli.app import run
+from tests.unit.capture.folders import damage
 from tests.unit.capture.generator import traffic
 from tests.unit.cli.support import COMMAND, one_line, serving
 
@@ -61,13 +62,6 @@ def test_record_then_look_then_replay(tmp_path: Path, capsys: pytest.CaptureFixt
         assert "no client said anything with --subject 'nobody.asked'; polybus capture info" in text
 
 
-def test_info_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["capture", "info", str(_made(tmp_path / "c"))]) == 0
-    out = capsys.readouterr().out
-    assert "20 connections" in out
-    assert "gap: 6 frames missing (dropped)" in out
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -96,10 +90,7 @@ def test_a_recording_of_no_connection_is_no_riddle(
 def test_damage_is_status_1_and_recover_says_what_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = _made(tmp_path / "c")
     assert run(["capture", "verify", str(folder)]) == 0
-    path = sorted(folder.iterdir())[0]
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    damage(sorted(folder.iterdir())[0])
     capsys.readouterr()
     assert run(["capture", "verify", str(folder)]) == 1
     both = capsys.readouterr()
@@ -127,8 +118,13 @@ def test_files_are_not_exported_to_elsewhere(
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-def test_compact_and_export_print_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_is_for_people_and_compact_and_export_print_their_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = str(_made(tmp_path / "c"))
+    assert run(["capture", "info", folder]) == 0
+    out = capsys.readouterr().out
+    assert "20 connections" in out and "gap: 6 frames missing (dropped)" in out
     assert run(["capture", "compact", folder, str(tmp_path / "p")]) == 0
     assert run(["capture", "export", folder, str(tmp_path / "j"), "--format", "jsonl", "--table", "quarantine"]) == 0
     paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
@@ -188,10 +184,7 @@ def test_a_capture_is_decoded_once(tmp_path: Path, capsys: pytest.CaptureFixture
         "0 segments decoded: 0 frames, 0 events, 0 bytes",
         f"{first['segments']} segments had been before; 0 open",
     ]
-    segment = next(folder.glob("*.arrows"))
-    data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 1
-    segment.write_bytes(data)
+    damage(next(folder.glob("*.arrows")))
     for path in folder.glob("*/*.parquet"):
         path.unlink()
     assert run(["capture", "decode", str(folder)]) == 1

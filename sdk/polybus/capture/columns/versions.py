@@ -8,7 +8,7 @@ from typing import Final
 
 from ...plugins.registry import find_reader
 
-_OURS: Final[Mapping[str, int]] = MappingProxyType({"csb": 4, "jrep": 4, "nats": 5, "ubre": 4, "up": 4, "uprotocol": 4})
+_OURS: Final[Mapping[str, int]] = MappingProxyType({"csb": 4, "jrep": 4, "nats": 5, "ubre": 4, "up": 5, "uprotocol": 4})
 """Another number when other events are made of the same frames: `test_columns.py` knows what they make of some."""
 
 
