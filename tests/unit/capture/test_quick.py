@@ -41,8 +41,8 @@ _UUIDS = """
     01890f5e-7b2c-8000-c18d-3c2ad1f2f4f5
 """.split()
 """The second is also what is put into the slots of what is remembered."""
-_IDS = [*'1 a-b 7f ServerBus local a:b ö \\" \\u0041 :RespondTo'.split(), "", "a b", "x" * 36, "x" * 37, "x" * 300]
-_BODIES = [*'1 "s" null {} {"n":1} [1,[2]] {"ö":"ö"} {"a":"\\n"} {"a":"\\u0041"} 1,2 [3 4] " 1],[1 nan 1e999 01 { }'.split()]
+_IDS = [*'1 a-b 7f ServerBus local a:b ö \\" \\u0041 \\u0001 :RespondTo'.split(), "", "a b", "x" * 36, "x" * 37, "x" * 300]
+_BODIES = [*'{"n":1} 1 "s" null {} [1,[2]] {"ö":"ö"} {"a":"\\n"} {"a":"\\u0041"} 1,2 [3 4] " 1],[1 nan 1e999 01 { }'.split()]
 _BODIES += ["", " 1", "1 ", "[ 1 ]", "9" * 400, *("[" * depth + "]" * depth for depth in (100, 127, 129, 250))]
 _BODIES += """
     {"a":1}} {"body":1} {"id":"7"} {"ttl":5} {"subject":"x","body":{"y":1}} {"^EncodedType":"java.lang.Long","^NumVal":"5"}
@@ -88,6 +88,11 @@ _JREP = [
     '[{"ToSubject":"S","MethodParms":{"Value":B}}]',
     '[{"Value":B,"ToSubject":"S"}]',
     '[{"ToSubject":"S","Value":1,"Value":B}]',
+    '[{"ToSubject":"S:I:Errors:RPC","Value":B}]',
+    '[{"ToSubject":"S:RPC","ReplyTo":"I","Value":B}]',
+    '[{"ToSubject":"S","ReplyTo":"r","ErrorTo":"I"}]',
+    '[{"ToSubject":"local:I","Value":B}]',
+    '[{"ToSubject":"I"}]',
 ]
 _GET, _ASKER = '"//v/b/1/rpc.Get"', '"//v/c/1/rpc.response"'
 _ASKS = f'"type":"req.v1","source":{_ASKER},"sink":{_GET},"priority":"CS4","id":"I","ttl":T'
@@ -119,17 +124,29 @@ _DATA = [base64.b64encode(one).decode() for one in _ANYS]
 _DATA += ["C g=", *"CgFhEgFi\\n CgFhEgFi= CgFhEgF= CgFhEg== CgFhEh== ==== A=== Cg=A Cg-_ Cg ö".split()]
 
 
+def _frame(template: str, slots: dict[str, str]) -> bytes:
+    for name, value in slots.items():
+        template = re.sub(f'(?<=[":[]){name}(?=[":,\\]}}])', lambda _, value=value: value, template)
+    return template.encode()
+
+
 def _filled(templates: list[str], ids: list[str]) -> st.SearchStrategy[list[bytes]]:
     """Some frames of few templates: many of them with the same pieces, and anything in their slots."""
-    values = {"I": ids, "B": _BODIES, "T": _NUMBERS, "D": _DATA}
-
-    def frame(template: str, slots: dict[str, str]) -> bytes:
-        for name, value in slots.items():
-            template = re.sub(f'(?<=[":[]){name}(?=[":,\\]}}])', lambda _, value=value: value, template)
-        return template.encode()
-
     template = st.shared(st.sampled_from(templates), key="t") | st.sampled_from(templates)
-    return _some(st.builds(frame, template, st.fixed_dictionaries({name: st.sampled_from(of) for name, of in values.items()})))
+    slots = {name: st.sampled_from(values) for name, values in {"I": ids, **_SLOTS}.items()}
+    return _some(st.builds(_frame, template, st.fixed_dictionaries(slots)))
+
+
+def _each(templates: list[str], ids: list[str]) -> list[bytes]:
+    """Each template with each value in each slot, and what is usual in the others."""
+    slots = {"I": ids, **_SLOTS}
+    usual = {name: values[0] for name, values in slots.items()}
+    return [
+        _frame(template, usual | {name: value}) for template in templates for name, values in slots.items() for value in values
+    ]
+
+
+_SLOTS = {"B": _BODIES, "T": _NUMBERS, "D": _DATA}
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------------
@@ -313,8 +330,16 @@ READ: dict[str, tuple[str, st.SearchStrategy[list[bytes]], list[str]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("protocol", "templates", "ids"),
+    [("ubre", _UBRE, [*_IDS, *_UUIDS]), ("jrep", _JREP, [*_IDS, *_UUIDS]), ("uprotocol", _EVENTS, [*_UUIDS, "1", ""])],
+)
+def test_each_value_in_each_place_is_read_as_the_codec_reads_it(protocol: str, templates: list[str], ids: list[str]) -> None:
+    _same(protocol, _each(templates, ids))
+
+
 @pytest.mark.parametrize("wire", READ)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_frames_are_read_as_the_codec_reads_them(wire: str, data: st.DataObject) -> None:
     protocol, frames, options = READ[wire]

@@ -52,6 +52,7 @@ from tests.unit.capture.recording_process import HELD_BACK
 from . import rows as frames
 from .folders import events_in, rows_in, write_segment
 
+pytestmark = pytest.mark.anyio
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 ROOT = Path(__file__).parents[3]
 WAKE_ROWS, MOST_ROWS = WriterThread.enough, MOST // FIELDS
@@ -90,7 +91,6 @@ def _server(protocol: str) -> Bus:
 # -- what is recorded ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 @pytest.mark.usefixtures("by_process")
 @pytest.mark.parametrize(
     ("protocol", "transport"), [*((protocol, "tcp") for protocol in PROTOCOLS), ("ubre", "ws"), ("ubre", "memory")]
@@ -123,7 +123,6 @@ async def test_every_frame_of_both_directions_is_recorded(protocol: str, transpo
     assert {row["role"] for row in rows_in(tmp_path)} == {0}
 
 
-@pytest.mark.anyio
 @bounded
 async def test_a_server_records_all_its_links_and_only_while_it_is_asked_to(tmp_path: Path) -> None:
     bus = _server("ubre")
@@ -148,7 +147,6 @@ async def test_a_server_records_all_its_links_and_only_while_it_is_asked_to(tmp_
     assert {row["capture_id"] for row in rows} == {recording.capture_id}
 
 
-@pytest.mark.anyio
 @bounded
 async def test_recordings_may_overlap_and_end_in_any_order(tmp_path: Path) -> None:
     bus = _server("ubre")
@@ -170,7 +168,6 @@ async def test_recordings_may_overlap_and_end_in_any_order(tmp_path: Path) -> No
     assert numbers("second") == [2, 3]
 
 
-@pytest.mark.anyio
 @bounded
 async def test_publications_that_share_their_bytes_are_recorded_too(tmp_path: Path) -> None:
     bus = Bus()
@@ -184,7 +181,6 @@ async def test_publications_that_share_their_bytes_are_recorded_too(tmp_path: Pa
     assert len({event["conn_id"] for event in sent}) == 2
 
 
-@pytest.mark.anyio
 @bounded
 async def test_a_link_that_comes_back_is_another_connection(tmp_path: Path) -> None:
     bus = _server("ubre")
@@ -200,7 +196,6 @@ async def test_a_link_that_comes_back_is_another_connection(tmp_path: Path) -> N
     assert len({event["conn_id"] for event in events}) == 2
 
 
-@pytest.mark.anyio
 @bounded
 async def test_a_tunnel_names_itself(tmp_path: Path) -> None:
     far = _server("csb")
@@ -228,7 +223,6 @@ def test_the_blocking_twin_records_too(tmp_path: Path) -> None:
 # -- what must not be there ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("options", "gone"),
     [({}, {b"hunter2"}), ({"redact": None}, set()), ({"bodies": False}, {b"hunter2", b"personal"})],
@@ -248,7 +242,6 @@ async def test_what_is_to_be_left_out_is_not_on_the_disk_and_exchanges_can_still
     assert asked["correlation_id"] == answered["correlation_id"]
 
 
-@pytest.mark.anyio
 @bounded
 async def test_only_the_owner_may_look(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "captures"
@@ -1022,7 +1015,6 @@ def test_misuse_is_told_at_once(options: dict[str, Any], error: type[Exception],
         Bus().record(path, **options)
 
 
-@pytest.mark.anyio
 @bounded
 async def test_a_folder_that_cannot_be_made_is_told_on_entering_and_nothing_stays(
     tmp_path: Path,
@@ -1053,7 +1045,6 @@ def test_without_pyarrow_the_error_says_what_to_install() -> None:
     assert "pip install 'polybus[capture]'" in _python(script).stdout
 
 
-@pytest.mark.anyio
 @bounded
 async def test_a_recording_is_entered_once_and_says_so(tmp_path: Path) -> None:
     async with pair(_server("ubre")) as client:
@@ -1067,7 +1058,6 @@ async def test_a_recording_is_entered_once_and_says_so(tmp_path: Path) -> None:
     assert [event["kind"] for event in events_in(tmp_path)] == ["open", "request", "response"]
 
 
-@pytest.mark.anyio
 @bounded
 async def test_a_recording_that_is_cancelled_while_it_begins_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
