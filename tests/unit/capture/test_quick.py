@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -93,6 +96,7 @@ _JREP = [
     '[{"ToSubject":"S","ReplyTo":"r","ErrorTo":"I"}]',
     '[{"ToSubject":"local:I","Value":B}]',
     '[{"ToSubject":"I"}]',
+    '[{"ToSubject":"news","Value":B,"PolybusTtl":T}]',
 ]
 _GET, _ASKER = '"//v/b/1/rpc.Get"', '"//v/c/1/rpc.response"'
 _ASKS = f'"type":"req.v1","source":{_ASKER},"sink":{_GET},"priority":"CS4","id":"I","ttl":T'
@@ -124,8 +128,8 @@ _DATA = [base64.b64encode(one).decode() for one in _ANYS]
 _DATA += ["C g=", *"CgFhEgFi\\n CgFhEgFi= CgFhEgF= CgFhEg== CgFhEh== ==== A=== Cg=A Cg-_ Cg ö".split()]
 
 
-def _frame(template: str, slots: dict[str, str]) -> bytes:
-    for name, value in slots.items():
+def _frame(template: str, *values: str) -> bytes:
+    for name, value in zip("IBTD", values, strict=True):
         template = re.sub(f'(?<=[":[]){name}(?=[":,\\]}}])', lambda _, value=value: value, template)
     return template.encode()
 
@@ -133,20 +137,20 @@ def _frame(template: str, slots: dict[str, str]) -> bytes:
 def _filled(templates: list[str], ids: list[str]) -> st.SearchStrategy[list[bytes]]:
     """Some frames of few templates: many of them with the same pieces, and anything in their slots."""
     template = st.shared(st.sampled_from(templates), key="t") | st.sampled_from(templates)
-    slots = {name: st.sampled_from(values) for name, values in {"I": ids, **_SLOTS}.items()}
-    return _some(st.builds(_frame, template, st.fixed_dictionaries(slots)))
+    return _some(st.builds(_frame, template, *map(st.sampled_from, (ids, *_SLOTS))))
 
 
-def _each(templates: list[str], ids: list[str]) -> list[bytes]:
-    """Each template with each value in each slot, and what is usual in the others."""
-    slots = {"I": ids, **_SLOTS}
-    usual = {name: values[0] for name, values in slots.items()}
-    return [
-        _frame(template, usual | {name: value}) for template in templates for name, values in slots.items() for value in values
-    ]
+def _each(make: Callable[..., bytes], *places: list[Any]) -> list[bytes]:
+    """What is made of each value in each place, with what is usual, the first one, in the others."""
+    usual = [values[0] for values in places]
+    return [make(*usual[:place], value, *usual[place + 1 :]) for place, values in enumerate(places) for value in values]
 
 
-_SLOTS = {"B": _BODIES, "T": _NUMBERS, "D": _DATA}
+def _each_of(templates: list[str], ids: list[str]) -> list[bytes]:
+    return [frame for template in templates for frame in _each(partial(_frame, template), ids, *_SLOTS)]
+
+
+_SLOTS = _BODIES, _NUMBERS, _DATA
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------------
@@ -183,21 +187,29 @@ def _csb_more(name: bytes, size: int | None, extras: bytes, ttl: int) -> bytes:
     return (len(name) if size is None else size).to_bytes(2) + len(extras).to_bytes(2) + ttl.to_bytes(4) + name + extras
 
 
-_CSB_ACTIONS = [0, 1, 0x10001, 0xFFFEFFFF, 0xFFFF0000, 0xFFFF0004, 0xFFFF0009, 0xFFFFFFFF]
+_CSB_FIRST = [0x12, 0x10, 0x11, 0x13, 0x14, 0x19, 0x20, 0x22, 0x2A, 0x32, 0xD2, 0xF0]
+_CSB_ACTIONS = [0x10001, 0, 1, 0xFFFEFFFF, 0xFFFF0000, 0xFFFF0004, 0xFFFF0009, 0xFFFFFFFF]
+_CSB_NAMED = [0xFFFF0005, 0xFFFF0006]
+_CSB_MORE = _each(
+    _csb_more,
+    [b"a", b"", b"news.\xc3\xb6", b"\xff", b"a\nb", b"x" * 2000],
+    [None, 0, 3, 0xFFFE, 0xFFFF],
+    [b"", b"{}", b'{"headers":{"a":"b"}}', b"["],
+    [0xFFFFFFFF, 0, 9, 0xFFFFFFFE],
+)
+_CSB_EACH = [
+    frame
+    for action in (*_CSB_ACTIONS, *_CSB_NAMED)
+    for frame in _each(_csb, _CSB_FIRST, [0, 1, 0xC9], [0, 1, 0xFFFF], [action], _CSB_MORE, _BODIES, [60, *range(12)])
+]
 _CSB = _some(
     st.builds(
         _csb,
-        st.sampled_from([0x10, 0x11, 0x12, 0x13, 0x14, 0x19, 0x20, 0x22, 0x2A, 0x32, 0xD2, 0xF0]),
+        st.sampled_from(_CSB_FIRST),
         st.sampled_from([0, 0, 0, 1, 0xC9]),
         st.integers(0, 0xFFFF),
-        st.sampled_from([*_CSB_ACTIONS, *[0xFFFF0005, 0xFFFF0006] * 4]),
-        st.builds(
-            _csb_more,
-            st.sampled_from([b"", b"a", b"news.\xc3\xb6", b"\xff", b"a\nb", b"x" * 2000]),
-            st.sampled_from([None, None, 0, 3, 0xFFFE, 0xFFFF]),
-            st.sampled_from([b"", b"", b"", b"{}", b'{"headers":{"a":"b"}}', b"["]),
-            st.sampled_from([0, 9, 0xFFFFFFFE, 0xFFFFFFFF]),
-        ),
+        st.sampled_from([*_CSB_ACTIONS, *_CSB_NAMED * 4]),
+        st.sampled_from(_CSB_MORE),
         st.sampled_from(_BODIES),
         st.integers(0, 60),
     )
@@ -275,6 +287,7 @@ _UP_TAILS = [b"", b"\x60\x03", b"\x60\x01", b"\x60\x06", b"\x60\x07", b"\x60\x02
 _UP_TAILS += [b"\x52\x01t\x60\x03", b"\x5a\x03a-b\x60\x03", b"\x52\x01\xff\x60\x03", b"\x60\x03\x60\x06", b"\x62\x01a\x60\x03"]
 _UP_TAILS += [b"\x60\x03\x10\x01", b"\x60\x03\x30\x05", b"\x0a\x12" + _UP_IDS[1] + b"\x60\x03", b"\xf8\x01\x07\x60\x03"]
 _UP_TAILS += [b"\x5a\x3700-%b-%016x-01\x60\x03" % (trace * 32, span) for trace, span in ((b"1", 7), (b"0", 7), (b"1", 0))]
+_UP_ENDS = [b"", b"\x12", b"x", b"\x12\x01y", b"\x0a\x02\x60\x03"]
 _UP_STATUS = [b"", b"", b"", b"\x38\x07", b"\x40\x00", b"\x40\x05", b"\x40\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"]
 _UP_TTLS = [b"\x30" + ttl for ttl in (b"\x05", b"\xe8\x07", b"\x00", b"\xff" * 4 + b"\x0f", b"\xff" * 4 + b"\x1f", b"\x80")]
 _UP_PAYLOADS = [None, b"", b"1", b'{"a":1}', b'{"\xc3\xb6":1}', b'{"\xff":1}', b"[" * 300 + b"]" * 300, b"[" * 120 + b"]" * 120]
@@ -298,8 +311,14 @@ _UMESSAGES = st.builds(
     _mostly([_UP_IDS[0], b""], _UP_IDS),
     _mostly(_UP_TAILS[:6], _UP_TAILS),
     st.sampled_from(_UP_PAYLOADS),
-    _mostly([b""], [b"", b"\x12", b"x", b"\x12\x01y", b"\x0a\x02\x60\x03"]),
+    _mostly([b""], _UP_ENDS),
 )
+
+
+def _each_umessage(head: bytes) -> list[bytes]:
+    reqids = [_UP_IDS[0], b"", *_UP_IDS[1:]] if head == _USUAL_HEADS[1] else [b"", *_UP_IDS]
+    payloads, tails = [b'{"a":1}', *_UP_PAYLOADS], [b"\x60\x03", *_UP_TAILS]
+    return _each(_umessage, _UP_IDS, [head], [*_UP_TTLS, b""], _UP_STATUS, reqids, tails, payloads, _UP_ENDS)
 
 
 @st.composite
@@ -330,12 +349,19 @@ READ: dict[str, tuple[str, st.SearchStrategy[list[bytes]], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("protocol", "templates", "ids"),
-    [("ubre", _UBRE, [*_IDS, *_UUIDS]), ("jrep", _JREP, [*_IDS, *_UUIDS]), ("uprotocol", _EVENTS, [*_UUIDS, "1", ""])],
-)
-def test_each_value_in_each_place_is_read_as_the_codec_reads_it(protocol: str, templates: list[str], ids: list[str]) -> None:
-    _same(protocol, _each(templates, ids))
+EACH: dict[str, tuple[str, list[bytes], str]] = {
+    "ubre in JSON": ("ubre", _each_of(_UBRE, [*_IDS, *_UUIDS]), "{}"),
+    "ubre in binary": ("ubre", _each(_ubre_binary, [*product("RsPfISUCOKEz", _NAMES)], _IDS, _BODIES, [3, 2, 1, 0]), BINARY),
+    "csb": ("csb", _CSB_EACH, '{"actions":{"one":65537}}'),
+    "jrep": ("jrep", _each_of(_JREP, [*_IDS, *_UUIDS]), "{}"),
+    "up": ("up", [frame for head in _USUAL_HEADS for frame in _each_umessage(head)], "{}"),
+    "uprotocol": ("uprotocol", _each_of(_EVENTS, [*_UUIDS, "1", ""]), "{}"),
+}
+
+
+@pytest.mark.parametrize("wire", EACH)
+def test_each_value_in_each_place_is_read_as_the_codec_reads_it(wire: str) -> None:
+    _same(*EACH[wire])
 
 
 @pytest.mark.parametrize("wire", READ)

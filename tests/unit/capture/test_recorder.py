@@ -595,7 +595,7 @@ def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_p
     assert 2 * requests - (WriterProcess.enough if where == "beside a writer" else 4096) <= frames <= 2 * requests + 2
     # The next recorder seals what was left, and all is there as before.
     assert where != "beside a writer" or all(segment.sealed for segment in capture.segments())
-    with _opened(folder) as recorder:
+    with _opened(folder, apart=True) as recorder:
         _take(recorder, 1)
     assert all(segment.sealed for segment in Capture(folder).segments())
     after = rows_in(folder)
@@ -1015,6 +1015,7 @@ def test_misuse_is_told_at_once(options: dict[str, Any], error: type[Exception],
         Bus().record(path, **options)
 
 
+@pytest.mark.usefixtures("by_process")
 @bounded
 async def test_a_folder_that_cannot_be_made_is_told_on_entering_and_nothing_stays(
     tmp_path: Path,
