@@ -130,7 +130,7 @@ _DATA += ["C g=", *"CgFhEgFi\\n CgFhEgFi= CgFhEgF= CgFhEg== CgFhEh== ==== A=== C
 
 def _frame(template: str, *values: str) -> bytes:
     for name, value in zip("IBTD", values, strict=True):
-        template = re.sub(f'(?<=[":[]){name}(?=[":,\\]}}])', lambda _, value=value: value, template)
+        template = re.sub(f'(?<=[":[]){name}(?=[":,\\]}}])', value.replace("\\", r"\\"), template)
     return template.encode()
 
 

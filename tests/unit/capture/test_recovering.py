@@ -91,8 +91,8 @@ def test_nothing_is_added_to_what_was_recovered_and_so_all_recordings_in_it_are_
     assert verify(Capture(whole)).good
     assert rows_in(whole) == rows_in(folder)
     readers = map(Capture(whole).reader, Capture(whole).segments())
-    ends = {one.metadata["capture_id"]: message.seq for one in readers for message in one.messages() if not message.rows}
-    assert ends == {"c": 200, "b": 400, "a": 500, "d": 600}
+    over = {one.metadata["capture_id"]: message.seq for one in readers for message in one.messages() if not message.rows}
+    assert over == {"c": 200, "b": 400, "a": 500, "d": 600}
 
 
 def test_whose_rows_they_were_is_known_where_a_segment_does_not_say_it(folder: Path, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def _frame(
 ) -> bytes:
     codec, asks = find_protocol(protocol, options).codec(), kind is Kind.REQUEST
     if protocol in ("uprotocol", "up"):
-        said = {
+        wires: dict[str, dict[str, Any]] = {
             "uprotocol": {
                 **{"id": "01890f5e-7b2c-8000-8000-000000000001", "priority": "CS4", "type": "req.v1" if asks else "pub.v1"},
                 **{"source": "//v/cabin/1/rpc.response" if asks else "//v/body/1/door#Door"},
@@ -80,7 +80,8 @@ def _frame(
                 **{"id": "01890f5e-7b2c-7000-8000-000000000001", "source": "//v/1/1/0" if asks else "//v/1/1/8001"},
                 **({"sink": "//v/2/1/7", "priority": "CS4"} if asks else {}),
             },
-        }[protocol] | attributes
+        }
+        said = wires[protocol] | attributes
         subject, ttl = said.get("sink", "") if protocol == "uprotocol" else "", 1.0 if asks else None
         message = Message(kind, subject, said["id"], ttl=ttl, body=body, attributes=said, headers=headers)
         return bytes(codec.encode([message]))
