@@ -55,6 +55,7 @@ def test_a_failed_request_is_followed_as_far_as_its_name_and_body_say_something(
 def test_a_frame_in_a_tunnel_is_shown_beside_the_frames_that_carry_it(tmp_path: Path) -> None:
     day = Day()
     for text, direction in (('{"request":"door.open","id":"1"}', 0), (BAD.replace("ID", "1"), 1)):
+        day.say(f'{{"item":"7","body":"{"of the other way" * 9}"}}', 1 - direction, conn_id="other")
         for depth in (2, 1, 0):  # each frame is written down before that which carries it
             said = text if depth == 2 else f'{{"item":"7","body":"{"x" * (90 - depth)}"}}'
             day.say(said, direction, conn_id=f"at-{depth}", tunnel=["plant", "hall"][:depth])

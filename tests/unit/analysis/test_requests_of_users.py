@@ -12,7 +12,7 @@ from polybus import Bus, connect
 from polybus.analysis import DuckEngine, Pipeline, open_tables
 from tests.support import bounded
 
-PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
+PROTOCOLS = ("ubre", "csb", "uprotocol")
 ASKED = 3
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -284,9 +284,10 @@ _USUAL_HEADS = [
     head_of(4, _UP_ADDRESSES[2], _UP_ADDRESSES[3], 0),
 ]
 _UP_TAILS = [b"", b"\x60\x03", b"\x60\x01", b"\x60\x06", b"\x60\x07", b"\x60\x02", b"\x60\x09", b"\x60\x80\x01", b"\x60"]
-_UP_TAILS += [b"\x52\x01t\x60\x03", b"\x5a\x03a-b\x60\x03", b"\x52\x01\xff\x60\x03", b"\x60\x03\x60\x06", b"\x62\x01a\x60\x03"]
+_UP_TAILS += [b"\x52\x01t\x60\x03", b"\x52\x01\xff\x60\x03", b"\x60\x03\x60\x06", b"\x62\x01a\x60\x03"]
 _UP_TAILS += [b"\x60\x03\x10\x01", b"\x60\x03\x30\x05", b"\x0a\x12" + _UP_IDS[1] + b"\x60\x03", b"\xf8\x01\x07\x60\x03"]
-_UP_TAILS += [b"\x5a\x3700-%b-%016x-01\x60\x03" % (trace * 32, span) for trace, span in ((b"1", 7), (b"0", 7), (b"1", 0))]
+_TRACES = [b"a-b", b"", *(b"00-%b-%016x-01" % (trace * 32, span) for trace, span in ((b"1", 7), (b"0", 7), (b"1", 0)))]
+_UP_TAILS += [_field(0x5A, trace) + b"\x60\x03" for trace in _TRACES]
 _UP_ENDS = [b"", b"\x12", b"x", b"\x12\x01y", b"\x0a\x02\x60\x03"]
 _UP_STATUS = [b"", b"", b"", b"\x38\x07", b"\x40\x00", b"\x40\x05", b"\x40\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"]
 _UP_TTLS = [b"\x30" + ttl for ttl in (b"\x05", b"\xe8\x07", b"\x00", b"\xff" * 4 + b"\x0f", b"\xff" * 4 + b"\x1f", b"\x80")]
