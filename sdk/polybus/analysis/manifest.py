@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from itertools import chain
 from typing import Any, Final, Self
 
 import attrs
@@ -24,6 +25,9 @@ STAGING: Final = "_staging"
 STATE: Final = "_state"
 TABLES: Final = ("events", "quarantine", "exchanges", "orphans")
 _OURS: Final = re.compile(r"run-(\d{6})-")
+_FILE: Final = re.compile(rf"(?:{'|'.join(TABLES)})(?:/[^/=]+=[^/]*)*/run-\d{{6,}}-[^/]+\.parquet")
+_STATE_FOLDER: Final = re.compile(rf"{STATE}/run-\d{{6,}}(?:-[^/]+)?")
+"""Names that a manifest may have: what it names is read, and removed."""
 _VERSION: Final = 3
 
 
@@ -110,12 +114,28 @@ class Manifest:
             if version == _VERSION:
                 given["start"], given["end"] = ReadPosition(**given["start"]), ReadPosition(**given["end"])
                 given["counts"] = RunCounts(**given["counts"])
-                return cls(**given)
+                made = cls(**given)
+                made.check()
+                return made
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CaptureError(f"a manifest of the results is damaged ({error!r}): analyse into a new folder") from error
         raise CaptureError(
             f"the results have version {version!r:.40}, and this polybus makes version {_VERSION}: analyse into a new folder"
         )
+
+    def check(self) -> None:
+        """Check that it names files of results alone: who hands results on may have written anything.
+
+        Raises:
+            ValueError, TypeError: It does not.
+        """
+        if self.run < 1:  # or it is no number
+            raise ValueError(f"{self.run} is no number of a run")
+        for name in (*chain.from_iterable(self.added.values()), *self.provisional):
+            if _FILE.fullmatch(name) is None:
+                raise ValueError(f"{name!r:.200} is no file of a table")
+        if self.state is not None and _STATE_FOLDER.fullmatch(self.state) is None:
+            raise ValueError(f"{self.state!r:.200} is no folder of a run")
 
 
 class Output:

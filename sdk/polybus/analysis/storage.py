@@ -23,6 +23,12 @@ def absolute(path: str) -> str:
     return path if "://" in path else os.path.abspath(path)
 
 
+def _within(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/"):
+        raise CaptureError(f"{path!r:.200} leads out of the folder of results")
+    return path
+
+
 class Storage:
     """A folder here, or at a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
 
@@ -41,12 +47,16 @@ class Storage:
         self._for_spark = f"file://{self._root}" if self.local else plain
 
     def inside(self, path: str) -> str:
-        """A path of this storage for `pyarrow`."""
-        return f"{self._root}/{path}" if path else self._root
+        """A path of this storage for `pyarrow`.
+
+        Raises:
+            CaptureError: It leads out of it.
+        """
+        return f"{self._root}/{_within(path)}" if path else self._root
 
     def for_spark(self, path: str) -> str:
         """The same for Spark."""
-        return f"{self._for_spark}/{path}" if path else self._for_spark
+        return f"{self._for_spark}/{_within(path)}" if path else self._for_spark
 
     def to_read(self, path: str) -> str:
         """The same where Spark takes patterns: what would be one in the name of a folder is none."""

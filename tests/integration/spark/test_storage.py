@@ -1,13 +1,16 @@
 """Where results stand: who writes, and what Spark calls the places."""
 
+import json
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from polybus.analysis.manifest import Manifest
+from polybus.analysis.manifest import Manifest, RunCounts
+from polybus.analysis.ranges import ReadPosition
 from polybus.analysis.storage import Storage
 from polybus.capture import CaptureError
 
@@ -72,3 +75,50 @@ def test_a_place_that_is_none_is_said_in_a_line() -> None:
 def test_a_manifest_that_cannot_be_read_is_told(text: bytes, said: str) -> None:
     with pytest.raises(CaptureError, match=f"the results .*{said}.*: analyse into a new folder"):
         Manifest.from_json(text)
+
+
+FILE = "events/date=2026-01-31/protocol=a%2Fb/run-000001-part-0.zstd.parquet"
+
+
+def _manifest(**given: Any) -> bytes:
+    usual: dict[str, Any] = {
+        "run": 2, "capture": "c", "settings": {}, "start": ReadPosition(0, 0), "end": ReadPosition(0, 1), "counts": RunCounts(),
+        "open_exchanges": 0, "ends": {}, "added": {"events": [FILE]}, "provisional": ["exchanges/run-000001-a.parquet"],
+        "state": "_state/run-000001", "gaps": [], "losses": [],
+    }  # fmt: skip
+    return Manifest(**usual | given).to_json()
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"provisional": ["../../home/photos"]},
+        {"provisional": ["/home/photos"]},
+        {"provisional": ["events"]},
+        {"provisional": ["events/../../run-000001-a.parquet"]},
+        {"provisional": ["events/date=1/../../../run-000001-a.parquet"]},
+        {"provisional": [5]},
+        {"added": {"events": ["../other/events/run-000001-a.parquet"]}},
+        {"added": {"events": ["_manifest/run-000001.json"]}},
+        {"added": ["events"]},
+        {"state": "../photos"},
+        {"state": "_state"},
+        {"state": "_state/run-000001/../.."},
+        {"run": "../../x"},
+        {"run": -1},
+    ],
+    ids=json.dumps,
+)
+def test_a_manifest_names_nothing_but_results(strange: dict[str, Any]) -> None:
+    """Results are handed on with captures, and what a manifest names is read, and removed by the next run."""
+    assert Manifest.from_json(_manifest()).added == {"events": [FILE]}
+    with pytest.raises(CaptureError, match="is damaged"):
+        Manifest.from_json(_manifest(**strange))
+
+
+@pytest.mark.parametrize("path", ["../x", "events/../../x", "/x", ".."])
+def test_no_place_leads_out_of_a_storage(path: str, tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "out")
+    for use in (storage.read, storage.remove, storage.files, storage.for_spark, storage.to_read):
+        with pytest.raises(CaptureError, match="leads out of the folder of results"):
+            use(path)
