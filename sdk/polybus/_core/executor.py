@@ -18,7 +18,7 @@ from attrs import evolve
 from .._util.broadcast import KEPT
 from .._util.log_fields import log_fields
 from .._util.sources import sources
-from .._validation import name_of, shown
+from .._validation import in_one_line, name_of, shown
 from ..events import HandlerFailed
 from ..message import Kind, Message
 from .context import Context
@@ -36,6 +36,8 @@ Middleware: TypeAlias = Callable[[Message, Context, CallNext], Awaitable[Any]]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
+_LONGEST: Final = 4000
+"""Characters of the text of a failure in the log: a peer may have written it."""
 _NO_THREADS = sys.platform == "emscripten"
 
 
@@ -265,7 +267,7 @@ class HandlerExecutor:
     def failed(self, event: HandlerFailed, message: Message) -> None:
         """Log, count and report a handler's failure."""
         self._services.counters.failed += 1
-        text = described(event.error) + _advice(event.error)
+        text = in_one_line(described(event.error)[:_LONGEST]) + _advice(event.error)
         fields = log_fields(event.peer, message=message, error_id=event.error_id)
         if event.error is not None and (middleware := self._blamed(event.error)) is not None:
             failed = "the middleware %s failed at %.200r [%s]: %s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from .._validation import in_one_line
+from . import tracebacks as tracebacks  # before anything is logged
 
 if TYPE_CHECKING:
     from ..message import Message

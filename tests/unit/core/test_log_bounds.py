@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
-from polybus import Bus, Forbidden, Route, Unauthorized, bridge, connect
+from polybus import Bus, Forbidden, RequestError, Route, Unauthorized, bridge, connect
 from polybus._util.repeated_warnings import Warnings
 from tests.support import bounded, eventually
 
@@ -192,3 +193,55 @@ async def test_hooks_that_fail_for_each_stranger_do_not_fill_the_log(caplog: pyt
     for word in ("authenticate", "authorize"):
         records = [record for record in caplog.records if f"{word}" in record.getMessage() and record.exc_info]
         assert len(records) == 3, word
+
+
+EVIL = "x\n2026-11-29 WARNING polybus.security: forged\r\x1b[2J\u202e" + "a" * 100_000
+
+
+def _raise_from(text: str) -> None:
+    try:
+        raise KeyError(text)
+    except KeyError as error:
+        raise LookupError("no article") from error
+
+
+def _raise_group(text: str) -> None:
+    raise ExceptionGroup(text, [ValueError(text), ValueError(text)])
+
+
+def _raise_with_a_note(text: str) -> None:
+    error = ValueError("no article")
+    error.add_note(text)
+    raise error
+
+
+def _raise(text: str) -> None:
+    raise LookupError(f"no article {text}")
+
+
+@pytest.mark.parametrize("fails", [_raise, _raise_from, _raise_group, _raise_with_a_note])
+@bounded
+async def test_what_a_peer_has_sent_writes_no_lines_of_its_own_by_what_an_application_raises(
+    caplog: pytest.LogCaptureFixture, fails: Callable[[str], None]
+) -> None:
+    def authorize(_peer: object, _verb: str, subject: str) -> bool:
+        if subject == "refused":
+            fails(EVIL)
+        return True
+
+    bus = Bus(authorize=authorize)
+    bus.handle("order")(lambda text: fails(text))
+    bus.on("news")(lambda text: fails(text))
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as server, connect(server.url) as stranger:
+        for subject in ("order", "refused"):
+            with pytest.raises(RequestError):
+                await stranger.request(subject, EVIL)
+        await stranger.publish("news", EVIL)
+        await eventually(lambda: len([record for record in caplog.records if record.exc_info]) == 3)
+    for record in caplog.records:
+        written = logging.Formatter("%(levelname)s %(message)s").format(record)
+        head, *others = written.split("\n")
+        assert head.startswith(record.levelname)
+        assert [line for line in others if line and not line.startswith("  ")] == []
+        assert not {"\r", "\x1b", "\u202e"} & {*written}
+        assert len(written) < 30_000
