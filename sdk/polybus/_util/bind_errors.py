@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import socket
 from typing import Final
 
 _REMEDIES: Final = {
     errno.EADDRINUSE: "another program listens there: end it, or take another address (port 0 is a free one)",
     errno.EACCES: "ports below 1024 are the system's: take one above",
+    errno.ENOENT: "make its folder first (RuntimeDirectory= in a unit of systemd does)",
+    socket.EAI_NONAME: "127.0.0.1 is this machine for itself, 0.0.0.0 all addresses that it has",
     errno.EADDRNOTAVAIL: "this machine has no such address: 127.0.0.1 is for itself, 0.0.0.0 for all that it has",
 }
 

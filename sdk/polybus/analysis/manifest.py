@@ -151,7 +151,7 @@ class Output:
         if names and FOLDER not in names and not set(names) <= {STAGING, STATE, "_checkpoint", *TABLES}:
             raise CaptureError(
                 f"{storage.inside('')} is not empty, and what is in it was not made from a capture "
-                f"({', '.join(names[:3])}, ...): choose a new folder"
+                f"({', '.join(names[:3])}, ...): name a folder with results of polybus analyse, or a new one"
             )
         files = (name for name in storage.files(FOLDER) if name.endswith(".json"))
         self.manifests: list[Manifest] = [Manifest.from_json(storage.read(name)) for name in files]

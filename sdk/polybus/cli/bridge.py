@@ -41,7 +41,7 @@ def bridge(
     Whoever asks must reach the bridge: a side from which requests come is usually served (--serve left), the side that
     answers them connected to.
     """
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     served = set(serve or ())
     if unknown := sorted(served - {"left", "right"}):
         raise UsageError(f"--serve {unknown[0]!r}: left or right")

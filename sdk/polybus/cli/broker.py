@@ -33,7 +33,7 @@ def broker(
 
     Servers connect with ?side=broker-server, and with &server=ID where clients choose them by the header x-csb-server.
     """
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     tls = certificate(cert, key)
     made = Broker(clients, servers, metrics=metrics, origins=tuple(origin or ()), insecure=insecure, tls=tls, record=record)
     anyio.run(_run, made, drain)

@@ -27,7 +27,7 @@ from ..demo.story.scenes import Telling, View, can_record, story_run, tell
 from .demo_report import DemoReport
 from .matrix import Progress, ProgressLines, live, print_matrix
 from .options import flag, option
-from .problems import UsageError
+from .problems import UsageError, unwrapped
 from .story.drawing import Drawing, coloured
 from .story.frames import Recorder
 from .story.page import page
@@ -228,7 +228,7 @@ def run_until_signal(function: Callable[[], Awaitable[T]]) -> T:
             group.cancel_scope.cancel()
         return results
 
-    results = anyio.run(main)
+    results = unwrapped(lambda: anyio.run(main))
     if came:
         raise typer.Exit(128 + came[0])
     return results[0]

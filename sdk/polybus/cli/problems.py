@@ -81,8 +81,9 @@ def unwrapped(function: Callable[[], T]) -> T:
     """The result of a function. What it raises comes without the groups of tasks: a command has one part that can fail."""
     try:
         return function()
-    except Exception as error:
-        raise _first(error) from None
+    except (Exception, BaseExceptionGroup) as error:  # of a SystemExit, too, which rich raises where nobody reads
+        first = _first(error)
+    raise first  # with what it was raised for
 
 
 def _first(error: BaseException) -> BaseException:

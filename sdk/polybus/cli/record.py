@@ -45,7 +45,7 @@ def record(
 
     Prints the address to which clients connect instead.
     """
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options: dict[str, Any] = {"bodies": bodies, "redact": "default" if redact else None, "decode": decode}
     recorder = capture.make_recorder(folder, max_bytes=_size(max_bytes), max_age=max_age * 86400 or 1.0, **options)
     from ..capture.record.proxy import RecordingProxy
@@ -107,7 +107,7 @@ def replay(
 
     Over new connections, with new ids; subscriptions and handshakes are made again first.
     """
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if not speed >= 0:
         raise UsageError(f"--speed {speed}: a number, not below 0")
     if record is None and not dry_run and "://" in folder:

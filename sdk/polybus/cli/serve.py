@@ -7,11 +7,11 @@ import logging
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from .. import Bus
+from .. import Bus, BusError
 from .._bus.runner import serve_until_signal
 from .._bus.worker import Inheritance
 from .._core.lifespan import raised_by_lifespan
@@ -20,6 +20,8 @@ from .options import Cert, Insecure, Key, Origin, argument, duration, flag, opti
 from .problems import PeerError, UsageError
 from .reload import reloading
 from .values import certificate
+
+_PACKAGE: Final = Path(__file__).parents[1]
 
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _BACKENDS = ("asyncio", "trio")
@@ -84,9 +86,9 @@ def serve(
             **options,
         )
     except Exception as error:
-        if raised_by_lifespan(error):
+        if raised_by_lifespan(error) and not (isinstance(error, BusError) and not _frames_here(error)):
             raise PeerError(f"the lifespan of {app} failed: {type(error).__name__}: {error}{_where(error)}") from None
-        raise
+        raise  # also what a cluster or store of the bus says, which begins with it
 
 
 def _log_format() -> str:
@@ -105,10 +107,18 @@ def _where(error: BaseException) -> str:
     """The innermost line of the application that an error comes from: below the current folder, where there is one."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f" ({error.filename}, line {error.lineno})"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen ")]
-    here = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd())]
-    ours = [frame for frame in here if "site-packages" not in frame.filename] or frames[1:]  # without our own
+    ours = _frames_here(error) or _frames(error)[1:]  # without our own
     return f" ({ours[-1].filename}, line {ours[-1].lineno})" if ours else ""
+
+
+def _frames_here(error: BaseException) -> list[traceback.FrameSummary]:
+    """The lines of the application: of files below the current folder."""
+    paths = [(frame, Path(frame.filename)) for frame in _frames(error) if "site-packages" not in frame.filename]
+    return [frame for frame, path in paths if path.is_relative_to(Path.cwd()) and not path.is_relative_to(_PACKAGE)]
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen ")]
 
 
 def load_bus(app: str) -> Bus:

@@ -89,6 +89,40 @@ def test_a_lifespan_that_fails_is_named(
     assert "lifespan of failing_app:bus failed: ValueError: db down" in text
 
 
+def test_an_engine_that_is_not_there_is_no_failure_of_the_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = f'"nats+tcp://127.0.0.1:{free_port()}/shop"'
+    (tmp_path / "clustered_app.py").write_text(f"from polybus import Bus\nbus = Bus(cluster={cluster})\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    status, text = one_line(capsys, "serve", "clustered_app:bus", "ubre+tcp://127.0.0.1:0")
+    assert status == 1
+    assert "nobody listens there" in text
+    assert "lifespan" not in text and "line" not in text.split()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("ubre+tcp://no-such-host.invalid:0", "cannot listen on no-such-host.invalid port 0: "),
+        ("ubre+unix:no/such/folder", "make its folder first"),
+        ("ubre+unix:a_file", "a file that is no socket is there"),
+    ],
+)
+def test_what_cannot_be_listened_on_is_said_with_what_to_do(
+    url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plain_app.py").write_text("from polybus import Bus\nbus = Bus()\n")
+    (tmp_path / "a_file").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    status, text = one_line(capsys, "serve", "plain_app:bus", url.replace("unix:", f"unix://{tmp_path}/"), "--insecure")
+    assert status == 1
+    assert says in text
+    assert (tmp_path / "a_file").read_text() == "mine"
+
+
 def test_publishing_to_another_protocol_is_status_1_without_a_repr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(tmp_path) as (url, _):
         status, text = one_line(capsys, "publish", url.replace("ubre+", "csb+"), "a", "1")

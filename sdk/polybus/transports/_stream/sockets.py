@@ -164,7 +164,10 @@ def is_loopback(host: str) -> bool:
 async def bind_tcp(host: str, port: int) -> list[socket.socket]:
     """Listening sockets on every address of a host, all with the same port; port 0 picks a free one. May raise `OSError`: an
     address is taken or not ours."""
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise cannot_listen(f"{host} port {port}", error) from None
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     for _ in range(10):
         try:
@@ -219,6 +222,8 @@ def bind_unix(path: str) -> socket.socket:
     """A listening Unix socket. A socket file without a listener is replaced. May raise `OSError`: another server listens
     there, or the path cannot be used."""
     _remove_stale(path)
+    if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
+        raise OSError(errno.EEXIST, f"cannot listen on {path}: a file that is no socket is there; take another path")
     return _bind(socket.AF_UNIX, path, path)
 
 
