@@ -252,7 +252,8 @@ change: `Done.provisional`, and `provisional` of `polybus analyse --json` and of
 below are small, and written anew by each run that finds something new. `metrics.json` holds them as lists, beside `counts` and
 `totals` of everything, `begin_ns` and `end_ns` (ns since 1970 UTC), `window_ns` (the length of the windows), `gaps` and
 `losses` (the first 100), `runs`, `settings` and the path of the `capture`. `verdict` is a list of sentences (`about`: fine,
-failed, missing, slow, new, better, same, broke or unseen; `text`; `section` of the report), `compared` names what `--before`
+failed, missing, slow, new, better, same, broke, unheard, unseen, cancelled, places or clocks; `text`; `section` of the
+report), `compared` names what `--before`
 was (null without it). `totals.outcomes` counts requests, `totals.streams` the streams. `journeys` are
 the exchanges that the report shows with their `hops` and `frames` (`at_ns`: ns
 since the first of them).

@@ -200,10 +200,20 @@ def _size(text: str) -> int:
 
 @stores.command("remove")
 def remove_store(
-    url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], yes: Yes = False, ca: Ca = None
+    url: ClusterUrl,
+    name: Annotated[str, argument("NAME", "Of the store.")],
+    durable: Annotated[str, option("NAME", "Only this durable handler, which nobody serves any more.")] = "",
+    yes: Yes = False,
+    ca: Ca = None,
 ) -> None:
-    """Remove a store, with all that it keeps and its durable handlers."""
+    """Remove a store, with all that it keeps and its durable handlers; or one of these alone."""
     check_store_name(name)
+    if durable:
+        check_durable_name(durable)
+        if not yes:
+            raise UsageError(f"{durable}: what it has dealt with is forgotten, and one of that name begins anew: say --yes")
+        _with(_administration(url, ca), lambda administration: administration.remove_durable(name, durable))
+        return
     if not yes:
         store = _with(_administration(url, ca), lambda administration: administration.store(name))
         raise UsageError(f"{name}: {counted(store.publications, 'publication')} would be gone for good: say --yes")

@@ -77,6 +77,10 @@ def test_stores_and_dead_letters_from_the_shell(server: NatsServer, run: Run) ->
     assert run("dead", "retry", url, number) == (0, "1 dead letter stored again\n", "")
     assert run("dead", "list", url, "--durable", "billing") == (0, "no dead letters\n", "")
     assert run("dead", "drop", url, "--all", "--yes") == (0, "0 dead letters dropped\n", "")
+    removed = ("store", "remove", url, "orders", "--durable", "billing")
+    assert run(*removed)[0] == 2
+    assert run(*removed, "--yes") == (0, "", "")
+    assert "has no durable handler 'billing': it has none" in run(*removed, "--yes")[2]
     assert run("store", "remove", url, "orders", "--yes") == (0, "", "")
 
 

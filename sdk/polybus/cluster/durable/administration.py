@@ -163,6 +163,22 @@ class Administration(Letters):
         except JetStreamError as error:
             raise self._unknown(name, error) from None
 
+    async def remove_durable(self, name: str, durable: str) -> None:
+        """Remove a durable handler from a store: where it was, nobody knows any more, and one of that name begins anew.
+
+        Raises:
+            LocalProtocolError: There is no such store, or no such handler of it.
+            BusError: As `JetStream.ask`.
+        """
+        store = await self.store(name)
+        if durable not in store.durables:
+            known = ", ".join(sorted(store.durables)) or "it has none"
+            raise LocalProtocolError(f"the store {name!r} has no durable handler {durable!r}: {known}")
+        try:
+            await self._jetstream.ask(f"CONSUMER.DELETE.{stream_name(self._cluster, name)}.{durable}")
+        except JetStreamError as error:
+            raise self._unknown(name, error) from None
+
     async def _info(self, name: str) -> dict[str, Any]:
         """Ask about a stream that keeps subjects of this cluster: the stores of another one may be called alike."""
         stream = stream_name(self._cluster, name)

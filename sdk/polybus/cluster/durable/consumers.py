@@ -365,7 +365,7 @@ def _not_made(what: str, pattern: str | int, error: JetStreamError) -> LocalProt
 
 _ONE_EACH: Final = (
     "; several durable= of a store with work=True have no subject in common: each publication is for one, whose workers share "
-    "its name"
+    "its name. `polybus store show` tells their names, `polybus store remove --durable` removes one that nobody serves any more"
 )
 _WORK: Final = {10099: _ONE_EACH, 10100: _ONE_EACH, 10101: "; start= of a store with work=True is 'all'"}
 """Advice by the number of an error."""
