@@ -23,6 +23,11 @@ def has_wildcard(name: str) -> bool:
     return ("*" in name or ">" in name) and any(token in ("*", ">") for token in name.split("."))
 
 
+def is_answerable(reply: str) -> bool:
+    """True if a reply subject may be that of an asker: what begins with ``$`` has the server itself do something."""
+    return not reply.startswith("$")
+
+
 def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None:
     """Why this is no subject (or pattern) of NATS; None where it is one."""
     if type(name) is not str:

@@ -18,7 +18,7 @@ from ..._util.pattern_index import SubjectIndex
 from ...errors import Code, Forbidden, LocalProtocolError, RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import Ready, Refused, ToEngine, ToStore, Undelivered
-from .checks import local_pattern, local_subject, refuse
+from .checks import is_answerable, local_pattern, local_subject, refuse
 from .connection import NatsConnection
 from .echoes import Echoes
 from .failures import ServerError, error_message, is_failure
@@ -135,6 +135,9 @@ class NativeDialect:
         if subscription.tag is _HANDLER:
             if reply is None:
                 message = self._message(_NOTIFY, subject, None, headers, payload)
+            elif reply[0] == "$":  # as `is_answerable` says, without a call
+                self._connection.events.append(Refused(refuse(f"an answer is asked for at {reply[:60]!r}", "malformed")))
+                return
             else:
                 self._serial = serial = self._serial + 1
                 id = (reply, serial)
@@ -210,8 +213,9 @@ class NativeDialect:
         if subscription is not None and subscription.tag is _READER and self._unreadable(subscription, subject, error, frame):
             return
         self._connection.events.append(Refused(error))
-        if error.answer_id is not None and subscription is not None and subscription.tag is _HANDLER:
-            self._connection.answer_malformed(error, error.answer_id)
+        reply = error.answer_id
+        if reply is not None and is_answerable(reply) and subscription is not None and subscription.tag is _HANDLER:
+            self._connection.answer_malformed(error, reply)
 
     def judged(self, error: ServerError) -> ServerError:
         """Give an error as it is: a foreign network may allow what it likes."""

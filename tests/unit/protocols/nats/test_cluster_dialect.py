@@ -475,6 +475,42 @@ def test_whatever_a_member_sends_a_node_it_is_read_or_counted(rest: str, headers
         assert all(isinstance(event, Message | Refused | Due | Lost) for event in events)
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *("shop.p.admin.reset", "shop.r.user.get", "shop.a", "shop.u.ann.news", "shop.k.ann.user.get", "shop.dead.x"),
+        *("shop.n.other1.r.user.get", "shop.n.other1.d.id7.x", "shop.n.other1.y", "shop.n.other1.h", "shop.n.other1.c.t1"),
+        *("shop.n.other1.a.b.c", "shop.n..a.t1", "shop.n.-.a.t1", "shop.n.a", "shop.j.other1.5"),
+        *("$JS.API.STREAM.DELETE.ORDERS", "$JS.ACK.ORDERS.d.1.5.5.1.0", "$SYS.REQ.SERVER.PING", "$KV.settings.a"),
+    ],
+)
+def test_who_may_only_ask_has_a_node_publish_nothing_by_the_reply_subject(reply: str) -> None:
+    """Engines check what a program publishes, and not where it wants its answer: that a node publishes with its own rights."""
+    session, node = ready()
+    handle(session, "user.get")
+    session.send(Message(Kind.SUBSCRIBE, "", attributes={"user": "ann"}), 2.0)
+    session.frames_to_send()
+    mine = f"shop.n.{node}"
+    for subject, sid in (
+        *(("shop.r.user.get", "3"), ("shop.k.ann.user.get", "5"), (f"{mine}.r.user.get", "1"), (f"{mine}.d.id7.user.get", "1")),
+        *(
+            (f"{mine}.y", "1"),
+            (f"{mine}.q", "1"),
+            (f"{mine}.r.", "1"),
+            ("shop.r.%25x", "3"),
+            (f"{mine}.h", "1"),
+            ("shop.a", "2"),
+        ),
+    ):
+        for headers in ((), ("Polybus-Kind: open a b",), ("Polybus-Kind: open stream 5 0",)):
+            events = told(session, msg(subject, sid, HELLO if subject == "shop.a" else b"7", reply, *headers))
+            assert not any(isinstance(event, Message) for event in events), subject
+            session.tick(2.0)
+            assert not [
+                frame for frame in session.frames_to_send() if frame.split()[1].decode() == reply and reply != "shop.n.other1.h"
+            ]
+
+
 @pytest.mark.parametrize("status", [" 102", " 102 ", " 102 a b", " 102 a.b", " 102 *", " 102 \u00e9", " 102 " + 65 * "x"])
 def test_a_request_is_not_taken_by_what_is_no_node(status: str) -> None:
     session, node = ready()

@@ -272,6 +272,17 @@ def test_a_request_carries_its_deadline_in_milliseconds() -> None:
     assert b"X: y\r\nPolybus-Ttl: 250\r\n\r\n\r\n" in frame
 
 
+@pytest.mark.parametrize("reply", ["$JS.API.STREAM.DELETE.ORDERS", "$JS.ACK.O.d.1.5.5.1.0", "$SYS.REQ.SERVER.PING", "$KV.a.b"])
+def test_no_answer_is_published_where_the_server_would_do_something_for_it(reply: str) -> None:
+    session = ready()
+    session.send(Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}), 2.0)
+    session.frames_to_send()
+    for frame in (delivery("user.get", "2", b"7", reply=reply), delivery("user.get", "2", b"7", "Polybus-Ttl: x", reply=reply)):
+        events = told(session, frame)
+        assert [type(event) for event in events] == [Refused]
+        assert session.frames_to_send() == []
+
+
 def test_nobody_there_is_no_handler() -> None:
     session = ready()
     token, inbox = asked(session)

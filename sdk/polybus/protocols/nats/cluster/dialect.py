@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -178,7 +179,7 @@ class ClusterDialect:
         self._known: KnownHandlers = connection.options.known_handlers
         self._doubted: set[str] = set()
         """Nodes that have told of a handler which the engine knows nothing of: the next look asks whether they are there."""
-        self._sources: Memo[str, ToAll] = Memo(lambda beginning: ToAll(self._subjects.askers[beginning]), _SOURCES)
+        self._sources: Memo[str, ToAll] = Memo(lambda beginning: ToAll(self._subjects.source(beginning)), _SOURCES)
         """Whom publications are from, by their reply subject without its last token."""
         self._due = math.inf
         self._hello_at = math.inf
@@ -264,7 +265,7 @@ class ClusterDialect:
         except RemoteProtocolError as error:
             self._connection.events.append(Refused(error))
             if reply is not None and subscription.tag in _QUESTIONS:
-                self._connection.answer_malformed(error, reply)
+                self._answer_malformed(error, reply)
 
     def _published(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
@@ -345,7 +346,7 @@ class ClusterDialect:
             if not self._subjects.of_node(hello, "").startswith(self._own):
                 self._joined(hello, facts)
                 if reply is not None:
-                    self._say(reply, "hello")
+                    self._say(self._subjects.of_node(hello, "h"), "hello")
         elif is_node(bye):
             if bye in self._nodes:
                 del self._nodes[bye]
@@ -397,7 +398,7 @@ class ClusterDialect:
                 else:
                     self._question(self._subjects.read[subject], to, reply, headers, payload)
             elif what == "y":
-                if reply is not None:
+                if reply is not None and self._subjects.asker(reply):
                     self._connection.frames.append(self._have_it(reply))
             elif what == "h":
                 self._announced_here(reply, payload)
@@ -406,7 +407,7 @@ class ClusterDialect:
         except RemoteProtocolError as error:
             self._connection.events.append(Refused(error))
             if reply is not None and what not in _NOT_ANSWERED:
-                self._connection.answer_malformed(error, reply)
+                self._answer_malformed(error, reply)
 
     def _announced_here(self, reply: str | None, payload: bytes) -> None:
         if payload:  # otherwise it is said that nobody else is there
@@ -615,7 +616,12 @@ class ClusterDialect:
                 return
         self._connection.events.append(Refused(error))
         if subscription is not None and error.answer_id is not None and subscription.queue is not None:
-            self._connection.answer_malformed(error, error.answer_id)
+            self._answer_malformed(error, error.answer_id)
+
+    def _answer_malformed(self, error: RemoteProtocolError, reply: str) -> None:
+        with suppress(RemoteProtocolError):  # it is to be answered where no asker is
+            self._subjects.asker(reply)
+            self._connection.answer_malformed(error, reply)
 
     def judged(self, error: ServerError) -> ServerError:
         """Give an error with all that it means: a node that can be told nothing, or cannot answer, would swallow requests."""

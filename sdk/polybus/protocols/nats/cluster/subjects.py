@@ -30,7 +30,7 @@ from attrs import define, field
 from ...._util.memo import Memo
 from ....errors import LocalProtocolError, RemoteProtocolError
 from ....subjects import canonical, has_empty_token, is_pattern, wire_pattern
-from ..checks import refuse
+from ..checks import is_answerable, refuse
 
 REPLAY: Final = "replay-"
 """The beginning of the names of consumers of a node that only read."""
@@ -197,15 +197,26 @@ class ClusterSubjects:
         return text
 
     def asker(self, reply: str) -> str:
-        """The node that an answer goes to; empty where it is none of ours."""
+        """The node that an answer goes to; empty where it is none of ours.
+
+        Raises:
+            RemoteProtocolError: It is to go where no asker is.
+        """
         return self.askers[reply.rpartition(".")[0]]
 
     def _asker(self, beginning: str) -> str:
-        head = f"{self.cluster}.n."
-        if not beginning.startswith(head):
+        """By what stands before the last token: else who may only ask would publish, in this node's name, whatever it likes."""
+        if beginning == self.cluster or beginning.startswith(f"{self.cluster}."):
+            if (node := self.source(beginning)) and beginning == self.of_node(node, "a"):
+                return node
+        elif is_answerable(beginning):
             return ""
-        node = beginning[len(head) :].partition(".")[0]
-        return node if is_node(node) else ""
+        raise refuse(f"an answer is asked for at {beginning[:60]!r}, where no asker hears it", "malformed")
+
+    def source(self, beginning: str) -> str:
+        """The node that a publication is from, by its reply subject without its last token; empty where it says none."""
+        node = beginning.removeprefix(f"{self.cluster}.n.").partition(".")[0]
+        return node if beginning.startswith(f"{self.cluster}.n.") and is_node(node) else ""
 
     def of_reader(self, reader: int) -> str:
         """The subject at which a reader of this node is given stored publications."""
