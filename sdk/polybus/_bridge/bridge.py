@@ -10,6 +10,7 @@ import anyio
 
 from .._bus.bus import Bus, parts_of
 from .._bus.lifecycle import DRAIN, STREAMS_SHARE
+from .._util.cancel_scopes import to_the_end
 from .._validation import shown
 from ..errors import LocalProtocolError, Unsupported
 from .route import Route
@@ -70,14 +71,16 @@ class Bridge:
     async def _leave(self, error: BaseException | None) -> None:
         for side in self._sides:
             side.close()
-        with anyio.CancelScope(shield=True):
-            if error is None:
-                await self._drain()
-            for side in self._sides:
-                side.stop()
-            while self._entered:
-                end, runtime = self._entered.pop()
-                await end.life.leave(runtime, error)
+        await to_the_end(self._end, error)
+
+    async def _end(self, error: BaseException | None) -> None:
+        if error is None:
+            await self._drain()
+        for side in self._sides:
+            side.stop()
+        while self._entered:
+            end, runtime = self._entered.pop()
+            await end.life.leave(runtime, error)
 
     async def _drain(self) -> None:
         """Wait for what is under way, as a bus does that is left."""

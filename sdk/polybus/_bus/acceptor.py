@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 from attrs import define, field
 
 from .._core.admissions import Admissions
 from .._core.memory import network_of
 from .._link.link import Link
 from .._secrets import without_secrets
+from .._util.cancel_scopes import to_the_end
 from .._util.entering import entered_first
 from .._validation import check_type, texts
 from ..errors import BusError, LocalProtocolError, Unavailable, Unsupported
@@ -249,12 +249,13 @@ class Serving:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         life = self._parts.life
-        if self._parts.services.runtime is self._runtime and not life.is_last():  # the last one out closes everything
-            with anyio.CancelScope(shield=True):
-                await self._stop(drain=error is None)
-        await life.leave(self._runtime, error)
+        try:
+            if self._parts.services.runtime is self._runtime and not life.is_last():  # the last one out closes everything
+                await to_the_end(self._stop, error is None)
+        finally:
+            await life.leave(self._runtime, error)
 
-    async def _stop(self, *, drain: bool) -> None:
+    async def _stop(self, drain: bool) -> None:
         gate, links = self._gate, self._parts.links
         gate.open = False
         if (listening := links.gates.pop(gate, None)) is not None:

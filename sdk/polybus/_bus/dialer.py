@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -15,6 +16,7 @@ from attrs import evolve
 from .._core.lifespan import within
 from .._link.link import Link
 from .._link.state import State
+from .._util.cancel_scopes import to_the_end
 from .._util.entering import entered_first
 from .._util.event_loop import is_foreign_exception
 from .._util.own_thread import in_own_thread
@@ -163,8 +165,9 @@ class Connecting:
         except BaseException as error:
             if self._link is not None:
                 self._link.abort(Closed(1000, "the connect was given up"))
-            with anyio.CancelScope(shield=True):
-                await self._others.__aexit__(type(error), error, None)
+            try:
+                await to_the_end(self._others.__aexit__, type(error), error, None)
+            finally:
                 await parts.life.leave(runtime, error)
             raise
         return self._services.bus if self._gives_bus else link.peer
@@ -178,20 +181,20 @@ class Connecting:
     async def _recorded(self) -> None:
         """Write what was recorded."""
         if self._recorder is not None and self._records:
-            with anyio.CancelScope(shield=True):
-                await in_own_thread(self._recorder.close)
+            await to_the_end(in_own_thread, self._recorder.close)
 
     async def _left(self, error: BaseException | None) -> None:
         link, life = self._link, self._parts.life
         assert link is not None
-        if self._siblings:
-            if error is None and life.is_last(1 + len(self._siblings)):
-                await life.drain()  # the last ones out: handlers finish before any of the connections goes
-            await self._others.__aexit__(None if error is None else type(error), error, None)
-        if not life.is_last():  # the last one out closes everything
-            with anyio.CancelScope(shield=True):
-                await self._parts.links.close(link, drain=error is None)
-        await life.leave(self._runtime, error)
+        try:
+            if self._siblings:
+                if error is None and life.is_last(1 + len(self._siblings)):
+                    await life.drain()  # the last ones out: handlers finish before any of the connections goes
+                await self._others.__aexit__(None if error is None else type(error), error, None)
+            if not life.is_last():  # the last one out closes everything
+                await to_the_end(partial(self._parts.links.close, link, drain=error is None))
+        finally:
+            await life.leave(self._runtime, error)
 
     # -- attempts --------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from .._core.lifespan import LifespanTask, within
 from .._core.runtime import Runtime, inside
 from .._rpc.call import Call
 from .._rpc.stream_call import ChannelCall
+from .._util.cancel_scopes import to_the_end
 from .._validation import seconds
 from ..errors import Code, LocalProtocolError
 from ..plugins import Closed
@@ -154,16 +155,15 @@ class Lifecycle:
                     self.state = await task.start()
                 if self._lookup.subscribers:
                     self._links.stored.check_handlers()
+                self._move(Phase.RUNNING)
+                if self._pubsub.clustered:
+                    await self._pubsub.announcer.begin()
+                for engine in self._links.stored.engines:
+                    engine.begin()
             except BaseException:
                 self._lifespan_task = None
-                with anyio.CancelScope(shield=True):
-                    await self._shut(runtime)
+                await to_the_end(self._shut, runtime)
                 raise
-            self._move(Phase.RUNNING)
-            if self._pubsub.clustered:
-                await self._pubsub.announcer.begin()
-            for engine in self._links.stored.engines:
-                engine.begin()
 
     async def take_in(self, guest: Lifecycle) -> None:
         """Enter another bus, until this one ends."""
@@ -186,21 +186,22 @@ class Lifecycle:
         """
         if runtime is None or within(runtime):
             return
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._leave_one(runtime, drain=error is None)
-            except BaseException:
-                if error is None:
-                    raise
-                logger.exception("the lifespan failed as well when its bus was left by %r", error)
+        try:
+            await self._leave_one(runtime, drain=error is None)
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException:
+            if error is None:
+                raise
+            logger.exception("the lifespan failed as well when its bus was left by %r", error)
 
     async def _leave_one(self, runtime: Runtime, *, drain: bool) -> None:
         if runtime is self._services.runtime and self._entered > 0:
             self._entered -= 1
             if self._entered == 0:
-                await self._finish(runtime, drain=drain)
+                await to_the_end(self._finish, runtime, drain)
         elif runtime is self._services.runtime and not self.is_inside():
-            await self._close(runtime)  # another task is at it
+            await to_the_end(self._close, runtime)  # another task is at it
         if runtime is not self._services.runtime:
             _raise_failure(runtime)
 
@@ -208,7 +209,7 @@ class Lifecycle:
         """Tell whether only the caller has entered, which did so that often."""
         return self._entered == holders and not within(self._services.runtime)
 
-    async def _finish(self, runtime: Runtime, *, drain: bool) -> None:
+    async def _finish(self, runtime: Runtime, drain: bool) -> None:
         """End the bus, and wait for that. A handler of its own returns at once and is cancelled at its next wait."""
 
         async def end() -> None:
@@ -327,8 +328,7 @@ class Lifecycle:
         if self.is_inside():
             runtime.detach(self._close, runtime)
             return
-        with anyio.CancelScope(shield=True):
-            await self._close(runtime)
+        await to_the_end(self._close, runtime)
         _raise_failure(runtime)
 
     def keep_events(self, events: EventStream[Any]) -> EventStream[Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from .._util.cancel_scopes import to_the_end
 from .._util.own_thread import in_own_thread
 from ..plugins.recording import Recorder, RecorderStats
 
@@ -55,11 +56,13 @@ class Recording:
         await self._left()
 
     async def _left(self) -> None:
-        with anyio.CancelScope(shield=True):
-            if self.recorder in self._services.recorders:
-                self._services.recorders.remove(self.recorder)
-                await self._for_each_link(lambda link: link.unrecord(self.recorder))
-            await in_own_thread(self.recorder.close)
+        await to_the_end(self._end)
+
+    async def _end(self) -> None:
+        if self.recorder in self._services.recorders:
+            self._services.recorders.remove(self.recorder)
+            await self._for_each_link(lambda link: link.unrecord(self.recorder))
+        await in_own_thread(self.recorder.close)
 
     async def _for_each_link(self, change: Callable[[Link], None]) -> None:
         """Change links between turns of the event loop, where none of them is in the middle of a frame."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
 import anyio
 import anyio.lowlevel
 
+from .event_loop import running_loop
+
 if TYPE_CHECKING:
     from .event_loop import Loop
+
+T = TypeVar("T")
 
 _EARLY = 0.05
 """Seconds by which a peer may see a deadline pass before we do."""
@@ -115,6 +119,37 @@ def _agree(deadline: Callable[[], float]) -> bool:
     except (AttributeError, TypeError):
         return False
     return same
+
+
+async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Call what must not be cut, such as the end of a bus, and raise the cancellation of the caller afterwards.
+
+    A shielded scope keeps those of anyio away. Those of asyncio itself (`asyncio.timeout`, a `TaskGroup`, `Task.cancel`) go
+    through it, so there it runs in a task of its own.
+
+    Raises:
+        BaseException: As the function.
+    """
+    call = _called(function, args)
+    if running_loop().backend != "asyncio":
+        with anyio.CancelScope(shield=True):
+            result = await call
+        return result
+    task = asyncio.get_running_loop().create_task(call)
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None and (task.cancelled() or task.exception() is None):
+        raise cancelled
+    return task.result()
+
+
+async def _called(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+    return await function(*args)
 
 
 async def let_scope_fire() -> None:

@@ -13,6 +13,7 @@ from .._core.access import AccessControl, Authenticate
 from .._core.runtime import Runtime
 from .._secrets import without_secrets
 from .._util.broadcast import EventHub
+from .._util.cancel_scopes import to_the_end
 from .._util.http_status import HttpStatus, Page
 from .._util.own_thread import in_own_thread
 from ..errors import LocalProtocolError
@@ -146,8 +147,8 @@ class Broker:
         )
         exchange = self._exchange = Exchange(registry, limits.total_bytes)
         self._closed = anyio.Event()
-        await runtime.open()
         try:
+            await runtime.open()
             sides = client_side(exchange), server_side(exchange)
             self._gates = [
                 BrokerGate(runtime, limits, authority, side) for authority, side in zip(self._authorities, sides, strict=True)
@@ -163,18 +164,19 @@ class Broker:
                 runtime.spawn(self._metrics.serve)
             runtime.spawn(self._keep_house, runtime, registry)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._shut()
+            await to_the_end(self._shut)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with anyio.CancelScope(shield=True):
-            if error is None:
-                await self.drain(self.limits.close_timeout)
-            await self._shut()
+        await to_the_end(self._leave, error is None)
+
+    async def _leave(self, drain: bool) -> None:
+        if drain:
+            await self.drain(self.limits.close_timeout)
+        await self._shut()
 
     def _metrics_server(self, url: str) -> HttpStatus:
         text = metrics_maker("broker", "Broker(metrics=...)")
@@ -251,8 +253,7 @@ class Broker:
 
     async def aclose(self) -> None:
         """Cut everything at once. May be called at any time, repeatedly."""
-        with anyio.CancelScope(shield=True):
-            await self._shut()
+        await to_the_end(self._shut)
 
     async def _shut(self) -> None:
         runtime, self._runtime = self._runtime, None

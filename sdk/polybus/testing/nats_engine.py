@@ -16,6 +16,7 @@ import anyio
 from attrs import define
 
 from .._core.runtime import Runtime
+from .._util.cancel_scopes import to_the_end
 from .._util.pattern_index import SubjectIndex
 from ..errors import BusError, LocalProtocolError, RemoteProtocolError
 from ..limits import Limits
@@ -100,8 +101,8 @@ class NatsEngine:
         if self._runtime is not None:
             raise LocalProtocolError("this engine is entered already: make another one")
         runtime = self._runtime = Runtime(self._limits)
-        await runtime.open()
         try:
+            await runtime.open()
             adapter, transport, address = resolve_url(f"nats+{self._address}", Nats())
             codec = adapter.codec(self._limits)
             options = ListenOptions(
@@ -115,8 +116,7 @@ class NatsEngine:
             )
             self._listening = await transport.listen(address, options)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._shut()
+            await to_the_end(self._shut)
             raise
         self.url = f"nats+{self._listening.url}"
         runtime.spawn(self._keep_house, runtime)
@@ -128,10 +128,12 @@ class NatsEngine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._listening.aclose()
-            await self.cut()
-            await self._shut()
+        await to_the_end(self._leave)
+
+    async def _leave(self) -> None:
+        await self._listening.aclose()
+        await self.cut()
+        await self._shut()
 
     async def _shut(self) -> None:
         runtime, self._runtime = self._runtime, None

@@ -1,19 +1,108 @@
-"""polybus under a plain `asyncio.run`, which tells anyio less about the loop than `anyio.run` does."""
+"""polybus under a plain `asyncio.run`, which tells anyio less about the loop than `anyio.run` does.
+
+The cancellations of asyncio itself, too: they go through every shielded scope of anyio (`asyncio.timeout`, `asyncio.TaskGroup`,
+`Task.cancel`).
+"""
 
 import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
-from polybus import Bus, connect
+import pytest
+
+from polybus import Bus, Route, bridge, connect
+from polybus.broker import Broker
+from polybus.testing import pair
 
 
-def test_a_request_is_answered_under_plain_asyncio() -> None:
-    bus = Bus()
+def doubling(lifespan: Callable[[Bus], AbstractAsyncContextManager[None]] | None = None) -> Bus:
+    bus = Bus(lifespan=lifespan)
 
     @bus.handle("double")
     async def double(number: int) -> int:
         return 2 * number
+
+    return bus
+
+
+def test_a_request_is_answered_under_plain_asyncio() -> None:
+    bus = doubling()
 
     async def main() -> int:
         async with asyncio.timeout(10), bus.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
             return await client.request("double", 21, returns=int)
 
     assert asyncio.run(main()) == 42
+
+
+# -- cancellation at every turn of the event loop ---------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def slow_lifespan(bus: Bus) -> AsyncIterator[None]:
+    await asyncio.sleep(0)
+    yield
+    await asyncio.sleep(0)
+
+
+async def alone(bus: Bus, folder: Path) -> None:
+    async with bus:
+        assert await bus.request("double", 21) == 42
+
+
+async def served(bus: Bus, folder: Path) -> None:
+    async with bus.serve(f"ubre+memory://{secrets.token_hex(4)}") as listener, connect(listener.url) as client:
+        assert await client.request("double", 21) == 42
+
+
+async def at_an_address(bus: Bus, folder: Path) -> None:
+    async with bus.serve(f"ubre+unix://{folder / 'bus'}") as listener, connect(listener.url) as client:
+        assert await client.request("double", 21) == 42
+
+
+async def paired(bus: Bus, folder: Path) -> None:
+    async with pair(bus) as client:
+        assert await client.request("double", 21) == 42
+
+
+async def bridged(bus: Bus, folder: Path) -> None:
+    other = Bus()
+    async with other, bridge(other, bus, routes=[Route("far.double", "double")]):
+        assert await other.request("far.double", 21) == 42
+
+
+async def brokered(bus: Bus, folder: Path) -> None:
+    async with Broker(f"csb+unix://{folder / 'clients'}", f"csb+unix://{folder / 'servers'}"):
+        pass
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("use", [alone, served, at_an_address, paired, bridged, brokered])
+def test_a_bus_that_is_cancelled_at_any_turn_leaves_nothing_and_may_be_used_again(
+    use: Callable[[Bus, Path], Coroutine[None, None, None]], tmp_path: Path
+) -> None:
+    bus = doubling(slow_lifespan)
+
+    async def main() -> None:
+        for turns in itertools.count():
+            task = asyncio.ensure_future(use(bus, tmp_path))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            was_over = task.done()
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled() is not was_over, task
+            assert bus._services.runtime is None
+            assert len(asyncio.all_tasks()) == 1
+            await alone(bus, tmp_path)
+            if was_over:
+                return
+
+    async def within_a_minute() -> None:
+        async with asyncio.timeout(60):
+            await main()
+
+    asyncio.run(within_a_minute())

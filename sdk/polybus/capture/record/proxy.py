@@ -15,6 +15,7 @@ import anyio
 
 from ... import plugins
 from ..._core.runtime import Runtime
+from ..._util.cancel_scopes import to_the_end
 from ..._util.own_thread import in_own_thread
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
 from ...limits import Limits
@@ -111,26 +112,28 @@ class RecordingProxy:
         """
         self.recorder.claim()
         runtime = self._runtime = Runtime(self._limits)
-        await runtime.open()
         options = plugins.ListenOptions(gate=self, protocol=self._adapter.name, private=self._private, **self._common_options())
         try:
+            await runtime.open()
             await in_own_thread(self.recorder.open)
             self._listening: Any = await self._transport.listen(self._address, options)
         except BaseException:
-            await self._shut()
+            await to_the_end(self._shut)
             raise
         self.url = join_url(self._adapter, self._listening.url)
         runtime.spawn(self._keep_house)
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._listening.aclose()
-            for side in list(self._sides):
-                side.transport.close(1001, "the proxy is leaving")
-            with anyio.move_on_after(self._limits.close_timeout):
-                await self._runtime.notifier.until(lambda: not self._sides)
-            await self._shut()
+        await to_the_end(self._leave)
+
+    async def _leave(self) -> None:
+        await self._listening.aclose()
+        for side in list(self._sides):
+            side.transport.close(1001, "the proxy is leaving")
+        with anyio.move_on_after(self._limits.close_timeout):
+            await self._runtime.notifier.until(lambda: not self._sides)
+        await self._shut()
 
     def _common_options(self) -> dict[str, Any]:
         codec = self._adapter.codec(self._limits)
@@ -139,9 +142,8 @@ class RecordingProxy:
         return {"host": self._runtime, "subprotocol": self._adapter.name, **forms}
 
     async def _shut(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._runtime.close()
-            await in_own_thread(self.recorder.close)
+        await self._runtime.close()
+        await in_own_thread(self.recorder.close)
 
     async def _keep_house(self) -> None:
         while True:
