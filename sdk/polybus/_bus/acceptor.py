@@ -215,6 +215,12 @@ class Serving:
         """Serve at sockets that are bound already."""
         self._sockets = tuple(sockets)
 
+    async def release(self) -> None:
+        """Release the address, if others may serve there: who comes then comes to those, or is refused. Connections stay."""
+        features, listening = EndpointFeatures.of(self._transport), self._parts.links.gates.get(self._gate)
+        if listening is not None and features.bind is not None and not features.keeps_sessions:
+            await listening.aclose()
+
     async def __aenter__(self) -> Listener:
         parts = self._parts
         services, links = parts.services, parts.links

@@ -308,9 +308,9 @@ class _Run:
             if not await self._until_signalled():
                 return  # leaving the bus raises what has closed it
             await anyio.sleep(self._delay)
-            if self._worker is not None:  # who comes to these addresses comes to the other workers from now on
-                for listening in list(parts_of(bus).links.gates.values()):
-                    await listening.aclose()
+            for _, _, serving in addresses.all:  # a load balancer sends who comes now to others, as nobody listens here
+                if serving is not None:
+                    await serving.release()
             await bus.drain(self._drain)
 
     async def _until_signalled(self) -> bool:

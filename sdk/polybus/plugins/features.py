@@ -113,6 +113,8 @@ class EndpointFeatures(_Features):
     bind: Callable[[str], Awaitable[list[socket.socket]]] | None = None
     """``await bind(url)`` binds the address; `listen` takes what it gives in ``ListenOptions.sockets``. So several processes
     serve at sockets that one of them has bound. May raise `OSError`."""
+    keeps_sessions: bool = False
+    """A client comes over several connections, one after the other, and all have to come to the same process."""
     load: Callable[[bool], None] = _nothing
     """``load(serves)`` imports the modules that listeners need, or else connections. It is called when a URL names the
     transport: before the event loop, where the program does so there, and then nothing is imported while others wait."""

@@ -6,6 +6,7 @@ import signal
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -201,6 +202,8 @@ async def test_a_draining_server_takes_no_new_requests_and_says_so_to_its_load_b
 
         await eventually(refused)
         assert (await probe(port, "/livez"), await probe(port, "/readyz")) == (200, 503)
+        with pytest.raises(OSError):  # which a load balancer takes for a reason to try another one
+            await anyio.connect_tcp("127.0.0.1", urlsplit(server.url).port or 0)
         go_on.set()
         assert await running_one == "let go"
         assert await server.ended() == 0

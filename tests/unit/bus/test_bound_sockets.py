@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -55,3 +56,35 @@ async def test_a_transport_that_binds_no_socket_says_which_do() -> None:
     serving: Any = Bus().serve("ubre+memory://bound")
     with pytest.raises(Unsupported, match="memory://bound cannot be shared by several processes: tcp, tls, unix, ws"):
         await serving.bind()
+
+
+@pytest.mark.parametrize(("form", "refused"), [*((form, True) for form in ANYWHERE), ("jrep+http://127.0.0.1:0/bus", False)])
+async def test_an_address_that_is_released_refuses_whom_others_may_serve_and_who_is_there_stays(
+    form: str, refused: bool, tmp_path: Path
+) -> None:
+    bus = Bus()
+    asked, answer = anyio.Event(), anyio.Event()
+
+    @bus.handle("held")
+    async def held() -> str:
+        asked.set()
+        await answer.wait()
+        return "answered"
+
+    serving: Any = bus.serve(form.replace("{folder}", str(tmp_path)))
+    with anyio.fail_after(BOUND):
+        async with serving as here, connect(here.url) as client:
+            reply = client.request("held", timeout=BOUND)
+            await asked.wait()
+            await serving.release()
+            found = urlsplit(here.url)
+            if not refused:
+                await (await anyio.connect_tcp("127.0.0.1", found.port or 0)).aclose()
+            elif "unix" in form:
+                with pytest.raises(OSError):
+                    await anyio.connect_unix(str(tmp_path / "bus.sock"))
+            else:
+                with pytest.raises(OSError):
+                    await anyio.connect_tcp("127.0.0.1", found.port or 0)
+            answer.set()
+            assert await reply == "answered"

@@ -80,10 +80,15 @@ class Http:
     def is_private(self, url: str) -> bool:
         return net_address(url).private
 
+    @property
+    def keeps_sessions(self) -> bool:
+        """True where what comes next from a client has to come to the same process."""
+        return bool(getattr(self._binding, "keeps_sessions", False))
+
     async def bind(self, url: str) -> list[socket.socket]:
         """Listening sockets, for `ListenOptions.sockets`. May raise `Unsupported`: what comes next from a client has to come to
         the same process."""
-        if getattr(self._binding, "keeps_sessions", False):
+        if self.keeps_sessions:
             raise Unsupported(f"{url}: a session lives in one process, so several cannot share the address: use ws:// there")
         address = net_address(url)
         return await bind_tcp(address.host, address.port)

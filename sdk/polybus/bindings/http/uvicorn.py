@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import uvicorn
+import uvicorn.lifespan.off  # `Config.load` would with the first listener
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
