@@ -468,7 +468,7 @@ class Peer(Asker):
         deadline = now + timeout
         ttl = runtime.ttl(now, deadline)
         hooks = link.services.outgoing
-        reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline)
+        reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline, ttl)
         message = Message(kind, subject, None, None, link.format, headers, ttl)
         if body is not None:
             if not link.one_format:

@@ -108,7 +108,7 @@ class Streams:
         if not peer.connected:
             raise Disconnected(f"a {mode} does not wait for it to come back", peer.address, False)
         link.check_initiates(peer)
-        channel.started = now
+        channel.started, channel.ttl = now, ttl
         if link.services.outgoing and not hops:
             self._write_observed(channel, message)
         else:

@@ -21,7 +21,7 @@ from .._util.iteration import receive
 from .._util.typed_body import check_returns, misfit, typed_body
 from ..errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from ..message import Kind, Message
-from .reply import error_of, is_remote_deadline
+from .reply import end_of_scope, error_of, is_remote_deadline
 
 if TYPE_CHECKING:
     from .._core.outgoing import Departure
@@ -108,6 +108,8 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self.started: float = 0.0
         self.deadline: float = math.inf
         """The time at which the opener's ``timeout=`` has passed, on the clock of the event loop."""
+        self.ttl: float | None = None
+        """Seconds that the other side was told."""
         self.checked: Callable[[Any], Any] | None = None
         """Validates what is sent, where the bus wants that."""
         self.sent: int = 0
@@ -354,10 +356,9 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._done = True
             self._port.channel_done(self)
 
-    @staticmethod
-    async def _broken(error: BusError) -> NoReturn:
+    async def _broken(self, error: BusError) -> NoReturn:
         if is_remote_deadline(error):
-            await let_scope_fire()
+            await let_scope_fire(end_of_scope(self))
         raise error.with_traceback(None)
 
     @property

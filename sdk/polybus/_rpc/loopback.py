@@ -57,9 +57,9 @@ class Loopback:
         now = runtime.time()
         deadline = now + timeout
         hooks = self.services.outgoing
-        reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline)
-        raw, body_format = encode_local(body) if body is not None else (None, JSON)
         ttl = runtime.ttl(now, deadline)
+        reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline, ttl)
+        raw, body_format = encode_local(body) if body is not None else (None, JSON)
         if ttl is not None:
             deadline = now + ttl  # what the enclosing scope and the handler that asks leave
         message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl, checked=raw)
@@ -183,7 +183,7 @@ class Loopback:
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
         near.started = now
         near.deadline = math.inf if timeout is None else now + timeout
-        ttl = runtime.ttl(now, near.deadline)
+        ttl = near.ttl = runtime.ttl(now, near.deadline)
         deadline = math.inf if ttl is None else now + ttl
         attributes = {**(facts or {}), "mode": handler.style, "hops": hops}
         message = Message(Kind.OPEN, subject, near, raw, body_format, headers, ttl, attributes=attributes, checked=raw)

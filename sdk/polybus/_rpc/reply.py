@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -20,6 +21,7 @@ from ..message import MISSING, Message
 if TYPE_CHECKING:
     from .._core.outgoing import Departure
     from .._util.event_loop import Loop
+    from .channel import Channel
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -58,12 +60,15 @@ class Reply(Generic[T_co]):
         "sent",
         "started",
         "subject",
+        "ttl",
     )
 
     tells_failure: ClassVar[bool] = True
     """A failure that nobody awaits goes to the log."""
 
-    def __init__(self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float) -> None:
+    def __init__(
+        self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float, ttl: float | None = None
+    ) -> None:
         if returns is not Any:
             check_returns(returns, whole=True)
         self._loop = loop
@@ -76,6 +81,8 @@ class Reply(Generic[T_co]):
         self.subject: str | int = subject
         self.started: float = started
         self.deadline: float = deadline
+        self.ttl: float | None = ttl
+        """Seconds that the peer was told."""
         self.sent: bool = False
         self.key: Any = None
         self.message: Message | None = None
@@ -126,7 +133,7 @@ class Reply(Generic[T_co]):
         if self._state == _ANSWERED and self._returns is Any:
             return self._value  # type: ignore[no-any-return]
         if self._state == _FAILED and is_remote_deadline(self._error):
-            yield from let_scope_fire().__await__()
+            yield from let_scope_fire(end_of_scope(self)).__await__()
         return self._result()
 
     def _result(self) -> T_co:
@@ -231,8 +238,10 @@ class ObservedReply(Reply[T_co]):
 
     __slots__ = ("departure",)
 
-    def __init__(self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float) -> None:
-        super().__init__(loop, subject, returns, started, deadline)
+    def __init__(
+        self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float, ttl: float | None = None
+    ) -> None:
+        super().__init__(loop, subject, returns, started, deadline, ttl)
         self.departure: Departure | None = None
 
     def _wake(self) -> None:
@@ -274,3 +283,13 @@ def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool 
 def is_remote_deadline(error: BusError | None) -> bool:
     """Check for the error of a peer that has seen a deadline pass, which may be that of a scope here."""
     return isinstance(error, DeadlineExceeded) and error.where == "remote"
+
+
+def end_of_scope(asked: Reply[Any] | Channel[Any, Any]) -> float:
+    """Tell until when the scope, or the handler, around the call lasts, where it lasts less long than its ``timeout=``.
+
+    The peer was told that time. Who awaits the answer may be another task, around which there is no scope: one that asyncio
+    has started (`asyncio.gather`), and that ends with the task that is in the scope.
+    """
+    timeout = asked.deadline - asked.started  # the same difference of which `ttl` was made
+    return math.inf if asked.ttl is None or asked.ttl >= timeout else asked.started + asked.ttl

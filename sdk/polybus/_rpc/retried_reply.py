@@ -31,9 +31,10 @@ def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, 
     """
     check_type(retry, Retry, "retry", "Retry(attempts=3)")
     now = runtime.time()
-    reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, now + timeout)
-    ttl = runtime.ttl(now, reply.deadline)
-    attempts = Attempts(runtime, retry, reply, ask, reply.deadline if ttl is None else now + ttl, ask(timeout))
+    deadline = now + timeout
+    ttl = runtime.ttl(now, deadline)
+    reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline, ttl)
+    attempts = Attempts(runtime, retry, reply, ask, deadline if ttl is None else now + ttl, ask(timeout))
     reply.on_cancel = lambda _: attempts.scope.cancel()
     runtime.spawn(attempts.run)
     return reply

@@ -152,13 +152,13 @@ async def _called(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) 
     return await function(*args)
 
 
-async def let_scope_fire() -> None:
-    """Let the enclosing scope end the caller where its deadline has come, or all but come.
+async def let_scope_fire(told: float = math.inf) -> None:
+    """Let the enclosing scope, or the one that lasts until `told`, end the caller where its deadline has come, or all but come.
 
     The peer was told that deadline, and its word that the time is over may be here first: its clock runs a little faster, or
     this event loop was busy. The application that wrote the scope waits for that, not for an exception.
     """
-    deadline, now = anyio.current_effective_deadline(), anyio.current_time()
+    deadline, now = min(anyio.current_effective_deadline(), told), anyio.current_time()
     if deadline <= now + _EARLY:
         await anyio.sleep(max(deadline - now, 0.0) + _EARLY)
         # uvloop, whose clock has steps of a millisecond, asks again and again whether it is time for a scope. Where it was busy

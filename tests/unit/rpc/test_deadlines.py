@@ -1,15 +1,16 @@
 """Every request ends by its deadline, whatever becomes of its link meanwhile."""
 
+import asyncio
 import math
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, BusError, DeadlineExceeded, Disconnected, Limits, connect
+from polybus import Backoff, Bus, BusError, Code, Context, DeadlineExceeded, Disconnected, Limits, RequestError, Retry, connect
 from polybus._link.link import Link
 from polybus._link.state import State
 from polybus._peer.peer import Peer
@@ -17,6 +18,7 @@ from polybus._rpc.reply import Reply
 from polybus.plugins import Closed
 from polybus.protocols.ubre import session as ubre
 from polybus.testing import pair
+from polybus.testing.virtual_time import VirtualLoop
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import bounded, eventually
 
@@ -230,3 +232,58 @@ async def test_deadlines_are_kept_although_another_of_the_bus_cannot_be(caplog: 
         await eventually(lambda: failing not in runtime.timed)
         assert failing.failed == 3
     assert "it is tried again" in caplog.text
+
+
+# -- scopes of anyio around tasks that only asyncio knows -------------------------------------------------------------------
+
+
+async def asked(bus: Bus, timeout: float) -> None:
+    await asyncio.gather(*[bus.request("early", timeout=timeout).wait() for _ in range(3)])
+
+
+async def asked_with_patience(bus: Bus, timeout: float) -> None:
+    await asyncio.gather(*[bus.request("early", timeout=timeout, retry=Retry(attempts=3)).wait() for _ in range(3)])
+
+
+async def asked_in_a_task_group(bus: Bus, timeout: float) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(bus.request("early", timeout=timeout).wait())
+
+
+async def read_in_a_task(bus: Bus, timeout: float) -> None:
+    async with bus.stream("items", timeout=timeout) as items:
+        await asyncio.create_task(items.receive())
+
+
+@pytest.mark.parametrize("ask", [asked, asked_with_patience, asked_in_a_task_group, read_in_a_task])
+@pytest.mark.parametrize("near", [False, True], ids=["a peer", "a handler of its own"])
+def test_a_scope_around_tasks_of_asyncio_fires_itself_although_the_peer_gives_up_a_moment_early(
+    ask: Callable[[Bus, float], Awaitable[None]], near: bool
+) -> None:
+    bus = Bus()
+
+    @bus.handle("early")
+    async def early(ctx: Context) -> None:
+        assert ctx.deadline is not None
+        await anyio.sleep_until(ctx.deadline - 0.02)
+        raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
+
+    @bus.handle("items")
+    async def items(ctx: Context) -> AsyncIterator[int]:
+        await early(ctx)
+        yield 1
+
+    async def main() -> None:
+        async with pair(bus) as client:
+            asks = bus if near else client
+            with anyio.move_on_after(0.2) as scope:
+                await ask(asks, 30)
+            assert scope.cancelled_caught
+            with anyio.move_on_after(30) as scope, pytest.raises((DeadlineExceeded, ExceptionGroup)):
+                await ask(asks, 0.2)
+            assert not scope.cancelled_caught
+            assert bus.stats().running == 0
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
