@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .._handlers.handler import Handler
 from .._handlers.subscriber import SubscriberSpec
 from .._pubsub.handler_subscription import HandlerSubscription
+from .._pubsub.publisher import OF_PEERS
 from ..errors import BusError
 from ..headers import VIA
 from ..message import Kind, Message
@@ -60,6 +61,8 @@ class PublicationForwarder:
         on.extras = message.attributes or None  # some kinds of messages make them when they are read
         on.shared[VIA] = str(self._side.here.pubsub.deduplicator.via_of(message)).encode()
         on.peer = message.peer
+        if message.peer is not None or OF_PEERS in message.shared:
+            on.shared[OF_PEERS] = b""
         self._subscription.offer(on)
 
     offer_shared = offer
@@ -88,6 +91,6 @@ class PublicationForwarder:
             now = side.there.services.running.time()
             if message.expires is not None:
                 on.expires, on.ttl = message.expires, message.expires - now
-            await there.publisher.publish_bridged(on, via, now + USUAL)
+            await there.publisher.publish_bridged(on, via, now + USUAL, of_peers=OF_PEERS in message.shared)
         except BusError as error:  # of some peer or its wire; the others have got it
             side.lost(message, error)

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 ROUTES = 4096
+OF_PEERS: Final = "of peers"
+"""The key, among what a message shares, that says that a peer has published what came over a bridge."""
 Choose: TypeAlias = "Callable[[Any, str | int], BodyFormat]"
 _TURNS = 4
 """Of the event loop, until all links that can write have written: one to wake the writers, one to write, one to hear of it."""
@@ -556,14 +558,22 @@ class Publisher:
 
     # -- buses that are reached on several ways --------------------------------------------------------------------------
 
-    async def publish_bridged(self, message: Message, via: ViaHeader, deadline: float) -> None:
+    async def publish_bridged(self, message: Message, via: ViaHeader, deadline: float, *, of_peers: bool) -> None:
         """Send a publication that came over a bridge to all targets that one of this very bus would have.
+
+        With `of_peers`, where a peer of some bus before has published it, to those alone that take what peers publish.
 
         Raises:
             QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
         """
         message.shared[VIA] = str(via).encode()
-        await self._publish_deduplicated(message, self.routes.get(message.subject) or self.route(message.subject), deadline)
+        targets: Targets = self.routes.get(message.subject) or self.route(message.subject)
+        if of_peers:
+            message.shared[OF_PEERS] = b""
+            if not all(queue.peers for queue in targets.queues):
+                queues = tuple(queue for queue in targets.queues if queue.peers)
+                targets = Targets(targets.peers, queues, targets.two_ways, targets.twice)
+        await self._publish_deduplicated(message, targets, deadline)
 
     async def _publish_deduplicated(self, message: Message, targets: Targets, deadline: float) -> None:
         """Publish what may reach another bus on two ways: that one takes it once.

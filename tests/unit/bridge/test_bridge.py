@@ -506,6 +506,30 @@ async def test_a_double_bridge_delivers_once_but_two_targets_are_two_publication
     assert sorted(seen) == sorted([(name, number) for name in "bc" for number in range(10)] * 2)
 
 
+@bounded
+async def test_what_peers_publish_is_not_a_buss_own_behind_any_number_of_bridges() -> None:
+    near, middle, far = Bus(), Bus(), Bus()
+    heard: list[tuple[str, object]] = []
+
+    def listen(bus: Bus, name: str) -> None:
+        @bus.on("in.>", peers=False)
+        async def own(body: object) -> None:
+            heard.append((name, body))
+
+    for name, bus in (("near", near), ("middle", middle), ("far", far)):
+        listen(bus, name)
+
+    routes = [Route("in.>", "in.{rest}")]
+    async with bridge(near, middle, routes=routes), bridge(middle, far, routes=routes):
+        async with pair(near) as client, far.subscribe("in.>") as there:
+            await client.publish("in.secret", "of a peer")
+            assert (await anext(there)).body == "of a peer"
+            await near.publish("in.secret", "its own")
+            assert (await anext(there)).body == "its own"
+            await eventually(lambda: len(heard) == 3)
+    assert sorted(heard) == [("far", "its own"), ("middle", "its own"), ("near", "its own")]
+
+
 # -- declaring -----------------------------------------------------------------------------------------------------------
 
 
