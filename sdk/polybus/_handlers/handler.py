@@ -24,7 +24,7 @@ from ..errors import BadRequest
 from ..message import MISSING, Message
 from ..subjects import Subject, captures
 from .arguments import capture_maker, check_default, closed_type
-from .providers import asked_for, provider_of
+from .providers import asked_for, of_the_web, provider_of
 from .signature import (
     IMPORT_IT,
     ContextPart,
@@ -254,9 +254,14 @@ def _maker(
         return lambda context, message, channel: channel.typed(receives)
     if parameter.name in positions:
         return capture_maker(positions[parameter.name], Any if hint is None else hint, parameter.name, function)
+    if (of_web := of_the_web(parameter, hint)) not in (None, "Body"):
+        raise TypeError(
+            f"{function}: {parameter.name!r} is not the body: {of_web} is of HTTP, and a message has none: headers are in "
+            "ctx.message.headers, and what else a call has is in ctx (annotate it with Context)"
+        )
     if handler.body_name is not None:
         raise TypeError(
-            f"{function}: both {handler.body_name!r} and {parameter.name!r} could be the body; "
+            f"{function}: both {handler.body_name!r} and {parameter.name!r} could be the body; put them into one class, "
             "annotate the others with Context or Message, or name them in the pattern"
         )
     reads = read_as(closed_type(hint, f"{function}: the type of {parameter.name!r}", takes), takes)

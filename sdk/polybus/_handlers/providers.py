@@ -26,6 +26,7 @@ T = TypeVar("T")
 _EMPTY: Final = inspect.Parameter.empty
 _MAKERS: Final = ("fast_depends", "fastapi")
 _WEB: Final = ("fastapi", "starlette")
+_TWIN: Final = "polybus.sync.BlockingBus"
 _WHAT: Final = "Context, Message, Bus, Peer, another Depends, or a name of the pattern"
 
 
@@ -106,6 +107,8 @@ def provider_of(
         raise TypeError(f"{name} has no hash, as its class has an __eq__: give that @define(eq=False), @frozen or a __hash__")
     if function in within:
         raise TypeError(f"{name} depends on itself, by {' and '.join(name_of(one) for one in within)}")
+    if getattr(function, "__module__", "").startswith("polybus.fastapi"):
+        raise TypeError(f"{handler}: BusDep is for endpoints: annotate with polybus.Bus, in a def handler with {_TWIN}")
     parameters, hints, style = read_provider(function, name)
     in_thread = not style.startswith("async") and sys.platform != "emscripten"
     provider = Provider(function, name_of(function), style, in_thread, cached=asked.cached)
@@ -141,7 +144,7 @@ def _maker(
     if parameter.name in positions:
         check_default(parameter, name)
         return capture_maker(positions[parameter.name], hint, parameter.name, name)
-    if (of_web := _of_the_web(parameter, hint)) is not None:
+    if (of_web := of_the_web(parameter, hint)) is not None:
         raise TypeError(
             f"{name} wants {of_web} as {parameter.name!r}, and a call of a bus has no HTTP request: take {_WHAT}, or give the "
             "handler another function"
@@ -153,7 +156,7 @@ def _maker(
     return None
 
 
-def _of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
+def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
     """Name what only an HTTP request has: FastAPI's and Starlette's classes, and marks such as ``Header()``."""
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     kind = get_args(hint)[0] if metadata else hint

@@ -11,8 +11,10 @@ import pydantic
 import pytest
 from attrs import frozen
 from fast_depends import Depends
+from fastapi import BackgroundTasks, Cookie, Header, Request, UploadFile
 
 from polybus import BadRequest, Bus, Channel, Context, Kind, Message, Router, Subject
+from polybus.fastapi import BusDep
 from polybus.testing import pair
 from tests.support import bounded
 
@@ -576,6 +578,24 @@ async def named(**values: int) -> None: ...
 async def positional(body: int, /) -> None: ...
 
 
+async def with_header(body: int, token: Annotated[str, Header()]) -> None: ...
+
+
+async def with_cookie(limit: Annotated[int, Cookie()], body: int) -> None: ...
+
+
+async def with_request(body: int, request: Request) -> None: ...
+
+
+async def with_later(later: BackgroundTasks) -> None: ...
+
+
+async def with_file(file: UploadFile) -> None: ...
+
+
+async def with_bus(body: int, bus: BusDep) -> None: ...
+
+
 class Unbound:
     """Its functions have no object yet."""
 
@@ -596,7 +616,13 @@ class Unbound:
         (one_of_two, r"one_of_two.*'what'"),
         (body_or_context, r"body_or_context.*'body'"),
         (impossible, r"impossible.*'body'"),
-        (two_bodies, "two_bodies"),
+        (two_bodies, "two_bodies: both 'first' and 'second' could be the body; put them into one class"),
+        (with_header, r"with_header: 'token' is not the body: Header is of HTTP, .* ctx\.message\.headers"),
+        (with_cookie, "with_cookie: 'limit' is not the body: Cookie is of HTTP"),
+        (with_request, "with_request: 'request' is not the body: Request is of HTTP, .* Context"),
+        (with_later, "with_later: 'later' is not the body: BackgroundTasks is of HTTP"),
+        (with_file, "with_file: 'file' is not the body: UploadFile is of HTTP"),
+        (with_bus, r"with_bus: BusDep is for endpoints: annotate with polybus\.Bus, in a def handler with polybus\.sync\.Bl"),
         (many, "many"),
         (named, "named"),
         (positional, "positional"),
