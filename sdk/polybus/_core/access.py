@@ -14,7 +14,7 @@ from .._util.event_loop import is_foreign_exception
 from .._util.log_fields import log_fields
 from .._util.repeated_warnings import Warnings
 from .._validation import check_callable, shown
-from ..errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
+from ..errors import BadRequest, BusError, Forbidden, NotFound, RequestError, Unauthorized, Unavailable
 from ..plugins import Admission, Handshake, Identity
 from ..subjects import canonical, is_pattern
 
@@ -62,7 +62,7 @@ class AccessControl:
         """Verbs of clients that have been warned of."""
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
-        """Authenticate a new connection; `Unavailable`, so that it tries again, if the hook takes too long."""
+        """Authenticate a new connection; `Unavailable`, so that it tries again, if the hook fails or takes too long."""
         if self.authenticate is None:
             return Admission(Identity(), handshake)
         outcome = await self._asked(self.authenticate, handshake)
@@ -125,13 +125,15 @@ class AccessControl:
                     text = "authenticate took more than %g s (Limits.handshake_timeout)"
                     self.warnings.warn(logger, text, self._seconds, extra=_of_handshake(handshake))
                     return Unavailable("it took too long to find out who you are")
-        except RequestError as error:
-            return error if isinstance(error, (Unauthorized, Forbidden)) else Unauthorized("not authenticated")
+        except (Unauthorized, Forbidden) as error:
+            return error
+        except (NotFound, BadRequest):  # of the service that it asks
+            return Unauthorized("not authenticated")
         except BaseException as error:  # a new connection does not end the server
             _raise_unless_foreign(error)
             text = "authenticate failed, which refuses the connection"
             self.warnings.warn(logger, text, error=error, extra=_of_handshake(handshake))
-            return Unauthorized("not authenticated")
+            return Unavailable("this server cannot find out now who you are: try again later")
         if identity is True:  # not a name: it would be equal to the number 1
             return Admission(Identity(), handshake)
         if _is_empty(identity):

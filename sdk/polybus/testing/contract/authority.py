@@ -9,7 +9,19 @@ from typing import Any, TypeAlias
 import anyio
 import pytest
 
-from ... import Bus, Context, Forbidden, Handshake, Identity, Limits, Peer, RequestError, Unauthorized
+from ... import (
+    Bus,
+    ConnectFailed,
+    Context,
+    Disconnected,
+    Forbidden,
+    Handshake,
+    Identity,
+    Limits,
+    Peer,
+    RequestError,
+    Unauthorized,
+)
 from ...events import LinkDown
 from ._base import Contract, Dial, eventually, needs, next_event, take
 
@@ -65,12 +77,20 @@ class AuthorityContract(Contract):
                 await self._enter(dial)
 
     async def test_an_authenticate_that_fails_refuses(self, caplog: pytest.LogCaptureFixture) -> None:
-        def authenticate(handshake: Handshake) -> Any:
-            raise LookupError("no database")
+        well = False
 
-        async with self.serving(Bus(authenticate=authenticate)) as (_, dial):
-            with pytest.raises(Unauthorized) as caught:
+        def authenticate(handshake: Handshake) -> Any:
+            if not well:
+                raise LookupError("no database")
+            return "ann"
+
+        async with self.serving(Bus(authenticate=authenticate)) as (listener, dial):
+            with pytest.raises((ConnectFailed, Disconnected)) as caught:
                 await self._enter(dial)
+            assert listener.peers == []
+            well = True
+            async with dial():
+                await eventually(lambda: len(listener.peers) == 1)
         assert "database" not in str(caught.value)
         assert "no database" in caplog.text
 
