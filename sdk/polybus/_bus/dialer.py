@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 from attrs import evolve
@@ -52,6 +52,9 @@ _LONGEST_GRACE = 0.2
 
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
 """Headers for the handshake, or a plain or async function that gives them, called before every attempt."""
+
+_AFTER_REFUSAL: Final = 10.0
+"""Seconds at the least between two attempts after a refusal that is tried again."""
 
 
 @entered_first("async with connect(url) as bus:")
@@ -105,6 +108,8 @@ class Connecting:
         self._runtime: Runtime | None = None
         self._gives_bus = gives_bus
         self._backbone = backbone
+        self.insists: bool = backbone is not None
+        """Once it was up, a refusal is tried again, slowly: without this link the process is of no use, and looks well."""
         self._keeps = features.keeps and backbone is None
         self._decided: anyio.Event | None = None
         """Set when the link of the attempt under way is up, or lost."""
@@ -147,7 +152,7 @@ class Connecting:
             link = self._link = Link(
                 links, self._services, self._adapter, url, dialer=self, serves=self._serves, backbone=self._backbone
             )
-            link.renews = callable(self._headers) or bool(self._files)
+            link.renews, link.insists = callable(self._headers) or bool(self._files), self.insists
             link.recorder = self._recorder
             if within(runtime):
                 links.of_lifespan.add(link)
@@ -431,9 +436,9 @@ class Connecting:
         attempts = self._backoff.attempts
         if link.runtime.time() - self._up_since > self._backoff.bound(self._failures):
             self._failures = 0  # a link that ends as soon as it is up counts as a failure, or the pauses would never grow
-        tell = self._log.lost
+        tell, pause = self._log.lost, 0.0
         while (attempts is None or self._failures < attempts) and self._connector.reconnects:
-            delay = self._backoff.delay(self._failures, sources.get().rng.random)
+            delay = max(self._backoff.delay(self._failures, sources.get().rng.random), pause)
             self._failures += 1
             tell(reason, self._failures, delay)
             tell = self._log.retrying
@@ -444,6 +449,9 @@ class Connecting:
             try:
                 await self._try(link)
             except (Unauthorized, Forbidden) as error:
+                if self.insists:
+                    reason, pause = str(error), _AFTER_REFUSAL
+                    continue
                 if not self._files or isinstance(error, Forbidden):
                     self._log.given_up(str(error))
                     link.abort(Closed(4401, str(error), error))

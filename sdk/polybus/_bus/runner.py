@@ -291,7 +291,9 @@ class _Run:
             served: list[str] = []
             for name, url, serving in addresses.all:
                 if serving is None:  # who brings the clients may start later
-                    await stack.enter_async_context(bus.connect(url, wait=_PATIENCE))
+                    connecting: Any = bus.connect(url, wait=_PATIENCE)
+                    connecting.insists = True
+                    await stack.enter_async_context(connecting)
                     served.append(url)
                 else:
                     if self._worker is not None:

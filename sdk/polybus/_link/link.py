@@ -146,6 +146,8 @@ class Link:
     was_up: bool = field(default=False, init=False)
     renews: bool = field(default=False, init=False)
     """True where every attempt asks for credentials anew."""
+    insists: bool = field(default=False, init=False)
+    """True where a refusal is tried again once it was up."""
     backbone: BackbonePort | None = field(default=None, kw_only=True)
     """Present on the link between the nodes of a cluster."""
     foreign_streams: ForeignStreamsPort | None = field(default=None, init=False)
@@ -982,8 +984,9 @@ class Link:
             self._receiver.over()
             self._receiver = None
         returns = self._comes_back(why)
-        if self._lost_at is None and self.was_up:
-            self._lost_at, self._lost_why = self.runtime.time(), why.reason
+        if self.was_up and (self._lost_at is None or isinstance(why.error, (Unauthorized, Forbidden))):
+            self._lost_at = self.runtime.time() if self._lost_at is None else self._lost_at
+            self._lost_why = why.reason
         self._move(Change.LOST if returns else Change.ENDED)
         if self._confirmations is not None:
             self._confirmations.lost()
@@ -1010,7 +1013,7 @@ class Link:
 
     def _comes_back(self, why: Closed) -> bool:
         # An identity that expires is no refusal where the next attempt brings a new one.
-        renewed = self.renews and self.was_up and isinstance(why.error, Unauthorized)
+        renewed = self.was_up and (self.insists or (self.renews and isinstance(why.error, Unauthorized)))
         refused = isinstance(why.error, (Unauthorized, Forbidden)) and not renewed
         final = refused or (self._ending is not None and not self._ending.returns)
         return self.opened and not final

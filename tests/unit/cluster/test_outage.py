@@ -28,6 +28,16 @@ class Refusing(NatsEngine):
     """An engine that lets nobody in while it is away."""
 
     away = False
+    refusal = ""
+    """What each client is told that wants to subscribe, if anything."""
+    refused = 0
+
+    def read(self, frame: bytes) -> Operation:
+        operation = super().read(frame)
+        if self.refusal and operation.verb == "SUB":
+            self.refused += 1
+            self.say(self.refusal.format(inbox=operation.subject))
+        return operation
 
     def admit(self, handshake: Any, decided: Any) -> None:
         if self.away:
@@ -80,6 +90,22 @@ async def test_an_error_says_since_when_the_link_to_the_engine_is_down(engine: R
             await act(bus)
         assert "look at the handler" not in str(caught.value)
         engine.away = False
+
+
+@pytest.mark.parametrize("refusal", ["Authorization Violation", 'Permissions Violation for Subscription to "{inbox}"'])
+async def test_a_node_that_its_engine_refuses_for_a_while_says_so_and_comes_back(engine: Refusing, refusal: str) -> None:
+    bus = Bus(cluster=engine.url)
+    bus.handle("a.b")(seven)
+    async with bus:
+        await anyio.sleep(1)
+        engine.refusal = refusal
+        await engine.cut()
+        await anyio.sleep(60)
+        assert re.match(f"the link to the engine of the cluster is down since 6. s: .*{refusal[:20]}", bus.why_not_ready)
+        assert engine.refused < 10, "it is not asked as often as an engine that is away"
+        engine.refusal = ""
+        await eventually(lambda: bus.why_not_ready == "", 30)
+        assert await bus.request("a.b") == 7
 
 
 async def test_a_request_that_waited_for_any_other_link_says_so_too() -> None:
