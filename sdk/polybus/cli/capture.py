@@ -12,7 +12,7 @@ from attrs import asdict
 from rich.console import Console
 
 from .. import capture
-from .._validation import counted
+from .._validation import counted, in_one_line
 from .options import Folder, Json, argument
 from .problems import PeerError
 from .values import json_line
@@ -36,21 +36,22 @@ def info(folder: Folder, as_json: Json = False) -> None:
         print(json_line(asdict(found)))
         return
     recordings = ", ".join(f"{name} (ended)" if name in found.ended else name for name in found.captures)
-    print(f"{counted(found.segments, 'segment')} ({found.open} open), {found.bytes} bytes; recordings {recordings}")
+    segments = f"{counted(found.segments, 'segment')} ({found.open} open)"
+    print(in_one_line(f"{segments}, {found.bytes} bytes; recordings {recordings}"))  # what somebody else may have named
     print(f"{counted(found.frames, 'frame')} of {found.frame_bytes} bytes on {counted(found.connections, 'connection')}")
     if found.marks:
         print(f"{found.marks} marks of where connections began or ended; polybus analyse counts them as frames too")
-    for protocol, count in sorted(found.protocols.items()):
-        print(f"  {protocol}: {count}")
+    for protocol, count in sorted(found.protocols.items(), key=str):
+        print(in_one_line(f"  {protocol}: {count}"))
     if found.first_ns is not None and found.last_ns is not None:
         print(f"from {_time(found.first_ns)} to {_time(found.last_ns)} ({(found.last_ns - found.first_ns) / 1e9:.3f} s)")
     for reason, count in sorted(found.gaps.items()):
-        print(f"gap: {counted(count, 'frame')} missing ({reason})")
+        print(in_one_line(f"gap: {counted(count, 'frame')} missing ({reason})"))
     if found.lost_stretches:
         lost = f"{counted(found.lost_stretches, 'stretch')}, {counted(found.lost_frames, 'frame')}"
         print(f"damaged: {lost}; see polybus capture verify")
     for source in found.sources:
-        print(f"a replay of {source}")
+        print(in_one_line(f"a replay of {source}"))
 
 
 def _time(ns: int) -> str:

@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from polybus.capture.schema import FLAG_GAP_BEFORE
+from polybus.capture.store.segments import SegmentWriter
 from polybus.cli.app import run
 from polybus.cli.values import json_line
+from tests.unit.capture.rows import batch, row
 from tests.unit.cli.support import serving
 
 NASTY = "\x1b[31mred\x1b]0;title\x07\nERROR: none\r\x00\x9b2J \u202egnp"
@@ -66,3 +70,17 @@ def test_other_letters_are_printed_as_they_are(text: str) -> None:
     line = json_line(text)
     assert json.loads(line) == text
     assert (text in line) is (text == "Übel 😀")
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "decode"])
+def test_what_a_capture_of_somebody_else_says_reaches_the_terminal_without_them(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = SegmentWriter(tmp_path, 0, {"capture_id": NASTY, "replay_of": NASTY, "source": NASTY})
+    names = {"capture_id": NASTY, "conn_id": NASTY, "peer": NASTY, "protocol": NASTY, "transport": NASTY}
+    gap = {"frame": None, "flags": FLAG_GAP_BEFORE, "options": json.dumps({"gap": NASTY, "frames": 1})}
+    writer.write(batch(row(0, **names), row(1, **gap), row(2, protocol=None)), 0)
+    writer.end(3)
+    writer.seal()
+    assert run(["capture", command, str(tmp_path)]) == 0
+    assert not set(FORBIDDEN) & set("".join(capsys.readouterr()))

@@ -26,6 +26,7 @@ TOO_MUCH = {
     "packed twice": (b"Content-Encoding: gzip\r\nContent-Encoding: gzip\r\n", TWICE, "Content-Encoding: gzip, gzip"),
     "in a coding that nobody knows": (b"Content-Encoding: x\r\n", b"[]", "Content-Encoding: x"),
     "with more cookies than anybody needs": (COOKIES, b"[]", "more than 256 cookies"),
+    "with a cookie that is far too large": (b"Set-Cookie: c=%b\r\n" % (b"x" * 65536), b"[]", "or 65536 bytes of them"),
 }
 
 

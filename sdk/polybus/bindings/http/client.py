@@ -28,7 +28,8 @@ _PIECE: Final = 8 * 1024
 _RATE: Final = 4 * 1024
 """Bytes a second at which what waits in the kernel is expected to leave, before the server can answer."""
 _COOKIES: Final = 256
-"""Cookies of one server that are kept; browsers keep no more than 180."""
+_COOKIE_BYTES: Final = 64 * 1024
+"""Cookies of one server that are kept, and their bytes, as all of them go with each request; browsers keep no more than 180."""
 _OURS: Final = ContextVar("polybus_http_client", default=False)
 """True while one of our requests is made."""
 
@@ -234,8 +235,10 @@ class HttpClient:
         if coding.strip().lower() not in ("", "identity"):
             text = f"{self.address} packs its answers (Content-Encoding: {coding[:40]}), though Accept-Encoding is identity"
             raise ExchangeFailed(Closed(1006, f"{text}: compress them neither there nor in a proxy on the way"))
-        if len(self._http.cookies) > _COOKIES:
-            raise ExchangeFailed(Closed(1006, f"{self.address} has set more than {_COOKIES} cookies"))
+        cookies = list(self._http.cookies.jar)
+        if len(cookies) > _COOKIES or sum(len(one.name) + len(one.value or "") for one in cookies) > _COOKIE_BYTES:
+            text = f"{self.address} has set more than {_COOKIES} cookies, or {_COOKIE_BYTES} bytes of them"
+            raise ExchangeFailed(Closed(1006, text))
         return response.aiter_raw()
 
     # -- the tasks

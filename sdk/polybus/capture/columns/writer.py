@@ -244,7 +244,7 @@ class _Files:
         frames = empty = refused = gaps = 0
         samples: list[dict[str, Any]] = []
         for rows in batches.rows:
-            self._protocols.update(pc.unique(rows.column("protocol")).to_pylist())
+            self._protocols.update(pc.unique(rows.column("protocol").drop_null()).to_pylist())
             found, more = gap_rows(rows, _SAMPLES - len(samples))
             gaps, samples = gaps + found, samples + more
         tables: dict[str, list[pa.RecordBatch]] = {table: [] for table in TABLES}
