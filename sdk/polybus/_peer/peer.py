@@ -849,7 +849,8 @@ class Peer(Asker):
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
         failed = error if error is not None else Disconnected(reason, self.address, True)
-        unanswered = failed if error is not None or reason != ALL_ANSWERED else Disconnected(reason, self.address, False)
+        unread = error is None and reason == ALL_ANSWERED and not self.link.services.leaving  # else it may be our own farewell
+        unanswered = Disconnected(reason, self.address, False) if unread else failed
         pending, self.pending = self.pending, {}
         for reply in pending.values():
             reply.fail(another(unanswered))

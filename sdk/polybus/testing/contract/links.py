@@ -119,8 +119,9 @@ class LinkContract(Contract):
                 reply = client.request(subject, timeout=1000)
                 await eventually(lambda: bus.stats().running == 1)
             assert reply.done()
-            with pytest.raises(BusError):
+            with pytest.raises(BusError) as caught:
                 await reply
+            assert getattr(caught.value, "sent", True), "it runs"
             await eventually(lambda: bus.stats().running == 0)
 
     async def test_connecting_to_nobody_fails_at_once_with_the_address(self) -> None:
