@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
 from polybus import Bus, Route, bridge, connect
 from polybus.broker import Broker
-from polybus.testing import pair
+from polybus.testing import NatsEngine, pair
 
 
 def doubling(lifespan: Callable[[Bus], AbstractAsyncContextManager[None]] | None = None) -> Bus:
@@ -70,8 +71,8 @@ async def paired(bus: Bus, folder: Path) -> None:
 
 async def bridged(bus: Bus, folder: Path) -> None:
     other = Bus()
-    async with other, bridge(other, bus, routes=[Route("far.double", "double")]):
-        assert await other.request("far.double", 21) == 42
+    async with bridge(other, bus, routes=[Route("far.double", "double")]), pair(other) as client:
+        assert await client.request("far.double", 21) == 42
 
 
 async def brokered(bus: Bus, folder: Path) -> None:
@@ -79,22 +80,36 @@ async def brokered(bus: Bus, folder: Path) -> None:
         pass
 
 
+async def clustered(bus: Bus, folder: Path) -> None:
+    async with NatsEngine() as engine, Bus(cluster=engine.url):
+        pass
+
+
 @pytest.mark.native
-@pytest.mark.parametrize("use", [alone, served, at_an_address, paired, bridged, brokered])
+@pytest.mark.parametrize("how", ["task", "scope"])
+@pytest.mark.parametrize("use", [alone, served, at_an_address, paired, bridged, brokered, clustered])
 def test_a_bus_that_is_cancelled_at_any_turn_leaves_nothing_and_may_be_used_again(
-    use: Callable[[Bus, Path], Coroutine[None, None, None]], tmp_path: Path
+    use: Callable[[Bus, Path], Coroutine[None, None, None]], how: str, tmp_path: Path
 ) -> None:
     bus = doubling(slow_lifespan)
 
+    async def within(scope: anyio.CancelScope) -> None:
+        with scope:
+            await use(bus, tmp_path)
+
     async def main() -> None:
         for turns in itertools.count():
-            task = asyncio.ensure_future(use(bus, tmp_path))
+            scope = anyio.CancelScope()
+            task = asyncio.ensure_future(within(scope))
             for _ in range(turns):
                 await asyncio.sleep(0)
             was_over = task.done()
-            task.cancel()
+            (task if how == "task" else scope).cancel()
             await asyncio.wait([task])
-            assert task.cancelled() is not was_over, task
+            if how == "task" and not was_over:
+                assert task.cancelled()
+            else:  # a scope cancels at the next wait that is not shielded, if there is any
+                assert task.exception() is None
             assert bus._services.runtime is None
             assert len(asyncio.all_tasks()) == 1
             await alone(bus, tmp_path)
