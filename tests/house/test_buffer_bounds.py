@@ -23,7 +23,8 @@ OURS = "grows with what this application does, not with what peers send"
 BOUNDS = {
     OURS: """
         _bus.dialer._checked_headers _bus.lifecycle._guests _bus.lifecycle._holders _bus.links.gates
-        _bus.links.of_lifespan _bus.links.opened _bus.stored._readers _bus.stored._streams _bus.stored._taken
+        _bus.links.of_lifespan _bus.links.opened _bus.runner._entrances _bus.stored._readers
+        _bus.stored._streams _bus.stored._taken
         _bus.stored.engines _core.executor._proven _core.executor.middleware _core.injection.makers
         _core.injection.needs _core.runtime._detached _core.runtime.overriding _core.services.outgoing _core.services.overrides
         _core.services.recorders _core.workers._told _handlers.handler._makers _handlers.lookup.by_uri

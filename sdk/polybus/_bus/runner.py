@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -20,14 +20,22 @@ from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
 from .._util.process_end import end_by_sigterm, exit_at_once
 from .._validation import check_count, counted, seconds, shown
+from ..backoff import Backoff
 from ..errors import BusError, LocalProtocolError
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import metrics_maker, resolve_url, supervise
 from .bus import Bus, parts_of
 from .worker import Worker
 
+if TYPE_CHECKING:
+    from .._peer.peer import Peer
+
 logger: logging.Logger = logging.getLogger("polybus")
 
+_BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
+"""Pauses between attempts to come back to where clients come from, as to the engine of a cluster."""
+_OUTAGE: Final = 5.0
+"""Seconds after which a service is not ready that cannot be reached by one of these, as `Cluster.outage`."""
 _PATIENCE = 20.0
 """Seconds for a broker to be there."""
 
@@ -248,6 +256,8 @@ class _Run:
             pages["/metrics"] = self._metrics_page
         self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
         self._serving = False
+        self._entrances: list[Peer] = []
+        """The other ends of the links by which clients come, where this bus connects."""
         self._signalled: anyio.Event
         self._scope: anyio.CancelScope
         self._force: threading.Timer | None = None
@@ -291,9 +301,9 @@ class _Run:
             served: list[str] = []
             for name, url, serving in addresses.all:
                 if serving is None:  # who brings the clients may start later
-                    connecting: Any = bus.connect(url, wait=_PATIENCE)
+                    connecting: Any = bus.connect(url, wait=_PATIENCE, backoff=_BACKOFF)
                     connecting.insists = True
-                    await stack.enter_async_context(connecting)
+                    self._entrances.append(await stack.enter_async_context(connecting))
                     served.append(url)
                 else:
                     if self._worker is not None:
@@ -372,6 +382,9 @@ class _Run:
     def _why_not_ready(self) -> str:
         if not self._serving or self._signalled.is_set():
             return "it does not take requests"
+        for peer in self._entrances:
+            if absence := peer.link.absence(_OUTAGE):
+                return f"the link to {without_secrets(peer.link.url)} is down {absence}"
         return self._bus.why_not_ready
 
     def over(self) -> None:

@@ -818,9 +818,9 @@ class Link:
             return another(why.error)
         return Disconnected(why.reason if why is not None else "the link is closed", self.address, sent)
 
-    def absence(self) -> str:
-        """Say since when it is down; empty while it is not."""
-        if self._lost_at is None:
+    def absence(self, longest: float = 0.0) -> str:
+        """Say since when it is down; empty while it is not, and where that is no longer than so many seconds."""
+        if self._lost_at is None or self.runtime.time() - self._lost_at < longest:
             return ""
         which = "" if self.backbone is None else "the link to the engine of the cluster is down "
         why = f": {self._lost_why}" if self._lost_why else ""

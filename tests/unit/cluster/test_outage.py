@@ -192,3 +192,21 @@ async def test_an_error_says_that_the_engine_is_silent_and_not_to_look_at_the_ha
             with pytest.raises(DeadlineExceeded, match=r"nothing has come from the engine of the cluster for [0-9.]+ s: is it"):
                 await bus.request("a.b", timeout=8)
             engine.stopped = False
+
+
+async def test_a_service_whose_clients_come_by_a_link_that_is_down_is_not_ready_after_a_while(engine: Refusing) -> None:
+    bus = Bus()
+    run = _Run(bus, 1, 0, None, None, print, metrics=False)
+    run._serving, run._signalled = True, anyio.Event()
+    async with bus, bus.connect(engine.url) as network:
+        run._entrances.append(network)
+        await anyio.sleep(1)
+        await engine.leave()
+        await anyio.sleep(4.9)
+        assert run._ready() == (200, "OK\n")
+        await anyio.sleep(0.2)
+        code, text = run._ready()
+        assert code == 503
+        assert re.match(r"the link to nats\+memory://nats-\w+ is down since 5.1 s: .", text)
+        engine.away = False
+        await eventually(lambda: run._ready() == (200, "OK\n"), 60)
