@@ -18,7 +18,7 @@ from .._secrets import without_secrets
 from .._util.event_loop import running_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
-from .._util.process_end import end_by_sigterm, exit_at_once
+from .._util.process_end import end_by_sigterm, ending_signals, exit_at_once
 from .._validation import check_count, counted, seconds, shown
 from ..backoff import Backoff
 from ..errors import BusError, LocalProtocolError
@@ -266,7 +266,7 @@ class _Run:
         """Serve until told to stop; what goes wrong comes out as it is, not in a group."""
         failure: BaseException | None = None
         self._signalled, self._scope = anyio.Event(), anyio.CancelScope()
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with anyio.open_signal_receiver(*ending_signals()) as signals:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._heed, signals)
                 try:
@@ -349,6 +349,8 @@ class _Run:
 
     async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
         async for number in signals:
+            if number.name == "SIGHUP" and (self._worker is not None or self._signalled.is_set()):
+                continue  # a terminal that closes says it to all, and twice
             if self._worker is not None and self._signalled.is_set() and number == signal.SIGTERM:
                 continue  # from the supervisor, and from who ends all processes of a service: SIGINT is the second signal here
             if self._serving and not self._signalled.is_set() and (self._worker is None or number == signal.SIGTERM):

@@ -23,3 +23,11 @@ def end_by_sigterm() -> None:
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     ):
         signal.signal(signal.SIGTERM, lambda number, _: exit_at_once(128 + number))
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """The signals that tell this process to end; a terminal that closes is none under `nohup`."""
+    hang_up: signal.Signals | None = getattr(signal, "SIGHUP", None)
+    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
+        return (signal.SIGINT, signal.SIGTERM)
+    return (signal.SIGINT, signal.SIGTERM, hang_up)

@@ -20,6 +20,7 @@ from .._bus.cluster import VARIABLE
 from .._bus.worker import ASK, ASK_METRICS, Inheritance
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
+from .._util.process_end import ending_signals
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
 from ..plugins.registry import metrics_maker
@@ -277,7 +278,7 @@ class Supervisor:
         self._stopping, self._scope = anyio.Event(), anyio.CancelScope()
         self._slots = [Slot(number) for number in range(1, self._count + 1)]
         failure: BaseException | None = None
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGCHLD) as signals, ExitStack() as stack:
+        with anyio.open_signal_receiver(*ending_signals(), signal.SIGCHLD) as signals, ExitStack() as stack:
             async with anyio.create_task_group() as group:
                 self._group = group
                 group.start_soon(self._heed, signals)
@@ -436,7 +437,7 @@ class Supervisor:
                 self._stop()
                 if not any(slot.child for slot in self._slots):
                     self._scope.cancel()  # the engine is starting
-            elif self._forced is None:
+            elif self._forced is None and number.name != "SIGHUP":  # a terminal that closes says it twice
                 logger.warning("%s: ending at once", number.name)
                 self._group.start_soon(self._force, number)
 

@@ -162,13 +162,17 @@ async def started(bus: Bus, number: int) -> None:
     await eventually(enough)
 
 
-async def test_after_sigterm_all_running_requests_are_answered_and_the_exit_status_is_0(anyio_backend: Any) -> None:
+@pytest.mark.parametrize("told", [(signal.SIGTERM,), (signal.SIGHUP, signal.SIGHUP)], ids=["sigterm", "terminal"])
+async def test_after_sigterm_all_running_requests_are_answered_and_the_exit_status_is_0(
+    anyio_backend: Any, told: tuple[signal.Signals, ...]
+) -> None:
     # 100 handlers of a second: 64 of them run at the same time, the others wait for a place.
     async with running(run={"drain": BOUND}, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
         async with connect(server.url) as other:
             replies = [bus.request("sleep", 1, timeout=BOUND) for _ in range(100)]
             await started(other, 64)
-        server.signal(signal.SIGTERM)
+        for number in told:
+            server.signal(number)
         with anyio.fail_after(BOUND):
             assert [await reply for reply in replies] == ["slept"] * 100
         assert await server.ended() == 0
