@@ -37,8 +37,8 @@ class ExtensionProbe(Reply[Any]):
         self._peer.negotiation.answered(answer)
         super().resolve(message)
 
-    def reject(self, message: Message, now: float) -> None:
-        self.fail(error_of(message, self.subject, now - self.started))
+    def reject(self, message: Message, now: float, *, own: bool = False) -> None:
+        self.fail(error_of(message, self.subject, now - self.started, own=own))
 
     def fail(self, error: BusError) -> None:
         peer = self._peer
