@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from attrs import define
 
-from .._util.cancel_scopes import let_scope_fire
+from .._util.cancel_scopes import EARLY, let_scope_fire
 from .._util.entering import awaited_first
 from .._util.event_loop import wrong_event_loop
 from .._util.log_fields import log_fields
@@ -202,9 +202,14 @@ class Reply(Generic[T_co]):
         if self._state == _PENDING:
             self._error = error
             self._state = _FAILED
-            if self._waiters is None and self.tells_failure and not isinstance(error, RequestCancelled):
+            if self._waiters is None and self.tells_failure and not self._given_up(error):
                 self._value = UnawaitedFailure(self.subject, error)
             self._wake()
+
+    def _given_up(self, error: BusError) -> bool:
+        """Tell whether the caller expects no answer any more: it was cancelled, or the scope around the call is over."""
+        over = is_remote_deadline(error) and end_of_scope(self) <= self._loop.time() + EARLY
+        return over or isinstance(error, RequestCancelled)
 
     def pass_over(self, text: str) -> None:
         """Note an answer that is not taken; another one may come."""

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import ref
 
 import anyio
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_EARLY = 0.05
+EARLY: Final = 0.05
 """Seconds by which a peer may see a deadline pass before we do."""
 
 
@@ -159,8 +159,8 @@ async def let_scope_fire(told: float = math.inf) -> None:
     this event loop was busy. The application that wrote the scope waits for that, not for an exception.
     """
     deadline, now = min(anyio.current_effective_deadline(), told), anyio.current_time()
-    if deadline <= now + _EARLY:
-        await anyio.sleep(max(deadline - now, 0.0) + _EARLY)
+    if deadline <= now + EARLY:
+        await anyio.sleep(max(deadline - now, 0.0) + EARLY)
         # uvloop, whose clock has steps of a millisecond, asks again and again whether it is time for a scope. Where it was busy
         # meanwhile, it ends this sleep first.
         await anyio.lowlevel.checkpoint()

@@ -1,6 +1,7 @@
 """Every request ends by its deadline, whatever becomes of its link meanwhile."""
 
 import asyncio
+import gc
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -287,3 +288,31 @@ def test_a_scope_around_tasks_of_asyncio_fires_itself_although_the_peer_gives_up
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(main())
+
+
+@bounded
+async def test_a_request_that_its_scope_has_ended_before_it_was_awaited_is_no_error_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bus = Bus()
+
+    @bus.handle("early")
+    async def early(ctx: Context) -> None:
+        assert ctx.deadline is not None
+        await anyio.sleep_until(ctx.deadline - 0.02)
+        raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
+
+    async def ask(asks: Bus, scope: float, timeout: float, retry: Retry | None) -> None:
+        with anyio.move_on_after(scope):
+            _ = asks.request("early", timeout=timeout, retry=retry)
+            await anyio.sleep(1)
+
+    async with pair(bus) as client:
+        for asks in (bus, client):
+            for retry in (None, Retry(attempts=3)):
+                for scope, timeout, tells in ((0.2, 30, False), (30, 0.2, True)):
+                    await ask(asks, scope, timeout, retry)
+                    await anyio.sleep(1)
+                    gc.collect()
+                    assert ("was never awaited" in caplog.text) is tells, (asks, retry, scope)
+                    caplog.clear()
