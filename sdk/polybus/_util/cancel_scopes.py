@@ -132,9 +132,10 @@ async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:
     """
     call = _called(function, args)
     if running_loop().backend != "asyncio":
+        results: list[T] = []
         with anyio.CancelScope(shield=True):
-            result = await call
-        return result
+            results.append(await call)
+        return results[0]
     task = asyncio.get_running_loop().create_task(call)
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):

@@ -52,7 +52,7 @@ class _Patterns(Generic[T]):
     """Patterns by their shape. A subject is looked up once in each shape that has its length, however many patterns there are
     and however deep: a trie would visit each node of those that peers make to be visited."""
 
-    _uris: bool
+    uris: bool
     whole: dict[int, dict[tuple[int, ...], _Shape[T]]] = field(factory=dict)
     """By their number of tokens."""
     tails: dict[int, dict[tuple[int, ...], _Shape[T]]] = field(factory=dict)
@@ -61,19 +61,14 @@ class _Patterns(Generic[T]):
     def count(self, tokens: list[str], item: T, step: int) -> int:
         """Count an item once more, or once less, for a pattern. 1 if it is new there, -1 if it has gone, else 0."""
         lengths, tokens = (self.tails, tokens[:-1]) if tokens[-1] == ">" else (self.whole, tokens)
-        globs = tuple((at, glob_of(token)) for at, token in enumerate(tokens) if self._uris and _is_glob(token))
+        globs = tuple((at, glob_of(token)) for at, token in enumerate(tokens) if self.uris and _is_glob(token))
         wild = {at for at, _ in globs}
         places = tuple(at for at, token in enumerate(tokens) if token != "*" and at not in wild)
         shapes = lengths.setdefault(len(tokens), {})
         shape = shapes.setdefault(places, _Shape(places))
         alike = shape.setdefault(picked := shape.pick(tokens), {})
         change = _count(alike.setdefault(globs, {}), item, step)
-        levels: tuple[tuple[dict[Any, Any], Any], ...] = (
-            (alike, globs),
-            (shape, picked),
-            (shapes, places),
-            (lengths, len(tokens)),
-        )
+        levels: list[tuple[dict[Any, Any], Any]] = [(alike, globs), (shape, picked), (shapes, places), (lengths, len(tokens))]
         for level, key in levels:
             if level[key]:
                 break

@@ -127,8 +127,10 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
         A short text for people; and for programs of each fault the path (``$.user.name``), a text and a type, a short word.
     """
     found: Any = getattr(error, "errors", None)
-    if callable(found) and hasattr(error, "error_count"):
-        if (count := error.error_count()) > _FEW:
+    counted: Any = getattr(error, "error_count", None)
+    if callable(found) and callable(counted):
+        count = int(counted())
+        if count > _FEW:
             return f"{count} faults, too many to tell", []
         said_by_pydantic: Any = found(include_url=False, include_context=False, include_input=False)
         faults = [_fault_of_pydantic(one) for one in said_by_pydantic[:_MOST]]
