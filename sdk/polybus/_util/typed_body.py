@@ -127,10 +127,9 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
         A short text for people; and for programs of each fault the path (``$.user.name``), a text and a type, a short word.
     """
     found: Any = getattr(error, "errors", None)
-    counted: Any = getattr(error, "error_count", None)
-    if callable(found) and callable(counted):
-        count = int(counted())
-        if count > _FEW:
+    counted: Callable[[], int] | None = getattr(error, "error_count", None)
+    if callable(found) and counted is not None:
+        if (count := counted()) > _FEW:
             return f"{count} faults, too many to tell", []
         said_by_pydantic: Any = found(include_url=False, include_context=False, include_input=False)
         faults = [_fault_of_pydantic(one) for one in said_by_pydantic[:_MOST]]
