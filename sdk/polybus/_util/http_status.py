@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import socket
@@ -168,7 +169,7 @@ class HttpStatus:
                 connection.receive_data(await receive())
                 event = connection.next_event()
             request = event
-            found = self._page(request.method, request.target)
+            found = self._page(request.method, request.target, dict(request.headers).get(b"host", b""))
             status, text = found if isinstance(found, tuple) else await found
         except h11.RemoteProtocolError as error:
             request, status, text = None, error.error_status_hint, f"{error}\n"
@@ -182,13 +183,31 @@ class HttpStatus:
         head = connection.send(h11.Response(status_code=status, reason=HTTPStatus(status).phrase, headers=fields)) or b""
         return head if request is not None and request.method == b"HEAD" else head + body
 
-    def _page(self, method: bytes, target: bytes) -> tuple[int, str] | Awaitable[tuple[int, str]]:
+    def _page(self, method: bytes, target: bytes, host: bytes) -> tuple[int, str] | Awaitable[tuple[int, str]]:
+        if host and _is_own(self.host) and not _is_own(_name_in(host)):
+            # A page of a browser on this machine comes in by a name that its own server controls.
+            return HTTPStatus.MISDIRECTED_REQUEST, f"this is {self.url}\n"
         page = self._pages.get(target.partition(b"?")[0].decode("ascii", "replace"))
         if page is None:
             return HTTPStatus.NOT_FOUND, f"see {' and '.join(self._pages)}\n"
         if method not in (b"GET", b"HEAD"):
             return HTTPStatus.METHOD_NOT_ALLOWED, "ask with GET\n"
         return page()
+
+
+def _name_in(host: bytes) -> str:
+    """The name or address in a field ``Host``; empty where there is none."""
+    with suppress(ValueError):
+        return urlsplit(f"//{host.decode('ascii', 'replace')}").hostname or ""
+    return ""
+
+
+def _is_own(name: str) -> bool:
+    """Tell whether a name or address is this machine's own, and nobody else's."""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
 
 
 async def _receive(sock: socket.socket) -> bytes:
