@@ -49,7 +49,7 @@ def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> Asked | None:
     for found in (*metadata, parameter.default):
         if inspect.isroutine(found) or isinstance(found, type):
             word = found.__name__
-            if word in ("Depends", "Security") and found.__module__.partition(".")[0] in _MAKERS:
+            if word in ("Depends", "Security") and str(found.__module__).partition(".")[0] in _MAKERS:
                 raise TypeError(f"{of}: {parameter.name!r} has {word} without its function, write {word}(session)")
             continue
         if _is_mark(found):
@@ -107,7 +107,7 @@ def provider_of(
         raise TypeError(f"{name} has no hash, as its class has an __eq__: give that @define(eq=False), @frozen or a __hash__")
     if function in within:
         raise TypeError(f"{name} depends on itself, by {' and '.join(name_of(one) for one in within)}")
-    if getattr(function, "__module__", "").startswith("polybus.fastapi"):
+    if str(getattr(function, "__module__", "")).startswith("polybus.fastapi"):
         raise TypeError(f"{handler}: BusDep is for endpoints: annotate with polybus.Bus, in a def handler with {_TWIN}")
     parameters, hints, style = read_provider(function, name)
     in_thread = not style.startswith("async") and sys.platform != "emscripten"
@@ -161,7 +161,7 @@ def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     kind = get_args(hint)[0] if metadata else hint
     for found in (kind, *(type(one) for one in (*metadata, parameter.default))):
-        if isinstance(found, type) and found.__module__.partition(".")[0] in _WEB:
+        if isinstance(found, type) and str(found.__module__).partition(".")[0] in _WEB:
             return found.__name__
     return None
 

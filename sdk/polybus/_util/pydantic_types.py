@@ -314,7 +314,7 @@ def _checked(hint: Any, seen: list[Any] | None = None) -> Any:
     if any(kind is one for one in seen):
         return hint
     seen.append(kind)
-    if any(base.__module__.startswith("pydantic.v1") for base in getattr(kind, "__mro__", ())):
+    if any(str(base.__module__).startswith("pydantic.v1") for base in getattr(kind, "__mro__", ())):
         raise TypeError(f"{kind.__name__} is a model of pydantic.v1, which pydantic itself does not read: make it one of today")
     is_model = hasattr(kind, "model_validate")
     shape = None if is_model else Shape.of(hint)

@@ -288,7 +288,7 @@ def _own_classes(info: Any, seen: list[Any], left_out: bool) -> Iterator[type]:
 
 def _is_made(kind: type) -> bool:
     """Tell whether some body is an object of a class: it is made by an adapter of ours, by protobuf, or is of a class above."""
-    if hasattr(kind, "DESCRIPTOR") or kind.__module__.startswith("polybus."):
+    if hasattr(kind, "DESCRIPTOR") or str(kind.__module__).startswith("polybus."):
         return True
     try:
         return any(isinstance(value, kind) for value in _BODIES)

@@ -40,7 +40,7 @@ def _within(outer: Any, inner: Any) -> Any:
         if outer == inner:
             return inner
         called = inspect.getattr_static(type(outer), "__call__", None)
-        if not getattr(called, "__module__", "").startswith(_PLAIN):
+        if not str(getattr(called, "__module__", "")).startswith(_PLAIN):
             return None
         outer = getattr(outer, "app", None)
     return None

@@ -6,6 +6,7 @@ import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Optional, TypeVar
 
+import attrs
 import msgspec
 import pydantic
 import pytest
@@ -650,3 +651,18 @@ async def test_the_type_of_a_result_need_not_be_known_at_run_time() -> None:
         assert await client.request("one", 7) == 7
         async with client.stream("many", 2) as items:
             assert [item async for item in items] == [0, 1]
+
+
+async def test_a_class_that_says_no_module_is_one_all_the_same() -> None:
+    made = attrs.make_class("Made", {"number": attrs.field(type=int)})
+    made.__module__ = None  # type: ignore[assignment]  # as of messages of protobuf
+
+    async def take(body: Any) -> int:
+        number: int = body.number
+        return number
+
+    take.__annotations__["body"] = made
+    bus = Bus()
+    bus.handle("take")(take)
+    async with pair(bus) as client:
+        assert await client.request("take", {"number": 7}) == 7
