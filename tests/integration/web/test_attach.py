@@ -222,7 +222,7 @@ def test_authenticate_that_wants_to_end_the_process_refuses(later: bool) -> None
         for _ in range(2):
             with pytest.raises(WebSocketDenialResponse) as caught, client.websocket_connect("/bus"):
                 pass
-            assert caught.value.status_code == 401
+            assert caught.value.status_code == 503
         assert is_up(bus)
 
 
