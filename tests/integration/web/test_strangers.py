@@ -269,8 +269,7 @@ def test_at_an_open_address_a_bus_without_authenticate_lets_nobody_in(
     async def at(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, "server": server}, receive, send)
 
-    with TestClient(app):
-        client = TestClient(at)
+    with TestClient(at) as client:
         if inside:
             with client.websocket_connect("ws://127.0.0.1:8000/bus"):
                 return
@@ -289,8 +288,8 @@ def test_a_server_that_cannot_answer_an_upgrade_in_words_answers_403() -> None:
     async def old(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, "extensions": {}}, receive, send)
 
-    with TestClient(app), pytest.raises(WebSocketDisconnect) as caught:
-        with TestClient(old).websocket_connect("/bus", headers={"origin": "https://evil.example"}):
+    with TestClient(old) as client, pytest.raises(WebSocketDisconnect) as caught:
+        with client.websocket_connect("/bus", headers={"origin": "https://evil.example"}):
             pass
     assert caught.value.code == 1008
     assert "origins=" in caught.value.reason
