@@ -140,7 +140,8 @@ async def test_with_two_workers_an_ordered_handler_goes_on_and_nothing_is_lost(e
             await eventually(lambda: handled == [(1, "order-0"), (1, "order-2"), (1, "order-4")], 20)
             administration = Administration.of(shop)
             with anyio.fail_after(20):
-                while (await administration.store("work")).publications:
+                # Not until the store is empty: nats-server 2.9 keeps some of what has been dealt with, about one run in twenty.
+                while (await administration.store("work")).durables["billing"] != (0, 0):
                     await anyio.lowlevel.checkpoint()
         letters = [letter async for letter in administration.letters()]
         assert len(letters) == 3
