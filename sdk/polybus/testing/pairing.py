@@ -20,7 +20,7 @@ from ..plugins.registry import find_protocol
 from ..transports.memory import Memory
 from .faults import Faults
 
-logger = logging.getLogger("polybus")
+logger: logging.Logger = logging.getLogger("polybus")
 _BACKOFF = Backoff(initial=0.001, maximum=0.02)
 """A test does not want to wait for a link that comes back."""
 
