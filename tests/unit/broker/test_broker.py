@@ -316,9 +316,9 @@ async def test_what_happens_is_told_and_counted() -> None:
                 async with await anyio.connect_tcp(host, int(port)) as stream:
                     await stream.send(b"GET /metr")
                     async with await anyio.connect_tcp(host, int(port)) as other:
-                        await other.send(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n")
+                        await other.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n")
                         assert (await other.receive()).startswith(b"HTTP/1.1 404")
-                    await stream.send(b"ics HTTP/1.1\r\nHost: x\r\n\r\n")
+                    await stream.send(b"ics HTTP/1.1\r\nHost: localhost\r\n\r\n")
                     text = b""
                     while b'clients{server="A"} 1.0' not in text:
                         text += await stream.receive()
