@@ -361,17 +361,12 @@ def extended_classes(package: Path) -> set[str]:
     return extended | {text for text in texts if isinstance(text, str)}
 
 
-def compile_modules(root: Path, work: Path, level: str = "3") -> list[Path]:
-    """Compile the modules of the sources in `root` in a copy below `work`, at a level of the C compiler's optimisation.
-
-    Returns:
-        The paths of the shared libraries, below ``work / SOURCES``.
+def native_sources(root: Path, copy: Path) -> None:
+    """Copy the sources in `root` to `copy`, the modules that are compiled as mypyc takes them.
 
     Raises:
         ValueError: A module has what compiled ones cannot have; the text names its line.
-        RuntimeError: mypyc or the C compiler refuses; with what they have said.
     """
-    copy = work / SOURCES
     shutil.copytree(root / SOURCES, copy, ignore=shutil.ignore_patterns("__pycache__"))
     extended = extended_classes(copy / "polybus")
     native = {found.name for name in MODULES for found in classes_of(ast.parse((copy / name).read_text(encoding="utf-8")))}
@@ -384,6 +379,20 @@ def compile_modules(root: Path, work: Path, level: str = "3") -> list[Path]:
         if (line := next(strangers(tree, native), None)) is not None:
             raise ValueError(f"{name}, line {line}: a class has a base that is not compiled: compile both or none")
         path.write_text(NativeSource(text, extended).text, encoding="utf-8")
+
+
+def compile_modules(root: Path, work: Path, level: str = "3") -> list[Path]:
+    """Compile the modules of the sources in `root` in a copy below `work`, at a level of the C compiler's optimisation.
+
+    Returns:
+        The paths of the shared libraries, below ``work / SOURCES``.
+
+    Raises:
+        ValueError: A module has what compiled ones cannot have; the text names its line.
+        RuntimeError: mypyc or the C compiler refuses; with what they have said.
+    """
+    copy = work / SOURCES
+    native_sources(root, copy)
     (copy / "mypy.ini").write_text(MYPY)
     (copy / "setup.py").write_text(SETUP.format(arguments=["--config-file", "mypy.ini", *MODULES], level=level))
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", "compiled"]

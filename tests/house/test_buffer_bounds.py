@@ -130,7 +130,7 @@ BOUNDS = {
     "Limits.running; charged": "_peer.inbound_calls.large",
     "Limits.subscriptions and one user, of each client": "_pubsub.announcer._behind",
     "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight": """
-        _util.pattern_index.tails _util.pattern_index.whole
+        _util.pattern_index.patterns _util.pattern_index.tails _util.pattern_index.whole
     """,
     "Limits.subscriptions of each peer; charged to the peer": "_util.pattern_index._exact",
     "Limits.subscriptions; charged to the peer": "_peer.subscriptions.patterns",

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import anyio
 
-from ..errors import BadRequest, Code, ConnectFailed, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled, RequestError
+from ..errors import (
+    BadRequest,
+    Code,
+    ConnectFailed,
+    DeadlineExceeded,
+    Disconnected,
+    Forbidden,
+    QueueFull,
+    RequestCancelled,
+    RequestError,
+)
 from ..message import Kind, Message
 
 
 def kind_of(message: Message) -> str:
     """Name the kind of a call: request, notify, publish, stream or channel."""
     return str(message.attributes.get("mode", "stream")) if message.kind is Kind.OPEN else message.kind.value
+
+
+class Denied(Forbidden):
+    """A refusal of `authorize`, told apart from a `Forbidden` that a handler raises."""
 
 
 class Misfit(BadRequest):

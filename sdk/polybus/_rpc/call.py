@@ -13,7 +13,7 @@ from attrs import define, frozen
 
 from .._core.context import current_call
 from .._core.executor import described
-from .._core.outcomes import Misfit, answer_of, kind_of, only_of
+from .._core.outcomes import Denied, Misfit, answer_of, kind_of, only_of
 from .._util.log_fields import log_fields
 from .._util.sources import sources
 from ..errors import Code, Forbidden, RequestError
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 _PLAIN: Final = frozenset({"inline", "thread"})
-
-
-class Denied(Forbidden):
-    """A refusal of `authorize`, told apart from a `Forbidden` that a handler raises."""
 
 
 @define(eq=False, repr=False, weakref_slot=False)

@@ -38,13 +38,18 @@ _Globs: TypeAlias = tuple[tuple[int, re.Pattern[str]], ...]
 """The segments of a URI pattern that have a ``*`` among other characters, and their places."""
 
 
-class _Shape(dict[Any, dict[_Globs, dict[T, int]]]):
-    """Patterns whose wildcards stand at the same places: by their other tokens, which `pick` takes out of a subject's."""
+@define(eq=False)
+class _Shape(Generic[T]):
+    """Patterns whose wildcards stand at the same places."""
 
-    __slots__ = ("pick",)
+    pick: Callable[[list[str]], Any]
+    """Takes the other tokens out of a subject's."""
+    patterns: dict[Any, dict[_Globs, dict[T, int]]] = field(factory=dict)
+    """By these tokens."""
 
-    def __init__(self, places: tuple[int, ...]) -> None:
-        self.pick: Callable[[list[str]], Any] = itemgetter(*places) if places else lambda tokens: ()
+
+def _picker(places: tuple[int, ...]) -> Callable[[list[str]], Any]:
+    return itemgetter(*places) if places else lambda tokens: ()
 
 
 @define(eq=False)
@@ -65,14 +70,17 @@ class _Patterns(Generic[T]):
         wild = {at for at, _ in globs}
         places = tuple(at for at, token in enumerate(tokens) if token != "*" and at not in wild)
         shapes = lengths.setdefault(len(tokens), {})
-        shape = shapes.setdefault(places, _Shape(places))
-        alike = shape.setdefault(picked := shape.pick(tokens), {})
+        shape = shapes.setdefault(places, _Shape(_picker(places)))
+        alike = shape.patterns.setdefault(picked := shape.pick(tokens), {})
         change = _count(alike.setdefault(globs, {}), item, step)
-        levels: list[tuple[dict[Any, Any], Any]] = [(alike, globs), (shape, picked), (shapes, places), (lengths, len(tokens))]
-        for level, key in levels:
-            if level[key]:
-                break
-            del level[key]
+        if not alike[globs]:
+            del alike[globs]
+        if not alike:
+            del shape.patterns[picked]
+        if not shape.patterns:
+            del shapes[places]
+        if not shapes:
+            del lengths[len(tokens)]
         return change
 
     def collect(self, tokens: list[str], into: dict[T, int]) -> None:
@@ -86,7 +94,7 @@ class _Patterns(Generic[T]):
 
 
 def _collect(shape: _Shape[T], tokens: list[str], into: dict[T, int]) -> None:
-    found = shape.get(shape.pick(tokens))
+    found = shape.patterns.get(shape.pick(tokens))
     if found is not None:
         for globs, holders in found.items():
             if all(glob.fullmatch(tokens[at]) for at, glob in globs):

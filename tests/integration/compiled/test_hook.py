@@ -121,7 +121,7 @@ def test_a_module_that_suspends_while_it_handles_an_exception_is_refused(body: s
         path.write_text(f"async def h():\n{body}\n")
     line = 5 if "except" in body or "finally" in body else 2
     with pytest.raises(ValueError, match=rf"body\.py, line {line} suspends"):
-        hook.compile_modules(tmp_path, tmp_path / "work")
+        hook.native_sources(tmp_path, tmp_path / "copy")
 
 
 def test_a_class_with_a_base_that_is_not_compiled_is_refused(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_class_with_a_base_that_is_not_compiled_is_refused(tmp_path: Path) -> 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{FUTURE}\n\n\nclass A:\n    pass\n\n\nclass B(A, asyncio.Protocol):\n    pass\n")
     with pytest.raises(ValueError, match=r"body\.py, line 9: a class has a base that is not compiled"):
-        hook.compile_modules(tmp_path, tmp_path / "work")
+        hook.native_sources(tmp_path, tmp_path / "copy")
 
 
 def test_operators_that_a_decorator_sets_have_their_tables() -> None:
