@@ -11,8 +11,6 @@ DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 SITE := site/index.html
 WORKERS ?= auto
-# What `make test-compiled` runs.
-TIERS ?= tests/unit tests/contract
 NODE := tests/integration/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
 UP_PYTHON := tests/integration/interop/up_python
@@ -21,14 +19,11 @@ UMESSAGE := tests/integration/interop/umessage
 UMESSAGE_READY := $(UMESSAGE)/.venv/.ready
 WHEELS := tests/integration/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
-# The wheel whose hot modules are compiled, unpacked: docs/how-to/compiled.md.
-COMPILED := $(VENV)/compiled
-COMPILED_READY := $(COMPILED)/.ready
 # The parts of `make lint`; `make -j` runs them side by side.
 LINTS := lint-style lint-floors lint-mypy lint-pyright lint-pages
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo demo-all test test-integration test-all compiled test-compiled bench bench-peers gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
+.PHONY: help demo demo-all test test-integration test-all bench bench-peers gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
 
 help:
 	@echo "make demo    two programs in a story of twenty seconds"
@@ -36,8 +31,6 @@ help:
 	@echo "make test    the tests: Python is all that they need"
 	@echo "make test-integration  those that need a browser, Node, Java, nginx, many processes: ARGS=tests/integration/spark for one folder"
 	@echo "make test-all  both on every event loop, with many seeds: before a release"
-	@echo "make compiled  a wheel whose hot modules are compiled, into .venv/compiled: two to four minutes"
-	@echo "make test-compiled  the unit and contract tests on it: before a release"
 	@echo "make bench   throughput and latency beside raw limits and a WebSocket library"
 	@echo "make bench-peers  other libraries beside it, by processor time and by rate"
 	@echo "make gate    the short run of it that CI holds us to"
@@ -64,13 +57,6 @@ test-integration: $(WHOLE) $(SITE) peers web
 
 test-all: export POLYBUS_FULL := 1
 test-all: test test-integration
-
-compiled: $(COMPILED_READY)
-
-test-compiled: export PYTHONPATH := $(CURDIR)/$(COMPILED)
-test-compiled: $(COMPILED_READY)
-	@$(BIN)/python -c "from polybus import message; assert message.__file__.endswith(('.so', '.pyd')), message.__file__"
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TIERS) $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m bench $(ARGS)
@@ -157,15 +143,6 @@ $(DOCS_READY): pyproject.toml constraints.txt
 	@python="$$(scripts/find-python.sh)" && "$$python" -m venv --clear $(DOCS_VENV)
 	@$(DOCS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -e '.[docs,cli,capture]' -c constraints.txt
 	@echo "$(CURDIR)" > $@
-
-$(COMPILED_READY): $(WHOLE) hatch_build.py $(shell find sdk -name '*.py')
-	@scripts/debian-packages.sh compiler
-	@echo "compiling polybus"
-	@rm -rf $(COMPILED) $(COMPILED).wheel
-	@HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-		$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w $(COMPILED).wheel .
-	@$(PIP_INSTALL) --no-deps --target $(COMPILED) $(COMPILED).wheel/*.whl
-	@touch $@
 
 # The real peers. Where they cannot be had, the tests that need them are skipped; under .ci/run that is a failure.
 peers: $(WHOLE)

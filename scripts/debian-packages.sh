@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# debian-packages.sh [python] [compiler] [node] [web] [java] [nats] [prometheus]: installs what is missing of these, when run as
+# debian-packages.sh [python] [node] [web] [java] [nats] [prometheus]: installs what is missing of these, when run as
 # root on a Debian; anywhere else it prints what is missing. Does nothing, and asks no network, when nothing is missing.
 set -eu
 
@@ -10,12 +10,6 @@ for part in "${@:-python}"; do
     case "$part" in
         python)
             "$here/find-python.sh" >/dev/null 2>&1 || packages+=(python3 python3-venv)
-            ;;
-        compiler)
-            command -v cc >/dev/null || packages+=(gcc)
-            python="$("$here/find-python.sh" 2>/dev/null)" || python=python3
-            "$python" -c 'import os, sysconfig; open(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null ||
-                packages+=(python3-dev)
             ;;
         node)
             # Some builds of Node bring npm along, Debian's does not.
@@ -40,7 +34,7 @@ for part in "${@:-python}"; do
             command -v prometheus >/dev/null || packages+=(prometheus)
             ;;
         *)
-            echo "debian-packages.sh: unknown part '$part' (python, compiler, node, web, java, nats, prometheus)" >&2
+            echo "debian-packages.sh: unknown part '$part' (python, node, web, java, nats, prometheus)" >&2
             exit 2
             ;;
     esac

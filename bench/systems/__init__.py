@@ -6,10 +6,8 @@ and name it here with the workloads that it takes part in.
 
 from __future__ import annotations
 
-from attrs import evolve
-
 from ._base import System
-from ._needs import COMPILED, COMPILED_FOLDER, NATS_PY, NATS_SERVER, NODE, NPM_UBRE, NPM_WS, Need, package
+from ._needs import NATS_PY, NATS_SERVER, NODE, NPM_UBRE, NPM_WS, Need, package
 
 __all__ = ["CEILING", "MAIN", "PEERS", "REFERENCE", "SYSTEMS"]
 
@@ -59,7 +57,6 @@ def _systems() -> dict[str, System]:
             _ours("ubre-ws", loop, _ALL, url="ubre+ws://127.0.0.1:0/bus", body="json"),
             _ours("jrep-ws", loop, _ALL, url="jrep+ws://127.0.0.1:0/bus", body="json"),
         ]
-    systems += [_compiled(system) for system in systems if system.name in ("ubre-tcp", "ubre-ws", "csb-tcp")]
     options = {"url": "ubre+ws://127.0.0.1:0/bus", "body": "json"}
     systems += [
         System(name="ubre-uvicorn", loop=loop, driver="under_uvicorn", workloads=_ALL, options=options, note="polybus")
@@ -126,13 +123,6 @@ def _nats(name: str, loop: str, driver: str, body: str) -> System:
 
 def _ours(name: str, loop: str, workloads: frozenset[str], **options: str) -> System:
     return System(name=name, loop=loop, driver="ours", workloads=workloads, options=options, note="polybus")
-
-
-def _compiled(system: System) -> System:
-    """The same in the wheel that is compiled."""
-    return evolve(
-        system, name=f"{system.name}-compiled", note="polybus, compiled", needs=(COMPILED,), packages=str(COMPILED_FOLDER)
-    )
 
 
 SYSTEMS = _systems()

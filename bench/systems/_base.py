@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -139,8 +138,7 @@ class LightDriver(Driver, Protocol):
 class System:
     """One row: a driver with its options on one event loop.
 
-    `beside` is the system of ours that goes the same kind of way: TCP, WebSocket, or an engine in between. `packages` is a
-    folder with packages that are taken before the installed ones.
+    `beside` is the system of ours that goes the same kind of way: TCP, WebSocket, or an engine in between.
     """
 
     name: str
@@ -151,7 +149,6 @@ class System:
     note: str = ""
     needs: tuple[Need, ...] = ()
     beside: str = ""
-    packages: str = ""
 
     @property
     def key(self) -> str:
@@ -163,8 +160,6 @@ class System:
         return ", ".join(need.name for need in self.needs if not need.version)
 
     def load(self) -> Driver:
-        if self.packages:
-            sys.path.insert(0, self.packages)
         return cast(Driver, import_module(f"bench.systems.{self.driver}"))
 
     def light(self) -> LightWire:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -16,8 +15,6 @@ from attrs import frozen
 from ._helpers import nats_server
 
 __all__ = [
-    "COMPILED",
-    "COMPILED_FOLDER",
     "NATS_PY",
     "NATS_SERVER",
     "NODE",
@@ -28,8 +25,7 @@ __all__ = [
     "package",
 ]
 
-# `make compiled` and `make peers` install there.
-COMPILED_FOLDER = Path(sys.prefix) / "compiled"
+# `make peers` installs there.
 NODE_FOLDER = Path(__file__).parents[2] / "tests" / "integration" / "interop" / "node"
 
 
@@ -79,12 +75,6 @@ def _program(name: str, find: Callable[[], str | None]) -> Need:
     return Need(name, version)
 
 
-def _compiled() -> str:
-    found = list(COMPILED_FOLDER.glob("polybus-*.dist-info"))
-    return found[0].name.split("-")[1].removesuffix(".dist") if found else ""
-
-
-COMPILED = Need("polybus, compiled (make compiled)", _compiled)
 NATS_PY = package("nats-py")
 NATS_SERVER = _program("nats-server", nats_server)
 NODE = _program("node", lambda: shutil.which("node"))

@@ -165,25 +165,16 @@ class Runtime:
 
     async def _own(self, started: anyio.Event) -> None:
         _here.set(_here.get() + 1)
-        ended: BaseException | None = None
         try:
-            # Entered and left by hand: compiled code (`hatch_build.py`) must not wait while it handles an exception.
-            group = self._group = await anyio.create_task_group().__aenter__()
-            try:
+            async with anyio.create_task_group() as self._group:
                 started.set()
                 await self._stop.wait()
-                group.cancel_scope.cancel()
-            except BaseException as error:
-                ended = error
-            kind, trace = (None, None) if ended is None else (type(ended), ended.__traceback__)
-            if not await group.__aexit__(kind, ended, trace) and ended is not None:
-                raise ended
+                self._group.cancel_scope.cancel()
         except BaseExceptionGroup as error:
             if error.subgroup(KeyboardInterrupt) is not None:
                 raise
             self._failed(error)
         finally:
-            ended = None  # its traceback has this frame
             self.closing = True
             self._finished.set()
             if runs_here():  # not where the garbage collector ends what a loop has left behind
