@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["ASYNCIO", "FULL", "LOOPS", "PARAMS", "TRIO", "UVLOOP", "every_loop", "on", "virtual_time"]
+__all__ = ["ASYNCIO", "FULL", "LOOPS", "PARAMS", "TRIO", "UVLOOP", "both_backends", "every_loop", "on", "virtual_time"]
 
 ASYNCIO, UVLOOP, TRIO = "asyncio", "asyncio+uvloop", "trio"
 LOOPS: tuple[str, ...] = (ASYNCIO,) if sys.platform == "emscripten" else (ASYNCIO, UVLOOP, TRIO)
@@ -32,6 +32,13 @@ PARAMS: dict[str, Any] = {
 )
 def every_loop(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """A module's or a folder's `anyio_backend`: its tests run on each loop. For tests of what depends on the loop."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
+
+
+@pytest.fixture(scope="module", name="anyio_backend", params=[PARAMS[loop] for loop in LOOPS if FULL or loop != UVLOOP])
+def both_backends(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """A module's `anyio_backend`: its tests run on asyncio and trio. For tests of what depends on tasks and their scopes."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
 

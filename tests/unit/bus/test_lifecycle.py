@@ -17,7 +17,7 @@ import pytest
 from polybus import Bus, BusError, Channel, Context, Disconnected, Limits, LocalProtocolError, Peer, connect
 from polybus._pubsub.handler_subscription import HandlerSubscription
 from polybus.testing import pair
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND, bounded, eventually
 from tests.unit.answering import answering
 

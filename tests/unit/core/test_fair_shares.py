@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from polybus import Broker, Bus, BusError, Limits, TooManyRequests, connect
 from polybus._core.memory import MemoryBudget, Share, network_of
 from polybus.testing import pair
-from tests.loops import every_loop  # noqa: F401
 from tests.support import bounded, eventually
 
 KIB = 1024

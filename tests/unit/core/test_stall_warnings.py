@@ -12,7 +12,7 @@ import pytest
 from polybus import Bus, Context, Forbidden, Message
 from polybus._core.workers import StallWarnings
 from polybus.testing import pair
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import both_backends  # noqa: F401
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ import pytest
 from fast_depends import Depends
 
 from polybus import Bus, Limits, connect, sync
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND, bounded
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from polybus import Bus, connect
 from polybus._core.workers import in_turn
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import both_backends  # noqa: F401
 from tests.support import bounded
 from tests.unit.core.test_stall_warnings import Clock
 

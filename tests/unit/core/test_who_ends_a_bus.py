@@ -29,7 +29,7 @@ from polybus import (
 )
 from polybus._bus.bus import parts_of
 from polybus.testing import NatsEngine
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import both_backends  # noqa: F401
 from tests.support import bounded, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
@@ -373,7 +373,7 @@ async def test_what_a_function_of_the_application_raises_ends_no_bus(name: str) 
     caller.handle("echo")(lambda: 1)
     bus.handle("ok")(lambda: 1)
     provoke = define(bus, trap)
-    async with bus.serve("ubre+tcp://127.0.0.1:0") as server:
+    async with bus.serve("ubre+memory://ends") as server:
         parts_of(bus).life.state = server.url
         async with connect(server.url, bus=caller) as client:
             for count, kind in enumerate(kinds, 1):

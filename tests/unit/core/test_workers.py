@@ -8,7 +8,7 @@ import pytest
 
 from polybus import Bus, Code, DeadlineExceeded, Limits, RemoteError
 from polybus.testing import pair
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import both_backends  # noqa: F401
 from tests.support import bounded, eventually, let_expire
 from tests.unit.answering import Gated
 

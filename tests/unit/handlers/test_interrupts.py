@@ -11,7 +11,6 @@ import pytest
 
 from polybus import Bus, ConnectFailed, connect
 from polybus.testing import pair
-from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND
 from tests.unit.answering import answering
 

@@ -12,7 +12,7 @@ from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, LocalProt
 from polybus.events import LinkDown
 from polybus.plugins import Closed, DialOptions, Receiver, Transport
 from polybus.transports import Memory
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND, bounded, eventually
 from tests.unit.answering import answering
 

@@ -16,7 +16,7 @@ from polybus import Bus, Limits, connect
 from polybus._link.state import State
 from polybus.events import LinkDown
 from polybus.plugins import Closed
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND, bounded, eventually
 from tests.unit.answering import answering
 
