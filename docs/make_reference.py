@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import typer
 
 from polybus.analysis.report.metric_tables import METRICS
 from polybus.capture import schema
-from polybus.cli.app import app
+from polybus.cli.app import command as make_command
 from polybus.plugins import Capabilities, ProtocolFeatures
 from polybus.plugins.registry import _PROTOCOLS, find_protocol
 
@@ -58,8 +57,7 @@ polybus inspect frames.bin --protocol 'ubre?format=binary' --frames lengths
 
 def command_line() -> str:
     """The page, with every command and option that there is."""
-    group: Any = typer.main.get_command(app)
-    sections = [_section(name, command) for name, command in _commands(group) if not command.hidden]
+    sections = [_section(name, command) for name, command in _commands(make_command()) if not command.hidden]
     return "\n".join((COMMAND_LINE, *sections))
 
 

@@ -15,7 +15,7 @@ from polybus import Backoff, Bus, connect
 from tests.integration.interop.nats_servers import NatsServer, nats_server
 from tests.integration.web.support import Program
 from tests.support import bounded, eventually, free_port
-from tests.unit.cli.support import serving
+from tests.unit.cli.support import serve_process
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
@@ -64,12 +64,12 @@ def nats_of_wheel() -> Iterator[NatsServer]:
 @bounded
 async def test_a_server_that_is_killed_and_started_again_answers_the_same_client(tmp_path: Path) -> None:
     url = f"ubre+ws://127.0.0.1:{free_port()}/bus"
-    with serving(tmp_path, url=url) as (_, process):
+    with serve_process(tmp_path, url=url) as (_, process):
         async with connect(url, backoff=SOON) as bus:
             assert await bus.request("greet", "Ada") == "Hello, Ada"
             process.kill()
             await eventually(lambda: bus.peers == [] or not bus.peers[0].connected)
-            with serving(tmp_path, url=url):
+            with serve_process(tmp_path, url=url):
                 assert await bus.request("greet", "Ada", timeout=60) == "Hello, Ada"
 
 
@@ -89,7 +89,7 @@ async def test_a_bus_in_a_fastapi_application_answers_and_ends_in_order(tmp_path
 
 @bounded
 async def test_four_workers_are_one_bus(tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", "4", app=WORKER) as (url, process):
+    with serve_process(tmp_path, "--workers", "4", app=WORKER) as (url, process):
         seen: set[int] = set()
 
         async def ask() -> bool:
@@ -134,7 +134,7 @@ async def sum_of(numbers: list[int]) -> int:
 @bounded
 async def test_two_processes_at_a_nats_server_are_one_bus(nats_of_wheel: NatsServer, tmp_path: Path) -> None:
     app = WORKER.replace('"auto"', repr(nats_of_wheel.url))
-    with serving(tmp_path, app=app) as (_, process):
+    with serve_process(tmp_path, app=app) as (_, process):
         async with Bus(cluster=nats_of_wheel.url) as bus:
             await eventually(lambda: bus.ready)
             assert await bus.request("pid", timeout=30) == process.pid

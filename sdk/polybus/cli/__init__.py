@@ -17,6 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     end_by_sigterm()  # before the commands, and an application, are imported
     try:
         from .app import run
+
+        status = run(sys.argv[1:] if arguments is None else list(arguments))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _NEEDED:
             raise
@@ -24,4 +26,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+    sys.exit(status)

@@ -6,28 +6,16 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from .analyse import analyse
-from .bench import bench
-from .bridge import bridge
-from .broker import broker
-from .capture import commands as capture
-from .client import publish, request, stream, subscribe
-from .demo import demo
-from .doctor import doctor
-from .inspect import inspect
-from .journey import journey
 from .problems import describe, say
-from .record import record, replay
-from .schema import schema
-from .serve import serve
-from .stores import dead, stores
 
 app: typer.Typer = typer.Typer(
     name="polybus",
@@ -37,15 +25,53 @@ app: typer.Typer = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS = (
-    demo, serve, schema, request, stream, publish, subscribe, bridge, broker, record, replay, inspect, analyse, journey, doctor,
-    bench
-)  # fmt: skip
-for _command in _COMMANDS:
-    app.command()(_command)
-app.add_typer(capture)
-app.add_typer(stores)
-app.add_typer(dead)
+_COMMANDS: Final = {
+    "demo": "demo:demo",
+    "serve": "serve:serve",
+    "schema": "schema:schema",
+    "request": "client:request",
+    "stream": "client:stream",
+    "publish": "client:publish",
+    "subscribe": "client:subscribe",
+    "bridge": "bridge:bridge",
+    "broker": "broker:broker",
+    "record": "record:record",
+    "replay": "record:replay",
+    "inspect": "inspect:inspect",
+    "analyse": "analyse:analyse",
+    "journey": "journey:journey",
+    "doctor": "doctor:doctor",
+    "bench": "bench:bench",
+    "capture": "capture:commands",
+    "store": "stores:stores",
+    "dead": "stores:dead",
+}
+"""Of each command the module and what it is there: a function, or a group."""
+
+
+@cache
+def _made(where: str) -> Any:
+    """The command that a row of the table names, as it is parsed."""
+    module, _, attribute = where.partition(":")
+    found = getattr(import_module(f".{module}", __package__), attribute)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_group(found)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    alone.command()(found)
+    return typer.main.get_command(alone)
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name. A module is loaded when its command is looked at: all of them take longer than most commands."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _made(_COMMANDS[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
 
 
 def _show_version(wanted: bool) -> None:
@@ -75,9 +101,10 @@ def _open_closed_streams() -> None:
 
 @cache
 def command() -> TyperGroup:
-    """All commands, as they are parsed: a tenth of a second to make, from the signatures of their functions."""
+    """All commands, as they are parsed."""
     made = typer.main.get_command(app)
     assert isinstance(made, TyperGroup)
+    made.commands = _Commands()  # type: ignore[assignment]  # nothing is added to them
     return made
 
 

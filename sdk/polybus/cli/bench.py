@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,9 +65,11 @@ def bench(
             raise UsageError("--subject is for a running server: name its URL too")
         find_protocol(*_split(protocol))
         results["memory"] = _run(loop, _in_memory, protocol, load)
-        for transport, address in _addresses():
-            with _serving(protocol, address, loop) as real:
-                results[transport] = _run(loop, _at, real, load, None, None, 0.0)
+        with tempfile.TemporaryDirectory(prefix="polybus-") as folder:
+            addresses = _addresses(folder)
+            with _serving(protocol, addresses.values(), loop) as urls:
+                for transport, real in zip(addresses, urls, strict=True):
+                    results[transport] = _run(loop, _at, real, load, None, None, 0.0)
     if as_json:
         print(json_line(_result(results, load, loop), pretty=True), flush=True)
     else:
@@ -103,27 +105,25 @@ def _split(protocol: str) -> tuple[str, dict[str, str]]:
     return parts.protocol, dict(parts.options)
 
 
-def _addresses() -> Iterator[tuple[str, str]]:
-    if os.name == "posix":
-        with tempfile.TemporaryDirectory(prefix="polybus-") as folder:
-            yield "unix", f"unix://{folder}/bench.sock"
-    yield "tcp", "tcp://127.0.0.1:0"
-    yield "ws", "ws://127.0.0.1:0/bench"
+def _addresses(folder: str) -> dict[str, str]:
+    unix = {"unix": f"unix://{folder}/bench.sock"} if os.name == "posix" else {}
+    return unix | {"tcp": "tcp://127.0.0.1:0", "ws": "ws://127.0.0.1:0/bench"}
 
 
 @contextmanager
-def _serving(protocol: str, address: str, loop: str) -> Iterator[str]:
+def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[list[str]]:
+    """One process that serves at all addresses; the URLs that it has there."""
     name, _, options = protocol.partition("?")
-    url = f"{name}+{address}{'?' if options else ''}{options}"
-    command = [sys.executable, "-m", "polybus.cli.bench_server", url, loop]
+    urls = [f"{name}+{address}{'?' if options else ''}{options}" for address in addresses]
+    command = [sys.executable, "-m", "polybus.cli.bench_server", loop, *urls]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            word, _, real = server.stdout.readline().strip().partition(" ")
-            if word != "serving":
+            lines = [server.stdout.readline().strip().partition(" ") for _ in urls]
+            if any(word != "serving" for word, _, _ in lines):
                 said = server.communicate(timeout=10)[1].strip().splitlines() or ["it said nothing"]
                 raise PeerError(f"the server process did not start: {said[-1]}")
-            yield real
+            yield [real for _, _, real in lines]
         finally:
             server.kill()
 

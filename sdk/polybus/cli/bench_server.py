@@ -1,4 +1,4 @@
-"""The other side of `polybus bench`, in a process of its own: ``python -m polybus.cli.bench_server URL LOOP``"""
+"""The other side of `polybus bench`, in a process of its own: ``python -m polybus.cli.bench_server LOOP URL...``"""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def make_bus() -> Bus:
     return bus
 
 
-def main(url: str, loop: str) -> None:
+def main(loop: str, *urls: str) -> None:
     leave_with_parent()
-    run(make_bus(), url, drain=1, backend="trio" if loop == "trio" else "asyncio", uvloop=loop == "uvloop")
+    run(make_bus(), *urls, drain=1, backend="trio" if loop == "trio" else "asyncio", uvloop=loop == "uvloop")
 
 
 if __name__ == "__main__":

@@ -5,45 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
 
+from polybus import Bus
 from polybus.cli.app import run
 
+from .app import make
+
+APP = (Path(__file__).parent / "app.py").read_text()
 COMMAND = [sys.executable, "-m", "polybus.cli"]
-
-APP = """
-from polybus import Bus, Forbidden
-
-bus = Bus()
-
-@bus.handle("greet")
-async def greet(name: str) -> str:
-    return f"Hello, {name}"
-
-@bus.handle("echo")
-async def echo(body: object) -> object:
-    return body
-
-@bus.handle(0x00010001)
-async def numbered(body: object) -> object:
-    return {"numbered": body}
-
-@bus.handle("7")
-async def text(body: object) -> object:
-    return {"text": body}
-
-@bus.handle("vault")
-async def vault() -> None:
-    raise Forbidden("not you")
-
-@bus.handle("break")
-async def break_down() -> None:
-    raise RuntimeError("a secret")
-"""
+TCP = "ubre+tcp://127.0.0.1:0"
 
 
 def one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -57,24 +35,58 @@ def one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
 
 
 @contextmanager
-def serving(
-    folder: Path, *options: str, url: str = "ubre+tcp://127.0.0.1:0", app: str = APP
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(url: str = TCP, **options: Any) -> Iterator[str]:
+    """The bus of `app` in a thread of this process; its URL."""
+
+    @asynccontextmanager
+    async def served() -> AsyncIterator[str]:
+        bus = make()
+        bus.relay("news.>")
+        async with bus.serve(url, **options) as listener:
+            yield listener.url
+
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(served()) as real:
+        yield real
+
+
+@contextmanager
+def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A command in a process of its own, which has ended when the block is left."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*COMMAND, *arguments], text=True, **pipes | options) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def publishing(bus: AbstractAsyncContextManager[Bus], subject: str = "news.today") -> Iterator[None]:
+    """Somebody publishes while the block runs: nothing tells from outside that a subscription stands."""
+
+    async def publish() -> None:
+        async with bus as publisher:
+            while True:
+                await publisher.publish(subject, {"n": 1})
+                await anyio.sleep(0.01)
+
+    with start_blocking_portal() as portal:
+        going_on = portal.start_task_soon(publish)
+        yield
+        going_on.cancel()
+
+
+def next_line(process: subprocess.Popen[str]) -> str:
+    """What it says next on stdout."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+@contextmanager
+def serve_process(folder: Path, *options: str, url: str = TCP, app: str = APP) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`polybus serve app:bus` in a process of its own; its URL and the process."""
     (folder / "app.py").write_text(app)
-    process = subprocess.Popen(
-        [*COMMAND, "serve", "app:bus", url, *options],
-        cwd=folder,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        word, _, real = process.stdout.readline().strip().partition(" ")
+    with started("serve", "app:bus", url, *options, cwd=folder, env=os.environ | {"PYTHONUNBUFFERED": "1"}) as process:
+        word, _, real = next_line(process).partition(" ")
         assert word == "serving", process.communicate(timeout=60)
         yield real, process
-    finally:
-        process.kill()
-        process.communicate(timeout=60)

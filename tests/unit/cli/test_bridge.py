@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from polybus import Bus, NoHandler, connect
-from tests.support import BOUND, bounded, eventually
+from polybus.cli.app import run
+from tests.support import bounded, eventually
 
-from .support import one_line
+from .support import next_line, one_line, started
 
 ROUTES = """
 [[route]]
@@ -33,91 +31,61 @@ ALL = '[[route]]\nsource = "{name}"\ntarget = "{name}"\n'
 CONVERT = "def shout(body, message):\n    return body.upper()\n"
 
 
-@asynccontextmanager
-async def bridging(folder: Path, left: str, right: str, routes: str) -> AsyncIterator[tuple[subprocess.Popen[str], str]]:
-    """`polybus bridge` in a process of its own, which serves the left side; and the URL that it serves."""
-    (folder / "routes.toml").write_text(routes)
-    command = [sys.executable, "-m", "polybus.cli", "bridge", left, right, "--serve", "left", "--routes", "routes.toml"]
-    process = subprocess.Popen(  # noqa: ASYNC220  # it does not wait
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        said = [(await anyio.to_thread.run_sync(process.stdout.readline)).split() for _ in range(2)]
-        assert said[1] == ["right", "is", "connected", "to", right]
-        yield process, said[0][2]
-    finally:
-        process.kill()
-        process.communicate()
-
-
 @pytest.mark.anyio
 @bounded
-async def test_it_joins_two_sides_until_it_is_told_to_leave(tmp_path: Path) -> None:
+async def test_it_joins_two_sides_until_a_signal_which_lets_requests_be_answered(tmp_path: Path) -> None:
     (tmp_path / "convert.py").write_text(CONVERT)
-    vehicle = Bus()
+    vehicle, go = Bus(), anyio.Event()
 
     @vehicle.handle("vehicle.door.open")
     async def door(body: str) -> str:
         return f"{body} is open"
 
-    async with (
-        vehicle.serve("csb+tcp://127.0.0.1:0") as listener,
-        bridging(tmp_path, "ubre+ws://127.0.0.1:0/bus", listener.url, ROUTES) as (process, url),
-    ):
-        async with connect(url) as console, console.subscribe("news.*") as news:
-            assert await console.request("door.open", "left") == "LEFT is open"
-            await vehicle.publish("alarm", "smoke")
-            message = await anext(news)
-            assert (message.subject, message.body) == ("news.alarm", "smoke")
-        process.send_signal(signal.SIGTERM)
-        assert await anyio.to_thread.run_sync(lambda: process.wait(BOUND)) == 0
-
-
-@pytest.mark.anyio
-@bounded
-async def test_a_signal_lets_requests_be_answered(tmp_path: Path) -> None:
-    server, go = Bus(), anyio.Event()
-
-    @server.handle("slow")
+    @vehicle.handle("vehicle.door.slow")
     async def slow() -> str:
         await go.wait()
         return "done"
 
-    @server.handle("there")
-    async def there() -> None: ...
+    (tmp_path / "routes.toml").write_text(ROUTES)
+    async with vehicle.serve("csb+tcp://127.0.0.1:0") as listener:
+        sides = ("ubre+ws://127.0.0.1:0/bus", listener.url)
+        with started("bridge", *sides, "--serve", "left", "--routes", "routes.toml", cwd=tmp_path) as process:
+            left, right = await anyio.to_thread.run_sync(lambda: (next_line(process), next_line(process)))
+            assert right == f"right is connected to {listener.url}"
+            async with connect(left.removeprefix("left serves ")) as console, console.subscribe("news.*") as news:
+                assert await console.request("door.open", "left") == "LEFT is open"
+                await vehicle.publish("alarm", "smoke")
+                message = await anext(news)
+                assert (message.subject, message.body) == ("news.alarm", "smoke")
+                reply = console.request("door.slow", "")
+                await eventually(lambda: vehicle.stats().running == 1)
+                process.send_signal(signal.SIGTERM)
+                with pytest.raises(NoHandler):  # as soon as it has heard the signal
+                    while True:
+                        await console.request("door.open", "left")
+                go.set()
+                assert await reply == "done"
+            assert await anyio.to_thread.run_sync(process.wait) == 0
 
-    async with (
-        server.serve("csb+tcp://127.0.0.1:0") as listener,
-        bridging(tmp_path, "ubre+tcp://127.0.0.1:0", listener.url, ALL) as (process, url),
-    ):
-        async with connect(url) as console:
-            reply = console.request("slow")
-            await eventually(lambda: server.stats().running == 1)
-            process.send_signal(signal.SIGTERM)
-            with pytest.raises(NoHandler):  # as soon as it has heard the signal
-                while True:
-                    await console.request("there")
-            go.set()
-            assert await reply == "done"
-        assert await anyio.to_thread.run_sync(process.wait) == 0
 
-
-@pytest.mark.anyio
-@bounded
-async def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path) -> None:
+def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     welcome = True
     server = Bus(authenticate=lambda _: "bridge" if welcome else None)
-    async with (
-        server.serve("csb+ws://127.0.0.1:0/bus") as listener,
-        bridging(tmp_path, "ubre+tcp://127.0.0.1:0", listener.url, ALL) as (process, _),
-    ):
+
+    async def turn_away() -> None:
+        nonlocal welcome
+        await eventually(lambda: server.peers)
         welcome = False
         await server.peers[0].aclose("who are you?")
-        _, told = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=60))
-        *logged, last = told.splitlines()
-        assert process.returncode == 1 and "identify yourself" in last
-        assert "is lost: who are you?" in logged[0] and all("polybus.link" in line for line in logged)
+
+    (tmp_path / "routes.toml").write_text(ALL)
+    with start_blocking_portal() as portal:
+        listening = portal.wrap_async_context_manager(server.serve("csb+ws://127.0.0.1:0/bus"))
+        with listening as listener:
+            portal.start_task_soon(turn_away)
+            sides = ("ubre+tcp://127.0.0.1:0", listener.url)
+            assert run(["bridge", *sides, "--serve", "left", "--routes", str(tmp_path / "routes.toml")]) == 1
+    assert "identify yourself" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

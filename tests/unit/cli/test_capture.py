@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from polybus.capture import Capture, decode, make_recorder
 from polybus.cli.app import run
 from tests.unit.capture.folders import damage
 from tests.unit.capture.generator import traffic
-from tests.unit.cli.support import COMMAND, one_line, serving
+from tests.unit.cli.support import next_line, one_line, started
 
 
 def _made(folder: Path) -> Path:
@@ -21,45 +21,52 @@ def _made(folder: Path) -> Path:
 
 
 @pytest.mark.native
-def test_record_then_look_then_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_record_then_look_then_replay(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "captures"
-    with serving(tmp_path) as (url, _):
-        proxy = subprocess.Popen([*COMMAND, "record", url, str(folder)], stdout=subprocess.PIPE, text=True)
-        try:
-            assert proxy.stdout is not None
-            through = proxy.stdout.readline().strip()
-            assert through.startswith("ubre+tcp://127.0.0.1:") and through != url
-            assert run(["request", through, "greet", '"Ann"']) == 0
-            assert run(["request", through, "echo", '{"token":"hunter2"}']) == 0
-        finally:
-            proxy.send_signal(signal.SIGINT)
-            out, _ = proxy.communicate(timeout=60)
-        assert proxy.returncode == 0
-        assert "0 lost" in out
-        capsys.readouterr()
+    with started("record", url, str(folder)) as proxy:
+        through = next_line(proxy)
+        assert through.startswith("ubre+tcp://127.0.0.1:") and through != url
+        assert run(["request", through, "greet", '"Ann"']) == 0
+        assert run(["request", through, "echo", '{"token":"hunter2"}']) == 0
+        proxy.send_signal(signal.SIGINT)
+        out, _ = proxy.communicate(timeout=60)
+    assert proxy.returncode == 0
+    assert "0 lost" in out
+    capsys.readouterr()
 
-        assert run(["capture", "info", str(folder), "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["frames"] >= 4
-        assert found["protocols"] == {"ubre": found["frames"]}
-        assert found["marks"] == 4  # two connections, each with a begin and an end
-        decoded = [decode(batch.rows) for batch in Capture(folder).batches()]
-        assert found["frames"] + found["marks"] == sum(made.frames for made in decoded)
-        assert run(["capture", "info", str(folder)]) == 0
-        assert "4 marks of where connections began or ended" in capsys.readouterr().out
+    assert run(["capture", "info", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["frames"] >= 4
+    assert found["protocols"] == {"ubre": found["frames"]}
+    assert found["marks"] == 4  # two connections, each with a begin and an end
+    decoded = [decode(batch.rows) for batch in Capture(folder).batches()]
+    assert found["frames"] + found["marks"] == sum(made.frames for made in decoded)
+    assert run(["capture", "info", str(folder)]) == 0
+    assert "4 marks of where connections began or ended" in capsys.readouterr().out
 
-        assert run(["replay", str(folder), url, "--dry-run"]) == 0
-        assert "would say 2 requests over 2 connections" in capsys.readouterr().out
-        assert not (tmp_path / "captures-replay").exists()
+    assert run(["replay", str(folder), url, "--dry-run"]) == 0
+    assert "would say 2 requests over 2 connections" in capsys.readouterr().out
+    assert not (tmp_path / "captures-replay").exists()
 
-        assert run(["replay", str(folder), url, "--speed", "0", "--json"]) == 0
-        report = json.loads(capsys.readouterr().out)
-        assert (report["answered"], report["failed"]) == (2, 0)
-        assert Capture(tmp_path / "captures-replay").segments()
+    assert run(["replay", str(folder), url, "--speed", "0", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["answered"], report["failed"]) == (2, 0)
+    assert Capture(tmp_path / "captures-replay").segments()
 
-        status, text = one_line(capsys, "replay", str(folder), url, "--speed", "0", "--subject", "nobody.asked")
-        assert status == 1
-        assert "no client said anything with --subject 'nobody.asked'; polybus capture info" in text
+    status, text = one_line(capsys, "replay", str(folder), url, "--speed", "0", "--subject", "nobody.asked")
+    assert status == 1
+    assert "no client said anything with --subject 'nobody.asked'; polybus capture info" in text
+
+
+@pytest.fixture(scope="module")
+def of_nothing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of no connection."""
+    folder = tmp_path_factory.mktemp("nothing") / "c"
+    recorder = make_recorder(folder)
+    recorder.claim()
+    recorder.open()
+    recorder.close()
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -75,13 +82,10 @@ def test_record_then_look_then_replay(tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_a_recording_of_no_connection_is_no_riddle(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, of_nothing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    recorder = make_recorder("c")
-    recorder.claim()
-    recorder.open()
-    recorder.close()
+    shutil.copytree(of_nothing, "c")
     status, text = one_line(capsys, *command.split())
     assert (status, "c is empty: nothing has been recorded in it" in text) == (1, True), text
     assert [path.name for path in tmp_path.iterdir()] == ["c"]

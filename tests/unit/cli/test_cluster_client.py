@@ -1,16 +1,16 @@
 """publish, request and subscribe at a cluster: a command is a node of it, as long as it lasts."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trustme
 
+from polybus import Bus
 from polybus.cli.app import run
 from tests.support import free_port
-from tests.unit.cli.support import COMMAND, one_line
+from tests.unit.cli.support import one_line, publishing
 from tests.unit.cluster.in_a_thread import TOKEN, RunningCluster, running_cluster
 
 pytestmark = pytest.mark.native
@@ -68,18 +68,11 @@ def test_auto_is_the_cluster_of_the_environment(
     )
 
 
-def test_subscribe_hears_what_any_node_publishes(cluster: RunningCluster) -> None:
-    command = [*COMMAND, "subscribe", cluster.url, "build.*", "--json", "--count", "2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as listener:
-        while True:  # nothing tells from outside that a subscription stands
-            assert run(["publish", cluster.url, "build.log", '{"n": 1}']) == 0
-            try:
-                out, err = listener.communicate(timeout=0.1)
-                break
-            except subprocess.TimeoutExpired:
-                continue
-    assert (listener.returncode, err) == (0, "")
-    assert [json.loads(line)["body"] for line in out.splitlines()] == [{"n": 1}] * 2
+def test_subscribe_hears_what_any_node_publishes(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with publishing(Bus(cluster=cluster.url), "build.log"):
+        assert run(["subscribe", cluster.url, "build.*", "--json", "--count", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert ([json.loads(line)["body"] for line in out.splitlines()], err) == ([{"n": 1}] * 2, "")
 
 
 def test_without_a_name_it_is_any_nats_server_and_knows_no_users(

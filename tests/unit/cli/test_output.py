@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from polybus.cli.app import run
 from polybus.errors import ConnectFailed
 from tests.support import free_port
-from tests.unit.cli.support import COMMAND, one_line, serving
+from tests.unit.cli.support import COMMAND, TCP, one_line
 
 
 def test_nobody_behind_http_is_told_as_everywhere_else(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,20 +51,21 @@ def test_an_error_of_connecting_shows_no_password() -> None:
     assert "ann:***@host" in str(ConnectFailed("mqtt://ann:secret@host", "closed"))
 
 
-def test_a_closed_stdout_is_no_crash_and_a_closed_stdin_is_told(tmp_path: Path) -> None:
-    with serving(tmp_path) as (url, _):
-        line = 'exec "$@"'
-        for redirect, body, status, says in ((">&-", '"Ann"', 0, ""), ("<&-", "-", 2, "stdin is closed")):
-            command = ["sh", "-c", f"{line} {redirect}", "sh", *COMMAND, "request", url, "greet", body]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-            assert done.returncode == status, done.stderr
-            assert says in done.stderr
-            assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(("redirect", "body", "status", "says"), [(">&-", '"Ann"', 0, ""), ("<&-", "-", 2, "stdin is closed")])
+def test_a_closed_stdout_is_no_crash_and_a_closed_stdin_is_told(
+    redirect: str, body: str, status: int, says: str, url: str
+) -> None:
+    command = ["sh", "-c", f'exec "$@" {redirect}', "sh", *COMMAND, "request", url, "greet", body]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
 
 
-def test_an_interrupt_while_the_command_is_imported_is_quiet() -> None:
+def test_the_command_loads_nothing_before_it_runs_and_an_interrupt_meanwhile_is_quiet() -> None:
     code = (
         "import sys, polybus.cli\n"
+        "assert not {'typer', 'rich'} & set(sys.modules)\n"
         "class Finder:\n"
         "    def find_spec(self, name, *rest):\n"
         "        if name == 'polybus.cli.app': raise KeyboardInterrupt\n"
@@ -74,29 +76,36 @@ def test_an_interrupt_while_the_command_is_imported_is_quiet() -> None:
     assert (done.returncode, done.stderr) == (130, "")
 
 
-def test_a_lifespan_that_fails_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "failing_app.py").write_text(
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Writes a module of that text, another one for each test: they are imported. Returns what `serve` is given."""
+    name = f"app_{abs(hash(request.node.name))}"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def write(text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(text)
+        return f"{name}:bus"
+
+    return write
+
+
+def test_a_lifespan_that_fails_is_named(app: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
+    failing = app(
         "from contextlib import asynccontextmanager\nfrom polybus import Bus\n"
         "@asynccontextmanager\nasync def life(bus):\n    raise ValueError('db down')\n    yield\n"
         "bus = Bus(lifespan=life)\n"
     )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    status, text = one_line(capsys, "serve", "failing_app:bus", "ubre+tcp://127.0.0.1:0")
+    status, text = one_line(capsys, "serve", failing, TCP)
     assert status == 1
-    assert "lifespan of failing_app:bus failed: ValueError: db down" in text
+    assert f"lifespan of {failing} failed: ValueError: db down" in text
 
 
 def test_an_engine_that_is_not_there_is_no_failure_of_the_application(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    app: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = f'"nats+tcp://127.0.0.1:{free_port()}/shop"'
-    (tmp_path / "clustered_app.py").write_text(f"from polybus import Bus\nbus = Bus(cluster={cluster})\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    status, text = one_line(capsys, "serve", "clustered_app:bus", "ubre+tcp://127.0.0.1:0")
+    status, text = one_line(capsys, "serve", app(f"from polybus import Bus\nbus = Bus(cluster={cluster})\n"), TCP)
     assert status == 1
     assert "nobody listens there" in text
     assert "lifespan" not in text and "line" not in text.split()
@@ -111,21 +120,18 @@ def test_an_engine_that_is_not_there_is_no_failure_of_the_application(
     ],
 )
 def test_what_cannot_be_listened_on_is_said_with_what_to_do(
-    url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    url: str, says: str, app: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "plain_app.py").write_text("from polybus import Bus\nbus = Bus()\n")
     (tmp_path / "a_file").write_text("mine")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    status, text = one_line(capsys, "serve", "plain_app:bus", url.replace("unix:", f"unix://{tmp_path}/"), "--insecure")
+    plain = app("from polybus import Bus\nbus = Bus()\n")
+    status, text = one_line(capsys, "serve", plain, url.replace("unix:", f"unix://{tmp_path}/"), "--insecure")
     assert status == 1
     assert says in text
     assert (tmp_path / "a_file").read_text() == "mine"
 
 
-def test_publishing_to_another_protocol_is_status_1_without_a_repr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(tmp_path) as (url, _):
-        status, text = one_line(capsys, "publish", url.replace("ubre+", "csb+"), "a", "1")
+def test_publishing_to_another_protocol_is_status_1_without_a_repr(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = one_line(capsys, "publish", url.replace("ubre+", "csb+"), "a", "1")
     assert status == 1
     assert "<Peer" not in text
     assert "doctor" in text

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-from collections.abc import Iterator
 from typing import Literal
 
 import pytest
@@ -13,37 +11,7 @@ import pytest
 from polybus import DeadlineExceeded
 from polybus.cli.app import run
 from polybus.cli.problems import describe
-from tests.unit.cli.support import COMMAND, one_line, serving
-
-APP = """
-from collections.abc import AsyncIterator
-import anyio
-from polybus import Bus, NotFound
-
-bus = Bus()
-
-@bus.handle("count")
-async def count(most: int) -> AsyncIterator[dict]:
-    for number in range(most):
-        yield {"number": number}
-    if most == 2:
-        raise NotFound("there is no third")
-
-@bus.handle("tick")
-async def tick() -> AsyncIterator[int]:
-    yield 1
-    await anyio.sleep_forever()
-
-@bus.handle("answer")
-async def answer() -> int:
-    return 42
-"""
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("streams"), app=APP) as (real, _):
-        yield real
+from tests.unit.cli.support import next_line, one_line, started
 
 
 def test_items_are_lines_of_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,12 +32,12 @@ def test_a_stream_that_fails_is_status_1_after_its_items(url: str, capsys: pytes
 
 @pytest.mark.parametrize(
     ("command", "subject", "says"),
-    [("request", "count", "use polybus stream"), ("stream", "answer", "use polybus request")],
+    [("request", "count", "use polybus stream"), ("stream", "greet", "use polybus request")],
 )
 def test_the_wrong_one_of_the_two_names_the_other(
     command: str, subject: str, says: str, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, text = one_line(capsys, command, url, subject, *(["1"] if subject == "count" else []))
+    status, text = one_line(capsys, command, url, subject, "1" if subject == "count" else '"Ann"')
     assert status == 1 and says in text
 
 
@@ -86,9 +54,8 @@ def test_whoever_says_first_that_the_time_is_over_the_option_is_named(where: Lit
 
 
 def test_ctrl_c_is_the_orderly_end_of_a_stream(url: str) -> None:
-    process = subprocess.Popen([*COMMAND, "stream", url, "tick"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "1\n"
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60) == ("", "")
+    with started("stream", url, "tick") as process:
+        assert next_line(process) == "1"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 0

@@ -2,13 +2,14 @@
 
 import http.server
 import io
+import json
 import os
-import shlex
 import signal
 import socket
 import ssl
 import struct
 import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ from polybus import Bus
 from polybus.cli.app import run
 from polybus.cli.values import connecting
 from polybus.events import LinkUp
-from tests.unit.cli.support import COMMAND, one_line, serving
+from tests.unit.cli.support import COMMAND, one_line, serving, started
 
 COMMANDS = {
     "request": ("a", "--timeout", "0.3"),
@@ -203,48 +204,45 @@ def test_a_path_that_no_application_takes_is_doubted(
 # -- output that nobody can take, and interruptions -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["request {url} greet '\"Ann\"'", "doctor {url}", "--help"],
-)
-def test_a_reader_that_leaves_at_once_is_no_failure(command: str, tmp_path: Path) -> None:
-    with serving(tmp_path) as (url, _):
-        reading, writing = os.pipe()
-        os.close(reading)
-        with os.fdopen(writing, "wb") as pipe:
-            program = [*COMMAND, *shlex.split(command.format(url=url))]
-            ended = subprocess.run(program, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
+@pytest.mark.parametrize("command", ["doctor", "--help"])
+def test_a_reader_that_leaves_at_once_is_no_failure(command: str, url: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe, started(*(command, url)[: 1 + (command == "doctor")], stdout=pipe) as program:
+        _, err = program.communicate(timeout=60)
+    assert (program.returncode, err) == (0, "")
 
 
-@pytest.mark.parametrize("command", ["request", "doctor", "bench"])
-def test_ctrl_c_is_status_130_and_silent(command: str, pretender: Callable[[str], int]) -> None:
+@pytest.mark.parametrize("command", ["request", "bench"])
+def test_ctrl_c_is_status_130_and_silent(command: str) -> None:
     # A listener that this test accepts from tells that the command is connected.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"ubre+ws://127.0.0.1:{listener.getsockname()[1]}"
-        arguments = [*COMMAND, command, url, *(["a"] if command == "request" else []), "--timeout", "60"]
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
-            connections = [listener.accept()[0] for _ in range(2 if command == "doctor" else 1)]
-            connections[-1].recv(1)  # it waits for an answer: Ctrl-C while anyio connects can get lost on asyncio
+        with started(command, url, *(["a"] if command == "request" else []), "--timeout", "60") as program:
+            connection, _ = listener.accept()
+            connection.recv(1)  # it waits for an answer: Ctrl-C while anyio connects can get lost on asyncio
             program.send_signal(signal.SIGINT)
             out, err = program.communicate(timeout=60)
-        for connection in connections:
-            connection.close()
+        connection.close()
     assert (program.returncode, out, err) == (130, "", "")
 
 
-def test_a_terminal_gets_colours_unless_it_says_no(tmp_path: Path) -> None:
-    with serving(tmp_path) as (url, _):
-        for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
-            shown = _on_a_terminal([*COMMAND, "doctor", url], environment | {"TERM": "xterm"})
-            assert "a polybus peer" in shown
-            assert ("\x1b[32m" in shown) is coloured, shown
+def test_a_terminal_gets_colours_unless_it_says_no(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "\x1b[32m" in _on_a_terminal([*COMMAND, "doctor", url])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(["doctor", url]) == 0
+    shown = capsys.readouterr().out
+    assert "a polybus peer" in shown and "\x1b[32m" not in shown
 
 
-def _on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
+def _on_a_terminal(command: list[str]) -> str:
     master, slave = os.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    with subprocess.Popen(command, stdout=slave, stderr=slave, env=kept | environment) as program:
+    with subprocess.Popen(command, stdout=slave, stderr=slave, env=kept | {"TERM": "xterm"}) as program:
         os.close(slave)
         shown = io.BytesIO()
         while True:
@@ -257,23 +255,22 @@ def _on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
     return shown.getvalue().decode()
 
 
-def test_an_output_without_the_letters_is_no_failure(tmp_path: Path) -> None:
-    with serving(tmp_path) as (url, _):
-        environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-        ended = subprocess.run([*COMMAND, "doctor", url], capture_output=True, env=environment, timeout=60, check=False)
-    assert (ended.returncode, ended.stderr) == (0, b"")
+def test_an_output_without_the_letters_is_no_failure(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="ascii"))
+    assert run(["doctor", url]) == 0
+    assert b"? " in output.getvalue() and b"a polybus peer" in output.getvalue()
 
 
 # -- what goes well --------------------------------------------------------------------------------------------------------
 
 
 def test_doctor_names_every_step_with_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import json
-
     certificate = trustme.CA()
     certificate.cert_pem.write_to_path(tmp_path / "ca.pem")
-    certificate.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
-    with serving(tmp_path, "--cert", str(tmp_path / "server.pem"), url="ubre+wss://127.0.0.1:0/bus") as (url, _):
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    certificate.issue_cert("127.0.0.1").configure_cert(tls)
+    with serving("ubre+wss://127.0.0.1:0/bus", tls=tls) as url:
         assert run(["doctor", url, "--ca", str(tmp_path / "ca.pem"), "--json", "--subject", "greet", "--body", '"Ann"']) == 0
         result = json.loads(capsys.readouterr().out)
         steps = {step["name"]: step for step in result["steps"]}
@@ -287,10 +284,11 @@ def test_doctor_names_every_step_with_its_time(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_doctor_looks_at_a_socket_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(tmp_path, url=f"ubre+unix://{tmp_path}/bus.sock") as (url, _):
+    (tmp_path / "a_file").touch()
+    with serving(f"ubre+unix://{tmp_path}/bus.sock") as url:
         assert run(["doctor", url]) == 0
     assert "socket file" in capsys.readouterr().out
-    for path, says in ((tmp_path / "none", "is no such file"), (tmp_path / "app.py", "is no socket")):
+    for path, says in ((tmp_path / "none", "is no such file"), (tmp_path / "a_file", "is no socket")):
         assert run(["doctor", f"ubre+unix://{path}"]) == 1
         assert says.removeprefix("is ") in capsys.readouterr().err
 
@@ -303,8 +301,6 @@ def test_doctor_and_bench_over_memory_have_nobody_to_find(capsys: pytest.Capture
 
 
 def test_bench_measures_our_own_server_over_each_transport(capsys: pytest.CaptureFixture[str]) -> None:
-    import json
-
     assert run(["bench", "--seconds", "0.02", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert [wire["wire"] for wire in result["wires"]] == ["memory", "unix", "tcp", "ws"]
@@ -316,20 +312,21 @@ def test_bench_measures_our_own_server_over_each_transport(capsys: pytest.Captur
     assert "trio" in capsys.readouterr().out
 
 
-def test_bench_measures_a_server_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(tmp_path) as (url, _):
-        assert run(["bench", url, "--seconds", "0.02", "--in-flight", "4"]) == 0
-        assert "4 in flight" in capsys.readouterr().out
-        assert run(["bench", url, "--seconds", "0.02", "--subject", "greet", "--body", '"Ann"']) == 0
-        capsys.readouterr()
-        status, text = one_line(capsys, "bench", url, "--subject", "vault")
-        assert (status, "not you" in text) == (1, True)
+def test_bench_measures_a_server_that_runs(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", url, "--seconds", "0.02", "--in-flight", "4"]) == 0
+    assert "4 in flight" in capsys.readouterr().out
+    assert run(["bench", url, "--seconds", "0.02", "--subject", "greet", "--body", '"Ann"']) == 0
+    capsys.readouterr()
+    status, text = one_line(capsys, "bench", url, "--subject", "vault")
+    assert (status, "not you" in text) == (1, True)
 
 
-def test_commands_and_options_are_completed() -> None:
-    environment = os.environ | {"_POLYBUS_COMPLETE": "complete_bash", "COMP_WORDS": "polybus do", "COMP_CWORD": "1"}
-    ended = subprocess.run([*COMMAND], capture_output=True, text=True, env=environment, timeout=60, check=False)
-    assert ended.stdout.split() == ["doctor"]
+def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in {"_POLYBUS_COMPLETE": "complete_bash", "COMP_WORDS": "polybus do", "COMP_CWORD": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        run([])
+    assert capsys.readouterr().out.split() == ["doctor"]
 
 
 @pytest.mark.parametrize(
@@ -342,31 +339,29 @@ def test_commands_and_options_are_completed() -> None:
     ],
 )
 def test_doctor_gives_the_remedy_for_the_cause(
-    served: str, dialled: str, says: str, not_said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    served: str, dialled: str, says: str, not_said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(tmp_path, url=f"{served}://127.0.0.1:0") as (url, _):
+    with serving(f"{served}://127.0.0.1:0") as url:
         assert run(["doctor", url.replace(f"{served}:", f"{dialled}:")]) == 1
     err = capsys.readouterr().err
     assert says in err and not_said not in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("header", "path", "says"),
-    [("origin: https://evil.example", "", "leave out --header origin"), ("host: evil.example", "", "names further ones")],
+    ("header", "says"),
+    [("origin: https://evil.example", "leave out --header origin"), ("host: evil.example", "names further ones")],
 )
-def test_doctor_knows_a_refused_origin_from_a_refused_host(
-    header: str, path: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with serving(tmp_path, url="ubre+ws://127.0.0.1:0") as (url, _):
-        assert run(["doctor", url + path, "--header", header]) == 1
+def test_doctor_knows_a_refused_origin_from_a_refused_host(header: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving("ubre+ws://127.0.0.1:0") as url:
+        assert run(["doctor", url, "--header", header]) == 1
     err = capsys.readouterr().err
     assert says in err and "another --header" not in err
 
 
 def test_an_option_with_a_slip_is_told_of_by_each_command_that_connects(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with serving(tmp_path, url="ubre+ws://127.0.0.1:0") as (url, _):
+    with serving("ubre+ws://127.0.0.1:0") as url:
         assert run(["request", f"{url}?formt=binary", "greet", '"Ann"']) == 0
         out, err = capsys.readouterr()
         assert out == '"Hello, Ann"\n' and err.count("\n") == 1 and "did you mean format?" in err

@@ -1,0 +1,62 @@
+"""What the commands talk to: `make()` serves it in a test's process, `bus` is what `polybus serve app:bus` imports."""
+
+from collections.abc import AsyncIterator
+
+import anyio
+
+from polybus import Bus, Forbidden, NotFound
+
+NASTY = "\x1b[31mred\x1b]0;title\x07\nERROR: none\r\x00\x9b2J \u202egnp"
+
+
+def make() -> Bus:
+    bus = Bus()
+
+    @bus.handle("greet")
+    async def greet(name: str) -> str:
+        return f"Hello, {name}"
+
+    @bus.handle("echo")
+    async def echo(body: object) -> object:
+        return body
+
+    @bus.handle(0x00010001)
+    async def numbered(body: object) -> object:
+        return {"numbered": body}
+
+    @bus.handle("7")
+    async def text(body: object) -> object:
+        return {"text": body}
+
+    @bus.handle("vault")
+    async def vault() -> None:
+        raise Forbidden("not you")
+
+    @bus.handle("break")
+    async def break_down() -> None:
+        raise RuntimeError("a secret")
+
+    @bus.handle("nasty")
+    async def nasty() -> None:
+        raise NotFound(NASTY)
+
+    @bus.handle("said")
+    async def said() -> dict[str, str]:
+        return {"said": NASTY}
+
+    @bus.handle("count")
+    async def count(most: int) -> AsyncIterator[dict[str, int]]:
+        for number in range(most):
+            yield {"number": number}
+        if most == 2:
+            raise NotFound("there is no third")
+
+    @bus.handle("tick")
+    async def tick() -> AsyncIterator[int]:
+        yield 1
+        await anyio.sleep_forever()
+
+    return bus
+
+
+bus = make()

@@ -1,0 +1,14 @@
+"""What the tests of commands share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from .support import serving
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Where the bus of `app` is served, in a thread of this process."""
+    with serving() as real:
+        yield real
