@@ -15,7 +15,7 @@ from fast_depends import Depends
 from polybus import Bus, BusError, Context, DeadlineExceeded, Limits, TooManyRequests, connect
 from polybus._core.line import Line
 from polybus.testing import pair
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import ASYNCIO, PARAMS, every_loop  # noqa: F401
 from tests.support import BOUND, bounded, eventually, let_expire
 
 pytestmark = pytest.mark.anyio
@@ -422,6 +422,7 @@ async def test_a_def_dependency_is_entered_and_left_in_one_context() -> None:
     assert seen == 2 * ["shop", "nobody"]
 
 
+@pytest.mark.parametrize("anyio_backend", [PARAMS[ASYNCIO]])  # whose recordings have processes, which are dear
 @bounded
 async def test_what_polybus_does_in_threads_waits_for_none_of_anyio(tmp_path: Path) -> None:
     bus, anyios = with_stuck(Stuck()), anyio.to_thread.current_default_thread_limiter()

@@ -96,9 +96,9 @@ def make_bus() -> polybus.Bus:
     return bus
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with sync.Bus(make_bus(), backend=request.param) as server, server.serve("ubre+tcp://127.0.0.1:0") as listener:
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with sync.Bus(make_bus()) as server, server.serve("ubre+tcp://127.0.0.1:0") as listener:
         yield listener.url
 
 

@@ -20,6 +20,7 @@ from polybus._util.event_loop import running_loop
 from polybus.errors import LocalProtocolError
 from polybus.transports.postmessage import PipePort, PortTransport, StdioPort
 from polybus.transports.postmessage._stream_port import _Lengths, _Lines
+from tests.loops import ASYNCIO, PARAMS, TRIO
 from tests.support import BOUND, eventually
 from tests.unit.transports.postmessage import pipe_child
 
@@ -51,29 +52,25 @@ async def child(*arguments: str) -> AsyncIterator[Process]:
 
 @pytest.mark.anyio
 @pytest.mark.native
-@pytest.mark.parametrize("framing", ["length", "lines"])
-async def test_a_bus_in_a_child_process_over_its_standard_streams(framing: Any, anyio_backend_name: str) -> None:
+@pytest.mark.parametrize(("framing", "dies"), [("length", False), ("lines", True)])
+async def test_a_bus_in_a_child_process_over_its_standard_streams(framing: Any, dies: bool, anyio_backend_name: str) -> None:
     with anyio.fail_after(BOUND):
         async with child(*SERVING, anyio_backend_name, framing) as process:
             port = StdioPort(process, framing=framing)
             async with connect(PortTransport(port), protocol="ubre", limits=Limits(handshake_timeout=BOUND)) as bus:
-                replies = [bus.request("double", number) for number in range(50)]
-                assert [await reply for reply in replies] == [2 * number for number in range(50)]
-                large = "x\u00fc\U0001f600" * 60_000
-                assert await bus.request("echo", large) == large
-            assert await process.wait() == 0, "it has seen that we are gone"
+                await doubles_and_echoes(bus)
+                if dies:
+                    with pytest.raises(Disconnected) as caught:
+                        await bus.request("die")
+                    assert caught.value.reason == "the other end has closed its side"
+            assert await process.wait() == (7 if dies else 0), "it has seen that we are gone"
 
 
-@pytest.mark.anyio
-@pytest.mark.native
-async def test_a_child_that_dies_fails_what_is_pending(anyio_backend_name: str) -> None:
-    with anyio.fail_after(BOUND):
-        async with child(*SERVING, anyio_backend_name, "length") as process:
-            port = StdioPort(process)
-            async with connect(PortTransport(port), protocol="ubre", limits=Limits(handshake_timeout=BOUND)) as bus:
-                with pytest.raises(Disconnected) as caught:
-                    await bus.request("die")
-                assert caught.value.reason == "the other end has closed its side"
+async def doubles_and_echoes(bus: Bus) -> None:
+    replies = [bus.request("double", number) for number in range(50)]
+    assert [await reply for reply in replies] == [2 * number for number in range(50)]
+    large = "x\u00fc\U0001f600" * 60_000
+    assert await bus.request("echo", large) == large
 
 
 @pytest.mark.anyio
@@ -249,10 +246,7 @@ async def test_a_bus_in_another_process_over_a_pipe() -> None:
         async with other_process(pipe_child.serve) as (process, ours):
             port = PipePort(ours)
             async with connect(PortTransport(port), protocol="ubre", limits=Limits(handshake_timeout=BOUND)) as bus:
-                replies = [bus.request("double", number) for number in range(50)]
-                assert [await reply for reply in replies] == [2 * number for number in range(50)]
-                large = "x" * 900_000
-                assert await bus.request("echo", large) == large
+                await doubles_and_echoes(bus)
             await anyio.to_thread.run_sync(process.join, BOUND)
             assert process.exitcode == 0
         assert ours.closed
@@ -260,6 +254,7 @@ async def test_a_bus_in_another_process_over_a_pipe() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.native
+@pytest.mark.parametrize("anyio_backend", [PARAMS[ASYNCIO], PARAMS[TRIO]])
 async def test_a_process_that_dies_fails_what_is_pending_on_its_pipe() -> None:
     with anyio.fail_after(BOUND):
         async with other_process(pipe_child.serve) as (_, ours):
