@@ -9,7 +9,7 @@ import pytest
 
 from polybus.cli.app import run
 from tests.support import free_port
-from tests.unit.cli.support import COMMAND, one_line
+from tests.unit.cli.support import one_line
 
 URL = "ubre+tcp://127.0.0.1:9"
 BAD_PEM = "no certificate"
@@ -220,9 +220,3 @@ def test_help_is_status_0_for_every_command(capsys: pytest.CaptureFixture[str]) 
         assert command in listed
         assert run([command, "--help"]) == 0
         assert f"polybus {command}" in capsys.readouterr().out
-
-
-def test_the_exit_status_reaches_the_shell() -> None:
-    ended = subprocess.run([*COMMAND, "request"], capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1
