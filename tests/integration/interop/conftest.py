@@ -10,10 +10,13 @@ installs; and Debian's `nats-server`. Tests whose peer is not there are skipped,
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+
+from polybus.cli import app
 
 from .nats_py_peer import NatsPy, nats_py
 from .nats_servers import VERSIONS, NatsServer, nats_server
@@ -34,11 +37,40 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield server
 
 
+@pytest.fixture(params=VERSIONS)
+def keeping(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
+    """A NATS server that keeps streams, for one test."""
+    with nats_server(request.param, f'jetstream {{ store_dir: "{tmp_path}" }}') as one:
+        yield one
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[NatsServer]:
     """The newest NATS server, for all tests of a module."""
     with nats_server("wheel") as one:
         yield one
+
+
+class Done(NamedTuple):
+    """What has become of a command."""
+
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process."""
+
+    def run(*arguments: str) -> Done:
+        status = app.run(arguments)
+        return Done(status, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 from faststream.nats import JStream, PullSub
 from nats.js.api import ConsumerConfig
@@ -44,24 +43,18 @@ from tests.unit.cluster.test_foreign_streams import (
     test_what_no_attempt_can_deal_with_is_ended_and_told_and_stays_in_their_stream,
 )
 
-from .asyncio_thread import AsyncioThread
 from .faststream_peer import NatsBroker, faststream
+from .nats_py_peer import nats_py
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=VERSIONS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
-    with nats_server(request.param, f'jetstream {{ store_dir: "{tmp_path}" }}') as one:
-        yield one
 
 
 # -- foreign programs on the same stream -----------------------------------------------------------------------------------
 
 
 @bounded
-async def test_nats_py_and_this_bus_publish_to_one_stream_and_read_it(server: NatsServer) -> None:
+async def test_nats_py_and_this_bus_publish_to_one_stream_and_read_it(keeping: NatsServer) -> None:
     handled: list[tuple[int, int]] = []
     bus = Bus()
 
@@ -71,39 +64,34 @@ async def test_nats_py_and_this_bus_publish_to_one_stream_and_read_it(server: Na
         if order["n"] == 3:
             raise RuntimeError("no")
 
-    thread = AsyncioThread()
-    client = await thread.run(nats.connect(server.address))
-    try:
-        jetstream = client.jetstream()
-        await thread.run(jetstream.add_stream(name="ORDERS", subjects=["orders.>"]))
-        terminated = await thread.run(client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.ORDERS.billing"))
-        await thread.run(client.flush())
-        async with connect(server.url, bus=bus):
-            await thread.run(jetstream.publish("orders.placed", b'{"n":1}', headers={"Nats-Msg-Id": "one"}))
+    async with nats_py(keeping.address) as nats:
+        jetstream = nats.client.jetstream()
+        await nats.run(jetstream.add_stream(name="ORDERS", subjects=["orders.>"]))
+        terminated = await nats.run(nats.client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.ORDERS.billing"))
+        await nats.run(nats.client.flush())
+        async with connect(keeping.url, bus=bus):
+            await nats.run(jetstream.publish("orders.placed", b'{"n":1}', headers={"Nats-Msg-Id": "one"}))
             await bus.publish("orders.placed", {"n": 1}, id="one")  # the same id: it is there already
             await bus.publish("orders.placed", {"n": 2}, id="two", headers={"x-shop": "7"})
-            await thread.run(jetstream.publish("orders.placed", b'{"n":3}'))
-            puller = await thread.run(jetstream.pull_subscribe("orders.>", durable="theirs"))
-            messages = await thread.run(puller.fetch(3, timeout=20))
+            await nats.run(jetstream.publish("orders.placed", b'{"n":3}'))
+            puller = await nats.run(jetstream.pull_subscribe("orders.>", durable="theirs"))
+            messages = await nats.run(puller.fetch(3, timeout=20))
             assert [json.loads(message.data) for message in messages] == [{"n": 1}, {"n": 2}, {"n": 3}]
             assert messages[1].headers == {"Nats-Msg-Id": "two", "x-shop": "7"}
             for message in messages:
-                await thread.run(message.ack_sync(timeout=20))
-            advisory = json.loads((await thread.run(terminated.next_msg(timeout=20))).data)
-        info = await thread.run(jetstream.consumer_info("ORDERS", "billing"))
+                await nats.run(message.ack_sync(timeout=20))
+            advisory = json.loads((await nats.run(terminated.next_msg(timeout=20))).data)
+        info = await nats.run(jetstream.consumer_info("ORDERS", "billing"))
         assert (info.num_pending, info.num_ack_pending) == (0, 0)
         assert info.config.durable_name == "billing"
         with_reason = "bill failed: RuntimeError" in advisory.get("reason", "")
         assert advisory["stream_seq"] == 3
-        assert with_reason == (server.version >= (2, 10, 4))
-    finally:
-        await thread.run(client.close())
-        await thread.end()
+        assert with_reason == (keeping.version >= (2, 10, 4))
     assert sorted(handled) == [(1, 1), (2, 1), (3, 1), (3, 2)]
 
 
 @bounded
-async def test_a_consumer_that_nats_py_has_made_is_shared_with_it(server: NatsServer) -> None:
+async def test_a_consumer_that_nats_py_has_made_is_shared_with_it(keeping: NatsServer) -> None:
     handled: list[int] = []
     bus = Bus()
 
@@ -111,27 +99,22 @@ async def test_a_consumer_that_nats_py_has_made_is_shared_with_it(server: NatsSe
     async def bill(order: dict[str, int]) -> None:
         handled.append(order["n"])
 
-    thread = AsyncioThread()
-    client = await thread.run(nats.connect(server.address))
-    try:
-        jetstream = client.jetstream()
-        await thread.run(jetstream.add_stream(name="ORDERS", subjects=["orders.>"]))
+    async with nats_py(keeping.address) as nats:
+        jetstream = nats.client.jetstream()
+        await nats.run(jetstream.add_stream(name="ORDERS", subjects=["orders.>"]))
         made = ConsumerConfig(durable_name="billing", ack_wait=30, max_ack_pending=20_000, max_waiting=512)
-        puller = await thread.run(jetstream.pull_subscribe("orders.placed", durable="billing", config=made))
-        await thread.run(jetstream.publish("orders.placed", b'{"n":1}'))
-        (first,) = await thread.run(puller.fetch(1, timeout=20))
-        await thread.run(jetstream.publish("orders.placed", b'{"n":2}'))
-        async with connect(server.url, bus=bus):
+        puller = await nats.run(jetstream.pull_subscribe("orders.placed", durable="billing", config=made))
+        await nats.run(jetstream.publish("orders.placed", b'{"n":1}'))
+        (first,) = await nats.run(puller.fetch(1, timeout=20))
+        await nats.run(jetstream.publish("orders.placed", b'{"n":2}'))
+        async with connect(keeping.url, bus=bus):
             await eventually(lambda: handled == [2])
-            await thread.run(first.nak())
+            await nats.run(first.nak())
             await eventually(lambda: handled == [2, 1])
-    finally:
-        await thread.run(client.close())
-        await thread.end()
 
 
 @bounded
-async def test_faststream_and_this_bus_share_a_stream(server: NatsServer) -> None:
+async def test_faststream_and_this_bus_share_a_stream(keeping: NatsServer) -> None:
     bus = Bus()
     handled: list[dict[str, int]] = []
     theirs: list[Any] = []
@@ -147,7 +130,7 @@ async def test_faststream_and_this_bus_share_a_stream(server: NatsServer) -> Non
         async def consume(body: Any) -> None:
             theirs.append(body)
 
-    async with faststream(server.address, declare) as peer, connect(server.url, bus=bus):
+    async with faststream(keeping.address, declare) as peer, connect(keeping.url, bus=bus):
         await peer.run(peer.broker.publish({"n": 1}, "orders.placed", stream="ORDERS"))
         await bus.publish("orders.placed", {"n": 2}, id="two")
         await eventually(lambda: len(handled) == len(theirs) == 2)
@@ -158,7 +141,7 @@ async def test_faststream_and_this_bus_share_a_stream(server: NatsServer) -> Non
 
 
 @bounded
-async def test_handlers_subscriptions_and_replays_go_on_behind_a_restart_of_the_server(server: NatsServer) -> None:
+async def test_handlers_subscriptions_and_replays_go_on_behind_a_restart_of_the_server(keeping: NatsServer) -> None:
     handled: list[int] = []
     bus = Bus()
 
@@ -166,11 +149,11 @@ async def test_handlers_subscriptions_and_replays_go_on_behind_a_restart_of_the_
     async def bill(number: int) -> None:
         handled.append(number)
 
-    async with Bus().connect(server.url) as theirs:
+    async with Bus().connect(keeping.url) as theirs:
         stream = {"name": "ORDERS", "subjects": ["orders.>"], "retention": "limits", "storage": "file"}
         assert "error" not in await theirs.request("$JS.API.STREAM.CREATE.ORDERS", stream)
         async with (
-            connect(server.url, bus=bus),
+            connect(keeping.url, bus=bus),
             bus.subscribe("orders.>", durable="audit", returns=int) as audit,
             bus.subscribe("orders.>", start="all", returns=int) as replay,
         ):
@@ -183,8 +166,8 @@ async def test_handlers_subscriptions_and_replays_go_on_behind_a_restart_of_the_
                     if message.body == number:
                         break
                 await eventually(lambda: number in handled)  # noqa: B023  # waited for here
-                server.kill()
-                server.start()
+                keeping.kill()
+                keeping.start()
     assert set(handled) == {0, 1, 2}
 
 

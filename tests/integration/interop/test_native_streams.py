@@ -3,47 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
-import nats
 import pytest
 from nats.js.api import ConsumerConfig
 
 from polybus import NoHandler, connect
 from tests.support import bounded
 
-from .asyncio_thread import AsyncioThread
-from .nats_servers import VERSIONS, NatsServer, nats_server
+from .nats_py_peer import nats_py
+from .nats_servers import NatsServer
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=VERSIONS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
-    with nats_server(request.param, f'jetstream {{ store_dir: "{tmp_path}" }}') as one:
-        yield one
-
-
 @bounded
-async def test_a_stream_of_others_is_published_to_by_requests_and_read_by_a_group(server: NatsServer) -> None:
-    thread = AsyncioThread()
-    theirs = await thread.run(nats.connect(server.address))
-    try:
-        jetstream = theirs.jetstream()
-        await thread.run(jetstream.add_stream(name="ORDERS", subjects=["orders.>"]))
+async def test_a_stream_of_others_is_published_to_by_requests_and_read_by_a_group(keeping: NatsServer) -> None:
+    async with nats_py(keeping.address) as nats:
+        jetstream = nats.client.jetstream()
+        await nats.run(jetstream.add_stream(name="ORDERS", subjects=["orders.>"]))
         consumer = ConsumerConfig(
             durable_name="billing", deliver_subject="billing.orders", deliver_group="workers", ack_wait=1, max_deliver=3
         )
-        await thread.run(jetstream.add_consumer("ORDERS", consumer))
-        async with connect(server.url) as link:
+        await nats.run(jetstream.add_consumer("ORDERS", consumer))
+        async with connect(keeping.url) as link:
             stored = await link.request("orders.placed", {"n": 1}, headers={"Nats-Msg-Id": "one"})
             assert (stored["stream"], stored["seq"]) == ("ORDERS", 1)
             again = await link.request("orders.placed", {"n": 1}, headers={"Nats-Msg-Id": "one"})
             assert again["duplicate"] is True
             with pytest.raises(NoHandler):
                 await link.request("invoices.sent", {"n": 1})
-            await thread.run(jetstream.publish("orders.placed", b'{"n":2}'))
+            await nats.run(jetstream.publish("orders.placed", b'{"n":2}'))
             async with link.subscribe("billing.orders", group="workers") as orders:
                 first, second = [await orders.receive(timeout=20) for _ in range(2)]
                 assert [(one.subject, one.body) for one in (first, second)] == [
@@ -56,9 +45,7 @@ async def test_a_stream_of_others_is_published_to_by_requests_and_read_by_a_grou
                 assert came.body == {"n": 2}
                 await link.publish(str(came.reply_to), b"+ACK")
             await link.request("$JS.API.INFO")  # all that was published before is there
-        info = await thread.run(jetstream.consumer_info("ORDERS", "billing"))
+        info = await nats.run(jetstream.consumer_info("ORDERS", "billing"))
         assert (info.num_pending, info.num_ack_pending) == (0, 0)
-        puller = await thread.run(jetstream.pull_subscribe("orders.>", durable="theirs"))
-        assert [json.loads(one.data) for one in await thread.run(puller.fetch(2, timeout=20))] == [{"n": 1}, {"n": 2}]
-    finally:
-        await thread.run(theirs.close())
+        puller = await nats.run(jetstream.pull_subscribe("orders.>", durable="theirs"))
+        assert [json.loads(one.data) for one in await nats.run(puller.fetch(2, timeout=20))] == [{"n": 1}, {"n": 2}]

@@ -9,19 +9,15 @@ from pathlib import Path
 
 import trustme
 
+from .conftest import Run
 from .nats_servers import NatsServer, nats_server
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "polybus.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def test_request_serve_publish_and_subscribe(server: NatsServer, tmp_path: Path) -> None:
+def test_request_serve_publish_and_subscribe(run: Run, server: NatsServer, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
         "from polybus import Bus\nbus = Bus()\n@bus.handle('echo')\nasync def echo(body: object) -> object: return body\n"
     )
-    assert "nobody has subscribed" in run("request", server.url, "echo", "7").stderr
+    assert "nobody has subscribed" in run("request", server.url, "echo", "7").err
     serve = subprocess.Popen(
         [sys.executable, "-m", "polybus.cli", "serve", "app:bus", server.url], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )
@@ -33,10 +29,10 @@ def test_request_serve_publish_and_subscribe(server: NatsServer, tmp_path: Path)
         assert serve.stdout is not None and listen.stdout is not None
         assert serve.stdout.readline().startswith("serving nats+tcp://")
         asked = run("request", server.url, "echo", '{"a": [1]}')
-        assert (json.loads(asked.stdout), asked.stderr) == ({"a": [1]}, "")
+        assert (json.loads(asked.out), asked.err) == ({"a": [1]}, "")
         heard = ""
         while not heard:  # until the subscriber is there
-            assert run("publish", server.url, "news.today", '{"n": 1}').returncode == 0
+            assert run("publish", server.url, "news.today", '{"n": 1}').status == 0
             if listen.poll() is not None:
                 heard = listen.stdout.read()
         assert json.loads(heard.splitlines()[0]) == {"subject": "news.today", "body": {"n": 1}, "headers": {}}
@@ -50,13 +46,6 @@ def test_request_serve_publish_and_subscribe(server: NatsServer, tmp_path: Path)
             process.stdout.close()
 
 
-def test_doctor_takes_every_step(server: NatsServer) -> None:
-    done = run("doctor", server.url)
-    assert done.returncode == 0
-    assert "a nats network: wildcards, no streams" in done.stdout
-    assert "nobody handles it, as expected" in done.stdout
-
-
 def with_tls(folder: Path) -> str:
     """The configuration of a server with a certificate for localhost, whose authority is in `ca.pem` of the folder."""
     authority = trustme.CA()
@@ -67,37 +56,37 @@ def with_tls(folder: Path) -> str:
     return f'tls {{ cert_file: "{folder / "cert.pem"}", key_file: "{folder / "key.pem"}" }}'
 
 
-def test_doctor_hears_the_server_before_tls(tmp_path: Path) -> None:
+def test_doctor_hears_the_server_before_tls(run: Run, tmp_path: Path) -> None:
     with nats_server("debian", with_tls(tmp_path)) as server:
         done = run("doctor", f"nats+tls://localhost:{server.port}", "--ca", str(tmp_path / "ca.pem"))
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "TLSv1.3, certificate for localhost" in done.stdout
+        assert done.status == 0, done.out + done.err
+        assert "TLSv1.3, certificate for localhost" in done.out
     with nats_server("debian") as server:
         done = run("doctor", f"nats+tls://localhost:{server.port}")
-        assert done.returncode == 1
-        assert "the server has no TLS" in done.stdout
+        assert done.status == 1
+        assert "the server has no TLS" in done.out
 
 
-def test_commands_at_a_cluster_trust_the_authority_of_ca(tmp_path: Path) -> None:
+def test_commands_at_a_cluster_trust_the_authority_of_ca(run: Run, tmp_path: Path) -> None:
     tls = with_tls(tmp_path)
     trust = ("--ca", str(tmp_path / "ca.pem"))
     with nats_server("wheel", f'{tls}\njetstream {{ store_dir: "{tmp_path / "js"}" }}') as server:
         url = f"nats+tls://localhost:{server.port}/shop"
         for command in (("store", "add", url, "work", "work.>"), ("publish", url, "work.x", "1")):
             done = run(*command, *trust)
-            assert (done.returncode, done.stderr) == (0, "")
-        assert "work: work.>; 1 publication" in run("store", "list", url, *trust).stdout
-        assert run("dead", "list", url, *trust).stdout.startswith("no dead letters")
+            assert (done.status, done.err) == (0, "")
+        assert "work: work.>; 1 publication" in run("store", "list", url, *trust).out
+        assert run("dead", "list", url, *trust).out.startswith("no dead letters")
         done = run("doctor", url, *trust)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "nobody else is in the cluster 'shop'" in done.stdout
+        assert done.status == 0, done.out + done.err
+        assert "nobody else is in the cluster 'shop'" in done.out
         refused = run("store", "list", url)
-        assert refused.returncode == 1
-        assert "certificate is not trusted" in refused.stderr
-        assert "--ca FILE" in refused.stderr
+        assert refused.status == 1
+        assert "certificate is not trusted" in refused.err
+        assert "--ca FILE" in refused.err
 
 
-def test_a_recording_proxy_stands_between_client_and_server(server: NatsServer, tmp_path: Path) -> None:
+def test_a_recording_proxy_stands_between_client_and_server(run: Run, server: NatsServer, tmp_path: Path) -> None:
     folder = tmp_path / "captures"
     proxy = subprocess.Popen(
         [sys.executable, "-m", "polybus.cli", "record", server.url, str(folder), "--listen", "nats+tcp://127.0.0.1:0"],
@@ -107,7 +96,7 @@ def test_a_recording_proxy_stands_between_client_and_server(server: NatsServer, 
         assert proxy.stdout is not None
         line = proxy.stdout.readline()
         url = next(word for word in line.split() if word.startswith("nats+tcp://127.0.0.1:")).rstrip(",;:")
-        assert "nobody has subscribed" in run("request", url, "echo", "7").stderr
+        assert "nobody has subscribed" in run("request", url, "echo", "7").err
         proxy.terminate()
         proxy.wait(30)
     finally:
@@ -116,33 +105,37 @@ def test_a_recording_proxy_stands_between_client_and_server(server: NatsServer, 
         assert proxy.stdout is not None
         proxy.stdout.close()
     shown = run("capture", "info", str(folder))
-    assert shown.returncode == 0, shown.stderr
-    assert "nats" in shown.stdout
+    assert shown.status == 0, shown.err
+    assert "nats" in shown.out
 
 
-def test_doctor_tells_whether_a_server_has_jetstream(server: NatsServer, tmp_path: Path) -> None:
+def test_doctor_takes_every_step_and_tells_whether_a_server_has_jetstream(run: Run, server: NatsServer, tmp_path: Path) -> None:
     with nats_server("wheel", f'jetstream {{ store_dir: "{tmp_path}" }}') as keeping:
         done = run("doctor", keeping.url + "/shop")
-        assert done.returncode == 0
-        assert "0 streams, 0 consumers" in done.stdout
-        assert "nobody else is in the cluster 'shop'" in done.stderr
+        assert done.status == 0
+        assert "0 streams, 0 consumers" in done.out
+        assert "nobody else is in the cluster 'shop'" in done.err
+    done = run("doctor", server.url)
+    assert done.status == 0
+    assert "a nats network: wildcards, no streams" in done.out
+    assert "nobody handles it, as expected" in done.out
     done = run("doctor", server.url + "/shop")
-    assert done.returncode == 0
-    assert "jetstream: off: Store and durable= need it" in done.stderr
+    assert done.status == 0
+    assert "jetstream: off: Store and durable= need it" in done.err
 
 
-def test_doctor_names_the_permission_that_a_node_lacks() -> None:
+def test_doctor_names_the_permission_that_a_node_lacks(run: Run) -> None:
     rights = '{ publish: ["shop.>"], subscribe: ["shop.>"] }'
     with nats_server(
         "wheel", f'authorization {{ users: [{{ user: "ann", password: "secret", permissions: {rights} }}] }}'
     ) as one:
         url = one.url.replace("://", "://ann:secret@")
         done = run("doctor", url + "/shop")
-        assert done.returncode == 0, done.stderr
-        assert "this user may not ask $JS.API.INFO; allow this user to publish to $JS.API.INFO" in done.stderr
+        assert done.status == 0, done.err
+        assert "this user may not ask $JS.API.INFO; allow this user to publish to $JS.API.INFO" in done.err
         done = run("doctor", url + "/store")
-        assert done.returncode == 1
-        assert 'Permissions Violation for Subscription to "store.' in done.stderr
-        assert "jetstream: no answer can come, for the NATS server says: Permissions Violation for Subscription" in done.stderr
-        assert "allow this user of the NATS server to publish and to subscribe to store.>" in done.stderr
-        assert "secret" not in done.stdout + done.stderr
+        assert done.status == 1
+        assert 'Permissions Violation for Subscription to "store.' in done.err
+        assert "jetstream: no answer can come, for the NATS server says: Permissions Violation for Subscription" in done.err
+        assert "allow this user of the NATS server to publish and to subscribe to store.>" in done.err
+        assert "secret" not in done.out + done.err

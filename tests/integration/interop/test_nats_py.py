@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -14,9 +13,7 @@ from polybus import (
     Context,
     NoHandler,
     NotFound,
-    RequestError,
     TooLarge,
-    Unsupported,
     connect,
 )
 from tests.support import bounded, eventually
@@ -115,23 +112,6 @@ async def test_a_deadline_of_theirs_stops_our_handler(server: NatsServer, theirs
         await stopped.wait()
 
 
-@bounded
-async def test_a_stream_of_ours_is_a_bad_request_for_them(server: NatsServer, theirs: NatsPy) -> None:
-    bus = Bus()
-
-    @bus.handle("lines")
-    async def lines() -> AsyncIterator[int]:
-        yield 1
-
-    async with connect(server.url, bus=bus):
-        answer = await theirs.request("lines")
-        assert answer.headers is not None
-        assert answer.headers["Nats-Service-Error-Code"] == str(int(Code.INVALID_ARGUMENT))
-        with pytest.raises(Unsupported):
-            async with bus.stream("lines", to=bus.peers[0]):
-                raise AssertionError("opened")
-
-
 # -- ours asks ---------------------------------------------------------------------------------------------------------------
 
 
@@ -148,15 +128,6 @@ async def test_our_request_reaches_their_service(server: NatsServer, theirs: Nat
         assert seen[0].data == b'{"a":[1,null]}'
         assert seen[0].headers is not None
         assert 0 < int(seen[0].headers["Polybus-Ttl"]) <= 20_000
-
-
-@bounded
-async def test_a_subject_without_anybody_is_no_handler_at_once(server: NatsServer, theirs: NatsPy) -> None:
-    async with connect(server.url) as bus:
-        with pytest.raises(NoHandler, match="503"):
-            await bus.request("nobody", timeout=1000)
-        with pytest.raises(RequestError):
-            await bus.request("nobody.there", {"a": 1}, timeout=1000)
 
 
 @bounded

@@ -82,37 +82,6 @@ async def test_publications_go_both_ways_with_their_headers(server: NatsServer, 
         ]  # fmt: skip
 
 
-@bounded
-async def test_requests_and_publications_are_shared_by_groups_of_ours_and_theirs(server: NatsServer, node: NodePeer) -> None:
-    bus, heard = Bus(), list[int]()
-
-    @bus.handle("who")
-    async def who() -> str:
-        return "ours"
-
-    @bus.on("jobs.*", group="g")
-    async def job(body: int) -> None:
-        heard.append(body)
-
-    await node.tell("subscribe", subject="who", queue="q", answer="who")
-    await node.tell("subscribe", subject="jobs.*", queue="g")
-    async with connect(server.url, bus=bus), connect(server.url) as client:
-        replies = [client.request("who") for _ in range(100)]
-        assert {await reply for reply in replies} == {"ours", "theirs"}
-        await node.tell("publish", subject="jobs.new", count=100)
-        for number in range(100, 200):
-            await client.publish("jobs.new", number)
-        assert await client.request("who") in ("ours", "theirs")  # its turn came behind the publications
-
-        async def theirs() -> list[int]:
-            return [int(bytes.fromhex(one["hex"])) for one in await node.tell("heard", key="jobs.* g")]
-
-        while len(heard) + len(await theirs()) < 200:
-            await anyio.lowlevel.checkpoint()
-        assert sorted(heard + await theirs()) == list(range(200))
-        assert heard and await theirs()
-
-
 # -- drain -------------------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Disconnected, NoHandler, RemoteError, RequestError, connect
+from polybus import Backoff, Bus, NoHandler, RemoteError, RequestError, connect
 from polybus.errors import Code
 from polybus.events import LinkUp
 from tests.support import bounded, next_event
@@ -56,24 +56,6 @@ async def test_our_requests_are_answered_and_whatever_a_promise_is_rejected_with
         assert (caught.value.detail["code"], caught.value.detail["pressure"]) == ("EPUMP", 0)
         with pytest.raises(NoHandler):
             await bus.request("nobody.here")
-
-
-@bounded
-async def test_a_thousand_requests_are_in_flight_and_those_fail_that_the_server_is_killed_with() -> None:
-    async with met() as (node, bus):
-        # The server answers none before all are there, and then the last one first.
-        replies = [bus.request("gather", {"n": n, "of": 1000}) for n in range(1000)]
-        assert bus.stats().pending == 1000
-        assert [await reply for reply in replies] == list(range(1000))
-        replies = [bus.request("gather", {"n": n, "of": 101}) for n in range(100)]
-        assert await bus.request("echo", 1) == 1  # it has read the hundred before
-        await node.kill()
-        for reply in replies:
-            with pytest.raises(Disconnected) as caught:
-                await reply
-            assert caught.value.sent
-        stats = bus.stats()
-        assert (stats.pending, stats.late, stats.malformed) == (0, 0, 0)
 
 
 @bounded

@@ -37,13 +37,6 @@ def jetstream(bus: Bus) -> JetStream:
     return JetStream(backbone, 30.0)  # of three servers that have lost one, somebody has to be chosen first
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    folder: Path = tmp_path_factory.mktemp("stores")
-    with nats_server(request.param, f'jetstream {{ store_dir: "{folder}" }}') as server:
-        yield server
-
-
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[list[NatsServer]]:
     """Three servers that keep together."""

@@ -1,39 +1,17 @@
 """`polybus store` and `polybus dead` at real NATS servers."""
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from polybus import Bus, Cluster, Retry, connect
-from polybus.cli import app
 from polybus.events import DeadLettered
 from tests.support import free_port
 
-from .nats_servers import VERSIONS, NatsServer, nats_server
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(params=VERSIONS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
-    with nats_server(request.param, f'jetstream {{ store_dir: "{tmp_path}" }}') as one:
-        yield one
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command in this process: its status, and what it has written."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        status = app.run(arguments)
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
+from .conftest import Run
+from .nats_servers import NatsServer, nats_server
 
 
 async def die(url: str, size: int = 0) -> None:
@@ -53,8 +31,8 @@ async def die(url: str, size: int = 0) -> None:
                 return
 
 
-def test_stores_and_dead_letters_from_the_shell(server: NatsServer, run: Run) -> None:
-    url = f"{server.url}/shop"
+def test_stores_and_dead_letters_from_the_shell(keeping: NatsServer, run: Run) -> None:
+    url = f"{keeping.url}/shop"
     assert run("store", "list", url) == (0, "no stores\n", "")
     assert run("store", "add", url, "orders", "orders.>", "bills.*", "--max-age", "7d") == (0, "", "")
     assert run("dead", "list", url) == (0, "no dead letters\n", "")
@@ -112,16 +90,16 @@ def test_stores_and_dead_letters_from_the_shell(server: NatsServer, run: Run) ->
         (["store", "list", "{bare}"], "no cluster; its URL has a name behind the host"),
     ],
 )
-@pytest.mark.parametrize("server", ["debian"], indirect=True)
-def test_what_cannot_be_is_said_in_one_line(server: NatsServer, run: Run, arguments: list[str], said: str) -> None:
-    status, out, err = run(*(argument.format(url=f"{server.url}/shop", bare=server.url) for argument in arguments))
+@pytest.mark.parametrize("keeping", ["debian"], indirect=True)
+def test_what_cannot_be_is_said_in_one_line(keeping: NatsServer, run: Run, arguments: list[str], said: str) -> None:
+    status, out, err = run(*(argument.format(url=f"{keeping.url}/shop", bare=keeping.url) for argument in arguments))
     assert (status, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
 
 
-def test_a_letter_whose_answer_is_larger_than_usual_limits_is_shown_and_tried_again(server: NatsServer, run: Run) -> None:
-    url = f"{server.url}/shop"
+def test_a_letter_whose_answer_is_larger_than_usual_limits_is_shown_and_tried_again(keeping: NatsServer, run: Run) -> None:
+    url = f"{keeping.url}/shop"
     assert run("store", "add", url, "orders", "orders.>") == (0, "", "")
     anyio.run(die, url, 900 << 10)
     assert "  billing  orders.placed  1 attempt: " in run("dead", "list", url)[1]
@@ -131,12 +109,12 @@ def test_a_letter_whose_answer_is_larger_than_usual_limits_is_shown_and_tried_ag
     assert run("dead", "retry", url, "1") == (0, "1 dead letter stored again\n", "")
 
 
-@pytest.mark.parametrize("server", ["wheel"], indirect=True)
-def test_one_letter_that_cannot_be_stored_again_keeps_nothing_from_the_others(server: NatsServer, run: Run) -> None:
-    url = f"{server.url}/shop"
+@pytest.mark.parametrize("keeping", ["wheel"], indirect=True)
+def test_one_letter_that_cannot_be_stored_again_keeps_nothing_from_the_others(keeping: NatsServer, run: Run) -> None:
+    url = f"{keeping.url}/shop"
 
     async def foreign() -> None:
-        async with connect(server.url) as bus:
+        async with connect(keeping.url) as bus:
             for subject in ("shop.dead.billing.%iabc", "shop.dead.billing.%ixyz"):
                 await bus.publish(subject, 1)
 
@@ -155,20 +133,20 @@ def test_one_letter_that_cannot_be_stored_again_keeps_nothing_from_the_others(se
     assert run("dead", "list", url) == (0, "no dead letters\n", "")
 
 
-@pytest.mark.parametrize("server", ["debian"], indirect=True)
-def test_a_cluster_that_the_engine_does_not_know_is_told_with_those_that_it_does(server: NatsServer, run: Run) -> None:
-    url = f"{server.url}/shop"
+@pytest.mark.parametrize("keeping", ["debian"], indirect=True)
+def test_a_cluster_that_the_engine_does_not_know_is_told_with_those_that_it_does(keeping: NatsServer, run: Run) -> None:
+    url = f"{keeping.url}/shop"
     assert run("store", "add", url, "orders", "orders.>")[0] == 0
     anyio.run(die, url)
     said = "this NATS server keeps nothing of a cluster 'shpo', but of 'shop'"
-    assert run("store", "list", f"{server.url}/shpo") == (0, f"no stores: {said}\n", "")
-    assert run("dead", "list", f"{server.url}/shpo", "--json") == (2, "", f"polybus: {said}\n")
+    assert run("store", "list", f"{keeping.url}/shpo") == (0, f"no stores: {said}\n", "")
+    assert run("dead", "list", f"{keeping.url}/shpo", "--json") == (2, "", f"polybus: {said}\n")
     for command in (["list"], ["retry", "--all"], ["drop", "--all", "--yes"]):
         for at, durable, why in (
             (url, "biling", "the cluster 'shop' has no durable handler 'biling': did you mean 'billing'?"),
             (url, "mail", "the cluster 'shop' has no durable handler 'mail'; it has 'billing'"),
-            (f"{server.url}/shpo", "billing", said),
-            (f"{server.url}/shpo", "", said),
+            (f"{keeping.url}/shpo", "billing", said),
+            (f"{keeping.url}/shpo", "", said),
         ):
             named = ["--durable", durable] if durable else []
             assert run("dead", command[0], at, *command[1:], *named) == (2, "", f"polybus: {why}\n")
@@ -193,8 +171,8 @@ async def die_in_a_stream_of_others(url: str) -> None:
                 return
 
 
-def test_dead_letters_of_a_stream_of_others_from_the_shell(server: NatsServer, run: Run) -> None:
-    url = f"{server.url}?dead_letters=dead.orders"
+def test_dead_letters_of_a_stream_of_others_from_the_shell(keeping: NatsServer, run: Run) -> None:
+    url = f"{keeping.url}?dead_letters=dead.orders"
     status, _, err = run("dead", "list", url)
     assert (status, "no stream of this NATS network keeps all of 'dead.orders.>'" in err) == (2, True)
     anyio.run(die_in_a_stream_of_others, url)

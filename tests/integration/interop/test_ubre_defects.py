@@ -201,18 +201,6 @@ async def test_nothing_is_left_of_a_peer_that_subscribed_to_two_thousand_subject
                 await anyio.lowlevel.checkpoint()  # the transport's last callbacks
 
 
-async def test_a_flood_of_subscriptions_ends_at_the_limit_and_delays_nobody() -> None:
-    bus = plant()
-    async with met(bus, 2) as [(raw, _), (bystander, _)]:
-        await raw.send(*({"subscribe": f"topic.{n}"} for n in range(16_000)))
-        assert (await bystander.ask("ping"))["body"] == "pong"
-        assert (await raw.ask("ping"))["body"] == "pong"
-        assert bus._pubsub.remote.size == bus.limits.subscriptions
-        assert bus.stats().refused == 16_000 - bus.limits.subscriptions
-        await bus.publish("topic.0", "still")
-        assert await raw.receive() == {"publish": "topic.0", "body": "still"}
-
-
 def test_the_cost_of_a_subscription_does_not_grow_with_those_before_it() -> None:
     compared = 0
 
@@ -242,51 +230,41 @@ class UnspeakableError(Exception):
     __repr__ = __str__
 
 
+STRANGE: list[Any] = [
+    Exception(),
+    ValueError(None),
+    StopAsyncIteration(),
+    ExceptionGroup("", [KeyError()]),
+    UnspeakableError(),
+    TimeoutError(),
+    RequestError(Code.INTERNAL),
+    NotFound(""),
+    RequestError(Code.ABORTED, detail={object()}),
+    object(),
+    {1: object()},
+    float("nan"),
+    "\ud800",
+    b"bytes",
+    2**80,
+]
+
+
 @pytest.mark.parametrize("debug", [False, True])
-@pytest.mark.parametrize(
-    "raised",
-    [
-        Exception(),
-        ValueError(None),
-        StopAsyncIteration(),
-        ExceptionGroup("", [KeyError()]),
-        UnspeakableError(),
-        TimeoutError(),
-        RequestError(Code.INTERNAL),
-        NotFound(""),
-        RequestError(Code.ABORTED, detail={object()}),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-async def test_whatever_a_handler_raises_is_answered(raised: Exception, debug: bool) -> None:
+async def test_whatever_a_handler_raises_or_returns_is_answered(debug: bool) -> None:
     bus = plant(debug=debug)
 
-    @bus.handle("fail")
-    async def fail() -> None:
-        raise raised
-
-    async with met(bus, 1) as [(raw, _)]:
-        assert (await raw.ask("fail"))["fail"] == "q"
-        assert (await raw.ask("ping"))["body"] == "pong"
-        assert bus.stats().running == 0
-
-
-@pytest.mark.parametrize(
-    "returned",
-    [object(), {1: object()}, float("nan"), "\ud800", b"bytes", 2**80],
-    ids=["object", "dict", "nan", "surrogate", "bytes", "int"],
-)
-async def test_whatever_a_handler_returns_is_answered(returned: Any) -> None:
-    bus = plant()
-
     @bus.handle("strange")
-    async def strange() -> Any:
-        return returned
+    async def strange(number: int) -> Any:
+        if isinstance(STRANGE[number], Exception):
+            raise STRANGE[number]
+        return STRANGE[number]
 
     async with met(bus, 1) as [(raw, _)]:
-        answer = await raw.ask("strange")
-        assert "success" in answer or answer["code"] == Code.INTERNAL
-        assert (await raw.ask("ping"))["body"] == "pong"
+        for number, outcome in enumerate(STRANGE):
+            answer = await raw.ask("strange", number)
+            assert "fail" in answer or not isinstance(outcome, Exception)
+            assert "success" in answer or isinstance(outcome, Exception) or answer["code"] == Code.INTERNAL
+            assert (await raw.ask("ping"))["body"] == "pong"
         assert bus.stats().running == 0
 
 
@@ -355,31 +333,3 @@ async def test_a_hook_that_fails_for_one_peer_does_not_keep_a_publication_from_t
             assert [await raw.receive(), await raw.receive()] == [{"publish": "news", "body": n} for n in (1, 2)]
         assert (await trio[1][0].ask("ping"))["body"] == "pong"
         assert not any("publish" in text for text in trio[1][0].texts)
-
-
-async def test_a_function_that_raises_and_one_that_leaves_take_nothing_from_the_next() -> None:
-    bus = plant()
-    heard: list[str] = []
-    done = anyio.Event()
-
-    @bus.on("news")
-    async def first() -> None:
-        raise ValueError("the first function fails")
-
-    @bus.on("news")
-    async def second(body: str) -> None:
-        heard.append(body)
-        if len(heard) == 2:
-            done.set()
-
-    async with met(bus, 1) as [(raw, _)], bus.subscribe("news") as leaves, bus.subscribe("news") as stays:
-        await raw.send({"publish": "news", "body": "a"})
-        with anyio.fail_after(BOUND):
-            async for message in leaves:
-                assert message.body == "a"
-                await leaves.__aexit__(None, None, None)
-            await raw.send({"publish": "news", "body": "b"})
-            assert [(await anext(stays)).body for _ in range(2)] == ["a", "b"]
-            await done.wait()
-        assert heard == ["a", "b"]
-        assert bus.stats().failed == 2

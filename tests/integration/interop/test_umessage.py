@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import string
 import subprocess
@@ -24,42 +22,17 @@ from polybus.protocols.up.uuris import UUri
 from polybus.protocols.up.wire import read_attributes, read_uuid, split_message, write_attributes, write_message
 from tests.support import BOUND, bounded
 
+from .up_python_peer import UpPython, python_of, up_python
+
 FOLDER = Path(__file__).parent / "umessage"
-PYTHON = FOLDER / ".venv" / "bin" / "python"
 KINDS = {"publish": 1, "request": 2, "response": 3, "notification": 4}
 COUNT = 200
 
 
-def _there() -> None:
-    if not PYTHON.exists():
-        text = "up-python 0.2 is not installed: make peers"
-        pytest.fail(text, pytrace=False) if os.environ.get("POLYBUS_CI") else pytest.skip(text)
-
-
-class UpPython:
-    """The process with up-python in it."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def __call__(self, do: str, **told: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do, **told}) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        assert "error" not in answer, answer["error"]
-        return next(iter(answer.values()))
-
-
 @pytest.fixture(scope="module")
 def theirs() -> Iterator[UpPython]:
-    _there()
-    with subprocess.Popen(
-        [PYTHON, FOLDER / "peer.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        yield UpPython(process)
-        assert process.stdin is not None
-        process.stdin.close()
+    with up_python(FOLDER) as process:
+        yield process
 
 
 def told(given: Attributes) -> dict[str, Any]:
@@ -77,7 +50,7 @@ def told(given: Attributes) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_thousand_messages_of_up_python_keep_our_rules_and_are_read_as_they_are(theirs: UpPython, kind: str) -> None:
-    for frame, said, payload in theirs("make", kind=kind, count=COUNT, seed=7):
+    for frame, said, payload in theirs("make", kind=kind, count=COUNT, seed=7)["made"]:
         attributes, data = split_message(bytes.fromhex(frame))
         given = read_attributes(attributes or b"")
         assert told(given) == said
@@ -114,7 +87,7 @@ def test_a_thousand_messages_of_ours_are_valid_to_up_python_with_equal_attribute
     ids = WireIds(time.time_ns, rng)
     made = [(_random(rng, ids, kind), rng.choice([None, rng.randbytes(rng.randint(0, 300))])) for _ in range(COUNT)]
     frames = [write_message(write_attributes(given), payload).hex() for given, payload in made]
-    for (given, payload), (valid, why, said, data) in zip(made, theirs("read", frames=frames), strict=True):
+    for (given, payload), (valid, why, said, data) in zip(made, theirs("read", frames=frames)["read"], strict=True):
         assert first_violation(given) is None
         assert valid, why
         assert said == told(given)
@@ -128,7 +101,7 @@ OURS = Up(entity="//ours/10AB/3", peer="//theirs/CD/4", names={"double": 0xB, "c
 @pytest.mark.parametrize("transport", ["tcp", "zenoh"])
 @bounded
 async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify(transport: str) -> None:
-    _there()
+    python = python_of(FOLDER)
     bus, told_us, rounds = Bus(), list[Any](), COUNT
     done = anyio.Event()
 
@@ -147,7 +120,7 @@ async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify(transpo
         bus.subscribe("heard", queue=2 * rounds) as heard,
     ):
         port = listener.url.rpartition(":")[2].partition("?")[0]
-        command = [str(PYTHON), str(FOLDER / "peer.py"), port, str(rounds), transport]
+        command = [str(python), str(FOLDER / "peer.py"), port, str(rounds), transport]
         async with await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=None) as process:
             with anyio.fail_after(BOUND):
                 await done.wait()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,38 +19,17 @@ from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.uprotocol import id_time_ms
 from tests.support import BOUND
 
+from .up_python_peer import UpPython, up_python
+
 FOLDER = Path(__file__).parent / "up_python"
-PYTHON = FOLDER / ".venv" / "bin" / "python"
 FORMATS = ["json", "protobuf"]
 ASKER, METHOD = "up://hu.veh7/hmi.app/1/rpc.response", "up://cgw.veh7/climate.seat/1/rpc.SetHeat"
 
 
-class UpPython:
-    """The process with up-python in it."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def __call__(self, do: str, **told: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do, **told}) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        assert "error" not in answer, answer["error"]
-        return answer
-
-
 @pytest.fixture(scope="module")
 def theirs() -> Iterator[UpPython]:
-    if not PYTHON.exists():
-        text = "up-python is not installed: make peers"
-        pytest.fail(text, pytrace=False) if os.environ.get("POLYBUS_CI") else pytest.skip(text)
-    with subprocess.Popen(
-        [PYTHON, FOLDER / "peer.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        yield UpPython(process)
-        assert process.stdin is not None
-        process.stdin.close()
+    with up_python(FOLDER) as process:
+        yield process
 
 
 def codec(format: Any) -> Any:

@@ -337,21 +337,6 @@ async def test_a_sample_whose_key_has_wildcards_is_refused_and_counted_once_by_h
 
 
 @bounded
-async def test_the_other_dialect_with_the_same_keys_is_dropped_and_counted_without_a_word(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    phone = Bus()
-    async with phone.serve(HERE, protocol=up(PHONE, dialect="rust-0.6")) as listener, phone.subscribe("door.opened") as heard:
-        with zenoh_peer(listener.url) as peer:
-            for _ in range(100):
-                peer.put(up(CAR, dialect="cpp-1.0").fabric.sample(message_of()))
-            peer.put(up(CAR, dialect="rust-0.6").fabric.sample(message_of()))
-            assert (await anext(heard)).body == 1
-            assert (phone.stats().dropped, phone.stats().malformed) == (100, 0)
-    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
-
-
-@bounded
 async def test_what_this_side_writes_has_the_bytes_of_the_specification() -> None:
     car = Bus()
     async with car.serve(HERE, protocol=up("//device1/10AB/3", priorities={"door.*": "CS2"}, ttl=5.0)) as listener:

@@ -1,8 +1,7 @@
-"""Real Zenoh with strangers on it: programs with one entity, hostile samples, filters that come and go, recordings."""
+"""Real Zenoh with strangers on it: programs with one entity, samples that are too large, recordings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,9 @@ import psutil
 import pytest
 from attrs import evolve
 
-from polybus import Bus, Limits, Message, RemoteProtocolError, connect
+from polybus import Bus, Limits, Message, connect
 from polybus.capture import Capture, decode
 from polybus.events import FrameRefused
-from polybus.plugins import Fabric, Sample
-from polybus.protocols import Up
-from polybus.protocols.up.samples import MAX_ATTACHMENT
 from polybus.protocols.up.uuris import parse_uuri
 from tests.support import bounded, eventually, next_event
 
@@ -98,50 +94,6 @@ async def test_a_bus_that_serves_a_fabric_tells_whoever_has_asked_by_the_address
 # -- hostile samples -----------------------------------------------------------------------------------------------------------
 
 
-def cut(good: Sample, fabric: Fabric) -> Iterator[bytes]:
-    """An attachment that ends too early, in every way, but for those in which whole fields are left of a message."""
-    attachment = good.attachment or b""
-    for size in range(2, len(attachment)):
-        try:
-            frame = fabric.frame(evolve(good, attachment=attachment[:size]), Limits())
-            Up().codec().decode(frame or b"")
-        except RemoteProtocolError:
-            yield attachment[:size]
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-@bounded
-async def test_attachments_that_are_huge_cut_off_or_of_another_version_are_refused_and_the_next_message_is_heard(
-    dialect: str,
-) -> None:
-    fabric = up(CAR, dialect=dialect).fabric
-    good = fabric.sample(message_of())
-    attachment = good.attachment or b""
-    hostile = [
-        *cut(good, fabric),
-        b"",
-        *(bytes((version,)) + attachment[1:] for version in (0, 3, 0x7F, 0xFF)),
-        attachment + bytes(MAX_ATTACHMENT),
-        bytes(MAX_ATTACHMENT + 1),
-        attachment[:1] + b"\xff" * 1000,
-        attachment * 500,
-    ]
-    phone = Bus()
-    assert len(hostile) > 40
-    async with phone.serve(HERE, protocol=up(PHONE, dialect=dialect)) as listener, phone.subscribe("door.opened") as heard:
-        with zenoh_peer(listener.url) as peer:
-            for one in hostile:
-                peer.put(evolve(good, attachment=one))
-            peer.put(good)
-            assert (await anext(heard)).body == 1
-            stats = phone.stats()
-            assert stats.links == 1
-            assert stats.received == 1
-            assert stats.malformed + stats.dropped == len(hostile)
-            # What begins like the other dialect with the same keys is dropped.
-            assert stats.dropped == 0 or dialect != "spec"
-
-
 @bounded
 async def test_more_than_a_message_may_have_is_not_even_copied_and_the_link_goes_on() -> None:
     phone = Bus(limits=Limits(message=10_000))
@@ -153,42 +105,6 @@ async def test_more_than_a_message_may_have_is_not_even_copied_and_the_link_goes
             peer.put(good)
             assert (await anext(heard)).body == 1
             assert (phone.stats().malformed, phone.stats().links) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("change", "rule"),
-    [
-        ({"source": parse_uuri("//*/10AB/3/80CD")}, "publish.source"),
-        ({"source": parse_uuri("//device1/FFFF/3/80CD")}, "publish.source"),
-        ({"source": parse_uuri("//device1/10AB/FF/80CD")}, "publish.source"),
-        ({"type": 4}, "notification.sink"),  # it has no sink, and comes by the filter of publications
-        ({"type": 2, "priority": 5, "ttl": 1000}, "request.source"),
-        ({"type": 3, "priority": 5}, "response.source"),
-        ({"sink": parse_uuri(f"{PHONE}/0")}, "publish.sink"),  # it comes by the filter of what is addressed
-        ({"type": 2, "priority": 5, "ttl": 1000, "sink": parse_uuri(f"{PHONE}/8001")}, "request.source"),
-    ],
-)
-@bounded
-async def test_a_type_that_does_not_fit_its_filter_and_wildcards_in_a_message_are_refused(
-    change: dict[str, Any], rule: str
-) -> None:
-    phone, fabric = Bus(), up(CAR).fabric
-    async with (
-        phone.serve(HERE, protocol=up(PHONE)) as listener,
-        phone.subscribe("//*/*/*/*"),
-        phone.subscribe("door.opened") as heard,
-    ):
-        events = phone.events()
-        with zenoh_peer(listener.url) as peer:
-            peer.put(fabric.sample(message_of(**change)))
-            refused = await next_event(events, FrameRefused)
-            assert f"(rule {rule}," in refused.text
-            peer.put(fabric.sample(message_of()))
-            assert (await anext(heard)).body == 1
-            assert (phone.stats().malformed, phone.stats().received) == (1, 1)
-
-
-# -- filters that come and go ----------------------------------------------------------------------------------------------
 
 
 # -- recordings --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,54 @@
+"""up-python in a process of its own, in an environment of its own: it makes and reads messages as it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["UpPython", "python_of", "up_python"]
+
+
+def python_of(folder: Path) -> Path:
+    """The interpreter of the environment in a folder; skip the test where there is none, in CI that is a failure."""
+    python = folder / ".venv" / "bin" / "python"
+    if not python.exists():
+        text = f"{folder.name}: up-python is not installed: make peers"
+        pytest.fail(text, pytrace=False) if os.environ.get("POLYBUS_CI") else pytest.skip(text)
+    return python
+
+
+class UpPython:
+    """The process with up-python in it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def __call__(self, do: str, **told: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do, **told}) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        assert "error" not in answer, answer["error"]
+        return answer
+
+
+@contextmanager
+def up_python(folder: Path) -> Iterator[UpPython]:
+    """The program `peer.py` of a folder, for as long as the block lasts."""
+    with subprocess.Popen(
+        [python_of(folder), folder / "peer.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        yield UpPython(process)
+        assert process.stdin is not None
+        process.stdin.close()
