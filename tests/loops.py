@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-__all__ = ["ASYNCIO", "FULL", "LOOPS", "PARAMS", "TRIO", "UVLOOP", "both_backends", "every_loop", "on", "virtual_time"]
+__all__ = [
+    "ASYNCIO",
+    "FULL",
+    "LOOPS",
+    "PARAMS",
+    "TRIO",
+    "UVLOOP",
+    "both_backends",
+    "every_loop",
+    "on",
+    "virtual_asyncio",
+    "virtual_time",
+]
 
 ASYNCIO, UVLOOP, TRIO = "asyncio", "asyncio+uvloop", "trio"
 LOOPS: tuple[str, ...] = (ASYNCIO,) if sys.platform == "emscripten" else (ASYNCIO, UVLOOP, TRIO)
@@ -43,13 +55,8 @@ def both_backends(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return backend
 
 
-@pytest.fixture(scope="module", name="anyio_backend", params=[loop for loop in LOOPS if loop != UVLOOP])
-def virtual_time(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """A module's `anyio_backend`: its tests run in virtual time, on asyncio and trio (uvloop's time cannot be held).
-
-    For tests about times, without sockets, threads and processes, which keep their own.
-    """
-    if request.param == TRIO:
+def _held(loop: str) -> tuple[str, dict[str, Any]]:
+    if loop == TRIO:
         from trio.testing import MockClock
 
         return "trio", {"clock": MockClock(autojump_threshold=0)}
@@ -58,6 +65,21 @@ def virtual_time(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     from polybus.testing.virtual_time import VirtualLoop
 
     return "asyncio", {"loop_factory": VirtualLoop}
+
+
+@pytest.fixture(scope="module", name="anyio_backend", params=[loop for loop in LOOPS if loop != UVLOOP])
+def virtual_time(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """A module's `anyio_backend`: its tests run in virtual time, on asyncio and trio (uvloop's time cannot be held).
+
+    For tests about times, without sockets, threads and processes, which keep their own.
+    """
+    return _held(request.param)
+
+
+@pytest.fixture(scope="module", name="anyio_backend", params=[ASYNCIO, *([TRIO] if FULL else [])])
+def virtual_asyncio(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """As `virtual_time`, on asyncio alone but in `make test-all`: for tests of what does not depend on the loop."""
+    return _held(request.param)
 
 
 def on(loop: str, suite: Any) -> Any:

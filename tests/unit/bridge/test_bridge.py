@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -338,12 +338,6 @@ async def test_middleware_sees_what_crosses_under_the_source_of_its_route() -> N
     assert seen == {("request", "n.{what}"), ("open", "n.{what}")}
 
 
-def hear(bus: Bus, seen: list[Any]) -> None:
-    @bus.on("x.>")
-    async def on_x(body: Any) -> None:
-        seen.append(body)
-
-
 # -- peers that are no polybus -------------------------------------------------------------------------------------------
 
 
@@ -469,26 +463,6 @@ async def test_a_notification_that_cannot_cross_is_a_dead_letter() -> None:
 
 
 # -- circles -------------------------------------------------------------------------------------------------------------
-
-
-@bounded
-async def test_a_ring_of_three_delivers_each_publication_once_and_refuses_a_request_that_nobody_handles() -> None:
-    buses = [Bus(), Bus(), Bus()]
-    seen: dict[int, list[Any]] = {0: [], 1: [], 2: []}
-    async with AsyncExitStack() as stack:
-        for number, (one, two) in enumerate(zip(buses, buses[1:] + buses[:1], strict=True)):
-            routes = [Route("x.>", "x.{rest}"), Route("x.>", "x.{rest}", reverse=True)]
-            await stack.enter_async_context(bridge(one, two, routes=routes))
-
-            hear(one, seen[number])
-        clients = [await stack.enter_async_context(pair(bus)) for bus in buses]
-        for client in clients:
-            for number in range(20):
-                await client.publish("x.y", number)
-        await eventually(lambda: all(len(got) >= 60 for got in seen.values()))
-        with pytest.raises(NoHandler, match="lead back"):
-            await clients[0].request("x.nobody")
-        assert [len(got) for got in seen.values()] == [60, 60, 60]
 
 
 @bounded

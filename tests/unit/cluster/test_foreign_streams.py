@@ -511,21 +511,6 @@ async def test_of_a_link_that_is_gone_nothing_is_kept(engine: Any, name: str) ->
             assert gone.link.foreign_streams is None
 
 
-@bounded
-async def test_two_functions_of_one_durable_name_are_refused(engine: Any, name: str) -> None:
-    bus = Bus()
-    for _ in range(2):
-
-        @bus.on(f"{name}.>", durable="billing")
-        async def bill(number: int) -> None:
-            raise AssertionError
-
-    async with owner(engine, name):
-        with pytest.raises(LocalProtocolError, match="durable='billing' is the name of two handlers, .*bill and .*bill"):
-            async with connect(engine.url, bus=bus):
-                raise AssertionError
-
-
 async def test_a_server_that_keeps_nothing_says_so() -> None:
     bus = Bus()
     bus.on("orders.>", durable="billing")(lambda number: None)

@@ -17,7 +17,7 @@ from polybus.events import PeerSlow
 from polybus.plugins import Closed, DialOptions, Transport
 from polybus.plugins.registry import resolve_url
 from polybus.testing import NatsEngine, cluster
-from tests.loops import virtual_time  # noqa: F401
+from tests.loops import virtual_asyncio  # noqa: F401
 from tests.support import eventually
 
 pytestmark = pytest.mark.anyio
@@ -563,36 +563,31 @@ async def test_what_another_program_publishes_comes_at_most_once(engine: NatsEng
         await eventually(lambda: client.got == {"news.foreign": list(range(10))})
 
 
+LIES: list[Any] = [
+    None,
+    "nonsense",
+    {"mark": 7, "for": 7, "node": 7, "clients": 7},
+    {"mark": "m", "for": "nobody here\r\nPUB x 0\r\n", "node": "nobody", "clients": []},
+    {"mark": "m", "for": "{own}", "node": "{other}", "clients": [{"token": 1}, "x", None]},
+    {"mark": "m", "for": "{own}", "node": "{other}", "clients": [{"token": "x", "user": None, "name": "y"}] * 5000},
+]
+
+
 @pytest.mark.parametrize("question", ["claim", "mark", "marked", "hand_over"])
-@pytest.mark.parametrize(
-    "body",
-    [
-        None,
-        "nonsense",
-        {"mark": 7, "for": 7, "node": 7, "clients": 7},
-        {"mark": "m", "for": "nobody here\r\nPUB x 0\r\n", "node": "nobody", "clients": []},
-        {"mark": "m", "for": "{own}", "node": "{other}", "clients": [{"token": 1}, "x", None]},
-        {"mark": "m", "for": "{own}", "node": "{other}", "clients": [{"token": "x", "user": None, "name": "y"}] * 5000},
-    ],
-    ids=["nothing", "text", "numbers", "nobody", "no names", "many"],
-)
-async def test_a_liar_among_the_nodes_gets_nothing_and_costs_no_client_anything(
-    engine: NatsEngine, question: str, body: Any
-) -> None:
+async def test_a_liar_among_the_nodes_gets_nothing_and_costs_no_client_anything(engine: NatsEngine, question: str) -> None:
     async with Nodes(engine) as world, anyio.create_task_group() as group, connect(engine.url) as liar:
         own, other = (parts_of(bus).links.handover.sources.own for bus in world.nodes[:2])  # type: ignore[union-attr]
-        if isinstance(body, dict):
-            body = {name: {"{own}": own, "{other}": other}.get(str(value), value) for name, value in body.items()}
         client = await world.client(0)
         absent = await leave(world, client, group)
         await world.publish(2, 3)
         subject = f"polybus.n.{own}.r.{question}"
-        if question == "marked":
+        for body in LIES:
+            if isinstance(body, dict):
+                body = {name: {"{own}": own, "{other}": other}.get(str(value), value) for name, value in body.items()}
+            if question != "marked":
+                with suppress(RequestError):
+                    assert await liar.request(subject, body, timeout=5) in ([], True)
             await liar.publish(subject, body)
-        else:
-            with suppress(RequestError):
-                assert await liar.request(subject, body, timeout=5) in ([], True)
-        await liar.publish(subject, body)
         await absent.comes_back()
         await world.publish(2, 3)
         await world.all_heard(client)

@@ -8,9 +8,7 @@ import pytest
 
 from polybus import BusError, DeadlineExceeded, Disconnected
 from polybus.cluster.durable.jetstream import JetStream
-from tests.loops import virtual_time as anyio_backend
-
-__all__ = ["anyio_backend"]
+from tests.loops import virtual_asyncio  # noqa: F401
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 
 from polybus import Bus, connect
 from polybus.testing import NatsEngine, cluster
-from tests.loops import virtual_time  # noqa: F401
+from tests.loops import virtual_asyncio  # noqa: F401
 from tests.support import eventually
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from polybus._bus.runner import _Run
 from polybus.fastapi import readiness_endpoint
 from polybus.protocols.nats.operations import Operation
 from polybus.testing import NatsEngine
-from tests.loops import virtual_time  # noqa: F401
+from tests.loops import virtual_asyncio  # noqa: F401
 from tests.support import eventually
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from polybus.cluster.durable.readers import PACE
 from polybus.prometheus import collector
 from polybus.stats import DurableStats
 from polybus.testing import NatsEngine
-from tests.loops import virtual_time  # noqa: F401
+from tests.loops import virtual_asyncio  # noqa: F401
 from tests.unit.cluster.handlers import failing
 from tests.unit.opentelemetry.spans import Traces
 

@@ -16,7 +16,7 @@ from polybus.cluster.durable.jetstream import JetStream
 from polybus.protocols.nats.operations import Operation
 from polybus.testing import NatsEngine
 from polybus.testing.nats_engine import EngineClient
-from tests.loops import virtual_time  # noqa: F401
+from tests.loops import virtual_asyncio  # noqa: F401
 from tests.support import eventually
 from tests.unit.cluster.handlers import failing, noting
 

@@ -10,7 +10,7 @@ import pytest
 from polybus import Bus, Cluster, NoHandler, Retry, Route, Unavailable, bridge, connect
 from polybus.plugins import Closed
 from polybus.testing import NatsEngine, cluster
-from tests.loops import virtual_time  # noqa: F401
+from tests.loops import virtual_asyncio  # noqa: F401
 
 pytestmark = pytest.mark.anyio
 

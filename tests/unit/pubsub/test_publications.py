@@ -62,22 +62,6 @@ def waiting(bus: Bus, subject: str = "barrier") -> Bus:
 
 
 @bounded
-async def test_each_matching_subscription_gets_it_once() -> None:
-    async with (
-        Bus() as bus,
-        bus.subscribe("news.today") as exact,
-        bus.subscribe("news.*") as one,
-        bus.subscribe("news.>") as rest,
-        bus.subscribe(">") as everything,
-        bus.subscribe("{kind}.today") as named,
-        bus.subscribe("old.*") as none,
-    ):
-        await bus.publish("news.today", 1)
-        await bus.publish("news.today.late", 2)
-        assert [bodies(each) for each in (exact, one, rest, everything, named, none)] == [[1], [1], [1, 2], [1, 2], [1], []]
-
-
-@bounded
 async def test_a_typed_subscription_converts_and_skips_what_does_not_fit() -> None:
     topic: Subject[News, Any] = Subject("news", News)
     async with (
@@ -384,25 +368,6 @@ async def test_queues_stay_within_total_bytes() -> None:
         assert bus._services.running.buffered == 0
 
 
-@bounded
-async def test_a_handler_of_publications_that_does_not_keep_up_is_bounded_in_bytes() -> None:
-    bus, go, seen = Bus(limits=Limits(queue_bytes=1024 * KIB)), anyio.Event(), []
-
-    @bus.on("x", when_full="drop_oldest")
-    async def on_x(body: str) -> None:
-        seen.append(int(body[:4]))
-        await go.wait()
-
-    async with bus:
-        for number in range(30):
-            await bus.publish("x", large(number))
-        await eventually(lambda: bus._services.running.buffered < 1200 * KIB)
-        go.set()
-        await eventually(lambda: seen[-1] == 29)
-        assert len(seen) in (11, 12)
-        assert bus._services.running.buffered == 0
-
-
 # -- while `authorize` thinks --------------------------------------------------------------------------------------------
 
 
@@ -682,39 +647,6 @@ async def test_hints_at_relays_do_not_fill_the_log_whatever_subjects_a_peer_thin
     hints = [record.getMessage() for record in caplog.records if "bus.relay(" in record.getMessage()]
     assert len(hints) == 4
     assert hints[-1].startswith("253 more within ")  # of the first 256 subjects
-
-
-@bounded
-async def test_a_relay_goes_through_a_chain_of_buses() -> None:
-    one, two, three = waiting(Bus()), Bus(), waiting(Bus())
-    for bus in (one, two, three):
-        bus.relay("chat.>")
-    async with pair(one, client=two), pair(two, client=three):
-        async with pair(one) as ann, pair(three) as bob, bob.subscribe("chat.room") as room, ann.subscribe("chat.room") as back:
-            for number in range(3):
-                await ann.publish("chat.room", number)
-            assert [(await anext(room)).body for _ in range(3)] == [0, 1, 2]
-            await ann.request("barrier")
-            await bob.request("barrier")
-            assert bodies(room) == []
-            assert bodies(back) == [0, 1, 2]  # its own, here; nothing comes back
-
-
-@bounded
-async def test_relays_in_a_ring_come_to_rest() -> None:
-    buses = [Bus() for _ in range(3)]
-    for bus in buses:
-        bus.relay("chat.>")
-    one, two, three = buses
-    async with pair(one, client=two), pair(two, client=three), pair(three, client=one):
-        async with pair(one) as ann, pair(three) as bob, bob.subscribe("chat.room") as room:
-            await ann.publish("chat.room", "hello")
-            assert (await anext(room)).body == "hello"
-            await anyio.wait_all_tasks_blocked()
-            assert len(room) == 0  # it came on two ways, and was taken once
-            sent = sum(bus.stats().sent for bus in buses)
-            await anyio.wait_all_tasks_blocked()
-            assert sum(bus.stats().sent for bus in buses) == sent
 
 
 @bounded

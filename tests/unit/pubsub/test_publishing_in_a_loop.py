@@ -8,7 +8,7 @@ from tests.support import BOUND
 
 pytestmark = pytest.mark.anyio
 
-COUNT = 10_000
+COUNT = 5_000
 
 
 @pytest.mark.parametrize("url", ["ubre+tcp://127.0.0.1:0", "ubre+ws://127.0.0.1:0/bus", "ubre+memory://burst"])
@@ -31,8 +31,7 @@ async def test_a_burst_of_publications_arrives_whole_and_in_order(url: str) -> N
             assert bus.stats().dropped == 0
 
 
-@pytest.mark.parametrize("url", ["ubre+tcp://127.0.0.1:0", "ubre+ws://127.0.0.1:0/bus"])
-async def test_requests_that_nobody_awaits_yet_leave_while_the_peer_has_room(url: str) -> None:
+async def test_requests_that_nobody_awaits_yet_leave_while_the_peer_has_room() -> None:
     count = 8_000  # twice an outbox; the socket takes that much
     bus = Bus(limits=Limits(waiting=count))
 
@@ -41,7 +40,7 @@ async def test_requests_that_nobody_awaits_yet_leave_while_the_peer_has_room(url
         return 2 * body
 
     with anyio.fail_after(BOUND):
-        async with bus.serve(url) as listener, connect(listener.url) as client:
+        async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
             assert await client.request("twice", 1) == 2
             replies = [client.request("twice", number) for number in range(count)]
             assert [await reply for reply in replies] == [2 * number for number in range(count)]
