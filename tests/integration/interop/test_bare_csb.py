@@ -11,14 +11,10 @@ import pytest
 
 from polybus import (
     Bus,
-    NoHandler,
-    RequestError,
     Unsupported,
     connect,
 )
-from polybus.errors import Code
-from polybus.protocols import Csb
-from tests.support import bounded, eventually
+from tests.support import bounded
 from tests.unit.broker.raw import Closed, RawPeer, raw_peer
 
 pytestmark = pytest.mark.anyio
@@ -77,46 +73,6 @@ async def test_what_a_bare_peer_cannot_carry_is_unsupported() -> None:
 
 
 @bounded
-async def test_headers_that_it_could_not_read_are_refused_there_or_here() -> None:
-    async with bare_server(not_found) as (url, _), connect(url) as bus:
-        with pytest.raises(NoHandler):
-            await bus.request(7, headers={"x": "y"})
-        with pytest.raises(Unsupported):
-            await bus.publish("news", 1)
-        with pytest.raises(Unsupported, match="no place for headers"):
-            _ = bus.request(7, headers={"x": "y"})
-
-
-@bounded
-async def test_a_bare_client_of_a_bus_with_a_table() -> None:
-    bus = Bus()
-
-    @bus.handle("user.get")
-    async def get_user(body: dict[str, str]) -> dict[str, str]:
-        return {**body, "name": "Ann"}
-
-    @bus.handle("fail")
-    async def fail() -> None:
-        raise RequestError(Code.FAILED_PRECONDITION, "no seat", detail={"result": 42})
-
-    protocol = Csb(actions={"user.get": 0x00010001, "fail": 0x00010002}, encodings={"user.get": "urlencoded"})
-    async with bus.serve("csb+tcp://127.0.0.1:0", protocol=protocol) as listener, raw_peer(listener.url) as client:
-        await client.send("13 00 0001 00010001" + b"id=7".hex())
-        assert await client.receive() == "1300000100010001".replace("13", "23", 1) + b"id=7&name=Ann".hex()
-        await client.send("10 00 0002 00010002")
-        assert (await client.receive())[:16] == "222a000200010002"
-        await client.send("10 00 0003 ffffffff")
-        assert (await client.receive())[:16] == "22c90003ffffffff"
-        await client.send("10 07 0004 00010001", "1f 00 0005 00010001", "12 00 0006 00010001 7b")
-        assert [(await client.receive())[:16] for _ in range(3)] == [
-            "22cc000400010001",
-            "22cb000500010001",
-            "22cb000600010001",
-        ]
-        await eventually(lambda: bus.stats().malformed == 3)
-
-
-@bounded
 async def test_what_is_relayed_to_a_bare_client_has_a_form_that_it_reads() -> None:
     bus = Bus()
     bus.relay("chat.>")
@@ -139,34 +95,4 @@ async def test_what_is_relayed_to_a_bare_client_has_a_form_that_it_reads() -> No
             await ours.publish("chat.c", [3], headers={"seat": "8"})
             heard = await anext(too)
             assert (heard.body, heard.headers) == ([3], {"seat": "8"})
-        assert bus.stats().malformed == 0
-
-
-@bounded
-async def test_a_bare_client_may_use_the_actions_for_names() -> None:
-    bus = Bus()
-    heard: list[Any] = []
-
-    @bus.on("news.*")
-    async def on_news(body: Any) -> None:
-        heard.append(body)
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
-    async with bus.serve("csb+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as client:
-        await client.send("12 00 0001 ffff0004 0004" + b"echo[1]".hex())
-        assert await client.receive() == "22000001ffff0004" + b"[1]".hex()
-        await client.send("12 00 0002 ffff0003 0006" + b"news.a1".hex())
-        assert await client.receive() == "20000002ffff0003"
-        await client.send("10 00 0003 ffff0001 0003" + b"a.*".hex())
-        assert await client.receive() == "20000003ffff0001"
-        await bus.publish("a.b", "x")
-        assert await client.receive() == "11000000ffff0003" + "0003" + b"a.bx".hex()
-        await client.send("20 00 0000 ffff0003")
-        await client.send("10 00 0004 ffff0002 0003" + b"a.*".hex())
-        assert await client.receive() == "20000004ffff0002"
-        await bus.publish("a.b", "x")
-        await eventually(lambda: heard == [1])
         assert bus.stats().malformed == 0

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from polybus import Bus, NoHandler, connect
-from polybus.testing import cluster
 from tests.contract.nats_groups import GROUPS, Member, each_is_for_one_member_of_a_group
 from tests.support import bounded
 
@@ -55,14 +54,6 @@ async def test_one_member_of_a_group_gets_each_publication_whoever_publishes(ser
             )
             assert all(heard.values())
         assert all(chosen[group][member.name] for group in GROUPS for member in ours)
-
-
-@bounded
-async def test_the_nodes_of_a_cluster_share_what_they_publish(server: NatsServer) -> None:
-    members = [Member(Bus(cluster=server.url), name) for name in "ab"]
-    async with cluster(*(member.bus for member in members), url=server.url):
-        chosen = await each_is_for_one_member_of_a_group(members)
-        assert all(chosen[group][member.name] for group in GROUPS for member in members)
 
 
 @bounded

@@ -332,28 +332,27 @@ async def test_with_another_implementation_of_uvicorn_the_connection_stays_with_
         assert server.server_state.tasks
 
 
-@pytest.mark.parametrize("names", ["_USED", "_STREAM"])
+def _at_eof(reader: StreamReader) -> Generator[None, None, bool]:
+    return (yield from _USUAL(reader))
+
+
+_USUAL: Any = StreamReader.at_eof
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        (adoption, "_USED", ("of_another_version",)),
+        (adoption, "_STREAM", ("of_another_version",)),
+        (StreamReader, "at_eof", _at_eof),
+    ],
+    ids=["uvicorn", "the loop", "the parser of websockets"],
+)
 @bounded
-async def test_with_a_uvicorn_or_a_loop_that_has_changed_the_connection_stays_with_it(
-    names: str, monkeypatch: pytest.MonkeyPatch
+async def test_with_another_version_of_what_is_used_of_it_the_connection_stays_with_uvicorn(
+    where: Any, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adoption, names, ("of_another_version",))
-    app, _ = served()
-    async with running(app) as server, connect(at(server)) as client:
-        assert await client.request("echo", 1) == 1
-        assert kinds(server) == {WebSocketsSansIOProtocol}
-
-
-@bounded
-async def test_with_a_websockets_whose_parser_has_changed_the_connection_stays_with_uvicorn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    usual = StreamReader.at_eof
-
-    def at_eof(reader: StreamReader) -> Generator[None, None, bool]:
-        return (yield from usual(reader))
-
-    monkeypatch.setattr(StreamReader, "at_eof", at_eof)
+    monkeypatch.setattr(where, name, value)
     app, _ = served()
     async with running(app) as server, connect(at(server)) as client:
         assert await client.request("echo", 1) == 1

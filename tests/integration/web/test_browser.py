@@ -76,12 +76,6 @@ async def test_a_page_brings_a_token_as_sub_protocol(chromium: Browser) -> None:
         assert (await talk(tab, server, ["polybus.token.ann"]))[0] == ["open", "polybus.token.ann"]
 
 
-async def test_a_page_brings_the_cookie_of_its_site(chromium: Browser) -> None:
-    async with running(site()) as server:
-        tab = await chromium.tab(f"http://127.0.0.1:{server.port}/")
-        assert (await talk(tab, server, ["ubre"]))[1] == ["frame", '{"success":1,"body":"ann"}']
-
-
 async def test_whoever_is_refused_is_told_nothing_by_the_browser(chromium: Browser) -> None:
     async with running(site()) as server:
         tab = await chromium.tab(f"http://127.0.0.1:{server.port}/plain")

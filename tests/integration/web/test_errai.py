@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -117,32 +117,6 @@ async def test_a_client_associates_asks_and_calls_over_long_polls() -> None:
         }
         await client.post(call)
         assert await client.next() == {"ToSubject": "c:2:RespondTo:RPC", "MethodReply": {**marked, "^NumVal": 5}}
-
-
-async def test_one_client_is_asked_for_its_publications_over_long_polls() -> None:
-    bus = make_bus()
-    async with serving(bus) as client, another(client, "654-321") as other:
-        await client.associate()
-        await other.associate()
-        peer = bus.peers[0]
-        async with anyio.create_task_group() as group:
-            told = list[dict[str, Any]]()
-
-            async def send_when_asked() -> None:
-                told.append(await client.next())
-                await other.post({"ToSubject": "alarm", "Value": "nobody has asked this one"})
-                await client.post({"ToSubject": "alarm", "Value": "level 3"})
-
-            group.start_soon(send_when_asked)
-            async with peer.subscribe("alarm") as alarms:
-                message = await anext(alarms)
-                assert (message.body, message.peer) == ("level 3", peer)
-                assert len(alarms) == 0
-            told.append(await client.next())
-        assert [(each["CommandType"], each["Subject"]) for each in told] == [
-            ("RemoteSubscribe", "alarm"),
-            ("RemoteUnsubscribe", "alarm"),
-        ]
 
 
 async def test_a_poll_ends_empty_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,31 +277,6 @@ async def posting(client: Any, size: int) -> AsyncIterator[Any]:
     async with await anyio.connect_tcp("127.0.0.1", client.http.base_url.port or 0) as stream:
         await stream.send(head + b"Content-Length: %d\r\n\r\n[" % size)
         yield stream
-
-
-async def test_what_is_being_posted_to_sessions_stays_within_total_bytes_and_a_refused_post_ends_none() -> None:
-    bus = make_bus(limits=Limits(total_bytes=700_000, frame_timeout=1000.0))
-    async with serving(bus) as client, another(client, "7-7") as other, AsyncExitStack() as stack:
-        answers: list[bytes] = []
-
-        async def post(one: Client) -> None:
-            cookie = f"polybus-errai={one.http.cookies['polybus-errai']}"
-            head = f"POST /in.{one.id}.erraiBus?clientId={one.id} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {cookie}\r\n"
-            stream = await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", one.http.base_url.port or 0))
-            await stream.send(f"{head}Content-Type: application/json\r\nContent-Length: 8000000\r\n\r\n".encode())
-            await stream.send(b" " * 200_000)
-            answers.append(await stream.receive())
-
-        async with anyio.create_task_group() as group:
-            for one in (client, other):
-                await one.associate()
-                group.start_soon(post, one)
-            await eventually(lambda: answers)
-            assert bus._services.running.buffered <= 3 * 700_000 // 5
-            assert len(bus.peers) == 2
-            group.cancel_scope.cancel()
-        assert answers[0].startswith(b"HTTP/1.1 503 ")
-        assert b"Limits.total_bytes" in answers[0]
 
 
 async def test_a_body_that_comes_slowly_but_steadily_is_waited_for() -> None:

@@ -75,16 +75,6 @@ async def until_up(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
-async def test_thousands_of_messages_go_both_ways_in_order_and_none_is_lost_or_doubled(channel: str) -> None:
-    async with serving() as server, connect(server.url(channel)) as bus, bus.subscribe("down", queue=MESSAGES) as down:
-        for number in range(MESSAGES):
-            await bus.publish("up", number)
-        await bus.request("barrier")
-        heard = [(await anext(down)).body for _ in range(MESSAGES)]
-    assert server.heard == heard == list(range(MESSAGES))
-
-
-@pytest.mark.parametrize("channel", CHANNELS)
 async def test_an_expiry_and_a_restart_cost_a_gap_each_and_nothing_twice(channel: str) -> None:
     backoff = Backoff(initial=0.001, maximum=0.01)
     async with serving() as server, connect(server.url(channel), backoff=backoff) as bus:

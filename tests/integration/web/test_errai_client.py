@@ -99,19 +99,6 @@ async def test_a_bus_talks_to_a_server_that_speaks_as_errai() -> None:
     assert server.queries[-1]["phase"] == "disconnect"
 
 
-async def test_one_server_of_errai_is_asked_alone_and_told_the_end() -> None:
-    async with errai() as (one, url), errai() as (other, elsewhere), Bus() as bus:
-        async with bus.connect(url) as peer, bus.connect(elsewhere):
-            async with peer.subscribe("news") as news:
-                other.say({"ToSubject": "news", "Value": "of the other"})
-                one.say({"ToSubject": "news", "Value": "from the poll"})
-                message = await anext(news)
-                assert (message.body, message.peer) == ("from the poll", peer)
-    told = [message["CommandType"] for message in one.seen if message.get("Subject") == "news"]
-    assert told == ["RemoteSubscribe", "RemoteUnsubscribe"]
-    assert all(message.get("Subject") != "news" for message in other.seen)
-
-
 async def test_a_csrf_token_is_sent_back_and_kept() -> None:
     async with errai() as (server, url):
         server.token = "t-1"

@@ -82,36 +82,26 @@ def test_a_port_that_is_taken_ends_it_with_status_3(tmp_path: Path) -> None:
             first.kill()
 
 
-def test_reloading_is_refused_with_a_way_out() -> None:
-    with pytest.raises(ValueError, match="uvicorn --reload"):
-        run(FastAPI(), reload=True)
+NO_APP = r"an application, or where it is, .* polybus\.run\(bus, url\) serves a bus alone"
 
 
-def test_several_workers_want_to_be_told_where_the_application_is() -> None:
-    with pytest.raises(TypeError, match=r"run\('module:app', workers=2\)"):
-        run(FastAPI(), workers=2)
-
-
-@pytest.mark.parametrize(("workers", "kind"), [(0, ValueError), (1.5, TypeError)])
-def test_a_number_of_workers_that_cannot_be_is_told(workers: Any, kind: type[Exception]) -> None:
-    with pytest.raises(kind, match=f"workers={workers}"):
-        run("app:app", workers=workers)
-
-
-@pytest.mark.parametrize("app", [Bus(), None, 7])
-def test_what_is_no_application_is_told_at_once(app: Any) -> None:
-    with pytest.raises(TypeError, match=r"an application, or where it is, .* polybus\.run\(bus, url\) serves a bus alone"):
-        run(app)
-
-
-def test_a_drain_without_end_is_refused() -> None:
-    with pytest.raises(ValueError, match="drain=inf: a finite number of seconds"):
-        run(FastAPI(), drain=float("inf"))
-
-
-def test_an_option_that_uvicorn_does_not_have_is_an_error() -> None:
-    with pytest.raises(TypeError, match="no_such_option"):
-        run(FastAPI(), no_such_option=1)
+@pytest.mark.parametrize(
+    ("app", "options", "error", "says"),
+    [
+        (FastAPI(), {"reload": True}, ValueError, "uvicorn --reload"),
+        (FastAPI(), {"workers": 2}, TypeError, r"run\('module:app', workers=2\)"),
+        ("app:app", {"workers": 0}, ValueError, "workers=0"),
+        ("app:app", {"workers": 1.5}, TypeError, "workers=1.5"),
+        (Bus(), {}, TypeError, NO_APP),
+        (None, {}, TypeError, NO_APP),
+        (7, {}, TypeError, NO_APP),
+        (FastAPI(), {"drain": float("inf")}, ValueError, "drain=inf: a finite number of seconds"),
+        (FastAPI(), {"no_such_option": 1}, TypeError, "no_such_option"),
+    ],
+)
+def test_what_cannot_be_served_is_told_at_once(app: Any, options: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        run(app, **options)
 
 
 def test_without_uvicorn_it_says_what_to_install() -> None:

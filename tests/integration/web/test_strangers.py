@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -48,16 +47,10 @@ async def knock(port: int, **headers: str) -> httpx.Response:
     ("headers", "options", "status", "says"),
     [
         ({}, {}, 101, ""),
-        ({"host": "localhost"}, {}, 101, ""),
         ({"host": "evil.example"}, {}, 421, "Host 'evil.example'"),
-        ({"host": "app.example"}, {"hosts": ["app.example"]}, 101, ""),
         ({"host": "app.example"}, {"hosts": "app.example"}, 101, ""),
-        ({"host": "app.example"}, {"origins": ["https://app.example"]}, 101, ""),
         ({"origin": "https://evil.example"}, {}, 403, "Origin 'https://evil.example'"),
-        ({"origin": "null"}, {}, 403, "'null'"),
         ({"origin": "https://app.example"}, {"origins": ["https://app.example"]}, 101, ""),
-        ({"host": "localhost:80", "origin": "http://localhost"}, {}, 101, ""),
-        ({"host": "localhost:80", "origin": "https://localhost"}, {}, 403, "'https://localhost'"),
         ({"sec_websocket_protocol": "graphql, wamp"}, {}, 400, "offered 'graphql', 'wamp', spoken here ubre"),
         ({"sec_websocket_protocol": "graphql, ubre"}, {}, 101, ""),
     ],
@@ -352,22 +345,6 @@ def with_users(**options: Any) -> tuple[FastAPI, Bus]:
 
 
 @bounded
-async def test_a_publication_to_the_tabs_of_one_user_reaches_these_alone() -> None:
-    app, bus = with_users()
-    async with running(app) as server, AsyncExitStack() as stack:
-        news = []
-        for token in ("t-ann", "t-ann", "t-ann", "t-ben"):
-            url = f"ubre+ws://127.0.0.1:{server.port}/bus"
-            client = await stack.enter_async_context(connect(url, headers={"Cookie": f"session={token}"}))
-            news.append(await stack.enter_async_context(client.subscribe("news")))
-        await eventually(lambda: len(bus.peers_of("ann")) == 3)
-        await bus.publish("news", "for ann", to=bus.peers_of("ann"))
-        await bus.publish("news", "for all")
-        assert [(await anext(one)).body for one in news] == ["for ann", "for ann", "for ann", "for all"]
-        assert bus.peers_of("eve") == []
-
-
-@bounded
 async def test_a_tab_that_is_on_its_way_out_is_no_longer_one_of_her_tabs() -> None:
     app, bus = with_users(limits=Limits(close_timeout=0.2))
     async with running(app) as server:
@@ -430,19 +407,3 @@ async def test_the_first_visitor_leaves_no_context_behind_in_a_bus_that_it_start
     outer.mount("/sub", inner)
     async with running(outer) as server, connect(f"ubre+ws://127.0.0.1:{server.port}/sub/bus") as client:
         assert await client.request("visitor") == "nobody"
-
-
-@bounded
-async def test_an_identity_that_expires_ends_its_link_with_4401() -> None:
-    def soon(handshake: Handshake) -> Identity:
-        until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.1)
-        return Identity({"name": "ann"}, key="ann", expires_at=until)
-
-    app, bus = with_users(authenticate=soon)
-    async with running(app) as server:
-        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as socket:
-            with pytest.raises(websockets.ConnectionClosed) as caught:
-                await socket.recv()
-            assert caught.value.rcvd is not None
-            assert (caught.value.rcvd.code, "authenticate again" in caught.value.rcvd.reason) == (4401, True)
-        await eventually(lambda: not bus.peers)

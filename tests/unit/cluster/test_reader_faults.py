@@ -13,6 +13,7 @@ from polybus import Bus, Cluster, Context, DeadlineExceeded, LocalProtocolError,
 from polybus._bus.bus import parts_of
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream
+from polybus.cluster.durable.readers import PACE
 from polybus.protocols.nats.operations import Operation
 from polybus.testing import NatsEngine
 from polybus.testing.nats_engine import EngineClient
@@ -100,6 +101,18 @@ async def test_an_engine_that_refuses_at_once_is_asked_once_a_second(
         asked = [at for at in engine.times(NEXT) if at >= began]
     assert 5 <= len(asked) <= 12
     assert (f"the durable handler billing: the engine refuses: {status}" in caplog.text) == status.startswith("409")
+
+
+async def test_of_an_engine_that_does_not_say_how_far_handlers_are_nothing_is_shown(engine: Liar) -> None:
+    bus = shop(engine)
+    bus.on("work.x", durable="billing")(lambda number: None)
+    no = {"error": {"code": 500, "err_code": 1, "description": "no"}}
+    async with bus:
+        await anyio.sleep(PACE + 1)
+        assert len(bus.stats().durables) == 1
+        engine.lie = lambda operation: operation.subject.startswith(f"{ASKED}CONSUMER.INFO.") and engine.answer(operation, no)
+        await anyio.sleep(PACE + 1)
+        assert bus.stats().durables == ()
 
 
 async def test_names_of_an_answer_are_no_subjects(engine: Liar) -> None:
