@@ -336,7 +336,7 @@ def _at_eof(reader: StreamReader) -> Generator[None, None, bool]:
     return (yield from _USUAL(reader))
 
 
-_USUAL: Any = StreamReader.at_eof
+_USUAL = StreamReader.at_eof
 
 
 @pytest.mark.parametrize(
