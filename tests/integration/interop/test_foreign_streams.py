@@ -28,6 +28,7 @@ from polybus import (
     connect,
 )
 from polybus.cluster.durable.administration import Administration
+from tests.refusal import refused
 from tests.support import BOUND, bounded, eventually, free_port
 from tests.unit.cluster.test_foreign_streams import (
     test_a_dead_letter_is_kept_where_a_stream_for_them_is_named,
@@ -270,9 +271,11 @@ async def test_dead_letters_want_two_rights_more_and_say_which_is_missing(
 
     async with Bus().connect(as_user(restricted, "owner")) as theirs:
         await make_streams(theirs)
-        with pytest.raises(Forbidden, match=r"STREAM.INFO.LETTERS.*; who reads a stream publishes to .*dead_letters="):
-            async with connect(at("lost"), bus=worker()):
-                raise AssertionError
+        await refused(
+            connect(at("lost"), bus=worker()),
+            Forbidden,
+            match=r"STREAM.INFO.LETTERS.*; who reads a stream publishes to .*dead_letters=",
+        )
         await theirs.publish("orders.placed", 7, id="7")
         async with connect(at("careless"), bus=worker()):
             await eventually(lambda: "it cannot be stored, and comes again" in caplog.text)
@@ -293,9 +296,9 @@ async def test_a_replay_wants_to_make_and_to_remove_its_consumer(restricted: Nat
                     assert (await replay.receive(timeout=20)).body == 7
             await eventually(lambda: consumers(theirs, 0))
         async with connect(as_user(restricted, "maker")) as bus:
-            with pytest.raises(Forbidden, match=r"CONSUMER.CREATE.ORDERS.*with start= alone to"):
-                async with bus.subscribe("orders.placed", start="all"):
-                    raise AssertionError
+            await refused(
+                bus.subscribe("orders.placed", start="all"), Forbidden, match=r"CONSUMER.CREATE.ORDERS.*with start= alone to"
+            )
 
 
 async def consumers(theirs: Peer, count: int) -> bool:
@@ -385,8 +388,8 @@ async def test_an_account_without_jetstream_says_so(tmp_path: Path) -> None:
     for version in VERSIONS:
         with nats_server(version, config) as server:
             async with Bus().connect(as_user(server, "a")) as link:
-                with pytest.raises(
-                    LocalProtocolError, match="this NATS server keeps nothing: .*for the account of this user, too"
-                ):
-                    async with link.subscribe("orders.>", start="all"):
-                        raise AssertionError
+                await refused(
+                    link.subscribe("orders.>", start="all"),
+                    LocalProtocolError,
+                    match="this NATS server keeps nothing: .*for the account of this user, too",
+                )

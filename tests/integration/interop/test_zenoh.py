@@ -33,6 +33,7 @@ from polybus.protocols.up.attributes import Attributes
 from polybus.protocols.up.ids import WireIds
 from polybus.protocols.up.uuris import parse_uuri
 from polybus.protocols.up.wire import read_uuid, write_attributes, write_message
+from tests.refusal import refused
 from tests.support import bounded, eventually, free_port
 from tests.unit.protocols.up.test_samples import OPEN, PUBLICATION, ROWS
 
@@ -189,18 +190,14 @@ async def test_the_fabric_is_let_in_once_as_one_peer() -> None:
 
 @bounded
 async def test_nobody_at_the_address_is_a_failed_connect() -> None:
-    with pytest.raises(ConnectFailed, match=r"Unable to connect"):
-        async with connect(f"up+zenoh://127.0.0.1:{free_port()}"):
-            pass
+    await refused(connect(f"up+zenoh://127.0.0.1:{free_port()}"), ConnectFailed, match=r"Unable to connect")
 
 
 @bounded
 async def test_who_does_not_answer_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        with pytest.raises(ConnectFailed):
-            async with connect(f"up+zenoh://127.0.0.1:{port}", limits=Limits(connect_timeout=0.2)):
-                pass
+        await refused(connect(f"up+zenoh://127.0.0.1:{port}", limits=Limits(connect_timeout=0.2)), ConnectFailed)
         with anyio.move_on_after(0.1) as scope:  # whoever asks may give up before
             async with connect(f"up+zenoh://127.0.0.1:{port}", limits=Limits(connect_timeout=2)):
                 pass
@@ -210,23 +207,15 @@ async def test_who_does_not_answer_is_given_up_in_time() -> None:
 @bounded
 async def test_an_address_that_is_taken_is_an_error_of_the_system() -> None:
     async with Bus().serve(HERE) as listener:
-        with pytest.raises(OSError, match="cannot listen on zenoh://127"):
-            async with Bus().serve(listener.url):
-                pass
+        await refused(Bus().serve(listener.url), OSError, match="cannot listen on zenoh://127")
 
 
 @bounded
 async def test_other_protocols_tls_contexts_and_headers_have_no_form_here() -> None:
-    with pytest.raises(Unsupported, match="ubre has no form over zenoh"):
-        async with Bus().serve("ubre+zenoh://127.0.0.1:0"):
-            pass
+    await refused(Bus().serve("ubre+zenoh://127.0.0.1:0"), Unsupported, match="ubre has no form over zenoh")
     async with Bus().serve(HERE) as listener:
-        with pytest.raises(LocalProtocolError, match="zenoh carries no headers"):
-            async with connect(listener.url, headers={"x": "y"}):
-                pass
-        with pytest.raises(LocalProtocolError, match=r"\?link=tls&ca=FILE"):
-            async with connect(listener.url, tls=ssl.create_default_context()):
-                pass
+        await refused(connect(listener.url, headers={"x": "y"}), LocalProtocolError, match="zenoh carries no headers")
+        await refused(connect(listener.url, tls=ssl.create_default_context()), LocalProtocolError, match=r"\?link=tls&ca=FILE")
 
 
 @bounded
@@ -241,9 +230,9 @@ async def test_zenoh_does_tls_by_files(tmp_path: Path) -> None:
     async with car_bus().serve(f"up+zenoh://localhost:{port}/?link=tls&{files}", protocol=up(CAR)) as listener:
         async with connect(f"{listener.url}&ca={tmp_path}/ca.pem", protocol=up(PHONE)) as phone:
             assert await phone.request("UpdateDoor", 4, timeout=10) == 8
-        with pytest.raises(ConnectFailed):
-            async with connect(f"up+zenoh://localhost:{port}", protocol=up(PHONE), limits=Limits(connect_timeout=0.5)):
-                pass
+        await refused(
+            connect(f"up+zenoh://localhost:{port}", protocol=up(PHONE), limits=Limits(connect_timeout=0.5)), ConnectFailed
+        )
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------------

@@ -96,29 +96,6 @@ async def another(client: Client, id: str) -> AsyncIterator[Client]:
         yield Client(http, id)
 
 
-async def test_a_client_associates_asks_and_calls_over_long_polls() -> None:
-    async with serving(make_bus()) as client:
-        finish = await client.associate()
-        assert finish["CommandType"] == "FinishAssociation"
-        assert set(finish["RemoteServices"].split(",")) >= {"ServerBus", "ServerEchoService", "echo", "com.acme.Calculator:RPC"}
-        assert finish["CapabilitiesFlags"] == "LongPolling,WebSockets,SSE"
-        await client.post({"ToSubject": "echo", "Value": "v", "ReplyTo": "echo:1:RespondTo:RPC", "ErrorTo": "ClientBusErrors"})
-        assert await client.next() == {"ToSubject": "echo:1:RespondTo:RPC", "Value": "v"}
-        marked = {"^EncodedType": "java.lang.Integer", "^ObjectID": "-1"}
-        call = {
-            "ToSubject": "com.acme.Calculator:RPC",
-            "CommandType": "add:java.lang.Integer:java.lang.Integer:",
-            "MethodParms": {
-                "^EncodedType": "java.util.ArrayList",
-                "^ObjectID": "1",
-                "^Value": [{**marked, "^NumVal": 2}, {**marked, "^NumVal": 3}],
-            },
-            "ReplyTo": "c:2:RespondTo:RPC",
-        }
-        await client.post(call)
-        assert await client.next() == {"ToSubject": "c:2:RespondTo:RPC", "MethodReply": {**marked, "^NumVal": 5}}
-
-
 async def test_a_poll_ends_empty_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_errai_server, "_POLL", 0.02)
     async with serving(make_bus()) as client:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, Forbidden, Limits, Unauthorized, Unsupported, connect
 from polybus.bindings.jrep_http import client
 from polybus.events import LinkUp
+from tests.refusal import refused
 from tests.support import BOUND, eventually
 
 from .support import running
@@ -120,9 +121,7 @@ async def test_a_csrf_token_is_sent_back_and_kept() -> None:
 async def test_an_answer_that_is_none_fails_the_connect_with_its_reason(answer: Response, error: Any, text: str) -> None:
     async with errai() as (server, url):
         server.spoiled = answer
-        with pytest.raises(error, match=text):
-            async with connect(url):
-                pass
+        await refused(connect(url), error, match=text)
 
 
 async def test_a_session_that_expired_is_begun_again_with_its_subscriptions() -> None:
@@ -139,14 +138,10 @@ async def test_a_session_that_expired_is_begun_again_with_its_subscriptions() ->
 
 
 async def test_what_http_cannot_do_here_says_what_to_do_instead() -> None:
-    with pytest.raises(Unsupported, match="ubre has no form over HTTP"):
-        async with Bus().serve("ubre+http://127.0.0.1:0"):
-            pass
+    await refused(Bus().serve("ubre+http://127.0.0.1:0"), Unsupported, match="ubre has no form over HTTP")
     with pytest.raises(ValueError, match="channel='pigeon' is not known; it is one of auto, websocket, events, poll"):
         connect("jrep+http://127.0.0.1:1?channel=pigeon")
-    with pytest.raises(Unsupported, match="ubre has no form over HTTP"):
-        async with connect("ubre+http://127.0.0.1:1"):
-            pass
+    await refused(connect("ubre+http://127.0.0.1:1"), Unsupported, match="ubre has no form over HTTP")
 
 
 # -- our client on a stream of events, and on short polls -----------------------------------------------------------------

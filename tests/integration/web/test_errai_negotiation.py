@@ -20,6 +20,7 @@ from polybus import Limits, connect
 from polybus.bindings.jrep_http import connection as _errai_connection
 from polybus.bindings.jrep_http import upgrade
 from polybus.events import LinkDown
+from tests.refusal import refused
 from tests.support import BOUND, eventually
 
 from .support import running
@@ -145,9 +146,7 @@ async def test_a_wrong_word_ends_the_socket_with_its_reason(words: list[Any], re
 async def test_a_token_serves_once_and_only_the_session_that_it_was_given_to() -> None:
     async with serving(make_bus()) as client, another(client, "9-9") as other:
         finish, others = await client.associate(LISTENS), await other.associate(LISTENS)
-        with pytest.raises(InvalidStatus, match="403"):
-            async with open_websocket(finish["WebSocketURL"], proxy=None):
-                pass
+        await refused(open_websocket(finish["WebSocketURL"], proxy=None), InvalidStatus, match="403")
         async with socket_at(other, finish["WebSocketURL"]) as socket:  # a thief with the key and the token, not the cookie
             await say(socket, claim_of(finish))
             assert (await hear(socket))["ErrorMessage"] == "bad session id"
@@ -175,9 +174,7 @@ async def test_few_negotiations_may_begin_at_once() -> None:
         finish = await client.associate(LISTENS)
         url = finish["WebSocketURL"]
         async with socket_at(client, url), socket_at(client, url):
-            with pytest.raises(InvalidStatus, match="503"):
-                async with socket_at(client, url):
-                    pass
+            await refused(socket_at(client, url), InvalidStatus, match="503")
 
         async def there_is_room() -> bool:
             try:

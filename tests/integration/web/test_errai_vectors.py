@@ -1,4 +1,4 @@
-"""What was recorded from a real Errai, over HTTP, byte for byte: its client's payloads to our server, and the other way."""
+"""What was recorded from a real Errai, over HTTP, byte for byte: its client's payloads to our server."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from polybus import Bus, RequestError, connect
+from polybus import Bus
 from polybus.protocols.jrep import RemoteInterface
-from tests.support import BOUND, eventually
+from tests.support import BOUND
 from tests.unit.protocols.jrep.test_vectors import VECTORS
 
-from .support import running
 from .test_errai import JSON, Client, another, make_bus
 
 pytestmark = pytest.mark.anyio
@@ -28,9 +23,6 @@ pytestmark = pytest.mark.anyio
 
 def recorded(id: str) -> bytes:
     return VECTORS[id].encode()
-
-
-# -- its client at our server --------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -110,74 +102,3 @@ async def test_what_its_server_does_wrong_ours_refuses() -> None:
         await bus.publish("news", "still here")
         assert (await victim.next())["Value"] == "still here"
         assert bus.stats().malformed == 1
-
-
-# -- its server at our client --------------------------------------------------------------------------------------------
-
-
-class Recorded:
-    """Answers the first payload with J43, then with what it is given, as it is."""
-
-    def __init__(self) -> None:
-        self.waiting: list[bytes] = [recorded("J43")[1:-1]]
-        self.seen: list[dict[str, Any]] = []
-
-    async def answer(self, request: Request) -> Response:
-        self.seen += await request.json()
-        with anyio.move_on_after(0.05 if request.query_params.get("wait") else 0):
-            while not self.waiting:  # noqa: ASYNC110
-                await anyio.sleep(0.001)
-        waiting, self.waiting = self.waiting, []
-        return Response(b"[%b]" % b",".join(waiting), media_type="application/json")
-
-    def say(self, id: str, **parts: str) -> None:
-        document = recorded(id).removeprefix(b"[").removesuffix(b"]")
-        for part, value in parts.items():  # textually, so that nothing else of it changes
-            document = document.replace(json.dumps(json.loads(document)[part]).encode(), json.dumps(value).encode())
-        self.waiting.append(document)
-
-    async def asked(self, subject: str) -> dict[str, Any]:
-        await eventually(lambda: any(message["ToSubject"] == subject for message in self.seen))
-        return next(message for message in self.seen if message["ToSubject"] == subject)
-
-
-@asynccontextmanager
-async def scripted() -> AsyncIterator[tuple[Recorded, Bus]]:
-    server = Recorded()
-    app = Starlette(routes=[Route("/{name}.erraiBus", server.answer, methods=["POST"])])
-    with anyio.fail_after(BOUND):
-        async with running(app) as uvicorn, connect(f"jrep+http://127.0.0.1:{uvicorn.port}?channel=poll") as bus:
-            yield server, bus
-
-
-async def test_its_server_answers_calls_and_our_call_is_what_its_client_would_say() -> None:
-    service = RemoteInterface("wiretest.Svc")
-    async with scripted() as (server, bus), anyio.create_task_group() as group:
-        results: list[Any] = []
-
-        async def call() -> None:
-            add = service.method("add", "java.lang.Integer", "java.lang.Integer", returns=int)
-            results.append(await bus.request(add, [2, 3]))
-            results.append(await bus.request(service.method("fire", returns=None), []))
-
-        group.start_soon(call)
-        sent = await server.asked("wiretest.Svc:RPC")
-        (known,) = json.loads(recorded("J51"))
-        for part in ("CommandType", "MethodParms"):
-            assert sent[part] == known[part]
-        assert known.keys() <= sent.keys()
-        server.seen.clear()
-        server.say("J52", ToSubject=sent["ReplyTo"])
-        sent = await server.asked("wiretest.Svc:RPC")
-        server.say("J53", ToSubject=sent["ReplyTo"])
-        await eventually(lambda: len(results) == 2)
-        assert results == [5, None]
-
-
-async def test_an_error_of_its_server_reaches_who_asked_and_the_throwable_is_data() -> None:
-    async with scripted() as (server, bus):
-        reply = bus.request("EchoValue", "v")
-        sent = await server.asked("EchoValue")
-        server.say("J29", ToSubject=sent["ErrorTo"])
-        with pytest.raises(RequestError):
-            await reply

@@ -51,6 +51,7 @@ from polybus.protocols import UProtocol
 from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.uprotocol import IdFactory
 from polybus.protocols.uprotocol.http import frames_of, from_http, to_http
+from tests.refusal import refused
 from tests.support import BOUND, eventually
 from tests.unit.protocols.uprotocol.support import HI
 from tests.vectors.bad_inputs import UPROTOCOL, UPROTOCOL_PROTOBUF
@@ -229,12 +230,8 @@ async def test_a_server_over_http_only_answers() -> None:
         assert await client.request("echo", 1) == 1
         with pytest.raises(Unsupported, match="answer"):
             await bus.peers[0].request("anything")
-        with pytest.raises(Unsupported, match="answer"):
-            async with client.subscribe("news.*"):
-                pass
-        with pytest.raises(Unsupported, match="answer"):
-            async with client.stream("lines"):
-                pass
+        await refused(client.subscribe("news.*"), Unsupported, match="answer")
+        await refused(client.stream("lines"), Unsupported, match="answer")
         await bus.publish("news.today", 1)  # reaches nobody, and is no error
 
 
@@ -256,12 +253,8 @@ async def test_a_draining_server_says_so_and_one_that_is_gone_too() -> None:
                 await waiting
             with pytest.raises((Unavailable, Disconnected)):
                 await client.request("echo", 1)
-        with pytest.raises(ConnectFailed, match="503"):
-            async with connect(url_of(server)):
-                pass
-    with pytest.raises(ConnectFailed, match="127.0.0.1"):
-        async with connect(url_of(server)):
-            pass
+        await refused(connect(url_of(server)), ConnectFailed, match="503")
+    await refused(connect(url_of(server)), ConnectFailed, match="127.0.0.1")
 
 
 # -- who is let in ---------------------------------------------------------------------------------------------------------
@@ -284,9 +277,7 @@ async def test_each_request_shows_its_credentials_and_who_they_are_is_the_peer()
             assert (await post(http, event(), authorization=f"Bearer {user}")).status_code == 200
         assert sorted(peer.identity["user"] for peer in bus.peers) == ["ann", "bob"]
         assert set(asked) == {"http"}
-        with pytest.raises(Unauthorized):
-            async with connect(url_of(server)):
-                pass
+        await refused(connect(url_of(server)), Unauthorized)
         async with connect(url_of(server), headers={"authorization": "Bearer ann"}) as client:
             assert await client.request("echo", 1) == 1
             with pytest.raises(Forbidden):

@@ -29,6 +29,7 @@ from polybus.plugins import (
 )
 from tests.doubles.numbered import Numbered
 from tests.doubles.wires import End
+from tests.refusal import refused
 from tests.support import BOUND
 
 from .support import running
@@ -173,9 +174,5 @@ async def test_a_wrong_option_of_a_binding_is_refused_before_anything_is_connect
 
 
 async def test_a_protocol_without_a_binding_has_no_form_over_http() -> None:
-    with pytest.raises(Unsupported, match="no form over HTTP"):
-        async with connect("numbered+http://127.0.0.1:1", protocol=Numbered()):
-            pass
-    with pytest.raises(Unsupported, match="no form over HTTP"):
-        async with Bus().serve("numbered+http://127.0.0.1:0", protocol=Numbered()):
-            pass
+    await refused(connect("numbered+http://127.0.0.1:1", protocol=Numbered()), Unsupported, match="no form over HTTP")
+    await refused(Bus().serve("numbered+http://127.0.0.1:0", protocol=Numbered()), Unsupported, match="no form over HTTP")

@@ -28,6 +28,7 @@ from polybus.transports._stream import listen
 from polybus.transports._ws.asgi import Receive, Scope, Send
 from polybus.transports._ws.policy import HandshakeRejected
 from tests.loops import ASYNCIO, PARAMS, TRIO
+from tests.refusal import refused
 from tests.support import bounded
 
 from .test_errai import Client, make_bus
@@ -103,12 +104,8 @@ async def test_https_needs_a_certificate_and_serves_with_it() -> None:
     server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
     authority.issue_cert("127.0.0.1").configure_cert(server)
     authority.configure_trust(client)
-    with pytest.raises(LocalProtocolError, match="https:// needs tls="):
-        async with Bus().serve("jrep+https://127.0.0.1:0"):
-            pass
-    with pytest.raises(LocalProtocolError, match="use https"):
-        async with Bus().serve(HERE, tls=server):
-            pass
+    await refused(Bus().serve("jrep+https://127.0.0.1:0"), LocalProtocolError, match="https:// needs tls=")
+    await refused(Bus().serve(HERE, tls=server), LocalProtocolError, match="use https")
     serving = make_bus()
     async with serving.serve("jrep+https://127.0.0.1:0", tls=server) as listener:
         for channel in ("poll", "events", "websocket"):
@@ -125,9 +122,7 @@ async def test_an_address_is_released_with_its_bus_and_can_be_taken_again() -> N
         async with make_bus().serve(url) as listener, connect(listener.url) as client:
             url = listener.url
             assert await client.request("echo", 1) == 1
-            with pytest.raises(OSError, match="already in use"):
-                async with make_bus().serve(url):
-                    pass
+            await refused(make_bus().serve(url), OSError, match="already in use")
 
 
 async def test_without_the_server_s_package_it_says_what_to_install(
@@ -136,9 +131,7 @@ async def test_without_the_server_s_package_it_says_what_to_install(
     package, binding = ("uvicorn", "uvicorn") if anyio_backend_name == "asyncio" else ("hypercorn.config", "hypercorn")
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"polybus.bindings.http.{binding}", raising=False)
-    with pytest.raises(Unsupported, match="pip install"):
-        async with Bus().serve(HERE):
-            pass
+    await refused(Bus().serve(HERE), Unsupported, match="pip install")
 
 
 async def test_an_open_address_needs_authenticate() -> None:

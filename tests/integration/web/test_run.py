@@ -25,6 +25,7 @@ from polybus import Bus, BusError, ConnectFailed, Disconnected, Limits, Unavaila
 from polybus.fastapi import BusDep, attach, readiness_endpoint, run
 from polybus.fastapi._server import DrainingServer
 from tests.integration.processes.processes import Process, running
+from tests.refusal import refused
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -350,9 +351,7 @@ async def test_clients_are_told_to_go_elsewhere_and_new_ones_find_nobody() -> No
                 assert caught.value.rcvd is not None
                 assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1001, "the bus is leaving")
         assert await server.ended() == 0
-        with pytest.raises(ConnectFailed):
-            async with connect(server.url, headers=HEADERS):
-                pass
+        await refused(connect(server.url, headers=HEADERS), ConnectFailed)
 
 
 async def test_handlers_that_do_not_end_and_peers_that_do_not_read_hold_nobody_up_for_longer_than_the_drain() -> None:

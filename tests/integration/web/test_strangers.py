@@ -22,6 +22,7 @@ from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
 from tests.integration.web.support import running
+from tests.refusal import refused
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -308,9 +309,7 @@ async def test_whoever_is_turned_away_is_no_error_in_the_log_of_the_server(caplo
         try:
             for _ in range(3):
                 assert (await knock(server.port)).status_code == 401
-            with pytest.raises(Unauthorized):
-                async with connect(f"ubre+ws://127.0.0.1:{server.port}/bus"):
-                    pass
+            await refused(connect(f"ubre+ws://127.0.0.1:{server.port}/bus"), Unauthorized)
             await eventually(lambda: not server.server_state.tasks)
         finally:
             logger.removeHandler(caplog.handler)

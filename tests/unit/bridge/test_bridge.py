@@ -38,6 +38,7 @@ from polybus._peer import extension_probe
 from polybus.events import DeadLettered
 from polybus.subjects import matches
 from polybus.testing import pair
+from tests.refusal import refused
 from tests.support import bounded, eventually
 from tests.unit.broker.raw import Closed as RawClosed
 from tests.unit.broker.raw import RawPeer
@@ -614,9 +615,7 @@ def test_what_a_wildcard_stands_for_makes_no_address(source: str, target: str, s
 async def test_what_the_far_side_cannot_carry_is_refused_when_the_bridge_is_entered() -> None:
     server, left, right = Bus(), Bus(), Bus()
     async with pair(server, protocol="ubre", client=right):
-        with pytest.raises(Unsupported, match="ubre has no numbers"):
-            async with bridge(left, right, routes=[Route("door", 7)]):
-                pass
+        await refused(bridge(left, right, routes=[Route("door", 7)]), Unsupported, match="ubre has no numbers")
         assert not left.ready
 
 

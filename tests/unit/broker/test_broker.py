@@ -32,6 +32,7 @@ from polybus import (
 )
 from polybus.broker import ClientJoined, ClientLeft, ServerJoined, ServerLeft
 from polybus.events import LinkDown
+from tests.refusal import refused
 from tests.support import BOUND, bounded, eventually
 
 from .raw import raw_peer
@@ -155,9 +156,7 @@ async def test_the_end_of_one_socket_of_a_pool_closes_only_the_clients_on_it() -
 @bounded
 async def test_a_second_server_with_an_id_that_is_taken_is_refused_and_the_first_is_not_disturbed() -> None:
     async with running("&server=A") as (broker, _), client_of(broker) as client:
-        with pytest.raises(ConnectFailed, match="taken"):
-            async with connect(broker.server_urls[0] + "&server=A"):
-                pass
+        await refused(connect(broker.server_urls[0] + "&server=A"), ConnectFailed, match="taken")
         assert await client.request("who") == "&server=A"
         assert broker.stats().servers == {"A": 1}
 
@@ -166,9 +165,9 @@ async def test_a_second_server_with_an_id_that_is_taken_is_refused_and_the_first
 async def test_a_pool_that_does_not_come_about_leaves_nothing_behind() -> None:
     async with Broker(WS, TCP, limits=Limits(peers=2)) as broker:
         bus = server_bus("A")
-        with pytest.raises(ConnectFailed, match="2 connections are open"):
-            async with connect(broker.server_urls[0] + "&server=A&pool=3", bus=bus):
-                pass
+        await refused(
+            connect(broker.server_urls[0] + "&server=A&pool=3", bus=bus), ConnectFailed, match="2 connections are open"
+        )
         await eventually(lambda: broker.stats().sockets == 0)
         with pytest.raises(LocalProtocolError):
             await bus.wait_closed()
@@ -351,9 +350,7 @@ async def test_strangers_are_asked_who_they_are() -> None:
         raise Forbidden("not here")
 
     async with Broker(WS, WS, authenticate=lambda handshake: "ann", authenticate_servers=nobody) as broker:
-        with pytest.raises(Forbidden):
-            async with connect(broker.server_urls[0]):
-                pass
+        await refused(connect(broker.server_urls[0]), Forbidden)
 
 
 @bounded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from attrs import fields
@@ -35,6 +36,12 @@ def entered(exchange: Exchange, wanted: str = "") -> tuple[Wire, Client]:
     return wire, client
 
 
+def one_of_each(**options: Any) -> tuple[Exchange, tuple[Wire, Server], tuple[Wire, Client]]:
+    """A broker with a server and a client of it."""
+    exchange = made_exchange(lambda: 0.0, **options)
+    return exchange, joined(exchange), entered(exchange)
+
+
 def test_clients_are_spread_over_the_least_loaded() -> None:
     exchange = made_exchange(lambda: 0.0)
     servers = [joined(exchange)[1] for _ in range(3)]
@@ -57,9 +64,7 @@ def test_a_client_may_ask_for_its_server() -> None:
 
 
 def test_requests_that_wait_for_their_answer_are_counted_and_nothing_else_is() -> None:
-    exchange = made_exchange(lambda: 0.0)
-    _, server = joined(exchange)
-    wire, client = entered(exchange)
+    exchange, (_, server), (wire, client) = one_of_each()
     asked = ["10000001 00000007", "12000002 ffff0004 000161", "10000003 ffff0005 000000007fffffff", "10000004 ff000001"]
     other = ["10000000 ffff0003 000161", "10000005 ffff0007", "10000005 ffff0009 ff", "10000001 ffff0008 00000007"]
     exchange.from_client(client, [bytes.fromhex(frame) for frame in asked + other])
@@ -77,9 +82,7 @@ def test_requests_that_wait_for_their_answer_are_counted_and_nothing_else_is() -
 
 
 def test_what_a_server_has_asked_is_waited_for_too() -> None:
-    exchange = made_exchange(lambda: 0.0)
-    _, server = joined(exchange)
-    _, client = entered(exchange)
+    exchange, (_, server), (_, client) = one_of_each()
     exchange.from_server(server, [client.prefix + REQUEST, client.prefix + REQUEST])
     for _ in range(2):
         assert exchange.registry.busy()
@@ -150,8 +153,7 @@ def test_an_id_belongs_to_one_instance() -> None:
     assert wire.sent == [bytes.fromhex("00000000 22000000ffff0000") + b'{"v":1}']
     exchange.from_server(other, [hello % b"two"])
     assert other_wire.sent[0][:12] == bytes.fromhex("00000000 22d00000ffff0000")
-    assert other_wire.closed is not None
-    assert other_wire.closed[0] == 1008
+    assert other_wire.code == 1008
     assert wire.closed is None
     third = Wire()
     assert exchange.registry.server_joined(third, third.send, "A") is None
@@ -168,15 +170,12 @@ def test_client_0_is_nobody(said: bytes) -> None:
 
 
 def test_a_client_that_does_not_read_is_closed_and_nobody_else_suffers() -> None:
-    exchange = made_exchange(lambda: 0.0, most=1000)
-    _, server = joined(exchange)
-    slow_wire, slow = entered(exchange)
+    exchange, (_, server), (slow_wire, slow) = one_of_each(most=1000)
     quick_wire, quick = entered(exchange)
     exchange.registry.readers.paused(slow)
     slow_wire.waits = 1001
     exchange.from_server(server, [slow.prefix + REQUEST, slow.prefix + REQUEST, quick.prefix + REQUEST])
-    assert slow_wire.closed is not None
-    assert slow_wire.closed[0] == 1013
+    assert slow_wire.code == 1013
     assert quick_wire.sent == [REQUEST]
     stats = exchange.registry.stats()
     assert (stats.slow_clients, stats.dropped, stats.leaving) == (1, {"late": 1}, 1)
@@ -215,8 +214,7 @@ def test_a_client_that_does_not_read_what_the_broker_itself_answers_is_closed_to
     exchange.registry.readers.paused(client)
     wire.waits = 1001
     exchange.from_client(client, [frame] * 10)
-    assert wire.closed is not None
-    assert wire.closed[0] == 1013
+    assert wire.code == 1013
     assert client.stage is Stage.LEAVING
 
 
@@ -239,20 +237,15 @@ def test_the_clients_of_a_slow_server_wait_and_those_of_others_do_not() -> None:
 
 
 def test_a_server_that_takes_nothing_for_long_is_given_up() -> None:
-    exchange = made_exchange(lambda: 0.0, most_for_server=1000)
-    wire, server = joined(exchange)
-    _, client = entered(exchange)
+    exchange, (wire, server), (_, client) = one_of_each(most_for_server=1000)
     exchange.registry.server_paused(server)
     wire.waits = 1001
     exchange.from_client(client, [REQUEST])
-    assert wire.closed is not None
-    assert wire.closed[0] == 1013
+    assert wire.code == 1013
 
 
 def test_a_frame_that_is_too_large_with_its_header_is_refused() -> None:
-    exchange = made_exchange(lambda: 0.0)
-    _, server = joined(exchange)
-    wire, client = entered(exchange)
+    exchange, (_, server), (wire, client) = one_of_each()
 
     def too_large(frame: bytes) -> None:
         raise TooLarge("no")
@@ -264,9 +257,7 @@ def test_a_frame_that_is_too_large_with_its_header_is_refused() -> None:
 
 
 def test_an_answer_that_is_too_large_with_its_header_fails_the_request_of_the_server_and_is_nothing_to_the_client() -> None:
-    exchange = made_exchange(lambda: 0.0)
-    server_wire, server = joined(exchange)
-    wire, client = entered(exchange)
+    exchange, (server_wire, server), (wire, client) = one_of_each()
     exchange.from_server(server, [client.prefix + REQUEST])
     _takes_at_most(server, server_wire, 200)
     exchange.from_client(client, [bytes.fromhex("20 00 0001 00000007") + bytes(200)])
@@ -277,13 +268,10 @@ def test_an_answer_that_is_too_large_with_its_header_fails_the_request_of_the_se
 
 @pytest.mark.parametrize("frame", ["10000001 ffff0009", "20000001 ffff0009", "10000001 ffff000b"])
 def test_what_is_too_large_of_a_channel_ends_the_client_for_a_gap_would_not_be_noticed(frame: str) -> None:
-    exchange = made_exchange(lambda: 0.0)
-    server_wire, server = joined(exchange)
-    wire, client = entered(exchange)
+    exchange, (server_wire, server), (wire, client) = one_of_each()
     _takes_at_most(server, server_wire, 200)
     exchange.from_client(client, [bytes.fromhex(frame) + bytes(200), REQUEST])
-    assert wire.closed is not None
-    assert wire.closed[0] == 1009
+    assert wire.code == 1009
     assert wire.sent == []
     assert server_wire.sent[1:] == []  # nothing after Connected
 
@@ -299,14 +287,11 @@ def _takes_at_most(server: Server, wire: Wire, size: int) -> None:
 
 @pytest.mark.parametrize("kind", ["d0", "e0", "f0"])
 def test_a_client_that_speaks_like_a_broker_or_a_server_has_no_say_any_more(kind: str) -> None:
-    exchange = made_exchange(lambda: 0.0)
-    server_wire, server = joined(exchange)
-    wire, client = entered(exchange)
+    exchange, (server_wire, server), (wire, client) = one_of_each()
     exchange.from_client(client, [bytes.fromhex(f"{kind} 00 0000 00000000"), REQUEST])
     exchange.from_client(client, [REQUEST])
     exchange.from_server(server, [client.prefix + REQUEST])
-    assert wire.closed is not None
-    assert wire.closed[0] == 1008
+    assert wire.code == 1008
     assert wire.sent == []
     assert len(server_wire.sent) == 1  # Connected
     assert exchange.registry.stats().dropped["forbidden_kind"] == 1
@@ -315,9 +300,7 @@ def test_a_client_that_speaks_like_a_broker_or_a_server_has_no_say_any_more(kind
 
 
 def test_a_client_that_writes_a_number_in_front_is_answered_with_bad_request() -> None:
-    exchange = made_exchange(lambda: 0.0)
-    server_wire, _ = joined(exchange)
-    wire, client = entered(exchange)
+    exchange, (server_wire, _), (wire, client) = one_of_each()
     exchange.from_client(client, [bytes.fromhex("00000007 10000001 00000001")])
     (answer,) = wire.sent
     assert answer[:8] == bytes.fromhex("22cc 0007 10000001")
@@ -386,13 +369,10 @@ HELLO = b"\0\0\0\0" + bytes.fromhex("12000000ffff0000") + b'{"v":1,"server":"%s"
 
 
 def test_a_server_that_was_told_to_close_has_no_clients_and_gets_none() -> None:
-    exchange = made_exchange(lambda: 0.0)
-    wire, server = joined(exchange)
-    client_wire, client = entered(exchange)
+    exchange, (wire, server), (client_wire, client) = one_of_each()
     joined(exchange, "west")
     exchange.from_server(server, [HELLO % (b"west", b"x"), client.prefix + REQUEST, client.prefix + REQUEST])
-    assert wire.closed is not None
-    assert wire.closed[0] == 1008
+    assert wire.code == 1008
     assert client_wire.closed == (1001, "the server has gone")
     assert client_wire.sent == []
     assert all(entered(exchange)[1].server is not server for _ in range(3))
@@ -407,9 +387,7 @@ def test_a_server_that_was_told_to_close_has_no_clients_and_gets_none() -> None:
 
 @pytest.mark.parametrize("frame", ["00000001 e000000000000000", "00000002 f000000000000000"])
 def test_a_server_that_breaks_the_rules_loses_its_clients_at_once(frame: str) -> None:
-    exchange = made_exchange(lambda: 0.0)
-    wire, server = joined(exchange)
-    client_wire, _ = entered(exchange)
+    exchange, (wire, server), (client_wire, _) = one_of_each()
     joined(exchange)
     foreign_wire, foreign = entered(exchange)
     assert (foreign.number, foreign.server is server) == (2, False)

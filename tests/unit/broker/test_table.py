@@ -42,6 +42,11 @@ class Wire:
         self.held = False
         self.waits = 0
 
+    @property
+    def code(self) -> int | None:
+        """With which it was closed."""
+        return self.closed and self.closed[0]
+
     def send(self, frame: bytes) -> None:
         self.sent.append(frame)
 

@@ -29,6 +29,7 @@ from polybus.cluster.durable.consumers import Consumers
 from polybus.cluster.durable.jetstream import JetStream, JetStreamError
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
+from tests.refusal import refused
 from tests.support import BOUND, eventually
 from tests.unit.cluster.handlers import noting
 
@@ -124,9 +125,7 @@ async def test_an_id_is_for_what_is_stored(engine: Any, name: str) -> None:
 async def test_a_store_that_is_full_says_so(engine: Any, name: str) -> None:
     bus = node(engine, Store("small", "small.>", max_bytes=2000), name=name)
     if "sbin" in getattr(engine, "binary", ""):  # Debian's: it may drop the oldest, whatever it was told
-        with pytest.raises(LocalProtocolError, match=r"NATS servers before 2.10 drop the oldest .* and this one is 2.9"):
-            async with bus:
-                pass
+        await refused(bus, LocalProtocolError, match=r"NATS servers before 2.10 drop the oldest .* and this one is 2.9")
         return
     async with bus:
         with pytest.raises(QueueFull, match=r"'small.x' is not stored: .*maximum bytes exceeded.*max_bytes="):
@@ -155,9 +154,11 @@ async def test_a_store_that_is_there_and_differs_is_named_with_the_argument(
         pass
     async with node(engine, WORK, name=name):
         pass
-    with pytest.raises(LocalProtocolError, match=f"the store 'work' is there already and has another {argument}: .*, not "):
-        async with node(engine, other, name=name):
-            pass
+    await refused(
+        node(engine, other, name=name),
+        LocalProtocolError,
+        match=f"the store 'work' is there already and has another {argument}: .*, not ",
+    )
 
 
 async def test_publications_under_way_when_the_engine_is_lost_are_stored_once(engine: NatsEngine, name: str) -> None:
@@ -507,9 +508,7 @@ async def test_what_others_have_made_and_would_lose_something_is_named(
         await jetstream(bus).ask(make, {"stream_name": f"{name}-work", "config": consumer})
         worker = node(engine, WORK, name=name)
         worker.on("work.>", durable="billing")(lambda body: None)
-        with pytest.raises(LocalProtocolError, match=f"was made by others: {member} is {value!r}"):
-            async with worker:
-                raise AssertionError
+        await refused(worker, LocalProtocolError, match=f"was made by others: {member} is {value!r}")
 
 
 async def test_ordered_is_one_at_a_time_in_the_whole_cluster(engine: Any, name: str) -> None:
@@ -593,11 +592,11 @@ async def test_a_durable_handler_that_differs_is_named_with_the_argument(engine:
         ({"ordered": True}, "ordered"),
         ({"pattern": "work.*"}, "pattern"),
     ):
-        with pytest.raises(
-            LocalProtocolError, match=f"durable='billing' is there already and has another {argument}: .*, not "
-        ):
-            async with durable_node(engine, name, **options):
-                pass
+        await refused(
+            durable_node(engine, name, **options),
+            LocalProtocolError,
+            match=f"durable='billing' is there already and has another {argument}: .*, not ",
+        )
 
 
 def durable_node(engine: Any, name: str, *, pattern: str = "work.>", **options: Any) -> Bus:

@@ -9,6 +9,7 @@ import pytest
 from polybus import Backoff, Bus, Cluster, LocalProtocolError, Retry, Store
 from polybus.cluster.durable.administration import Administration
 from polybus.testing import NatsEngine
+from tests.refusal import refused
 
 pytestmark = pytest.mark.anyio
 
@@ -22,9 +23,7 @@ async def bill(number: int) -> None:
 async def test_an_engine_that_keeps_nothing_says_what_to_start() -> None:
     async with NatsEngine(keeps=False) as engine:
         bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
-        with pytest.raises(LocalProtocolError, match=r"keeps nothing: start it with JetStream \(nats-server -js -sd FOLDER\)"):
-            async with bus:
-                pass
+        await refused(bus, LocalProtocolError, match=r"keeps nothing: start it with JetStream \(nats-server -js -sd FOLDER\)")
 
 
 async def test_a_bus_alone_has_nobody_who_stores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,17 +31,13 @@ async def test_a_bus_alone_has_nobody_who_stores(monkeypatch: pytest.MonkeyPatch
     durable = Bus(cluster="auto")
     durable.on("work.>", durable="billing")(bill)
     for bus in (Bus(cluster=Cluster(stores=[WORK])), durable):
-        with pytest.raises(LocalProtocolError, match=r"none is named: set POLYBUS_CLUSTER"):
-            async with bus:
-                pass
+        await refused(bus, LocalProtocolError, match=r"none is named: set POLYBUS_CLUSTER")
 
 
 async def test_a_bus_without_a_cluster_has_no_durable_handlers() -> None:
     bus = Bus()
     bus.on("work.>", durable="billing")(bill)
-    with pytest.raises(LocalProtocolError, match=r"bill: durable='billing' needs a cluster.*Bus\(cluster='auto'\)"):
-        async with bus:
-            pass
+    await refused(bus, LocalProtocolError, match=r"bill: durable='billing' needs a cluster.*Bus\(cluster='auto'\)")
 
 
 async def test_a_durable_handler_is_registered_before_the_bus_is_entered() -> None:
@@ -145,8 +140,6 @@ async def test_two_functions_of_one_durable_name_are_named_before_the_engine_mak
         for function in (bill, lambda number: None):
             bus.on("work.x", durable="billing")(function)
         text = r"durable='billing' is the name of two handlers, bill and .*<lambda>, and the publications would be split"
-        with pytest.raises(LocalProtocolError, match=text):
-            async with bus:
-                raise AssertionError
+        await refused(bus, LocalProtocolError, match=text)
         async with Bus(cluster=engine.url) as other:
             assert await Administration.of(other).stores() == []

@@ -30,6 +30,7 @@ from polybus.cluster.durable import delivery
 from polybus.cluster.durable.foreign import letters_of
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
+from tests.refusal import refused
 from tests.support import BOUND, bounded, eventually
 from tests.unit.cluster.handlers import failing, noting
 
@@ -127,9 +128,9 @@ async def test_a_dead_letter_is_kept_where_a_stream_for_them_is_named(engine: An
 
     url = f"{engine.url}?dead_letters=dead.{name}"
     async with owner(engine, name) as theirs:
-        with pytest.raises(LocalProtocolError, match=f"dead_letters='dead.{name}': no stream of this NATS network keeps"):
-            async with connect(url, bus=bus):
-                raise AssertionError
+        await refused(
+            connect(url, bus=bus), LocalProtocolError, match=f"dead_letters='dead.{name}': no stream of this NATS network keeps"
+        )
         members = {"name": f"DEAD{name}", "subjects": [f"dead.{name}.>"], "retention": "limits", "storage": "file"}
         await ask(theirs, f"STREAM.CREATE.DEAD{name}", members)
         await theirs.publish(f"{name}.placed", 7, id="seven", headers={"x-shop": "7"})
@@ -150,9 +151,11 @@ async def test_a_dead_letter_is_kept_where_a_stream_for_them_is_named(engine: An
             "x-shop": "7",
         }
         async with Bus().connect(url) as link:
-            with pytest.raises(LocalProtocolError, match="each that cannot be dealt with would make another one"):
-                async with link.subscribe("dead.>", durable="audit"):
-                    raise AssertionError
+            await refused(
+                link.subscribe("dead.>", durable="audit"),
+                LocalProtocolError,
+                match="each that cannot be dealt with would make another one",
+            )
 
 
 @bounded
@@ -330,9 +333,7 @@ async def test_a_subscription_at_a_stream_ends_with_its_link(engine: Any, name: 
             await link.aclose()
             with pytest.raises(Disconnected):
                 await orders.receive(timeout=20)
-        with pytest.raises(Disconnected):
-            async with link.subscribe(f"{name}.>", durable="audit"):
-                pass
+        await refused(link.subscribe(f"{name}.>", durable="audit"), Disconnected)
 
 
 # -- publications ------------------------------------------------------------------------------------------------------------
@@ -384,9 +385,7 @@ async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str)
         (peer,) = bus.peers
         with pytest.raises(Unsupported, match="nothing is stored behind a link of ubre"):
             await peer.publish("news", 1, id="1")
-        with pytest.raises(Unsupported, match="nothing is stored behind a link of ubre"):
-            async with peer.subscribe("news", durable="audit"):
-                pass
+        await refused(peer.subscribe("news", durable="audit"), Unsupported, match="nothing is stored behind a link of ubre")
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------------
@@ -399,15 +398,13 @@ async def test_a_pattern_that_no_stream_keeps_is_one_clear_error(engine: Any, na
 
     async with owner(engine, name, subjects=[f"{name}.placed.*"]) as theirs:
         text = r"stored publications of 'elsewhere.>': no store keeps it. Its owner makes one with that subject"
-        with pytest.raises(LocalProtocolError, match=text):
-            async with connect(engine.url, bus=bus):
-                raise AssertionError
-        with pytest.raises(LocalProtocolError, match=text):
-            async with theirs.subscribe("elsewhere.>", start="all"):
-                raise AssertionError
-        with pytest.raises(LocalProtocolError, match=f"the store {name.upper()} keeps a part of it alone"):
-            async with theirs.subscribe(f"{name}.>", durable="audit"):
-                raise AssertionError
+        await refused(connect(engine.url, bus=bus), LocalProtocolError, match=text)
+        await refused(theirs.subscribe("elsewhere.>", start="all"), LocalProtocolError, match=text)
+        await refused(
+            theirs.subscribe(f"{name}.>", durable="audit"),
+            LocalProtocolError,
+            match=f"the store {name.upper()} keeps a part of it alone",
+        )
 
 
 @bounded
@@ -417,9 +414,9 @@ async def test_a_consumer_of_theirs_that_differs_is_named_with_what_differs_and_
     made = {"durable_name": "billing", "ack_policy": "explicit", "ack_wait": 5_000_000_000, "filter_subject": f"{name}.>"}
     async with owner(engine, name) as theirs:
         await ask(theirs, f"CONSUMER.DURABLE.CREATE.{name.upper()}.billing", {"stream_name": name.upper(), "config": made})
-        with pytest.raises(LocalProtocolError, match="is there already and has another ack_wait: 5 s, not 30 s"):
-            async with connect(engine.url, bus=bus):
-                raise AssertionError
+        await refused(
+            connect(engine.url, bus=bus), LocalProtocolError, match="is there already and has another ack_wait: 5 s, not 30 s"
+        )
         assert (await consumer(theirs, name, "billing"))["config"]["ack_wait"] == made["ack_wait"]
 
 
@@ -433,11 +430,9 @@ async def test_two_links_are_told_apart_by_what_they_serve(engine: Any, name: st
         bus.connect(engine.url, serves=[f"{name}.>"]),
     ):
         for wants in (bus.subscribe("other.>", durable="audit"), bus.subscribe("other.>", start="all")):
-            with pytest.raises(
-                AmbiguousRoute, match=r"several links could have a stream of 'other.>' .*: connect with serves="
-            ):
-                async with wants:
-                    raise AssertionError
+            await refused(
+                wants, AmbiguousRoute, match=r"several links could have a stream of 'other.>' .*: connect with serves="
+            )
         with pytest.raises(AmbiguousRoute):
             await bus.publish("other.placed", 1, id="1")
         async with bus.subscribe(f"{name}.>", start="all") as orders:
@@ -494,9 +489,11 @@ async def test_a_stream_for_a_part_of_the_dead_letters_is_refused(engine: Any, n
     bus.on(f"{name}.placed", durable="billing")(lambda number: None)
 
     async with owner(engine, name, subjects=[f"{name}.placed", f"{name}.dead.audit.>"]):
-        with pytest.raises(LocalProtocolError, match=rf"dead_letters='{name}.dead': no stream .* keeps all of '{name}.dead.>'"):
-            async with connect(f"{engine.url}?dead_letters={name}.dead", bus=bus):
-                raise AssertionError
+        await refused(
+            connect(f"{engine.url}?dead_letters={name}.dead", bus=bus),
+            LocalProtocolError,
+            match=rf"dead_letters='{name}.dead': no stream .* keeps all of '{name}.dead.>'",
+        )
 
 
 @bounded
@@ -505,9 +502,7 @@ async def test_of_a_link_that_is_gone_nothing_is_kept(engine: Any, name: str) ->
         async with bus.connect(engine.url) as gone:
             pass
         for _ in range(2):
-            with pytest.raises(Disconnected):
-                async with gone.subscribe(f"{name}.>", start="all"):
-                    raise AssertionError
+            await refused(gone.subscribe(f"{name}.>", start="all"), Disconnected)
             assert gone.link.foreign_streams is None
 
 
@@ -516,11 +511,11 @@ async def test_a_server_that_keeps_nothing_says_so() -> None:
     bus.on("orders.>", durable="billing")(lambda number: None)
 
     async with NatsEngine(keeps=False) as engine:
-        with pytest.raises(
-            LocalProtocolError, match=r"this NATS server keeps nothing: durable=, start= and id= need JetStream"
-        ):
-            async with connect(engine.url, bus=bus):
-                raise AssertionError
+        await refused(
+            connect(engine.url, bus=bus),
+            LocalProtocolError,
+            match=r"this NATS server keeps nothing: durable=, start= and id= need JetStream",
+        )
         async with connect(engine.url) as link:
             with pytest.raises(NoHandler):
                 await link.request("orders.placed", 1)
@@ -534,6 +529,4 @@ async def test_a_pattern_without_a_form_on_this_wire_is_refused(engine: Any, nam
             ("a b", LocalProtocolError),
         ]
         for pattern, error in wrong:
-            with pytest.raises(error):
-                async with theirs.subscribe(pattern, durable="audit"):
-                    raise AssertionError
+            await refused(theirs.subscribe(pattern, durable="audit"), error)

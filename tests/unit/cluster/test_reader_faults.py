@@ -18,6 +18,7 @@ from polybus.protocols.nats.operations import Operation
 from polybus.testing import NatsEngine
 from polybus.testing.nats_engine import EngineClient
 from tests.loops import virtual_asyncio  # noqa: F401
+from tests.refusal import refused
 from tests.support import eventually
 from tests.unit.cluster.handlers import failing, noting
 
@@ -120,9 +121,7 @@ async def test_names_of_an_answer_are_no_subjects(engine: Liar) -> None:
     bus.on("work.x", durable="billing")(lambda number: None)
     names = ["a b", "a\r\nPUB x 0\r\n\r\n", "shop.work", "*", 7]
     engine.lie = lambda operation: operation.subject == f"{ASKED}STREAM.NAMES" and engine.answer(operation, {"streams": names})
-    with pytest.raises(LocalProtocolError, match="no store keeps it"):
-        async with bus:
-            raise AssertionError
+    await refused(bus, LocalProtocolError, match="no store keeps it")
     assert [subject for _, said in engine.heard if " " in (subject := said.subject) or subject == "x"] == []
 
 

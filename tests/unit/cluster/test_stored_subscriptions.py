@@ -9,6 +9,7 @@ import pytest
 
 from polybus import Bus, Cluster, LocalProtocolError, Message, Retry, Store
 from polybus.events import DeadLettered
+from tests.refusal import refused
 from tests.support import eventually
 from tests.unit.cluster.handlers import noting
 from tests.unit.cluster.test_durable import all_done, node, state
@@ -241,14 +242,12 @@ async def test_a_drain_ends_the_iteration_after_what_has_come(engine: Any, name:
 
 async def test_without_a_cluster_or_a_store_it_is_one_clear_error(engine: Any, name: str) -> None:
     async with Bus() as alone:
-        with pytest.raises(LocalProtocolError, match="needs a cluster, whose engine stores"):
-            async with alone.subscribe("work.do", durable="audit"):
-                raise AssertionError
+        await refused(
+            alone.subscribe("work.do", durable="audit"), LocalProtocolError, match="needs a cluster, whose engine stores"
+        )
     async with node(engine, name=name) as bus:
         for subscription in (bus.subscribe("work.do", durable="audit"), bus.subscribe("work.do", start="all")):
-            with pytest.raises(LocalProtocolError, match="'work.do': no store keeps it"):
-                async with subscription:
-                    raise AssertionError
+            await refused(subscription, LocalProtocolError, match="'work.do': no store keeps it")
 
 
 async def test_a_message_of_another_kind_cannot_be_settled() -> None:

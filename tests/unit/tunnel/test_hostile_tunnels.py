@@ -15,6 +15,7 @@ from polybus.events import LinkDown
 from polybus.message import Kind
 from polybus.plugins import Closed
 from polybus.testing import pair
+from tests.refusal import refused
 from tests.support import bounded, eventually, let_expire
 from tests.unit.tunnel.test_tunnels import echoing, nothing_is_left, the_channel, tunnelled
 
@@ -117,9 +118,11 @@ async def test_tls_of_its_own_is_refused_for_a_tunnel_and_a_tunnel_names_itself(
     async with pair(echoing()) as out:
         there = out.tunnel("plant.7")
         assert repr(there) == "<TunnelConnector 'plant.7'>"
-        with pytest.raises(LocalProtocolError, match="as safe as its outer connection"):
-            async with connect(there, protocol="csb", tls=ssl.create_default_context()):
-                pass
+        await refused(
+            connect(there, protocol="csb", tls=ssl.create_default_context()),
+            LocalProtocolError,
+            match="as safe as its outer connection",
+        )
 
 
 @bounded
@@ -165,9 +168,7 @@ async def test_an_outer_bus_that_is_left_while_a_tunnel_is_let_in_ends_the_attem
     async with pair(front) as out, anyio.create_task_group() as group:
 
         async def attempt() -> None:
-            with pytest.raises(ConnectFailed, match="switched off"):
-                async with connect(out.tunnel("plant"), protocol="csb"):
-                    pass
+            await refused(connect(out.tunnel("plant"), protocol="csb"), ConnectFailed, match="switched off")
 
         group.start_soon(attempt)
         await begun.wait()

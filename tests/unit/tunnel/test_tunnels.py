@@ -35,6 +35,7 @@ from polybus.events import LinkDown, LinkUp
 from polybus.plugins import Closed
 from polybus.protocols import Ubre, UProtocol
 from polybus.testing import pair
+from tests.refusal import refused
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -87,9 +88,9 @@ def the_channel(bus: Bus) -> Any:
 async def test_a_tunnel_that_nobody_serves_is_connect_failed_and_costs_nothing() -> None:
     front = echoing()
     async with pair(front) as out:
-        with pytest.raises(ConnectFailed, match=r"nobody serves a tunnel 'plant\.7' here"):
-            async with connect(out.tunnel("plant.7"), protocol="csb"):
-                pass
+        await refused(
+            connect(out.tunnel("plant.7"), protocol="csb"), ConnectFailed, match=r"nobody serves a tunnel 'plant\.7' here"
+        )
         assert nothing_is_left(front, out)
         assert await out.request("echo", 1) == 1
 
@@ -99,9 +100,11 @@ async def test_another_protocol_than_the_served_one_is_connect_failed_naming_bot
     front = Bus()
     front.handle_tunnels("plant.*", echoing(), protocol="csb")
     async with pair(front) as out:
-        with pytest.raises(ConnectFailed, match=r"csb is spoken in the tunnel 'plant\.7', not 'jrep'"):
-            async with connect(out.tunnel("plant.7"), protocol="jrep"):
-                pass
+        await refused(
+            connect(out.tunnel("plant.7"), protocol="jrep"),
+            ConnectFailed,
+            match=r"csb is spoken in the tunnel 'plant\.7', not 'jrep'",
+        )
         assert nothing_is_left(front, out)
 
 
@@ -120,9 +123,7 @@ async def test_authorize_of_the_outer_bus_is_asked_for_the_tunnel_and_no_means_f
         async with connect(out.tunnel("plant.7"), protocol="csb") as within:
             assert await within.request("echo", 1) == 1
         for name in ("plant.8", "nobody"):
-            with pytest.raises(Forbidden):
-                async with connect(out.tunnel(name), protocol="csb"):
-                    pass
+            await refused(connect(out.tunnel(name), protocol="csb"), Forbidden)
         assert nothing_is_left(front, out)
     assert asked == [("tunnel", "plant.7"), ("tunnel", "plant.8"), ("tunnel", "nobody")]
 
@@ -158,9 +159,7 @@ async def test_an_inner_authenticate_sees_the_outer_peer_the_names_of_the_patter
             assert seen[0].outer.identity == "outer-ann"
             assert seen[0].params == {"shift": "night", "id": "7", "line": "3"}
             assert (seen[0].protocol, seen[0].transport, seen[0].path) == ("csb", "tunnel", "/plant.7.line.3")
-        with pytest.raises(Unauthorized):
-            async with connect(there, protocol="csb"):
-                pass
+        await refused(connect(there, protocol="csb"), Unauthorized)
         assert nothing_is_left(front, out)
 
 
@@ -237,9 +236,7 @@ async def test_the_far_end_counts_hops_itself() -> None:
     bus = echoing(limits=Limits(hops=1))
     bus.handle_tunnels("again", bus, protocol="ubre")
     async with pair(bus) as out, connect(out.tunnel("again"), protocol="ubre") as first:
-        with pytest.raises(ConnectFailed, match="limit is 1"):
-            async with connect(first.tunnel("again"), protocol="ubre"):
-                pass
+        await refused(connect(first.tunnel("again"), protocol="ubre"), ConnectFailed, match="limit is 1")
 
 
 @bounded
@@ -546,9 +543,7 @@ async def test_an_inner_link_that_is_cut_comes_back_in_a_tunnel_of_its_own() -> 
 async def test_while_the_outer_link_is_down_no_tunnel_is_opened() -> None:
     async with pair(echoing(), reconnect=True) as out:
         out.peers[0].link.abort(Closed(1006, "cut"), comes_back=True)
-        with pytest.raises(ConnectFailed, match="the outer link to .* is down"):
-            async with connect(out.tunnel("plant.7"), protocol="csb"):
-                pass
+        await refused(connect(out.tunnel("plant.7"), protocol="csb"), ConnectFailed, match="the outer link to .* is down")
 
 
 @bounded
