@@ -6,13 +6,11 @@ import ast
 import functools
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from attrs import frozen
 
-import polybus
+from .sources import PACKAGE, SOURCES
 
-PACKAGE = Path(polybus.__file__).parent
 OF_OTHERS = ("cli", "demo", "testing")
 """Rooms of commands and tests, which no service runs."""
 
@@ -49,7 +47,7 @@ class LogLine:
 @functools.cache
 def lines() -> tuple[LogLine, ...]:
     found = set[LogLine]()
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in SOURCES:
         if path.relative_to(PACKAGE).parts[0] not in OF_OTHERS and path.stem != "repeated_warnings":  # writes what others say
             found.update(lines_of(path.read_text(encoding="utf-8")))
     return tuple(sorted(found))

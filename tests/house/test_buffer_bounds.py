@@ -8,9 +8,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import polybus
+from .sources import PACKAGE, tree_of
 
-PACKAGE = Path(polybus.__file__).parent
 FOLDERS = """
 _bridge _bus _core _handlers _link _peer _pubsub _rpc _tunnel bindings broker cluster
 prometheus protocols/csb protocols/nats protocols/ubre protocols/up transports/_stream transports/_ws
@@ -242,7 +241,7 @@ def grows(value: ast.AST | None) -> bool:
 def containers(path: Path) -> Iterator[str]:
     """All attributes that are set to one, as ``module.attribute``."""
     module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and grows(node.value):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (f"{module}.{target.attr}" for target in targets if isinstance(target, ast.Attribute))

@@ -1,18 +1,14 @@
 """A docstring is parsed at once: it begins with its noun or its verb."""
 
 import re
-from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[2] / "sdk" / "polybus"
+from .sources import PACKAGE, SOURCES
+
 RIDDLE = re.compile(r'^ *"""((What|Who|Whose|Whether|Where|When|How|Those|Which)\b.*)', re.MULTILINE)
 
 
 def test_no_docstring_begins_as_a_riddle() -> None:
-    found = [
-        f"{path.relative_to(PACKAGE)}: {riddle[1]}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for riddle in RIDDLE.finditer(path.read_text())
-    ]
+    found = [f"{path.relative_to(PACKAGE)}: {riddle[1]}" for path in SOURCES for riddle in RIDDLE.finditer(path.read_text())]
     assert found == []
 
 

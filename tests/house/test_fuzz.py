@@ -103,7 +103,7 @@ def damaged(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
 def test_members_of_any_type_do_no_harm(name: str) -> None:
     target = TARGETS[name]
 
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(odd(target.seeds()))
     def tried(data: bytes) -> None:
         target(data)
@@ -115,7 +115,7 @@ def test_members_of_any_type_do_no_harm(name: str) -> None:
 def test_damaged_frames_do_no_harm(name: str) -> None:
     target = TARGETS[name]
 
-    @settings(max_examples=150)
+    @settings(max_examples=60)
     @given(damaged(target.seeds()))
     def tried(data: bytes) -> None:
         target(data)

@@ -7,11 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import polybus
-
-PACKAGE = Path(polybus.__file__).parent
-
-SOURCES = sorted(PACKAGE.rglob("*.py"))
+from .sources import PACKAGE, SOURCES, tree_of
 
 
 def test_importing_polybus_loads_only_what_the_core_needs() -> None:
@@ -85,6 +81,6 @@ def test_a_module_that_changes_what_it_holds_is_seen() -> None:
 
 
 def test_no_module_keeps_mutable_state() -> None:
-    found = {str(path.relative_to(PACKAGE)): changed_globals(ast.parse(path.read_text())) for path in SOURCES}
+    found = {str(path.relative_to(PACKAGE)): changed_globals(tree_of(path)) for path in SOURCES}
     assert len(found) > 300
     assert {path: names for path, names in found.items() if names} == {}

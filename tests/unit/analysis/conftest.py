@@ -1,8 +1,22 @@
-"""Recordings are written by a thread: a process takes half a second to begin, and writes the same."""
+"""What is dear and no matter of most tests: a process of a recorder takes half a second to begin, the plots of a page longer."""
 
 import pytest
+
+from polybus.analysis.report import plots
 
 
 @pytest.fixture(autouse=True)
 def by_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polybus.capture.record.recorder.possible", lambda: False)
+
+
+@pytest.fixture
+def drawn() -> None:
+    """The pages of a test have their plots."""
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "drawn" not in request.fixturenames and request.path.name != "test_plots.py":
+        for name in ("throughput", "histogram", "latency_over_time", "errors", "sessions"):
+            monkeypatch.setattr(plots, name, lambda *_: "<svg></svg>")

@@ -1,4 +1,4 @@
-"""What the plots and tables of the report say, without Spark."""
+"""What the plots and tables of the report say."""
 
 import re
 from html import unescape
