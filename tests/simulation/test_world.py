@@ -1,6 +1,6 @@
 """A world of five buses, three protocols, a broker and a ring of bridges keeps its promises whatever breaks.
 
-`make test` lives in it 200 times, `make test-all` two thousand times, ``python -m tests.simulation --seeds 10000``
+`make test` lives in it 75 times, `make test-all` two thousand times, ``python -m tests.simulation --seeds 10000``
 as often as is wanted.
 """
 
@@ -19,7 +19,7 @@ from .world import disturbed
 
 pytestmark = pytest.mark.native
 
-SEEDS = 2_000 if FULL else 200
+SEEDS = 2_000 if FULL else 75
 AT_ONCE = 25
 TRIED = 40
 """Seeds of which one at least must find a bug that is put in on purpose; far fewer do."""

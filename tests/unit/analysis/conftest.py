@@ -1,4 +1,4 @@
-"""What is dear and no matter of most tests: a process of a recorder takes half a second to begin, the plots of a page longer."""
+"""What most tests do without: a process of a recorder takes half a second to begin, and the plots of a page longer."""
 
 import pytest
 

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polybus.analysis import DuckEngine, Pipeline
 from polybus.analysis.report.comparison import compare
 from polybus.analysis.report.earlier import Earlier, Measured, read_earlier
 from polybus.capture.errors import CaptureError
 from polybus.cli.app import run
 
-from .days import BAD, GOOD, SUBJECTS, Day
+from .days import BAD, GOOD, MS, SUBJECTS, Day
 
 
 def _day(seed: int, *, broken: bool) -> Day:
@@ -53,9 +54,20 @@ def _told(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one["about"], one["text"]) for one in metrics["verdict"] if one["section"] == "Compared"]
 
 
-def test_planted_changes_are_told_with_both_numbers(earlier: dict[str, Path], tmp_path: Path) -> None:
-    done = _day(2, broken=True).analysed(tmp_path / "now", before=earlier["good"])
-    told = _told(done.metrics)
+def test_planted_changes_are_told_with_both_numbers_and_compared_with_what_the_last_run_was_asked_for(
+    earlier: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture, out = _day(2, broken=True).write(tmp_path / "capture"), tmp_path / "out"
+
+    def analysed(*more: str) -> dict[str, Any]:
+        assert run(["analyse", str(capture), "--out", str(out), "--json", *more]) == 0
+        metrics: dict[str, Any] = json.loads((out / "metrics.json").read_text())
+        assert json.loads(capsys.readouterr().out)["verdict"] == metrics["verdict"]
+        return metrics
+
+    assert _told(analysed()) == []
+    metrics = analysed("--before", str(earlier["good"]))
+    told = _told(metrics)
     assert [(about, text.split(" ")[0]) for about, text in told] == [
         ("failed", "tank.get"),
         ("missing", "pump.stop"),
@@ -68,46 +80,35 @@ def test_planted_changes_are_told_with_both_numbers(earlier: dict[str, Path], tm
     assert texts[0] == "tank.get fails more than before: 34 of 101 requests (34 %), before 0 of 101 requests (0 %)."
     for text, numbers in zip(texts[1:], ("20 of 100", "before 100", "before 20", "half of 100", "before none"), strict=True):
         assert numbers in text
-    html = Path(done.report).read_text()
+    html = (out / "report.html").read_text()
     assert '<section id="compared">' in html
     assert texts[0] in html
-    rows = {(row["kind"], row["subject"]): row for row in done.metrics["changes"]}
+    rows = {(row["kind"], row["subject"]): row for row in metrics["changes"]}
     assert (rows["request", "tank.get"]["failed"], rows["request", "tank.get"]["failed_before"]) == (34, 0)
     assert rows["publish", "news.sport"]["change"] == "gone"
+    assert [about for about, _ in _told(analysed("--before", str(earlier["broken"])))] == ["same"]
+    assert _told(analysed()) == []
+    assert 'id="compared"' not in (out / "report.html").read_text()
 
 
-def test_a_day_like_the_one_before_has_not_changed_beyond_chance(earlier: dict[str, Path], tmp_path: Path) -> None:
-    done = _day(2, broken=False).analysed(tmp_path / "now", before=earlier["good"])
-    [(about, text)] = _told(done.metrics)
+def test_a_day_like_the_one_before_has_not_changed_and_one_that_was_mended_is_called_better(
+    earlier: dict[str, Path], tmp_path: Path
+) -> None:
+    day = _day(2, broken=False)
+    metrics = day.analysed(tmp_path, before=earlier["good"]).metrics
+    [(about, text)] = _told(metrics)
     assert about == "same"
     assert text.startswith("Nothing has changed beyond chance since the capture before: 401 requests from 2023-11-14 ")
-    assert done.metrics["verdict"][0]["about"] == "fine"
-
-
-def test_a_day_that_was_mended_is_called_better(earlier: dict[str, Path], tmp_path: Path) -> None:
-    done = _day(2, broken=False).analysed(tmp_path / "now", before=earlier["broken"])
-    better = [text for about, text in _told(done.metrics) if about == "better"]
+    assert metrics["verdict"][0]["about"] == "fine"
+    with DuckEngine(threads=1) as engine:
+        metrics = Pipeline(engine).run(tmp_path / "capture", tmp_path / "out", before=earlier["broken"]).metrics
+    better = [text for about, text in _told(metrics) if about == "better"]
     assert [text.split(":")[0] for text in better] == [
         "tank.get fails less than before",
         "pump.stop is left without an answer less than before",
         "valve.set has become faster",
     ]
-    assert done.metrics["verdict"][0]["about"] == "missing", "door.close is gone"
-
-
-def test_the_report_is_compared_with_what_the_last_run_was_asked_for(
-    earlier: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    capture, out = _day(2, broken=True).write(tmp_path / "capture"), tmp_path / "out"
-    abouts = []
-    for before in ("", "good", "broken", ""):
-        more = ["--before", str(earlier[before])] if before else []
-        assert run(["analyse", str(capture), "--out", str(out), "--json", *more]) == 0
-        told = json.loads(capsys.readouterr().out)
-        abouts.append([one["about"] for one in told["verdict"] if one["section"] == "Compared"])
-    assert (abouts[0], abouts[2], abouts[3]) == ([], ["same"], [])
-    assert "new" in abouts[1]
-    assert 'id="compared"' not in (out / "report.html").read_text()
+    assert metrics["verdict"][0]["about"] == "missing", "door.close is gone"
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,10 @@ def test_what_cannot_be_compared_with_is_said_before_anything_is_done(tmp_path: 
     before.mkdir()
     if text is not None:
         (before / "metrics.json").write_text(text)
+    day = Day()
+    day.ask(1, "tank.get", GOOD)
     with pytest.raises(CaptureError, match=said):
-        _day(1, broken=False).analysed(tmp_path / "now", before=before)
+        day.analysed(tmp_path / "now", before=before)
     assert not (tmp_path / "now" / "out").exists()
 
 
@@ -133,9 +136,6 @@ def test_results_are_not_compared_with_themselves(tmp_path: Path) -> None:
     for before, out in ((tmp_path / "out", f"{tmp_path}/out/"), ("s3://bucket/out/", "s3://bucket/out")):
         with pytest.raises(CaptureError, match="is the folder of these results themselves"):
             read_earlier(before, out)
-
-
-MS = 1_000_000
 
 
 def _change(now: dict[str, Any], before: dict[str, Any], seconds: tuple[int, int] = (60, 60)) -> str | None:

@@ -32,7 +32,6 @@ def _bridged(body: str, others: int, name: str) -> Day:
     [
         ('{"door":3}', 3, "open", ["", "same name and body"], []),
         ('{"door":3}', 3, "run", [""], ["same body"]),
-        ('{"door":3}', 0, "run", [""], ["same body"]),
         ("{}", 3, "run", [""], []),
         ("{}", 0, "run", [""], ["nothing else at that time"]),
     ],
@@ -49,6 +48,9 @@ def test_a_failed_request_is_followed_as_far_as_its_name_and_body_say_something(
     far = [("far-0", "request"), ("far-0", "response")] * (len(hops) - 1)
     assert frames == [("near", "request"), *far, ("near", "response")], "what only may belong to it is not drawn"
     assert [frame["at_ns"] for frame in failed["frames"]][: 1 + len(far)] == [0, 1_000_000, 2_000_000][: 1 + len(far)]
+    slowest = {row["subject"] for row in done.metrics["journeys"] if row["why"] == "slowest"}
+    on_the_way = len(hops) > 1
+    assert slowest == {f"motor.{at}.{name}" for at in range(1 + others) if at or not on_the_way}, "none is shown twice"
     assert not may_be or "These may belong to it:" in Path(done.report).read_text()
 
 
@@ -74,13 +76,6 @@ def test_a_frame_in_a_tunnel_is_shown_beside_the_frames_that_carry_it(tmp_path: 
     ]
     html = Path(done.report).read_text()
     assert html.count("carries the frame in the tunnel") == 4 and "in hall in plant" in html
-
-
-def test_a_request_on_the_way_of_another_one_is_not_shown_twice(tmp_path: Path) -> None:
-    asked = [(row["why"], row["subject"]) for row in _bridged('{"door":3}', 3, "open").metrics(tmp_path)["journeys"]]
-    assert ("failed", "door.open") in asked
-    slowest = sorted(subject for why, subject in asked if why == "slowest")
-    assert slowest == ["motor.1.open", "motor.2.open", "motor.3.open"]
 
 
 def test_four_journeys_of_a_kind_are_shown_and_of_as_many_subjects_as_there_are(tmp_path: Path) -> None:

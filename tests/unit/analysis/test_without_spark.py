@@ -26,18 +26,23 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 from polybus.cli.app import run
+assert run([*sys.argv[1:], "--engine", "spark"]) == 2
 sys.exit(run(sys.argv[1:]))
 """
 
 
-def test_a_command_needs_neither_java_nor_pyspark_nor_pandas(tmp_path: Path) -> None:
+def test_a_command_needs_neither_java_nor_pyspark_nor_pandas_and_says_what_to_install_where_spark_is_asked_for(
+    tmp_path: Path,
+) -> None:
     made = traffic(300)
     made.write(tmp_path / "capture")
     (tmp_path / "bin").mkdir()
     environment = {**os.environ, "PATH": str(tmp_path / "bin"), "JAVA_HOME": str(tmp_path / "gone")}
     command = [sys.executable, "-c", _BARE, "analyse", str(tmp_path / "capture"), "--out", str(tmp_path / "out"), "--json"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.returncode == 0
+    assert "pip install 'polybus[spark]'" in ended.stderr
+    assert ended.stderr.count("\n") == 1
     told = json.loads(ended.stdout)
     assert told["engine"] == "duckdb"
     assert told["total"]["frames"] == made.frames
@@ -45,24 +50,15 @@ def test_a_command_needs_neither_java_nor_pyspark_nor_pandas(tmp_path: Path) -> 
     assert open_tables(tmp_path / "out").sql("from exchanges").fetchall()
 
 
-def test_spark_that_is_asked_for_and_not_there_is_said_with_what_to_install(tmp_path: Path) -> None:
-    traffic(300).write(tmp_path / "capture")
-    command = [sys.executable, "-c", _BARE, "analyse", str(tmp_path / "capture"), "--out", str(tmp_path / "out")]
-    ended = subprocess.run([*command, "--engine", "spark"], capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 2
-    assert "pip install 'polybus[spark]'" in ended.stderr
-    assert ended.stderr.count("\n") == 1
-
-
 def test_what_duckdb_puts_aside_goes_with_the_engine_and_not_into_the_folder_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    capture = traffic(20_000).write(tmp_path / "capture")
+    capture = traffic(3000).write(tmp_path / "capture")
     with DuckEngine(memory="64MB", threads=1) as engine:
         assert [path.name.startswith("polybus-duckdb-") for path in tmp_path.iterdir() if path != capture] == [True]
         done = Pipeline(engine).run(capture, tmp_path / "out")
-    assert done.total.exchanges > 8000
+    assert done.total.exchanges > 1000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "out"]
 
 
