@@ -19,16 +19,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from polybus.analysis import DuckEngine, partitions
+from polybus.analysis import DuckEngine
 from polybus.analysis.exchanges import exchanges as matched
-from polybus.analysis.ingest import take
 from polybus.analysis.manifest import Output, RunCounts
-from polybus.analysis.ranges import Range, ReadPosition, ReadWindow
+from polybus.analysis.ranges import ReadWindow
 from polybus.analysis.report.metric_tables import METRICS
 from polybus.analysis.report.queries import QUERIES
 from polybus.analysis.storage import Storage
 from polybus.capture import Capture, CaptureError
-from polybus.capture.decoding import decoder
 from polybus.capture.schema import EVENTS, EXCHANGES, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
 from polybus.capture.store.segments import segment_name
 from polybus.cli.app import run
@@ -248,23 +246,6 @@ def test_one_event_after_the_other_gives_the_same_pairs(recorded: Recorded) -> N
     assert sorted(narrow["request_seq"].to_pylist()) == sorted(row["request_seq"] for row in asked) != []
 
 
-def test_an_exchange_is_whole_if_it_was_asked_within_the_window(tmp_path: Path) -> None:
-    capture = tmp_path / "capture"
-    begin = frames.row(0)["ts_ns"]
-
-    def said(seq: int, after_s: int, frame: bytes) -> dict[str, Any]:
-        after = after_s * 10**9
-        return frames.row(seq, frame=frame, ts_ns=begin + after, mono_ns=after, direction=int(frame.startswith(b'{"success')))
-
-    asks, answers = b'{"request":"plant.wait","id":"1"}', b'{"success":"1"}'
-    write_segment(capture, frames.batch(said(0, 0, asks), said(1, 3, answers), said(2, 4, asks), said(3, 5, answers)))
-    for end in (begin + 2 * 10**9, begin + 4 * 10**9):
-        (found,) = [row for batch in matched(Capture(capture), ReadWindow(begin, end), 30.0) for row in batch.to_pylist()]
-        assert (found["request_seq"], found["outcome"], found["latency_ms"]) == (0, "ok", 3000)
-    everything = matched(Capture(capture), ReadWindow(begin, 2**63 - 1), 30.0)
-    assert sum(batch.num_rows for batch in everything) == 2
-
-
 def test_the_report_fetches_nothing_and_shows_the_numbers_of_the_metrics(recorded: Recorded) -> None:
     html = (recorded.out / "report.html").read_text()
     assert not re.search(r'<(link|img|iframe)|\b(src|href)="[^#"]|url\((?!#)', html)
@@ -388,24 +369,6 @@ def test_another_capture_in_the_place_of_the_first_is_not_taken_for_it(spark: Sp
     _write_segments(capture, "d", range(2, 7))
     with pytest.raises(CaptureError, match="its segment 5 is of the recording d, and was of c; analyse into a new folder"):
         Pipeline(spark).run(capture, out, report=False)
-
-
-def test_that_frames_are_missing_is_said_also_of_a_single_connection(tmp_path: Path) -> None:
-    capture = tmp_path / "capture"
-    gap = frames.row(1, frame=None, conn_id="", flags=FLAG_GAP_BEFORE, options='{"gap":"slow","frames":3}')
-    write_segment(capture, frames.batch(frames.row(0, conn_id="c-2"), gap, frames.row(2)))
-    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow(connection="c-1"))
-    assert (done.frames, done.gaps) == (1, 1)
-
-
-def test_large_rows_do_not_wait_until_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    capture = tmp_path / "capture"
-    large = {"frame": b'{"publish":"news","body":"%s"}' % (b"x" * 5000)}
-    write_segment(capture, *(frames.run(number, 1, **large) for number in range(4)))
-    monkeypatch.setattr(decoder, "BYTES_AT_ONCE", 1)
-    monkeypatch.setattr(partitions, "BYTES_AT_ONCE", 8000)
-    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow())
-    assert [pq.ParquetFile(tmp_path / "out" / name).num_row_groups for _, name in done.files] == [2]
 
 
 def _write_segments(capture: Path, recording: str, numbers: range) -> None:

@@ -1,15 +1,20 @@
 """How the session of a command talks to its Python workers."""
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+from polybus.spark.engine import settle
 from polybus.spark.session import sockets
 from tests.support import until
 
@@ -49,3 +54,22 @@ def test_the_folder_of_sockets_goes_with_its_process_and_not_with_a_child_of_it(
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         assert (ran.stdout, ran.stderr, ran.returncode) == ("True\n", "", 0)
         assert not list(Path(folder).iterdir())
+
+
+def test_a_worker_leaves_its_modules_out_of_the_collections_after_each_task(spark: SparkSession) -> None:
+    def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from polybus.spark.engine import settle
+
+        for batch in batches:
+            settle()
+            yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()] * batch.num_rows})
+
+    (row,) = spark.range(1).mapInArrow(frozen, "frozen long").collect()
+    assert row["frozen"] > 10_000
+
+
+def test_a_driver_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []  # not the count of what is frozen: that falls when such an object ends
+    monkeypatch.setattr("gc.freeze", lambda: called.append("freeze"))
+    settle()
+    assert called == []

@@ -7,6 +7,8 @@ import pytest
 
 from polybus.analysis.report import plots, words
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 S = 1_000_000_000
 
 
