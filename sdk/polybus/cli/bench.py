@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
@@ -21,7 +20,7 @@ from .._secrets import without_secrets
 from ..plugins.registry import find_protocol, resolve_url, split_url
 from ..testing import pair
 from .bench_server import COUNT, ECHO, ONE_WAY, make_bus
-from .options import Ca, Header, Wait, argument, duration, flag, option
+from .options import Header, Tls, Wait, argument, connects, duration, flag, option
 from .problems import PeerError, UsageError, unwrapped
 from .rates import Load, Rates, measure
 from .show import Printer
@@ -30,6 +29,7 @@ from .values import connecting, json_line, parse_body, parse_subject
 _LOOPS = ("asyncio", "uvloop", "trio")
 
 
+@connects
 def bench(
     url: Annotated[
         str | None, argument("[URL]", "A running server; without it ours in a further process, over each transport.")
@@ -44,7 +44,7 @@ def bench(
     timeout: Annotated[float, duration("Seconds to wait for each answer.")] = 5.0,
     as_json: Annotated[bool, flag("--json", "One JSON document.")] = False,
     header: Header = None,
-    ca: Ca = None,
+    tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
     """Measure round trips, requests per second and publications per second."""
@@ -59,7 +59,7 @@ def bench(
     if url is not None:
         resolve_url(url)
         foreign = load if subject else evolve(load, subject="polybus.bench", any_answer=True)
-        results[without_secrets(url)] = _run(loop, _at, url, foreign, header, ca, wait)
+        results[without_secrets(url)] = _run(loop, _at, url, foreign, header, tls, wait)
     else:
         if subject:
             raise UsageError("--subject is for a running server: name its URL too")
@@ -83,8 +83,8 @@ def _run(loop: str, function: Any, *args: Any) -> Rates:
     return rates
 
 
-async def _at(url: str, load: Load, header: list[str] | None, ca: Path | None, wait: float) -> Rates:
-    async with connecting(url, header, ca, wait, load.timeout) as bus:
+async def _at(url: str, load: Load, header: list[str] | None, tls: Tls, wait: float) -> Rates:
+    async with connecting(url, header, tls, wait, load.timeout) as bus:
         return await _rates(bus, load)
 
 

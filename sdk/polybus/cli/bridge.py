@@ -17,12 +17,13 @@ from .. import bridge as join
 from .._bridge import Bridge
 from .._bus.bus import parts_of
 from .._secrets import without_secrets
-from .options import Ca, Header, Insecure, Wait, argument, option
+from .options import Header, Insecure, Tls, Wait, argument, connects, option
 from .problems import UsageError, unwrapped
 from .routes import read_routes
 from .values import dialling
 
 
+@connects
 def bridge(
     left: Annotated[str, argument("LEFT", "One side, for example ubre+ws://127.0.0.1:8000/bus")],
     right: Annotated[str, argument("RIGHT", "The other side, for example csb+tcp://127.0.0.1:9000")],
@@ -33,7 +34,7 @@ def bridge(
     ] = None,
     insecure: Insecure = False,
     header: Header = None,
-    ca: Ca = None,
+    tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
     """Pass requests and publications on between two sides, until SIGINT or SIGTERM.
@@ -45,7 +46,7 @@ def bridge(
     served = set(serve or ())
     if unknown := sorted(served - {"left", "right"}):
         raise UsageError(f"--serve {unknown[0]!r}: left or right")
-    dial = partial(dialling, header, ca, wait)
+    dial = partial(dialling, header, tls, wait)
     unwrapped(lambda: anyio.run(_run, left, right, read_routes(routes), served, insecure, dial))
 
 

@@ -11,7 +11,7 @@ import anyio
 from .. import Broker
 from .options import Cert, Insecure, Key, Origin, duration, option
 from .problems import PeerError
-from .values import certificate
+from .values import server_tls
 
 
 def broker(
@@ -34,7 +34,7 @@ def broker(
     Servers connect with ?side=broker-server, and with &server=ID where clients choose them by the header x-csb-server.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    tls = certificate(cert, key)
+    tls = server_tls(cert, key)
     made = Broker(clients, servers, metrics=metrics, origins=tuple(origin or ()), insecure=insecure, tls=tls, record=record)
     anyio.run(_run, made, drain)
 

@@ -19,7 +19,7 @@ from .. import BadRequest, Bus, Disconnected, Message, Unsupported
 from .._validation import in_one_line
 from ..events import BusEvent, LinkDown, LinkUp
 from ..subjects import literal_wildcards
-from .options import AnyUrl, Body, Ca, Header, Json, Url, Wait, argument, duration, option
+from .options import AnyUrl, Body, Header, Json, Tls, Url, Wait, argument, connects, duration, option
 from .problems import PeerError, UsageError, say, unwrapped
 from .values import cluster_of, connecting, hasty_bus, json_line, parse_body, parse_subject
 
@@ -29,6 +29,7 @@ _WITHOUT_HANDSHAKE = ("tcp", "unix")
 SubjectArgument = Annotated[str, argument("SUBJECT", "What it is about, for example user.get")]
 
 
+@connects
 def request(
     url: AnyUrl,
     subject: SubjectArgument,
@@ -37,7 +38,7 @@ def request(
     user: Annotated[str, option("KEY", "Of a cluster: ask this user, at whatever worker, and not a handler.")] = "",
     as_json: Json = False,
     header: Header = None,
-    ca: Ca = None,
+    tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
     """Ask for something and print the answer, as JSON."""
@@ -45,7 +46,7 @@ def request(
     _check_user(url, user)
 
     async def ask() -> Any:
-        async with connecting(url, header, ca, wait, timeout) as bus:
+        async with connecting(url, header, tls, wait, timeout) as bus:
             with _body_may_be_missing(body):
                 if not user:
                     return await bus.request(name, value, timeout=timeout)
@@ -63,6 +64,7 @@ def request(
         print(json_line(answer), flush=True)
 
 
+@connects
 def stream(
     url: Url,
     subject: SubjectArgument,
@@ -71,7 +73,7 @@ def stream(
     timeout: Annotated[float, duration("Seconds for the whole stream; 0: for as long as it lasts.")] = 0.0,
     as_json: Json = False,
     header: Header = None,
-    ca: Ca = None,
+    tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
     """Ask for a stream and print its items, one line of JSON each."""
@@ -79,7 +81,7 @@ def stream(
     coloured = sys.stdout.isatty() and not as_json
 
     async def read() -> None:
-        async with connecting(url, header, ca, wait, timeout) as bus, anyio.create_task_group() as group:
+        async with connecting(url, header, tls, wait, timeout) as bus, anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
             with _body_may_be_missing(body):
                 await print_items(bus)
@@ -100,6 +102,7 @@ def stream(
     unwrapped(lambda: anyio.run(read))
 
 
+@connects
 def publish(
     url: AnyUrl,
     subject: SubjectArgument,
@@ -109,7 +112,7 @@ def publish(
     ] = 5.0,
     user: Annotated[str, option("KEY", "Of a cluster: publish to this user alone, at whatever worker.")] = "",
     header: Header = None,
-    ca: Ca = None,
+    tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
     """Publish something. Whether anybody hears it is not known."""
@@ -117,7 +120,7 @@ def publish(
     _check_user(url, user)
 
     async def tell() -> None:
-        async with connecting(url, header, ca, wait, timeout) as bus:
+        async with connecting(url, header, tls, wait, timeout) as bus:
             if user:
                 if not await bus.user(user).online():
                     raise _not_there(user)
@@ -130,6 +133,7 @@ def publish(
     anyio.run(tell)
 
 
+@connects
 def subscribe(
     url: AnyUrl,
     pattern: Annotated[str, argument("PATTERN", "* stands for one token, > for the rest: news.*")],
@@ -137,7 +141,7 @@ def subscribe(
     count: Annotated[int, option("N", "Leave after so many; 0 goes on until it is interrupted.", min=0)] = 0,
     timeout: Annotated[float, duration("Seconds for a first sign of life on a wire without handshake; 0: for ever.")] = 5.0,
     header: Header = None,
-    ca: Ca = None,
+    tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
     """Print what is published, one line of JSON each."""
@@ -147,9 +151,9 @@ def subscribe(
     show = partial(_show, pretty=sys.stdout.isatty() and not as_json)
 
     async def listen() -> None:
-        bus = hasty_bus(timeout, cluster_of(url, wait, ca))
+        bus = hasty_bus(timeout, cluster_of(url, wait, tls))
         events = bus.events()  # before there is a link, which may end at once
-        async with connecting(url, header, ca, wait, bus=bus), anyio.create_task_group() as group:
+        async with connecting(url, header, tls, wait, bus=bus), anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
             group.start_soon(_watch, bus, events, timeout)
             if sys.stderr.isatty():

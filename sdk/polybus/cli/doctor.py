@@ -11,7 +11,7 @@ from attrs import asdict
 from .._secrets import without_secrets
 from ..plugins.registry import resolve_url
 from .doctor_steps import DoctorStep, Examination
-from .options import Ca, Header, argument, duration, flag, option
+from .options import Header, Tls, argument, connects, duration, flag, option
 from .problems import PeerError, UsageError, say
 from .show import Printer
 from .values import (
@@ -21,13 +21,13 @@ from .values import (
     json_line,
     parse_body,
     parse_subject,
-    trust_of,
     warn_of_slips,
 )
 
 _MARKS = {"ok": ("✓", "green"), "doubtful": ("!", "yellow"), "failed": ("✗", "bold red"), "not reached": ("–", "dim")}
 
 
+@connects
 def doctor(
     url: Annotated[
         str, argument("URL", "Where the server is said to be; of a cluster nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")
@@ -37,12 +37,12 @@ def doctor(
     timeout: Annotated[float, duration("Seconds for each step.", min=0.1)] = 5.0,
     as_json: Annotated[bool, flag("--json", "One JSON document.")] = False,
     header: Header = None,
-    ca: Ca = None,
+    tls: Tls = None,
 ) -> None:
     """Connect step by step: name, connection, TLS, upgrade, handshake, peer, request; of a cluster server, jetstream, nodes.
     Status 1 where one fails.
     """
-    cluster = cluster_of(url, ca=ca)
+    cluster = cluster_of(url, tls=tls)
     if cluster is None:
         resolve_url(url)
         warn_of_slips(url)
@@ -51,7 +51,7 @@ def doctor(
         raise UsageError("--body without --subject: name the subject that is to be asked")
     what = parse_subject(url, subject)
     if cluster is None:
-        examination = Examination(url, what, value, timeout, headers_of(header), trust_of(ca))
+        examination = Examination(url, what, value, timeout, headers_of(header), tls)
     else:
         from .doctor_cluster import ClusterExamination
 

@@ -56,6 +56,7 @@ _SILENCE = {
     ),
 }
 _NATS_PORTS = "is this the port for clients, by default 4222, and not that for monitoring (8222) or for routes (6222)?"
+_OWN_CERTIFICATE = "does it want a certificate of this client (--cert FILE --key FILE)?"
 _HANDSHAKE = "compare protocol and options of the URL (format=, dialect=) with those that the server was started with"
 
 
@@ -86,14 +87,17 @@ def of(error: Exception, step: str, scheme: str, protocol: str) -> str:
         return _BY_NUMBER[errno.ECONNREFUSED]
     if step == "tls":
         return "try the URL without TLS (ws, tcp)"
+    encrypted = scheme in ("tls", "wss", "https")
+    if step == "upgrade" and encrypted and "closed the connection" in text:
+        return f"{_OWN_CERTIFICATE} Or the port speaks something else (tls)"
     if step == "upgrade":
         return next(hint for words, hint in _BY_ANSWER if words in text)
     if "http" in text:
         return f"the server speaks HTTP: try {protocol}+ws:// and the path of the bus"
     if step == "handshake" and protocol == "nats":
-        return _NATS_PORTS
+        return f"{_NATS_PORTS} {'D' + _OWN_CERTIFICATE[1:] if encrypted else ''}".rstrip()
     if step in ("handshake", "peer", "request") or isinstance(error, Disconnected):
-        tls = "" if scheme in ("tls", "wss", "https") else "; does it want TLS (tls, wss)?"
+        tls = f"; {_OWN_CERTIFICATE if encrypted else 'does it want TLS (tls, wss)?'}"
         return f"the server ended the connection: {_HANDSHAKE}{tls}"
     return "is the server running there, under this name?"
 
@@ -122,5 +126,5 @@ def _of_tls(error: ssl.SSLError) -> str:
     if any(words in text for words in ("wrong_version_number", "wrong version number", "record layer", "record_layer")):
         return "try the URL without TLS (ws, tcp)"
     if "certificate required" in text or "certificate_required" in text:
-        return "the server wants a client certificate"
+        return "the server wants a client certificate: show one with --cert FILE --key FILE"
     return "compare the TLS versions of both sides; the log of the server says more"

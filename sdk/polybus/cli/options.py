@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import ssl
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
+
+from .values import client_tls
 
 
 def finite(value: float) -> float:
@@ -43,10 +49,36 @@ AnyUrl: TypeAlias = Annotated[
 Body: TypeAlias = Annotated[str | None, argument("[BODY]", "JSON; - reads it from stdin.")]
 Folder: TypeAlias = Annotated[str, argument("DIR", "The capture: a folder, or a URI such as s3://...")]
 Header: TypeAlias = Annotated[list[str] | None, option("'K: V'", "A header of the handshake; may be given several times.")]
-Ca: TypeAlias = Annotated[Path | None, option("FILE", "Certificates of the authorities to trust, in PEM.")]
 Wait: TypeAlias = Annotated[float, option("S", "Go on trying to connect for so many seconds.", min=0)]
 Origin: TypeAlias = Annotated[list[str] | None, option("O", "A web origin whose pages may connect; several are possible.")]
 Insecure: TypeAlias = Annotated[bool, flag("--insecure", "Let everybody in although other machines can reach the address.")]
 Cert: TypeAlias = Annotated[Path | None, option("FILE", "For tls and wss: the certificate, in PEM.")]
 Key: TypeAlias = Annotated[Path | None, option("FILE", "Its private key, where it is in a file of its own.")]
+Tls: TypeAlias = ssl.SSLContext | None
+"""Made by `connects`, of --ca, --cert and --key."""
 Json: TypeAlias = Annotated[bool, flag("--json", "One line of JSON each, for machines, even on a terminal.")]
+
+
+_OF_CLIENTS = {
+    "ca": Annotated[Path | None, option("FILE", "Certificates of the authorities to trust, in PEM.")],
+    "cert": Annotated[Path | None, option("FILE", "The certificate of this client, for a server that wants one, in PEM.")],
+    "key": Key,
+}
+
+
+def connects(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that connects --ca, --cert and --key in place of its parameter `tls`, which is made of them."""
+
+    @wraps(command)
+    def run(*, ca: Path | None = None, cert: Path | None = None, key: Path | None = None, **given: Any) -> None:
+        command(**given, tls=client_tls(ca, cert, key))
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.name != "tls":
+            parameters.append(parameter)
+            continue
+        for name, kind in _OF_CLIENTS.items():
+            parameters.append(parameter.replace(name=name, annotation=kind))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
+    return run

@@ -104,6 +104,7 @@ def for_shell(text: str) -> str:
         .replace("insecure=True", "--insecure")
         .replace("metrics=", "--metrics ")
         .replace("workers=", "--workers ")
+        .replace("load one into tls=, by load_cert_chain(cert, key)", "show one with --cert FILE --key FILE")
         .replace("tls=", "--cert FILE")
         .replace("headers={'authorization': 'Bearer TOKEN'}", "--header 'authorization: Bearer TOKEN'")
         .replace("headers=", "--header")

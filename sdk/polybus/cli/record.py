@@ -16,7 +16,7 @@ from .. import capture
 from .._validation import counted
 from ..plugins.registry import split_url
 from ..plugins.targets import resolve_target
-from .options import Ca, Folder, Header, Insecure, Json, Url, Wait, argument, flag, option
+from .options import Folder, Header, Insecure, Json, Tls, Url, Wait, argument, connects, flag, option
 from .problems import PeerError, UsageError
 from .values import dialling, json_line
 
@@ -30,6 +30,7 @@ _NOUNS: Final = {
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
+@connects
 def record(
     url: Url,
     folder: Annotated[str, argument("DIR", "Where the capture is written; made where it is not there.")],
@@ -40,6 +41,7 @@ def record(
     redact: Annotated[bool, flag("--redact/--no-redact", "Whether secrets are blanked.")] = True,
     decode: Annotated[bool, flag("--decode/--no-decode", "Whether what is sealed is decoded meanwhile, once for all.")] = False,
     insecure: Insecure = False,
+    tls: Tls = None,
 ) -> None:
     """Stand between clients and the server at URL and record every frame, until SIGINT or SIGTERM.
 
@@ -50,7 +52,7 @@ def record(
     recorder = capture.make_recorder(folder, max_bytes=_size(max_bytes), max_age=max_age * 86400 or 1.0, **options)
     from ..capture.record.proxy import RecordingProxy
 
-    proxy = RecordingProxy(url, recorder, listen or _beside(url), insecure=insecure)
+    proxy = RecordingProxy(url, recorder, listen or _beside(url), insecure=insecure, tls=tls)
     anyio.run(_record, proxy)
 
 
@@ -88,6 +90,7 @@ def _size(text: str) -> int:
         raise UsageError(f"--max-bytes {text!r}: a number of bytes, as 500M or 10G") from None
 
 
+@connects
 def replay(
     folder: Folder,
     url: Url,
@@ -99,7 +102,7 @@ def replay(
     record: Annotated[str | None, option("DIR2", "Record the replay; DIR-replay by default.")] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Connect to nobody; only tell what would be said.")] = False,
     header: Header = None,
-    ca: Ca = None,
+    tls: Tls = None,
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> None:
@@ -125,7 +128,7 @@ def replay(
             selection=selection,
             record=where,
             dry_run=dry_run,
-            **dialling(header, ca, wait),
+            **dialling(header, tls, wait),
         )
 
     report = anyio.run(run)

@@ -19,7 +19,7 @@ from ..transports._ws.policy import check_hosts, check_origins
 from .options import Cert, Insecure, Key, Origin, argument, duration, flag, option
 from .problems import PeerError, UsageError
 from .reload import reloading
-from .values import certificate
+from .values import server_tls
 
 _PACKAGE: Final = Path(__file__).parents[1]
 
@@ -69,7 +69,7 @@ def serve(
     check_origins(origin or ())
     check_hosts(host or ())
     options: dict[str, Any] = {"origins": tuple(origin or ()), "hosts": tuple(host or ()), "insecure": insecure}
-    if (tls := certificate(cert, key)) is not None:
+    if (tls := server_tls(cert, key)) is not None:
         options["tls"] = tls
     try:
         serve_until_signal(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio
@@ -18,7 +17,7 @@ from .._handlers.durable import check_durable_name
 from .._validation import counted, in_one_line
 from ..errors import BusError, ConnectFailed
 from ..plugins.registry import resolve_url
-from .options import Ca, Json, argument, flag, option
+from .options import Json, Tls, argument, connects, flag, option
 from .problems import PeerError, UsageError, describe, for_shell, say, unwrapped
 from .values import cluster_of, connecting, hasty_bus, json_line
 
@@ -65,10 +64,10 @@ dead: typer.Typer = _group("dead", "Dead letters: stored publications that no ha
 
 
 @asynccontextmanager
-async def _administration(url: str, ca: Path | None) -> AsyncIterator[Administration]:
+async def _administration(url: str, tls: Tls) -> AsyncIterator[Administration]:
     from ..cluster.durable.administration import Administration  # an eighth of a second, for two commands alone
 
-    cluster = cluster_of(url, ca=ca)
+    cluster = cluster_of(url, tls=tls)
     if cluster is None:
         raise UsageError(f"{url}: no cluster; its URL has a name behind the host: nats+tcp://127.0.0.1:4222/shop, or auto")
     async with hasty_bus(10.0, cluster, _LARGEST) as bus:
@@ -76,9 +75,9 @@ async def _administration(url: str, ca: Path | None) -> AsyncIterator[Administra
 
 
 @asynccontextmanager
-async def _letters_at(url: str, ca: Path | None) -> AsyncIterator[Letters]:
-    if cluster_of(url, ca=ca) is not None:
-        async with _administration(url, ca) as administration:
+async def _letters_at(url: str, tls: Tls) -> AsyncIterator[Letters]:
+    if cluster_of(url, tls=tls) is not None:
+        async with _administration(url, tls) as administration:
             yield administration
         return
     adapter: Any = resolve_url(url)[0]
@@ -89,7 +88,7 @@ async def _letters_at(url: str, ca: Path | None) -> AsyncIterator[Letters]:
         )
     from ..cluster.durable.foreign import letters_of
 
-    async with connecting(url, None, ca, 0.0, bus=hasty_bus(10.0, None, _LARGEST)) as bus:
+    async with connecting(url, None, tls, 0.0, bus=hasty_bus(10.0, None, _LARGEST)) as bus:
         yield await letters_of(bus)
 
 
@@ -109,9 +108,10 @@ def _with(opened: AbstractAsyncContextManager[P], act: Callable[[P], Awaitable[T
 
 
 @stores.command("list")
-def list_stores(url: ClusterUrl, as_json: Json = False, ca: Ca = None) -> None:
+@connects
+def list_stores(url: ClusterUrl, as_json: Json = False, tls: Tls = None) -> None:
     """Show the stores of a cluster, a line each."""
-    found = _with(_administration(url, ca), lambda administration: administration.stores())
+    found = _with(_administration(url, tls), lambda administration: administration.stores())
     for store in found:
         if as_json:
             print(json_line(_members(store)))
@@ -120,17 +120,18 @@ def list_stores(url: ClusterUrl, as_json: Json = False, ca: Ca = None) -> None:
             kept = f"{counted(store.publications, 'publication')}, {store.bytes} bytes"
             print(f"{store.name}: {', '.join(store.patterns)}; {kept}{durables}")
     if not found and not as_json:
-        unknown = _with(_administration(url, ca), lambda place: place.unknown())
+        unknown = _with(_administration(url, tls), lambda place: place.unknown())
         print(f"no stores: {unknown}" if unknown else "no stores")
 
 
 @stores.command("show")
+@connects
 def show_store(
-    url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], as_json: Json = False, ca: Ca = None
+    url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], as_json: Json = False, tls: Tls = None
 ) -> None:
     """Show one store, and how far its durable handlers are."""
     check_store_name(name)
-    store = _with(_administration(url, ca), lambda administration: administration.store(name))
+    store = _with(_administration(url, tls), lambda administration: administration.store(name))
     if as_json:
         print(json_line(_members(store)))
         return
@@ -162,6 +163,7 @@ def _members(store: StoreState) -> dict[str, Any]:
 
 
 @stores.command("add")
+@connects
 def add_store(
     url: ClusterUrl,
     name: Annotated[str, argument("NAME", "Of the store.")],
@@ -170,7 +172,7 @@ def add_store(
     max_bytes: Annotated[str, option("SIZE", "Of the store: 500MiB, 10GiB.")] = "",
     replicas: Annotated[int, option("N", "Servers that keep each publication.", min=1)] = 1,
     work: Annotated[bool, flag("--work", "Remove what a durable handler has dealt with.")] = False,
-    ca: Ca = None,
+    tls: Tls = None,
 ) -> None:
     """Make a store. One that is there and differs is an error, and is never changed."""
     store = Store(
@@ -181,7 +183,7 @@ def add_store(
         replicas=replicas,
         work=work,
     )
-    _with(_administration(url, ca), lambda administration: administration.add(store))
+    _with(_administration(url, tls), lambda administration: administration.add(store))
 
 
 def _age(text: str) -> float:
@@ -199,12 +201,13 @@ def _size(text: str) -> int:
 
 
 @stores.command("remove")
+@connects
 def remove_store(
     url: ClusterUrl,
     name: Annotated[str, argument("NAME", "Of the store.")],
     durable: Annotated[str, option("NAME", "Only this durable handler, which nobody serves any more.")] = "",
     yes: Yes = False,
-    ca: Ca = None,
+    tls: Tls = None,
 ) -> None:
     """Remove a store, with all that it keeps and its durable handlers; or one of these alone."""
     check_store_name(name)
@@ -212,19 +215,20 @@ def remove_store(
         check_durable_name(durable)
         if not yes:
             raise UsageError(f"{durable}: what it has dealt with is forgotten, and one of that name begins anew: say --yes")
-        _with(_administration(url, ca), lambda administration: administration.remove_durable(name, durable))
+        _with(_administration(url, tls), lambda administration: administration.remove_durable(name, durable))
         return
     if not yes:
-        store = _with(_administration(url, ca), lambda administration: administration.store(name))
+        store = _with(_administration(url, tls), lambda administration: administration.store(name))
         raise UsageError(f"{name}: {counted(store.publications, 'publication')} would be gone for good: say --yes")
-    _with(_administration(url, ca), lambda administration: administration.remove(name))
+    _with(_administration(url, tls), lambda administration: administration.remove(name))
 
 
 # -- polybus dead ------------------------------------------------------------------------------------------------------------
 
 
 @dead.command("list")
-def list_dead(url: LettersUrl, durable: Durable = "", as_json: Json = False, ca: Ca = None) -> None:
+@connects
+def list_dead(url: LettersUrl, durable: Durable = "", as_json: Json = False, tls: Tls = None) -> None:
     """Show dead letters, a line each, the oldest first."""
     if durable:
         check_durable_name(durable)
@@ -247,14 +251,15 @@ def list_dead(url: LettersUrl, durable: Durable = "", as_json: Json = False, ca:
             await place.check(durable)
         return count
 
-    if not _with(_letters_at(url, ca), found) and not as_json:
+    if not _with(_letters_at(url, tls), found) and not as_json:
         print("no dead letters")
 
 
 @dead.command("show")
-def show_dead(url: LettersUrl, number: Number, as_json: Json = False, ca: Ca = None) -> None:
+@connects
+def show_dead(url: LettersUrl, number: Number, as_json: Json = False, tls: Tls = None) -> None:
     """Show one dead letter, with its headers and its body."""
-    letter = _with(_letters_at(url, ca), lambda place: place.letter(number))
+    letter = _with(_letters_at(url, tls), lambda place: place.letter(number))
     body = letter.body.decode("utf-8", "backslashreplace")
     if as_json:
         print(json_line({**_facts(letter), "headers": letter.headers, "body": body}))
@@ -281,31 +286,33 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
 
 
 @dead.command("retry")
+@connects
 def retry_dead(
-    url: LettersUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "", ca: Ca = None
+    url: LettersUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "", tls: Tls = None
 ) -> None:
     """Store dead letters again, each for its durable handler alone, and remove them."""
-    _each(url, ca, numbers, all_of_them, durable, lambda at, letter: at.retry(letter), "stored again")
+    _each(url, tls, numbers, all_of_them, durable, lambda at, letter: at.retry(letter), "stored again")
 
 
 @dead.command("drop")
+@connects
 def drop_dead(
     url: LettersUrl,
     numbers: Numbers = None,
     all_of_them: All = False,
     durable: Durable = "",
     yes: Yes = False,
-    ca: Ca = None,
+    tls: Tls = None,
 ) -> None:
     """Remove dead letters."""
     if not yes:
         raise UsageError("what is dropped is gone for good: say --yes")
-    _each(url, ca, numbers, all_of_them, durable, lambda at, letter: at.drop(letter), "dropped")
+    _each(url, tls, numbers, all_of_them, durable, lambda at, letter: at.drop(letter), "dropped")
 
 
 def _each(
     url: str,
-    ca: Path | None,
+    tls: Tls,
     numbers: list[int] | None,
     all_of_them: bool,
     durable: str,
@@ -335,7 +342,7 @@ def _each(
             await place.check(durable)
         return count, worst
 
-    count, worst = _with(_letters_at(url, ca), run)
+    count, worst = _with(_letters_at(url, tls), run)
     if count or not worst:
         print(f"{counted(count, 'dead letter')} {done}")
     if worst:

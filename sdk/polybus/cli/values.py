@@ -31,17 +31,17 @@ _FAREWELL = 0.3
 """Seconds for a peer to answer the goodbye: a command ends by its deadline, also where nobody answers at all."""
 
 
-def cluster_of(url: str, wait: float = 0.0, ca: Path | None = None) -> Cluster | None:
+def cluster_of(url: str, wait: float = 0.0, tls: ssl.SSLContext | None = None) -> Cluster | None:
     """The cluster of polybus programs that a URL names, by its path or as ``auto``; None for others, as of a NATS server.
 
     Raises:
-        UsageError: ``auto``, and the environment names none; or the file of --ca holds no certificates.
+        UsageError: ``auto``, and the environment names none.
     """
     scheme, _, rest = url.partition("://")
     path = rest.partition("?")[0].partition("/")[2]
     if url != "auto" and not (scheme in ("nats+tcp", "nats+tls") and path):
         return None
-    options = Cluster(url, wait=min(wait, _FOR_EVER), tls=trust_of(ca))
+    options = Cluster(url, wait=min(wait, _FOR_EVER), tls=tls)
     if options.resolved() is None:
         raise UsageError(f"auto is the cluster of {VARIABLE}, which is not set: name a URL")
     return options
@@ -60,13 +60,13 @@ def hasty_bus(timeout: float, cluster: Cluster | None = None, message: int | Non
 
 
 def connecting(
-    url: str, header: list[str] | None, ca: Path | None, wait: float, timeout: float = 0.0, bus: Bus | None = None
+    url: str, header: list[str] | None, tls: ssl.SSLContext | None, wait: float, timeout: float = 0.0, bus: Bus | None = None
 ) -> AbstractAsyncContextManager[Bus]:
     """The connection that a command wants, of a `hasty_bus` by default; UsageError for what cannot be."""
-    bus = bus or hasty_bus(timeout, cluster_of(url, wait, ca))
+    bus = bus or hasty_bus(timeout, cluster_of(url, wait, tls))
     if bus.cluster is None:
         warn_of_slips(url)
-        return connect(url, bus=bus, backoff=_IMPATIENT, **dialling(header, ca, wait))
+        return connect(url, bus=bus, backoff=_IMPATIENT, **dialling(header, tls, wait))
     check_for_cluster(header)
     return bus
 
@@ -83,9 +83,9 @@ def warn_of_slips(url: str) -> None:
         say(f"{slips}? It is no option, and goes to the server as it is")
 
 
-def dialling(header: list[str] | None, ca: Path | None, wait: float) -> dict[str, Any]:
-    """Options of `connect` from --header, --ca and --wait; UsageError where they cannot be used."""
-    return {"headers": headers_of(header), "tls": trust_of(ca), "wait": wait}
+def dialling(header: list[str] | None, tls: ssl.SSLContext | None, wait: float) -> dict[str, Any]:
+    """Options of `connect`, among them those of --header and --wait; UsageError where they cannot be used."""
+    return {"headers": headers_of(header), "tls": tls, "wait": wait}
 
 
 def headers_of(given: list[str] | None) -> dict[str, str] | None:
@@ -99,30 +99,51 @@ def headers_of(given: list[str] | None) -> dict[str, str] | None:
     return headers or None
 
 
-def trust_of(ca: Path | None) -> ssl.SSLContext | None:
-    """The context of --ca; UsageError where the file holds no certificates."""
-    if ca is None:
+def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """The context of --ca, --cert and --key of a client; None without them; UsageError where a file cannot be used."""
+    _check_pair(cert, key)
+    if ca is None and cert is None:
         return None
     try:
-        return ssl.create_default_context(cafile=str(ca))
+        tls = ssl.create_default_context(cafile=None if ca is None else str(ca))
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"--ca {ca}: {error.strerror or error}; it must hold certificates in PEM") from None
+    if cert is not None:
+        _load(tls, cert, key)
+    return tls
 
 
-def certificate(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """The certificate of a server, from its files; None without; UsageError where they cannot be used."""
+def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """The context of --cert and --key of a server; None without them; UsageError where a file cannot be used."""
+    _check_pair(cert, key)
     if cert is None:
-        if key is not None:
-            raise UsageError("--key without --cert: name the certificate too")
         return None
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        tls.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(
-            f"--cert {cert}: {error.strerror or error}; certificate and key must be in PEM and belong together"
-        ) from None
+    _load(tls, cert, key)
     return tls
+
+
+def _check_pair(cert: Path | None, key: Path | None) -> None:
+    if cert is None and key is not None:
+        raise UsageError("--key without --cert: name the certificate too")
+
+
+def _load(tls: ssl.SSLContext, cert: Path, key: Path | None) -> None:
+    """Load a certificate with its private key; UsageError where that cannot be."""
+
+    def encrypted() -> str:  # without it OpenSSL asks at the terminal
+        raise UsageError(f"--key {key or cert}: the private key is encrypted: decrypt it, by openssl pkey -in FILE -out NEW")
+
+    try:
+        tls.load_cert_chain(cert, key, encrypted)
+    except (OSError, ssl.SSLError) as error:
+        missing = "" if key is not None else "; a key in a file of its own is named by --key"
+        file = next((given for given in (cert, key) if given is not None and not given.is_file()), None)
+        option = "--key" if file is not None and file == key else "--cert"
+        raise UsageError(
+            f"{option} {file or cert}: {error.strerror or error}; "
+            f"certificate and key must be in PEM and belong together{missing}"
+        ) from None
 
 
 def parse_body(text: str | None) -> Any:

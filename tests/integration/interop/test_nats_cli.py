@@ -46,14 +46,14 @@ def test_request_serve_publish_and_subscribe(run: Run, server: NatsServer, tmp_p
             process.stdout.close()
 
 
-def with_tls(folder: Path) -> str:
+def with_tls(folder: Path, more: str = "") -> str:
     """The configuration of a server with a certificate for localhost, whose authority is in `ca.pem` of the folder."""
     authority = trustme.CA()
     made = authority.issue_cert("localhost")
     made.private_key_pem.write_to_path(folder / "key.pem")
     made.cert_chain_pems[0].write_to_path(folder / "cert.pem")
     authority.cert_pem.write_to_path(folder / "ca.pem")
-    return f'tls {{ cert_file: "{folder / "cert.pem"}", key_file: "{folder / "key.pem"}" }}'
+    return f'tls {{ cert_file: "{folder / "cert.pem"}", key_file: "{folder / "key.pem"}"\n{more} }}'
 
 
 def test_doctor_hears_the_server_before_tls(run: Run, tmp_path: Path) -> None:
@@ -84,6 +84,20 @@ def test_commands_at_a_cluster_trust_the_authority_of_ca(run: Run, tmp_path: Pat
         assert refused.status == 1
         assert "certificate is not trusted" in refused.err
         assert "--ca FILE" in refused.err
+
+
+def test_an_engine_that_wants_client_certificates_gets_that_of_cert_and_key(run: Run, tmp_path: Path) -> None:
+    tls = with_tls(tmp_path, f'ca_file: "{tmp_path / "ca.pem"}"\nverify: true')
+    trust = ("--ca", str(tmp_path / "ca.pem"))
+    shown = (*trust, "--cert", str(tmp_path / "cert.pem"), "--key", str(tmp_path / "key.pem"))
+    with nats_server("wheel", f'{tls}\njetstream {{ store_dir: "{tmp_path / "js"}" }}') as server:
+        url = f"nats+tls://localhost:{server.port}"
+        refused = run("doctor", f"{url}/shop", *trust)
+        assert refused.status == 1
+        assert "--cert FILE --key FILE" in refused.err
+        assert run("dead", "list", f"{url}/shop", *shown).out.startswith("no dead letters")
+        for at in (url, f"{url}/shop"):
+            assert run("doctor", at, *shown).status == 0
 
 
 def test_a_recording_proxy_stands_between_client_and_server(run: Run, server: NatsServer, tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 import json
 import signal
+import ssl
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import trustme
+from anyio.from_thread import start_blocking_portal
 
-from polybus import connect
+from polybus import Bus, connect
 from polybus.cli.app import run
 from tests.support import free_port
 from tests.unit.cli.support import COMMAND, next_line, one_line, publishing, serve_process, serving, started
@@ -102,6 +105,39 @@ def test_tls_with_the_authority_in_a_file(tmp_path: Path, capsys: pytest.Capture
         assert json.loads(capsys.readouterr().out) == "Hello, Ann"
         status, text = one_line(capsys, "request", url, "greet", '"Ann"')
         assert status == 1 and "--ca FILE" in text
+
+
+@pytest.mark.parametrize("scheme", ["tls", "wss"])
+def test_a_server_that_wants_a_client_certificate_gets_it_by_cert_and_key(
+    scheme: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority, bus = trustme.CA(), Bus()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    authority.configure_trust(tls)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    ours = authority.issue_cert("ops@example.org")
+    ours.private_key_pem.write_to_path(tmp_path / "key.pem")
+    ours.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    trust = ("--ca", str(tmp_path / "ca.pem"))
+    shown = (*trust, "--cert", str(tmp_path / "cert.pem"), "--key", str(tmp_path / "key.pem"))
+
+    @bus.handle("greet")
+    async def greet(name: str) -> str:
+        return f"Hello, {name}"
+
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(bus.serve(f"ubre+{scheme}://127.0.0.1:0", tls=tls)) as listener,
+    ):
+        status, _ = one_line(capsys, "request", listener.url, "greet", '"Ann"', *trust)
+        assert status == 1
+        assert run(["doctor", listener.url, *trust]) == 1
+        assert "--cert FILE --key FILE" in capsys.readouterr().err
+        assert run(["request", listener.url, "greet", '"Ann"', *shown]) == 0
+        assert json.loads(capsys.readouterr().out) == "Hello, Ann"
+        assert run(["doctor", listener.url, *shown]) == 0
 
 
 def test_wait_goes_on_until_the_server_is_there(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Disconnected, Forbidden, Unauthorized
+from polybus import ConnectFailed, Disconnected, Forbidden, Unauthorized
 from polybus.cli import engines, hints, reload
 from polybus.cli.demo_report import DemoReport
 from polybus.cli.engines import LARGE, EngineName, choose
@@ -44,6 +44,9 @@ from polybus.cli.reload import Reloader, changed, look
         (ssl.SSLCertVerificationError("self-signed certificate"), "tls", "tls", "ubre", "with --ca FILE"),
         (ssl.SSLError("[SSL: WRONG_VERSION_NUMBER]"), "tls", "tls", "ubre", "try the URL without TLS"),
         (ssl.SSLError("tlsv13 alert certificate required"), "tls", "tls", "ubre", "wants a client certificate"),
+        (ConnectFailed("u", "the server closed the connection during"), "upgrade", "wss", "ubre", "--cert FILE"),
+        (ConnectFailed("u", "the peer closed the connection"), "handshake", "tls", "ubre", "--cert FILE"),
+        (ConnectFailed("u", "the peer closed the connection"), "handshake", "tls", "nats", "--cert FILE"),
         (ssl.SSLError("no protocols available"), "tls", "tls", "ubre", "compare the TLS versions"),
     ],
 )

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
 
 from polybus.cli.app import run
 from tests.support import free_port
@@ -164,6 +166,33 @@ def test_a_file_that_holds_no_certificate_is_status_2(tmp_path: Path, capsys: py
     status, text = one_line(capsys, "request", "ubre+tls://127.0.0.1:9", "a", "--ca", str(pem))
     assert status == 2
     assert "PEM" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--key plain.key", "--key without --cert"),
+        ("--cert cert.pem", "a key in a file of its own is named by --key"),
+        ("--cert cert.pem --key missing.pem", "--key missing.pem: No such file"),
+        ("--cert missing.pem --key plain.key", "--cert missing.pem: No such file"),
+        ("--cert cert.pem --key other.key", "belong together"),
+        ("--cert cert.pem --key secret.key", "--key secret.key: the private key is encrypted"),
+    ],
+)
+@pytest.mark.parametrize("command", ["request ubre+tls://127.0.0.1:9 a", "serve app:bus ubre+tls://127.0.0.1:0"])
+def test_a_certificate_that_cannot_be_used_is_status_2_and_says_why(
+    command: str, given: str, says: str, app: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, other = (trustme.CA().issue_cert("a.example") for _ in range(2))
+    made.cert_chain_pems[0].write_to_path("cert.pem")
+    made.private_key_pem.write_to_path("plain.key")
+    other.private_key_pem.write_to_path("other.key")
+    key = serialization.load_pem_private_key(made.private_key_pem.bytes(), None)
+    forms = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+    Path("secret.key").write_bytes(key.private_bytes(*forms))
+    status, text = one_line(capsys, *command.replace("app:bus", app).split(), *given.split())
+    assert status == 2
+    assert says in text
 
 
 def test_an_address_that_is_taken_is_status_1(app: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ Frames are handed on as they are, and never read, so also what no bus would take
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Self
@@ -20,6 +21,7 @@ from ..._util.own_thread import in_own_thread
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
 from ...limits import Limits
 from ...plugins.registry import find_reader, join_url, resolve_url
+from ...plugins.targets import check_tls
 from .recorder import CaptureRecorder
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
@@ -70,14 +72,18 @@ class RecordingProxy:
         recorder: Writes; the proxy opens and closes it.
         listen: Where, for example ``ubre+tcp://127.0.0.1:0``.
         insecure: Allow an address that other machines can reach, although the proxy authenticates no client.
+        tls: For the connections to a server with ``wss`` or ``tls``.
 
     Raises:
-        ValueError: A URL is wrong.
+        TypeError: `tls` is no `ssl.SSLContext`.
+        ValueError: A URL is wrong, or `tls` is for servers.
         Unsupported: Over HTTP, protocols carry their messages in more than frames, and a fabric has no two ends.
         LocalProtocolError: Other machines could reach it.
     """
 
-    def __init__(self, url: str, recorder: CaptureRecorder, listen: str, *, insecure: bool = False) -> None:
+    def __init__(
+        self, url: str, recorder: CaptureRecorder, listen: str, *, insecure: bool = False, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.recorder: CaptureRecorder = recorder
         self._adapter, self._there, self._target = resolve_url(url)
         self._connector = self._there.connector(self._target)
@@ -90,6 +96,8 @@ class RecordingProxy:
                 raise Unsupported(f"{one}: a proxy records no HTTP, where protocols carry more than frames: {_AT_THE_ENDS}")
             if one.partition("+")[2].startswith("zenoh"):
                 raise Unsupported(f"{one}: a proxy records no fabric, which has no two ends to stand between: {_AT_THE_ENDS}")
+        check_tls(tls)
+        self._tls = tls
         self._private = not insecure
         if self._private and not self._transport.is_private(self._address):
             raise LocalProtocolError(
@@ -171,7 +179,7 @@ class RecordingProxy:
     async def _dial(self, handshake: plugins.Handshake, decided: Callable[[plugins.Admission | BusError], None]) -> None:
         own = {name: value for name, value in handshake.headers.items() if not name.startswith("sec-websocket")}
         headers = {name: value for name, value in own.items() if name not in _HOP}
-        options = plugins.DialOptions(headers=headers, **self._common_options())
+        options = plugins.DialOptions(headers=headers, tls=self._tls, **self._common_options())
         try:
             transport = await self._connector_for(handshake).connect(options)
         except BusError as error:
