@@ -125,7 +125,8 @@ async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:
     """Call what must not be cut, such as the end of a bus, and raise the cancellation of the caller afterwards.
 
     A shielded scope keeps those of anyio away. Those of asyncio itself (`asyncio.timeout`, a `TaskGroup`, `Task.cancel`) go
-    through it, so there it runs in a task of its own.
+    through it, so there it runs in a task of its own. Such a cancellation comes once: who catches what the function raises, and
+    tries again, would never end. So the cancellation is raised, and an error of the function goes to the event loop's handler.
 
     Raises:
         BaseException: As the function.
@@ -136,7 +137,8 @@ async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:
         with anyio.CancelScope(shield=True):
             results.append(await call)
         return results[0]
-    task = asyncio.get_running_loop().create_task(call)
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(call)
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
@@ -144,9 +146,14 @@ async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 cancelled = error
-    if cancelled is not None and (task.cancelled() or task.exception() is None):
-        raise cancelled
-    return task.result()
+    if cancelled is None:
+        return task.result()
+    try:
+        task.result()
+    except Exception as error:
+        loop.call_exception_handler({"message": "cleaning up failed while the task was cancelled", "exception": error})
+        raise cancelled from error
+    raise cancelled
 
 
 async def _called(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus import Bus, DeadlineExceeded, LocalProtocolError
-from polybus._util.cancel_scopes import effective_deadline
+from polybus._util.cancel_scopes import effective_deadline, to_the_end
 from polybus._util.event_loop import running_loop
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
@@ -113,3 +113,36 @@ async def test_a_request_in_a_scope_that_is_over_ends_with_its_deadline(anyio_ba
         with pytest.raises((DeadlineExceeded, anyio.get_cancelled_exc_class())) as caught:
             await reply
         assert isinstance(caught.value, DeadlineExceeded)
+
+
+@pytest.mark.parametrize("error", [None, OSError("disk"), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+def test_who_is_cancelled_by_asyncio_itself_is_cancelled_when_the_clean_up_is_over_whatever_it_raises(
+    error: BaseException | None,
+) -> None:
+    """Such a cancellation comes once: a loop that tries again after an error would never end."""
+    told: list[BaseException] = []
+
+    async def clean_up(entered: asyncio.Event, go_on: asyncio.Event) -> None:
+        entered.set()
+        await go_on.wait()
+        if error is not None:
+            raise error
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        entered, go_on = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(to_the_end(clean_up, entered, go_on))
+        await entered.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        go_on.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    if isinstance(error, KeyboardInterrupt):  # which ends the loop
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(main())
+    else:
+        asyncio.run(main())
+        assert told == ([] if error is None else [error])

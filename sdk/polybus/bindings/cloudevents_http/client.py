@@ -15,6 +15,7 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
+from ..._util.cancel_scopes import to_the_end
 from ..._util.log_fields import log_fields
 from ...errors import Code, ConnectFailed, RemoteProtocolError
 from ...message import Kind, Message
@@ -79,8 +80,7 @@ class EventsClient(HttpClient):
             if status >= 500:
                 raise ConnectFailed(url, f"the server answered {status}: {shown(body)}")
         except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                await made.drop()
+            await to_the_end(made.drop)
             if isinstance(error, ExchangeFailed):
                 raise ConnectFailed(url, error.why.reason) from error
             raise

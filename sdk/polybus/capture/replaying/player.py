@@ -22,6 +22,7 @@ from ..._bus.connect import connect
 from ..._link.link import Link
 from ..._peer.subscription import Subscription
 from ..._rpc.reply import Reply
+from ..._util.cancel_scopes import to_the_end
 from ..._util.log_fields import log_fields
 from ..._util.own_thread import in_own_thread
 from ...errors import BusError, Disconnected, Unsupported
@@ -100,8 +101,7 @@ async def replay(
         await in_own_thread(recorder.open)
         await player.play(plan)
     finally:
-        with anyio.CancelScope(shield=True):
-            await in_own_thread(recorder.close)
+        await to_the_end(in_own_thread, recorder.close)
     return report
 
 
