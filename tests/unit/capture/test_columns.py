@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.capture import Capture
-from polybus.capture.columns import versions, writer
+from polybus.capture.columns import reader, versions, writer
 from polybus.capture.columns.reader import SegmentColumns
 from polybus.capture.columns.stamp import ColumnStamp
 from polybus.capture.columns.versions import decoder_version
@@ -410,3 +410,39 @@ def test_a_decoder_that_makes_other_events_has_another_version(protocol: str) ->
         digest.update(repr(made.quarantine.drop_columns(["detail"]).to_pylist()).encode())
     known = (decoder_version(protocol), digest.hexdigest()[:16])
     assert known == _DIGESTS[protocol], "other events are made of frames: give the decoder another number in versions.py"
+
+
+@pytest.mark.parametrize(
+    ("column", "once"),
+    [("data", True), ("tunnel", True), ("data", False)],
+    ids=["data", "in lists", "each its own"],
+)
+def test_columns_that_unpack_to_more_than_a_segment_decodes_to_are_refused_before_they_take_memory(
+    column: str, once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that stands once in the file, for 20,000 rows, would be 2 GB."""
+    write_segment(tmp_path, run(0, 10))
+    write_columns(tmp_path)
+    path = tmp_path / "events" / "segment-00000000.parquet"
+    stamp, event = pq.read_metadata(path).metadata, pq.read_table(path).slice(0, 1)
+    count = 20_000 if once else 20
+    if not once:
+        monkeypatch.setattr(reader, "_MOST_OF_GROUP", 1 << 20)
+    zeros, each = pa.array([0] * count, pa.int32()), range(count + 1)
+    data: Any = pa.array([b"x" * 100_000], EVENTS.field("data").type if column == "data" else pa.string())
+    data = pa.DictionaryArray.from_arrays(zeros, data) if once else data.take(zeros)
+    if column == "tunnel":
+        data = pa.ListArray.from_arrays(pa.array(each, pa.int32()), data)
+    rows = event.take(zeros).set_column(EVENTS.get_field_index(column), column, data)
+    dictionary: Any = [column, f"{column}.list.element"] if once else False
+    with pq.ParquetWriter(path, rows.schema, compression="zstd", use_dictionary=dictionary, store_schema=False) as file:
+        file.write_table(rows)
+        file.add_key_value_metadata(stamp)
+    assert path.stat().st_size < 50_000
+    columns = _columns_of(tmp_path)
+    assert columns is not None
+    assert sum(part.num_rows for part in columns.read("events", columns.groups, ["seq"])) == count
+    before = pa.total_allocated_bytes()
+    with pytest.raises(CaptureError, match="the limit is .* MiB for each: .* Remove the file"):
+        list(columns.read("events", columns.groups))
+    assert pa.total_allocated_bytes() - before < 50_000_000
