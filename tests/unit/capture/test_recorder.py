@@ -729,6 +729,7 @@ recorder.take((RowHeader(0, "c-1", "peer", "ubre", "tcp", (), "{}"), 0, b'{"publ
 while not recorder.stats().frames:
     pass
 os.kill(writer.pid, signal.SIGSTOP)
+os.waitid(os.P_PID, writer.pid, os.WSTOPPED | os.WNOWAIT)  # until then it may still take everything
 recorder.take((RowHeader(0, "c-1", "peer", "ubre", "tcp", (), "{}"), 1, bytes(4 << 20), None))
 while not writer._helper.behind:
     pass
