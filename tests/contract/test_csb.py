@@ -14,10 +14,11 @@ from polybus.protocols import Csb
 from polybus.testing import protocol_suite
 from tests.loops import ASYNCIO, TRIO, UVLOOP, on
 
+from .core import core_of
+
 TestCsbOverMemory = on(ASYNCIO, protocol_suite(Csb))
 TestCsbOverTcp = on(UVLOOP, protocol_suite(Csb, transport="tcp"))
 TestCsbOverWebSocket = on(TRIO, protocol_suite(Csb, transport="ws://127.0.0.1:0/bus"))
-TestCsbOverUnix = on(TRIO, protocol_suite(Csb, transport="unix"))
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 
@@ -54,5 +55,5 @@ def through_a_broker(clients: str, servers: str, query: str) -> type[Any]:
 
 TestCsbThroughABroker = on(UVLOOP, through_a_broker("memory://NAME", "memory://NAME", "&server=A"))
 TestCsbThroughABrokerOverSockets = on(
-    TRIO, through_a_broker("ws://127.0.0.1:0/game", "ws://127.0.0.1:0/servers", "&server=A&pool=2")
+    TRIO, core_of(through_a_broker("ws://127.0.0.1:0/game", "ws://127.0.0.1:0/servers", "&server=A&pool=2"))
 )

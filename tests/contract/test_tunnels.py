@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from attrs import frozen
 from polybus import Backoff, Bus, Limits, Peer, connect
 from polybus.protocols import Csb, Jrep, Ubre, UProtocol
 from polybus.testing import protocol_suite
-from tests.loops import ASYNCIO, LOOPS, TRIO, UVLOOP, on
+from tests.loops import ASYNCIO, LOOPS, TRIO, on
 
 from .core import core_of
 
@@ -67,12 +67,14 @@ OUTSIDE = {"test_connecting_to_nobody_fails_at_once_with_the_address": "the oute
 
 TestCsbInUbreJson = on(ASYNCIO, tunnelled(Csb, Ubre, skip=OUTSIDE))
 TestUbreInJrep = on(TRIO, tunnelled(Ubre, Jrep, skip=OUTSIDE))
-TestJrepInCsb = on(UVLOOP, tunnelled(Jrep, Csb, skip=OUTSIDE))
 
-CORES: dict[str, Any] = {}
-# The places of the three in their tables, added up: so that each of them meets each loop.
-for place in itertools.product(range(len(PROTOCOLS)), range(len(PROTOCOLS)), range(len(OVER))):
-    inside, outside, where = list(PROTOCOLS)[place[0]], list(PROTOCOLS)[place[1]], list(OVER)[place[2]]
-    suite = core_of(tunnelled(PROTOCOLS[inside], PROTOCOLS[outside], OVER[where]))
-    CORES[f"Test{inside}In{outside}Over{where}"] = on(LOOPS[sum(place) % len(LOOPS)], suite)
-globals().update(CORES)
+
+def cores() -> Iterator[tuple[str, type[Any]]]:
+    """Each pair once: by the places of the two in the table, added up, each of them and each transport meets each loop."""
+    for (place, inside), (more, outside) in itertools.product(enumerate(PROTOCOLS), repeat=2):
+        where = [*OVER][(place + more) % len(OVER)]
+        suite = core_of(tunnelled(PROTOCOLS[inside], PROTOCOLS[outside], OVER[where]))
+        yield f"Test{inside}In{outside}Over{where}", on(LOOPS[(place + more) % len(LOOPS)], suite)
+
+
+globals().update(cores())

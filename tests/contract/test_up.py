@@ -20,8 +20,7 @@ def up() -> Up:
     return Up(names=NAMES)
 
 
-TestUpOverMemory = on(ASYNCIO, protocol_suite(up))
-TestUpOverTcp = on(UVLOOP, protocol_suite(up, transport="tcp"))
+TestUpOverMemory = on(UVLOOP, protocol_suite(up))
 TestUpOverWebSocket = on(TRIO, protocol_suite(up, transport="ws://127.0.0.1:0/bus"))
 
 # On a fabric no end is told from another: whoever serves does not see who comes, goes, or is who.
