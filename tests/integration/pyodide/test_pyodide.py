@@ -41,7 +41,6 @@ MORE = [
     "tests/unit/contracts/test_wrong_contracts.py",
     "tests/unit/bus/test_limits.py",
     "tests/unit/bus/test_stats_and_events.py",
-    "tests/unit/transports/postmessage/test_bad_inputs.py",
     "tests/unit/transports/postmessage/test_conformance.py",
     "tests/unit/protocols/ubre",
     "tests/unit/transports/test_length_framing.py",

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.loops import every_loop  # noqa: F401
-
 if TYPE_CHECKING:  # Pyodide has neither of them
     import ssl
 

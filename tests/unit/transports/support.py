@@ -329,7 +329,7 @@ async def raw_server(answer: Callable[[Raw], Awaitable[None]]) -> AsyncIterator[
 
 
 def client_tls(authority: trustme.CA, *identities: str) -> ssl.SSLContext:
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the authorities of the system, which take long to load
     authority.configure_trust(context)
     if identities:
         authority.issue_cert(*identities).configure_cert(context)

@@ -11,6 +11,7 @@ import pytest
 
 from polybus.limits import Limits
 from polybus.plugins import Closed
+from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND
 from tests.vectors.bad_inputs import HANDSHAKES, LENGTHS, WEBSOCKET
 

@@ -14,6 +14,7 @@ from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, Unauthori
 from polybus.bindings.jrep_http import client as _errai_client
 from polybus.bindings.jrep_http import requests
 from polybus.events import BusEvent, LinkDown
+from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND, eventually
 
 from .errai_servlets import (
@@ -307,7 +308,7 @@ async def test_a_server_that_is_still_loading_is_waited_for_with_wait_and_else_t
 async def test_a_subscription_is_entered_when_the_server_has_been_told(channel: str) -> None:
     servlet = Jsr356Servlet()
     async with client(servlet, f"?channel={channel}") as bus:
-        for number in range(10):
+        for number in range(3):
             async with bus.subscribe(f"news.{number}") as news:
                 if channel == "websocket":  # written, which on a socket is all that can be known
                     await eventually(lambda number=number: servlet.subscribed(f"news.{number}"))  # type: ignore[misc]

@@ -13,6 +13,7 @@ from polybus.bindings.jrep_http.requests import ErraiRequests
 from polybus.bindings.jrep_http.upgrade import offer_in
 from polybus.limits import Limits
 from polybus.plugins import DialOptions
+from tests.loops import both_backends  # noqa: F401
 from tests.unit.link.test_slow_lines import slow_line
 
 from .support import BOTH, Host, Raw, raw_server, running

@@ -22,6 +22,7 @@ from polybus.transports._stream import sockets
 from polybus.transports._stream.pace import SLOWEST, Pace
 from polybus.transports._stream.sockets import Signs
 from polybus.transports._stream.transport import TransportState
+from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND, eventually
 
 from .support import Raw, Receiver, client_tls, dial, fill, opened, running, serving

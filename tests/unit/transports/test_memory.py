@@ -13,6 +13,7 @@ from polybus.limits import Limits
 from polybus.plugins import ListenOptions
 from polybus.transports import Memory
 from polybus.transports.memory import PipeEnd, pipe
+from tests.loops import both_backends  # noqa: F401
 
 from .support import BOTH, Gate, Host, Receiver, dial, running, serving
 

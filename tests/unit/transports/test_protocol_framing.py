@@ -14,6 +14,7 @@ from anyio.streams.tls import TLSStream
 from polybus.errors import ConnectFailed, RemoteProtocolError, TooLarge, Unsupported
 from polybus.limits import Limits
 from polybus.plugins import FrameCutter
+from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND
 
 from .support import Raw, client_tls, dial, raw_peer, raw_server, running, serving

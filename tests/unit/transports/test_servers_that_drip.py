@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from polybus import BusError, ConnectFailed, Limits, connect
+from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND
 
 from .support import Raw, raw_server

@@ -16,6 +16,7 @@ from polybus.errors import ConnectFailed, LocalProtocolError, Unauthorized
 from polybus.limits import Limits
 from polybus.plugins import Closed
 from polybus.transports import SecureWebSocket, Tcp, Tls, Unix, WebSocket
+from tests.loops import every_loop  # noqa: F401
 from tests.support import free_port
 
 from .support import Raw, adapter_of, client_tls, dial, raw_peer, raw_server, running, serving

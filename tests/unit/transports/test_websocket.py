@@ -17,6 +17,7 @@ import pytest
 from polybus.errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from polybus.limits import Limits
 from polybus.plugins import Closed
+from tests.loops import every_loop  # noqa: F401
 
 from .support import Raw, dial, fill, opened, raw_peer, raw_server, running, serving
 

@@ -10,16 +10,14 @@ import pytest
 import trustme
 
 from polybus import Bus, BusError, ConnectFailed, Limits, connect
+from tests.loops import both_backends  # noqa: F401
 from tests.support import bounded, eventually
+
+from .support import client_tls
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
 PATIENT = Limits(handshake_timeout=600.0, connect_timeout=600.0)
 """So that only what happens at once ends within a test."""
-
-
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
 
 
 def server_tls(
@@ -27,12 +25,6 @@ def server_tls(
 ) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert(name, not_before=begin, not_after=end).configure_cert(context)
-    return context
-
-
-def client_tls(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
     return context
 
 

@@ -190,6 +190,7 @@ class TransportContract:
     async def test_an_abort_ends_both_sides_with_its_reason_on_this_one(self) -> None:
         async with self.joined() as (here, there):
             here.transport.abort(Closed(1006, "enough"))
+            assert here.why is None, "the receiver was called from inside abort"
             assert await here.ended() == Closed(1006, "enough")
             assert (await there.ended()).code != 1000
 
@@ -201,8 +202,9 @@ class TransportContract:
                 count += 1
             assert here.paused, "120 MB were taken in one turn"
             assert here.transport.write_backlog() > 0
+            here.transport.send(b"what is sent all the same is kept")
             await here.until(lambda: not here.paused)
-            assert len(await there.received(count)) == count
+            assert await there.received(count + 1) == [block] * count + [b"what is sent all the same is kept"]
 
     async def test_refusals_are_of_the_same_class_on_every_transport(self) -> None:
         refusals: list[BusError] = [Unauthorized("who are you"), Forbidden("not you")]

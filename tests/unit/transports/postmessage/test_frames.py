@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.anyio
 HOST = "https://host.example"
 CHILD = "https://child.example"
 BACKOFF = Backoff(initial=0.001, maximum=0.005)
+HELLO = {"tag": "polybus", "type": "hello", "v": 1, "nonce": "n"}
 
 
 @define
@@ -131,20 +133,76 @@ async def _later(gate: anyio.Event) -> None:
 
 
 @pytest.mark.parametrize(
-    ("foreign", "loaded", "why"),
-    [(False, "https://evil.example", "origin"), (True, CHILD, "source")],
-    ids=["a page of another origin", "another window"],
+    ("named", "sandbox", "loaded", "strange"),
+    [
+        (CHILD, False, "https://evil.example", StrangeHello("https://evil.example", "origin")),
+        (CHILD, True, CHILD, StrangeHello("null", "origin")),
+        ("null", False, CHILD, StrangeHello(CHILD, "origin")),
+    ],
+    ids=["of another origin", "in a sandbox", "with an origin where none is named"],
 )
-async def test_a_stranger_that_says_hello_gets_no_port_and_is_counted(foreign: bool, loaded: str, why: Any) -> None:
+async def test_a_page_that_is_not_the_one_that_was_named_gets_no_port_and_is_counted(
+    named: str, sandbox: bool, loaded: str, strange: StrangeHello
+) -> None:
+    strangers: list[StrangeHello] = []
+    host, frame = scene(sandbox=sandbox)
+    served, another = serve_frame(frame, origin=named, on_reject=strangers.append), serve_frame(Frame(host), origin=named)
+    page, offered = await bare(frame, loaded)
+    for data in (HELLO, HELLO | {"type": "taken"}, {"subscribe": "t"}):
+        host.proxy.post_message(data, "*", source=page)
+    await settle()
+    assert strangers == [strange] * 2
+    assert (served.epoch, served.rejected, another.rejected, offered) == (0, 2, 0, [])
+
+
+async def test_another_window_of_the_right_origin_gets_no_port_and_answers_no_request() -> None:
     strangers: list[StrangeHello] = []
     host, frame = scene()
     served = serve_frame(frame, origin=CHILD, on_reject=strangers.append)
+    stranger, _ = await bare(Frame(host))
     async with anyio.create_task_group() as group:
-        (Frame(host) if foreign else frame).load(loaded, Page(group))
-        await eventually(lambda: served.rejected >= 2)
+        page = Page(group)
+        frame.load(CHILD, page)
+        async with connect(PortTransport(served), protocol="ubre") as bus:
+            reply = bus.request("slow", 1)
+            await eventually(lambda: page.handled == [1])
+            for data in ({"success": 1}, '{"success":1}', HELLO, HELLO | {"type": "taken"}):
+                host.proxy.post_message(data, "*", source=stranger)
+            await settle()
+            assert not reply.done()
+            assert (bus.stats().reconnects, bus.stats().late, served.epoch) == (0, 0, 1)
+            assert strangers == [StrangeHello(CHILD, "source")] * 2
+            assert await bus.request("count", 2) == 1
         group.cancel_scope.cancel()
-    assert strangers[0] == StrangeHello(loaded, why)
-    assert served.epoch == 0
+
+
+async def test_what_other_libraries_post_is_theirs() -> None:
+    host, frame = scene()
+    served = serve_frame(frame, origin=CHILD)
+    page, _ = await bare(frame)
+    heard: list[Any] = []
+    host.add_listener(lambda event: heard.append(event.data))
+    marked = {"tag": "polybus"}
+    foreign = ["[object Object]", marked, HELLO | {"tag": "another"}, HELLO | {"v": 2}, 7, None, [HELLO], b"hello"]
+    for data in foreign:
+        host.proxy.post_message(data, "*", source=page)
+    await settle()
+    assert (served.epoch, served.rejected) == (0, 0)
+    assert heard == foreign
+
+
+async def test_what_is_said_on_a_port_that_nobody_reads_yet_is_kept() -> None:
+    _, frame = scene()
+    served = serve_frame(frame, origin=CHILD)
+    page, _ = await bare(frame)
+    port = await connect_to_host(page, origins=[HOST])
+    heard: list[str] = []
+    port.on_message(heard.append)
+    for number in range(100):
+        port.post(json.dumps({"request": "count", "id": number, "body": number}))
+    await settle()
+    async with Page(None).bus(1).serve(PortTransport(served), protocol="ubre"):
+        await eventually(lambda: sum("success" in said for said in heard) == 100)
 
 
 async def test_a_child_speaks_to_no_host_that_it_does_not_name() -> None:
@@ -178,13 +236,13 @@ async def test_two_frames_have_ports_of_their_own() -> None:
 
 def word(host: Window, page: Window, kind: str, nonce: Any) -> None:
     """A word of the handshake, from a frame's page to the page around it."""
-    host.proxy.post_message({"tag": "polybus", "type": kind, "v": 1, "nonce": nonce}, HOST, source=page)
+    host.proxy.post_message(HELLO | {"type": kind, "nonce": nonce}, HOST, source=page)
 
 
-async def bare(frame: Frame) -> tuple[Window, list[InMemoryPort]]:
+async def bare(frame: Frame, origin: str = CHILD) -> tuple[Window, list[InMemoryPort]]:
     """A page that says nothing by itself, and the ports that it is offered."""
     windows: list[Window] = []
-    frame.load(CHILD, windows.append)
+    frame.load(origin, windows.append)
     await eventually(lambda: windows)
     offered: list[InMemoryPort] = []
     windows[0].add_listener(lambda event: offered.extend(event.ports))
@@ -197,8 +255,6 @@ async def test_hello_repeated_offers_one_port() -> None:
     page, offered = await bare(frame)
     for _ in range(3):
         word(host, page, "hello", "n")
-    for nonsense in (7, "hello", {"tag": "polybus"}):
-        host.proxy.post_message(nonsense, HOST, source=page)
     for nonce in (7, "", "x" * 65, None):
         word(host, page, "hello", nonce)
         word(host, page, "taken", nonce)
@@ -378,7 +434,7 @@ async def test_an_origin_is_exact(origin: str) -> None:
     with pytest.raises(ValueError, match="exactly one"):
         serve_frame(frame, origin=origin)
     with pytest.raises(ValueError, match="exactly one"):
-        await connect_to_host(Window(CHILD, host.proxy), origins=[origin])
+        await connect_to_host(Window(CHILD, host.proxy), origins=[HOST, origin])
     with pytest.raises(ValueError, match="name those"):
         await connect_to_host(Window(CHILD, host.proxy), origins=[])
 

@@ -20,7 +20,7 @@ from polybus._util.event_loop import running_loop
 from polybus.errors import LocalProtocolError
 from polybus.transports.postmessage import PipePort, PortTransport, StdioPort
 from polybus.transports.postmessage._stream_port import _Lengths, _Lines
-from tests.loops import ASYNCIO, PARAMS, TRIO
+from tests.loops import ASYNCIO, PARAMS, TRIO, both_backends  # noqa: F401
 from tests.support import BOUND, eventually
 from tests.unit.transports.postmessage import pipe_child
 
