@@ -26,7 +26,7 @@ from polybus.transports._stream.wire import BURST, GATHERED
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND
 
-from .support import Host, Raw, Receiver, dial, raw_peer, running, serving
+from .support import Host, Raw, Receiver, dial, fill, raw_peer, running, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +57,22 @@ def attached(host: Host, stream: ByteStream) -> Receiver:
     host.receivers.append(receiver)
     transport.start(receiver)
     return receiver
+
+
+async def test_a_pump_pauses_resumes_and_counts_what_was_taken(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host, pumped(host) as (here, raw):
+        # Until it has been asked for the first time, anyio's stream on asyncio reads without end.
+        here.transport.send(b"one")
+        assert await raw.exactly(7) == b"\0\0\0\3one"
+        await fill(here)
+        assert here.pauses >= 1
+        async with anyio.create_task_group() as group:
+            group.start_soon(raw.rest)
+            await here.until(lambda: not here.paused)
+            with anyio.fail_after(BOUND):
+                while here.transport.write_backlog():
+                    await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
 
 
 async def test_a_pump_writes_everything_before_it_hangs_up(anyio_backend: Any) -> None:

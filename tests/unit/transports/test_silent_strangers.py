@@ -14,6 +14,7 @@ import trustme
 
 from polybus import Bus, ConnectFailed, Limits, connect
 from polybus.protocols.uprotocol import IdFactory
+from tests.loops import both_backends  # noqa: F401
 from tests.support import bounded, eventually
 
 from .support import client_tls

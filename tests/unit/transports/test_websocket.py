@@ -201,6 +201,7 @@ async def test_codes_that_must_not_be_sent_are_not(anyio_backend: Any, code: int
         assert (await there.end()).code == sent
 
 
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </x>; rel=preload\r\n\r\n"
 ANSWERS: list[tuple[bytes, type[BusError], str]] = [
     (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 4\r\n\r\nwho?", Unauthorized, "who?"),
     (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nno!", Forbidden, "no!"),
@@ -215,6 +216,7 @@ ANSWERS: list[tuple[bytes, type[BusError], str]] = [
     (b"\xff\xff\xff\xff" * 20_000, ConnectFailed, "does not answer in HTTP"),
     (b"", ConnectFailed, "closed the connection during the handshake"),
     (b"HTTP/1.1 101 Swit", ConnectFailed, "closed the connection during the handshake"),
+    (INTERIM[0] * 1000, ConnectFailed, ""),
 ]
 
 
@@ -233,9 +235,6 @@ async def test_an_answer_that_is_no_upgrade_says_what_it_was(
         assert "<h1>" not in str(caught.value)
 
 
-INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </x>; rel=preload\r\n\r\n"
-
-
 @pytest.mark.parametrize("before", [INTERIM[:1], INTERIM[1:], INTERIM * 4], ids=["100", "103", "several"])
 async def test_answers_that_precede_the_one_to_the_upgrade_are_passed_over(anyio_backend: Any, before: Sequence[bytes]) -> None:
     async def serve(raw: Raw) -> None:
@@ -248,16 +247,6 @@ async def test_answers_that_precede_the_one_to_the_upgrade_are_passed_over(anyio
     async with running(anyio_backend) as host, raw_server(serve) as port:
         here = await dial(host, f"ws://127.0.0.1:{port}/bus")
         assert await here.received(1) == [b"hi"]
-
-
-async def test_interim_answers_without_end_are_an_error(anyio_backend: Any) -> None:
-    async def serve(raw: Raw) -> None:
-        await raw.until(b"\r\n\r\n")
-        await raw.send(INTERIM[0] * 1000)
-
-    async with running(anyio_backend) as host, raw_server(serve) as port:
-        with pytest.raises(ConnectFailed):
-            await dial(host, f"ws://127.0.0.1:{port}/bus")
 
 
 async def test_a_server_that_does_not_answer_is_given_up(anyio_backend: Any) -> None:

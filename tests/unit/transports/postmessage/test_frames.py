@@ -215,6 +215,12 @@ async def test_a_child_speaks_to_no_host_that_it_does_not_name() -> None:
     assert (served.rejected, served.epoch) == (0, 0)
 
 
+async def test_a_child_that_no_host_answers_is_told_whom_it_named() -> None:
+    host, _ = scene()
+    with pytest.raises(ConnectFailed, match=rf"timed out after 0\.01 s: no page of {HOST} answered"):
+        await connect_to_host(Window(CHILD, host.proxy), origins=[HOST], timeout=0.01)
+
+
 async def test_two_frames_have_ports_of_their_own() -> None:
     host = Window(HOST)
     async with anyio.create_task_group() as group:
