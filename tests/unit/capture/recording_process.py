@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import resource
 import signal
 import struct
 import sys
@@ -58,10 +57,7 @@ def keeps_up(recording: Any, frames: int, apart: bool) -> bool:
     return not apart or (len(recorder._waiting) + 2 <= WriterProcess.enough and not recorder._writer._helper.behind)
 
 
-async def main(folder: str, shared: mmap.mmap, limit: int, apart: bool) -> None:
-    if limit:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+async def main(folder: str, shared: mmap.mmap, apart: bool) -> None:
     bus = Bus()
 
     @bus.handle("echo")
@@ -83,6 +79,6 @@ async def main(folder: str, shared: mmap.mmap, limit: int, apart: bool) -> None:
 
 if __name__ == "__main__":
     with open(sys.argv[2], "r+b") as file, mmap.mmap(file.fileno(), 16) as counter:
-        if int(sys.argv[4]):
-            end_after(int(sys.argv[4]))
-        anyio.run(main, sys.argv[1], counter, int(sys.argv[3]), sys.argv[5] == "apart")
+        if int(sys.argv[3]):
+            end_after(int(sys.argv[3]))
+        anyio.run(main, sys.argv[1], counter, sys.argv[4] == "apart")
