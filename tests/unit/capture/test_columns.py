@@ -295,10 +295,10 @@ def _decoding(step: int, *folders: Path) -> str:
 @pytest.mark.native
 def test_a_decoder_that_is_killed_leaves_nothing_that_anybody_would_read(tmp_path: Path) -> None:
     whole = traffic(900).write(tmp_path / "whole", rows=100, segment_batches=3)
-    captures = [Path(shutil.copytree(whole, tmp_path / f"{number}")) for number in range(12)]
+    captures = [Path(shutil.copytree(whole, tmp_path / f"{number}")) for number in range(8)]
     moments = int(_decoding(-1, whole))
     assert moments > 40
-    assert _decoding((moments - 1) // 11, *captures) == ""
+    assert _decoding((moments - 1) // 7, *captures) == ""
     for capture in captures:
         there = [SegmentColumns.of(Capture(capture), segment) for segment in Capture(capture).segments()]
         for columns, segment in zip(there, Capture(capture).segments(), strict=True):

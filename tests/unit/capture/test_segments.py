@@ -139,7 +139,7 @@ def test_a_capture_that_ends_with_rubbish_or_too_early_is_not_fine(sealed: bool,
     """Also where nothing else is there; and what several runs come by counts once."""
     first = _segment(tmp_path / "capture")
     good, rubbish = first.read_bytes(), random.Random(1).randbytes(5000)
-    ends = [rubbish, good[:-8], good[:-100], b""] if sealed else [rubbish]
+    ends = [rubbish, good[:-100], b""] if sealed else [rubbish]
     with DuckEngine() as engine:
         for number, end in enumerate([*ends, *ends]):
             folder, out, behind = tmp_path / f"{number}", tmp_path / f"out-{number}", int(number < len(ends))
