@@ -431,15 +431,16 @@ def test_a_disk_that_stays_full_to_the_end_leaves_a_gap_where_it_can(
 
 
 @pytest.mark.parametrize(
-    ("where", "lost", "said"),
+    ("apart", "where", "lost", "said"),
     [
-        ((Batches, "make"), [{"gap": "failed", "frames": 1, "error": "an internal error"}], "failed on a batch"),
-        ((Packer, "pack"), [{"gap": "dropped", "frames": 1}], "could not be packed"),
-        ((CaptureWriter, "_seal"), [], "it goes on"),
+        (False, (Batches, "make"), [{"gap": "failed", "frames": 1, "error": "an internal error"}], "failed on a batch"),
+        (True, (Packer, "pack"), [{"gap": "dropped", "frames": 1}], "could not be packed"),
+        (False, (CaptureWriter, "_seal"), [], "it goes on"),
     ],
-    ids=["in a batch", "in rows", "between batches"],
+    ids=["in a batch of a thread", "in rows of a process", "between batches of a thread"],
 )
 def test_a_mistake_of_the_recorder_costs_what_it_was_made_with_and_is_marked(
+    apart: bool,
     where: tuple[type, str],
     lost: list[Any],
     said: str,
@@ -455,7 +456,7 @@ def test_a_mistake_of_the_recorder_costs_what_it_was_made_with_and_is_marked(
         failed.set()
         raise KeyError("a mistake")
 
-    with _opened(tmp_path, segment_seconds=0.05) as recorder:
+    with _opened(tmp_path, apart=apart, segment_seconds=0.05) as recorder:
         monkeypatch.setattr(*where, badly)
         _take(recorder, 0)
         assert failed.wait(30)
@@ -601,7 +602,7 @@ def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_p
     assert 2 * requests - (WriterProcess.enough if where == "beside a writer" else 4096) <= frames <= 2 * requests + 2
     # The next recorder seals what was left, and all is there as before.
     assert where != "beside a writer" or all(segment.sealed for segment in capture.segments())
-    with _opened(folder) as recorder:
+    with _opened(folder, apart=bool(within)) as recorder:
         _take(recorder, 1)
     assert all(segment.sealed for segment in Capture(folder).segments())
     after = rows_in(folder)

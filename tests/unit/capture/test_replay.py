@@ -298,7 +298,9 @@ async def test_a_replay_is_not_recorded_into_what_is_replayed(tmp_path: Path) ->
 @bounded
 async def test_a_dry_run_connects_to_nobody_and_tells_what_of_the_capture_is_lost(tmp_path: Path) -> None:
     folder = tmp_path / "one"
-    write_segment(folder, *(frames.batch(*(_asks(10 * part + n, n, 0, 0) for n in range(10))) for part in range(3)))
+    parts = [[_asks(10 * part + n, n, 0, 0) for n in range(10)] for part in range(3)]
+    parts.append([_asks(30, 0, 0, 0, frame=None, options=_OVER)])
+    write_segment(folder, *(frames.batch(*part) for part in parts))
     damage_batches(folder, 1)
     report = await replay(Capture(folder), "ubre+tcp://127.0.0.1:1", dry_run=True)
     assert (report.said, report.skipped, report.connections) == ({"request": 20}, {"damaged": 10}, 1)
