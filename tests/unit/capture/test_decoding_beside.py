@@ -151,13 +151,17 @@ def test_why_it_cannot_be_decoded_is_said_once(
     def none_more(*given: Any, **more: Any) -> Any:
         raise OSError(11, "no more processes")
 
+    def ended() -> bool:
+        process.turn()
+        return process.pid is None
+
     _segment(tmp_path)
     (tmp_path / "events").write_text("no folder")
     process = DecodingProcess(str(tmp_path))
     process.ask()
     process.turn()
     monkeypatch.setattr("polybus.capture.columns.process.begin_interpreter", none_more)
-    until(lambda: process.turn() or process.pid is None)  # type: ignore[func-returns-value]
+    until(ended)
     process.ask()
     process.turn()
     (said,) = caplog.messages

@@ -993,7 +993,7 @@ def test_misuse_is_told_at_once(options: dict[str, Any], error: type[Exception],
 async def test_a_folder_that_cannot_be_made_is_told_on_entering_and_nothing_stays(apart: bool, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     bus = Bus()
-    recording = bus.record(tmp_path / "file" / "captures")
+    recording: Any = bus.record(tmp_path / "file" / "captures")
     recording.recorder._apart = apart
     with pytest.raises(CaptureError, match="cannot record to"):
         async with recording:
