@@ -55,7 +55,8 @@ def until(condition: Callable[[], Any]) -> None:
 
 async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Event:
     """The next event of a kind; others before it are passed over."""
-    async for event in events:
-        if isinstance(event, kind):
-            return event
+    with anyio.fail_after(BOUND):
+        async for event in events:
+            if isinstance(event, kind):
+                return event
     raise AssertionError(f"no {kind.__name__} has come")

@@ -16,7 +16,7 @@ from polybus.events import ClusterGap
 from polybus.testing import cluster
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
 from tests.refusal import refused
-from tests.support import eventually
+from tests.support import eventually, next_event
 from tests.unit.cluster.test_one_bus import (
     test_a_cancelled_request_stops_the_handler_at_the_other_node,
     test_a_publication_reaches_the_clients_of_all_nodes,
@@ -106,9 +106,7 @@ async def test_a_killed_engine_costs_what_was_under_way_and_nothing_that_waits(v
             await anyio.to_thread.run_sync(server.start)
             assert [await one for one in waiting] == [2 * n for n in range(20)]
             with anyio.fail_after(10):
-                async for event in events:
-                    if isinstance(event, ClusterGap):
-                        break
+                await next_event(events, ClusterGap)
             await eventually(lambda: asker.stats().queued == 0)
 
 

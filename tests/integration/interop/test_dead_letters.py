@@ -19,7 +19,7 @@ from polybus.cluster.durable.jetstream import JetStream
 from polybus.cluster.durable.letters import DeadLetter
 from polybus.events import DeadLettered
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
-from tests.support import eventually
+from tests.support import eventually, next_event
 
 pytestmark = pytest.mark.anyio
 
@@ -129,8 +129,7 @@ async def test_no_attempt_comes_before_its_pause_is_over(engine: NatsServer) -> 
         events = shop.bus.events()
         await shop.bus.publish("work.hard", 1)
         with anyio.fail_after(20):
-            while not isinstance(await anext(events), DeadLettered):
-                pass
+            await next_event(events, DeadLettered)
     assert [attempt for attempt, _ in attempts] == [1, 2, 3]
     first, second, third = (at for _, at in attempts)
     assert (second - first >= 0.3, third - second >= 0.6) == (True, True)
@@ -298,8 +297,7 @@ async def test_a_node_needs_no_more_permissions_than_the_page_says(version: str,
                 await bus.publish("work.x", number, id=str(number), timeout=20)
             await eventually(lambda: done == [(1, 1)])
             with anyio.fail_after(20):
-                while not isinstance(await anext(events), DeadLettered):
-                    pass
+                await next_event(events, DeadLettered)
             assert [letter.body async for letter in Administration.of(owner).letters()] == [b"7"]
             async with bus.subscribe("work.>", start="all") as replay:
                 assert [(await replay.receive(20)).body for _ in range(2)] == [1, 7]

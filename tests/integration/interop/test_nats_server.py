@@ -13,10 +13,10 @@ import pytest
 import trustme
 
 from polybus import Backoff, Bus, Cluster, ConnectFailed, Forbidden, Limits, NoHandler, Unauthorized, connect
-from polybus.events import BusEvent, DeadLettered, LinkDown, LinkRetrying, LinkUp
+from polybus.events import DeadLettered, LinkDown, LinkRetrying, LinkUp
 from polybus.protocols import Nats
 from tests.refusal import refused
-from tests.support import bounded
+from tests.support import bounded, next_event
 
 from .nats_keys import Key, Operator
 from .nats_servers import VERSIONS, NatsServer, nats_server
@@ -40,13 +40,6 @@ async def works(url: str, **more: Any) -> None:
 
 async def _echo(body: Any) -> Any:
     return body
-
-
-async def event(events: Any, kind: type[BusEvent]) -> Any:
-    async for one in events:
-        if isinstance(one, kind):
-            return one
-    raise AssertionError("no more events")
 
 
 # -- who is let in -----------------------------------------------------------------------------------------------------------
@@ -106,22 +99,22 @@ async def test_keys_are_read_for_each_connection_so_they_can_be_replaced(tmp_pat
         async with connect(server.url, protocol=Nats(nkey=str(path)), backoff=BACKOFF) as bus:
             events = bus.events()
             server.kill()
-            await event(events, LinkDown)
+            await next_event(events, LinkDown)
             path.unlink()
-            retrying = await event(events, LinkRetrying)
+            retrying = await next_event(events, LinkRetrying)
             while "No such file" not in retrying.reason:
-                retrying = await event(events, LinkRetrying)
+                retrying = await next_event(events, LinkRetrying)
             assert str(tmp_path) not in retrying.reason
             server.config = allowing(after)
             server.start()
             path.write_text(before.seed)
             while "Authorization Violation" not in retrying.reason:  # the server is there, and the new key is not yet
-                retrying = await event(events, LinkRetrying)
+                retrying = await next_event(events, LinkRetrying)
             path.write_text("half writ")
             while "is a seed" not in retrying.reason:
-                retrying = await event(events, LinkRetrying)
+                retrying = await next_event(events, LinkRetrying)
             path.write_text(after.seed)
-            await event(events, LinkUp)
+            await next_event(events, LinkUp)
             with pytest.raises(NoHandler):
                 await bus.request("echo")
 
@@ -133,13 +126,13 @@ async def test_credentials_that_expire_are_replaced_by_those_in_the_file(tmp_pat
     with nats_server("wheel", operator.config) as server:
         async with connect(server.url, protocol=Nats(creds=str(path)), backoff=BACKOFF) as bus:
             events = bus.events()
-            down = await event(events, LinkDown)  # the server ends it when they expire
+            down = await next_event(events, LinkDown)  # the server ends it when they expire
             assert "Expired" in down.reason
-            retrying = await event(events, LinkRetrying)
+            retrying = await next_event(events, LinkRetrying)
             while "Authorization Violation" not in retrying.reason and "xpired" not in retrying.reason:
-                retrying = await event(events, LinkRetrying)
+                retrying = await next_event(events, LinkRetrying)
             path.write_text(operator.creds)
-            await event(events, LinkUp)
+            await next_event(events, LinkUp)
             with pytest.raises(NoHandler):
                 await bus.request("echo")
 
@@ -173,9 +166,9 @@ async def test_what_the_server_does_not_allow_is_forbidden_and_the_link_lives() 
                 await refused(bus.subscribe("secret.plan"), Forbidden, match="subscribe")
             async with bus.subscribe("news.*") as news:
                 await bus.publish("secret.news", 1)
-                letter = await event(events, DeadLettered)
+                letter = await next_event(events, DeadLettered)
                 while letter.subject != "secret.news":
-                    letter = await event(events, DeadLettered)
+                    letter = await next_event(events, DeadLettered)
                 assert "Permissions Violation for Publish" in letter.reason
                 async with connect(at(server, "ann:a@")) as other:
                     await other.publish("news.today", 1)
@@ -211,7 +204,7 @@ async def test_a_handler_that_the_server_does_not_allow_is_told_as_a_dead_letter
         async with bus:
             events = bus.events()
             async with connect(at(server, "ann:a@"), bus=bus):
-                letter = await event(events, DeadLettered)
+                letter = await next_event(events, DeadLettered)
                 assert letter.subject == "secret.echo"
                 assert "Subscription" in letter.reason
 

@@ -8,7 +8,7 @@ import pytest
 
 from polybus import Bus, Cluster, Retry, connect
 from polybus.events import DeadLettered
-from tests.support import free_port
+from tests.support import free_port, next_event
 
 from .conftest import Run
 from .nats_servers import NatsServer, nats_server
@@ -26,9 +26,7 @@ async def die(url: str, size: int = 0) -> None:
         events = bus.events()
         body = {"n": 1, "more": "x" * size} if size else {"n": 1}
         await bus.publish("orders.placed", body, headers={"x-shop": "7"})
-        async for event in events:
-            if isinstance(event, DeadLettered):
-                return
+        await next_event(events, DeadLettered)
 
 
 def test_stores_and_dead_letters_from_the_shell(keeping: NatsServer, run: Run) -> None:
@@ -166,9 +164,7 @@ async def die_in_a_stream_of_others(url: str) -> None:
     async with connect(url, bus=bus):
         events = bus.events()
         await bus.publish("orders.placed", {"n": 1}, id="order-1")
-        async for event in events:
-            if isinstance(event, DeadLettered):
-                return
+        await next_event(events, DeadLettered)
 
 
 def test_dead_letters_of_a_stream_of_others_from_the_shell(keeping: NatsServer, run: Run) -> None:

@@ -15,7 +15,7 @@ from polybus._util.pattern_index import SubjectIndex
 from polybus.events import LinkDown
 from tests.integration.interop.node_peer import node_client, node_server
 from tests.integration.interop.raw_websocket import RawPeer, raw_client, raw_server
-from tests.support import BOUND
+from tests.support import BOUND, next_event
 
 pytestmark = pytest.mark.anyio
 
@@ -46,14 +46,6 @@ async def met(bus: Bus, count: int) -> AsyncIterator[list[tuple[RawPeer, Peer]]]
             (peer,) = [peer for peer in listener.peers if peer not in known]
             pairs.append((raw, peer))
         yield pairs
-
-
-async def event_of(bus: Bus, events: Any, kind: type[Any]) -> Any:
-    """The next event of a kind."""
-    with anyio.fail_after(BOUND):
-        while not isinstance(event := await anext(events), kind):
-            pass
-    return event
 
 
 @pytest.mark.parametrize("ws", ["ws7", "ws8"])
@@ -187,8 +179,8 @@ async def test_nothing_is_left_of_a_peer_that_subscribed_to_two_thousand_subject
             assert bus._pubsub.remote.size == 2000
             gone = peer.id
             del peer
-        event = await event_of(bus, events, LinkDown)
-        assert event.peer.id == gone
+        event = await next_event(events, LinkDown)
+        assert event.peer is not None and event.peer.id == gone
         del event, events
         assert bus._pubsub.remote.size == 0
         assert listener.peers == []

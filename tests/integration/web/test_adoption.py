@@ -32,7 +32,7 @@ from polybus.plugins import Handshake
 from polybus.transports._ws import adoption
 from polybus.transports._ws.adoption import AdoptedWire
 from tests.integration.web.support import OverAsgi, both_loops, echoing, running, served  # noqa: F401  # pytest finds the fixture by its name here
-from tests.support import bounded, eventually
+from tests.support import bounded, eventually, next_event
 
 pytestmark = pytest.mark.anyio
 
@@ -415,8 +415,7 @@ async def test_at_its_end_uvicorn_waits_for_the_answer_to_the_goodbye(way: Any) 
                 await socket.recv()
             assert caught.value.rcvd is not None
             assert caught.value.rcvd.code == 1012
-        while not isinstance(event := await anext(events), LinkDown):
-            pass
+        event = await next_event(events, LinkDown)
         assert event.code == 1012
         await eventually(lambda: not server.server_state.connections)
 

@@ -25,7 +25,7 @@ from polybus.plugins import Handshake
 from polybus.transports._ws.adoption import AdoptedWire
 from polybus.transports._ws.asgi import AsgiTransport, socket_of
 from tests.integration.web.support import both_loops, running, served  # noqa: F401  # pytest finds the fixture by its name here
-from tests.support import bounded, eventually
+from tests.support import bounded, eventually, next_event
 from tests.unit.transports.support import Receiver
 from tests.unit.transports.support import running as transport_host
 
@@ -76,8 +76,7 @@ async def test_a_peer_that_leaves_is_gone_however_it_goes(way: Any, how: str) ->
                 socket.transport.abort()
             else:
                 socket.transport.write_eof()
-            while not isinstance(event := await anext(events), LinkDown):
-                pass
+            event = await next_event(events, LinkDown)
         silence = "the peer closed the connection without a reason"
         expected = {
             "close": [(4000, "enough")],
@@ -105,8 +104,7 @@ async def test_a_peer_that_reads_nothing_is_cut_after_the_write_timeout_and_the_
             while len(bus.peers) == 2:
                 await bus.publish("news", body)
                 assert (await anext(news)).body == body
-            while not isinstance(event := await anext(events), LinkDown):
-                pass
+            event = await next_event(events, LinkDown)
             assert event.reason.startswith("write stalled: the peer took nothing for 0.2 s")
             await eventually(lambda: len(server.server_state.connections) == 1)
             stalled.transport.abort()
@@ -125,8 +123,7 @@ async def test_a_peer_that_pings_and_reads_no_answer_is_cut_before_they_pile_up(
                 break
             flooding.transport.write(ping * 100)
             await anyio.lowlevel.checkpoint()
-        while not isinstance(event := await anext(events), LinkDown):
-            pass
+        event = await next_event(events, LinkDown)
         reason = "more than 1000 empty frames in a second" if way == "auto" else "answers to pings"
         assert (event.code, reason in event.reason) == (1008, True)
         flooding.transport.abort()

@@ -20,7 +20,7 @@ from polybus.bindings.jrep_http.server import ErraiEndpoint
 from polybus.events import LinkDown
 from polybus.fastapi import attach
 from polybus.protocols.jrep import RemoteInterface
-from tests.support import BOUND, eventually
+from tests.support import BOUND, eventually, next_event
 
 from .support import echoing, running
 
@@ -203,21 +203,15 @@ async def test_a_client_that_leaves_or_falls_silent_is_gone(monkeypatch: pytest.
             await one.associate()
         events = bus.events()
         await client.post({"ToSubject": "ServerBus", "CommandType": "Disconnect", "Reason": "bye"}, phase="disconnect")
-        await _down(events)
+        await next_event(events, LinkDown)
         await other.post(phase="disconnect")  # it says so only in the query
-        await _down(events)
+        await next_event(events, LinkDown)
         assert len(bus.peers) == 1
         monkeypatch.setattr(_errai_connection, "_SILENCE", 0.0)
-        await _down(events)
+        await next_event(events, LinkDown)
         assert bus.peers == []
         await client.post()
         assert client.heard.pop()["CommandType"] == "SessionExpired"
-
-
-async def _down(events: Any) -> None:
-    async for event in events:
-        if isinstance(event, LinkDown):
-            return
 
 
 async def test_a_draining_server_says_why() -> None:

@@ -19,7 +19,7 @@ from polybus import Backoff, Bus, ConnectFailed, Disconnected, Forbidden, Limits
 from polybus.bindings.jrep_http import client
 from polybus.events import LinkUp
 from tests.refusal import refused
-from tests.support import BOUND, eventually
+from tests.support import BOUND, eventually, next_event
 
 from .support import running
 
@@ -128,9 +128,7 @@ async def test_a_session_that_expired_is_begun_again_with_its_subscriptions() ->
     async with errai() as (server, url), connect(url, backoff=Backoff(initial=0.001)) as bus, bus.subscribe("news") as news:
         events = bus.events()
         server.say({"ToSubject": "ClientBus", "CommandType": "SessionExpired"})
-        async for event in events:
-            if isinstance(event, LinkUp):
-                break
+        await next_event(events, LinkUp)
         server.say({"ToSubject": "news", "Value": "after"})
         assert (await anext(news)).body == "after"
         subjects = [message.get("Subject") for message in server.seen if message.get("CommandType") == "RemoteSubscribe"]
@@ -245,9 +243,7 @@ async def test_a_stream_that_breaks_off_is_a_lost_link() -> None:
             await reply
         assert caught.value.sent
         server.cut = anyio.Event()
-        async for event in events:
-            if isinstance(event, LinkUp):
-                break
+        await next_event(events, LinkUp)
         assert await bus.request("echo", "again") == "again"
 
 

@@ -21,7 +21,7 @@ from polybus.bindings.jrep_http import connection as _errai_connection
 from polybus.bindings.jrep_http import upgrade
 from polybus.events import LinkDown
 from tests.refusal import refused
-from tests.support import BOUND, eventually
+from tests.support import BOUND, eventually, next_event
 
 from .support import running
 from .test_errai import Client, _connections, another, make_bus, serving
@@ -205,9 +205,7 @@ async def test_a_session_whose_socket_is_lost_and_who_does_not_come_back_is_over
         events = bus.events()
         async with socket_at(client, finish["WebSocketURL"]) as socket:
             await negotiate(client, socket, claim_of(finish))
-        async for event in events:
-            if isinstance(event, LinkDown):
-                break
+        await next_event(events, LinkDown)
         assert bus.peers == []
 
 
@@ -332,9 +330,7 @@ async def test_a_lost_websocket_is_a_lost_link_and_comes_back() -> None:
         server.socket = None
         assert lost is not None
         await lost.close(1011)
-        async for event in events:
-            if isinstance(event, LinkDown):
-                break
+        await next_event(events, LinkDown)
         await eventually(lambda: server.socket)
         assert await bus.request("echo", "again") == "again"
 
@@ -342,7 +338,5 @@ async def test_a_lost_websocket_is_a_lost_link_and_comes_back() -> None:
 async def test_a_channel_that_the_server_does_not_offer_is_said_so() -> None:
     async with offering("refused") as (_, url):
         async with connect(f"{url}?channel=websocket") as bus:
-            async for event in bus.events():
-                if isinstance(event, LinkDown):
-                    assert "no way back by websocket" in event.reason
-                    break
+            event = await next_event(bus.events(), LinkDown)
+            assert "no way back by websocket" in event.reason

@@ -52,7 +52,7 @@ from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.uprotocol import IdFactory
 from polybus.protocols.uprotocol.http import frames_of, from_http, to_http
 from tests.refusal import refused
-from tests.support import BOUND, eventually
+from tests.support import BOUND, eventually, next_event
 from tests.unit.protocols.uprotocol.support import HI
 from tests.vectors.bad_inputs import UPROTOCOL, UPROTOCOL_PROTOBUF
 
@@ -315,10 +315,7 @@ async def test_who_asks_in_another_name_is_another_peer_and_a_silent_one_is_gone
         assert len(bus.peers) == 2
         events = bus.events()
         monkeypatch.setattr("polybus.bindings.cloudevents_http.connection._SILENCE", -1.0)
-        async for seen in events:
-            if isinstance(seen, LinkDown):
-                break
-        assert isinstance(seen, LinkDown)
+        seen = await next_event(events, LinkDown)
         assert seen.reason.startswith("no request for")
 
 
@@ -594,8 +591,7 @@ async def test_who_may_not_tell_a_server_is_told_so_and_does_not_try_again(
     async with foreign(answer) as url, connect(url, backoff=Backoff(initial=0.001)) as client:
         events = client.events()
         await tell(client, verb)
-        down = [seen async for seen in until(events, LinkDown)][-1]
-        assert isinstance(down, LinkDown)
+        down = await next_event(events, LinkDown)
         assert (down.code, down.reason) == (4000 + status, "who are you")
         for _ in range(2):
             with pytest.raises(error, match="who are you"):
@@ -624,8 +620,7 @@ async def test_a_server_that_goes_away_while_it_is_told_is_named_in_the_reason(c
                 await began.wait()
                 for connection in list(server.server_state.connections):
                     connection.transport.abort()
-                down = [seen async for seen in until(events, LinkDown)][-1]
-                assert isinstance(down, LinkDown)
+                down = await next_event(events, LinkDown)
                 assert down.reason.startswith(f"127.0.0.1:{server.port}: ")
                 with pytest.raises(Disconnected, match="127.0.0.1") as lost:
                     await waiting

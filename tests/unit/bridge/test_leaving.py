@@ -30,7 +30,7 @@ from polybus._bridge.bridge import Bridge
 from polybus.events import DeadLettered, LinkDown
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually
+from tests.support import bounded, eventually, next_event
 
 pytestmark = pytest.mark.anyio
 MODULE = sys.modules[Bridge.__module__]  # the function `bridge` has the name of its module
@@ -186,8 +186,7 @@ async def test_streams_that_have_no_end_and_tunnels_are_ended_when_their_bridge_
                 await stack.aclose()
                 with pytest.raises(Unavailable, match="the bridge is leaving"):
                     await anext(numbers)
-                while not isinstance(down := await anext(events), LinkDown):
-                    pass
+                down = await next_event(events, LinkDown)
                 assert (down.code, down.reason) == (1001, "the bridge is leaving: try again later")
         await eventually(lambda: not far.inner.peers and far.bus.stats().running == 0)
         assert not any(peer.channels for peer in (*asker.peers, *far.bus.peers))

@@ -33,7 +33,7 @@ from polybus import (
 from polybus.broker import ClientJoined, ClientLeft, ServerJoined, ServerLeft
 from polybus.events import LinkDown
 from tests.refusal import refused
-from tests.support import BOUND, bounded, eventually
+from tests.support import BOUND, bounded, eventually, next_event
 
 from .raw import raw_peer
 
@@ -255,10 +255,8 @@ async def test_a_peer_of_a_server_is_sent_away() -> None:
         await eventually(lambda: bus.peers)
         events = client.events()
         await bus.peers[0].aclose("game over")
-        async for event in events:
-            if isinstance(event, LinkDown):
-                assert event.reason == "game over"
-                break
+        event = await next_event(events, LinkDown)
+        assert event.reason == "game over"
 
 
 @bounded

@@ -30,7 +30,7 @@ from polybus.cluster.durable.jetstream import JetStream, JetStreamError
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.refusal import refused
-from tests.support import BOUND, eventually
+from tests.support import BOUND, eventually, next_event
 from tests.unit.cluster.handlers import noting
 
 pytestmark = pytest.mark.anyio
@@ -628,8 +628,7 @@ async def test_a_model_is_stored_by_its_aliases_and_a_durable_handler_checks_wha
         events = bus.events()
         await bus.publish("work.sum", -1)
         with anyio.fail_after(BOUND):
-            while not isinstance(dead := await anext(events), DeadLettered):
-                pass
+            dead = await next_event(events, DeadLettered)
         await bus.publish("work.user", User(userName="Ann"))
         await bus.publish("work.sum", 1)
         await eventually(lambda: len(handled) == 2)

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
@@ -17,7 +16,7 @@ from polybus.testing.clustering import met
 from polybus.testing.nats_engine import EngineClient
 from tests.loops import virtual_asyncio  # noqa: F401
 from tests.refusal import refused
-from tests.support import eventually
+from tests.support import eventually, next_event
 from tests.unit.cluster.handlers import noting
 
 pytestmark = pytest.mark.anyio
@@ -50,8 +49,8 @@ async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_go
         assert anyio.current_time() - before < 2
         await eventually(lambda: stopped == 50)
         assert asker.stats().pending == 0
-        (gone,) = [event async for event in _some(events, NodeGone)]
-        assert not gone.orderly  # type: ignore[attr-defined]
+        gone = await next_event(events, NodeGone)
+        assert not gone.orderly
 
 
 async def test_that_holds_on_a_quiet_connection_too_of_what_nobody_has_taken() -> None:
@@ -116,14 +115,6 @@ async def test_that_holds_on_a_busy_connection_too_which_has_come_back(engine: N
                 await second
             assert caught.value.sent
             group.cancel_scope.cancel()
-
-
-async def _some(events: AsyncIterator[object], kind: type) -> AsyncIterator[object]:
-    with anyio.fail_after(10):
-        async for event in events:
-            if isinstance(event, kind):
-                yield event
-                return
 
 
 async def test_a_handler_is_stopped_when_the_node_that_has_asked_is_gone(engine: NatsEngine) -> None:
@@ -224,8 +215,8 @@ async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_los
         assert [await one for one in waiting] == [2 * n for n in range(20)]
         await eventually(lambda: len(heard) == 20)
         assert heard == list(range(20))
-        (gap,) = [event async for event in _some(events, ClusterGap)]
-        assert gap.seconds > 0  # type: ignore[attr-defined]
+        gap = await next_event(events, ClusterGap)
+        assert gap.seconds > 0
         assert asker.stats().pending == asker.stats().queued == 0
 
 
@@ -268,8 +259,8 @@ async def test_clients_are_sent_away_after_a_gap_where_that_is_wished(engine: Na
         async with connect("ubre+memory://cluster-gap") as client:
             events = client.events()
             await engine.cut()
-            (down,) = [event async for event in _some(events, LinkDown)]
-            assert down.code == 1012  # type: ignore[attr-defined]
+            down = await next_event(events, LinkDown)
+            assert down.code == 1012
 
 
 async def test_an_engine_that_is_not_there_is_an_error_after_the_wait() -> None:

@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from polybus.plugins import Closed, DialOptions, Transport
 from polybus.plugins.registry import resolve_url
 from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_asyncio  # noqa: F401
-from tests.support import eventually
+from tests.support import eventually, next_event
 
 pytestmark = pytest.mark.anyio
 
@@ -455,17 +455,9 @@ async def test_the_oldest_are_dropped_where_too_many_are_kept_and_that_is_counte
         await eventually(lambda: client.got == {"news.2": list(range(15, 25))})
         await world.publish(2)
         await eventually(lambda: client.got == {"news.2": list(range(15, 26))})
-        slow = [event async for event in events_until(events, PeerSlow)]
-        assert [(event.policy, event.dropped) for event in slow] == [("drop_oldest", 1)]
+        slow = await next_event(events, PeerSlow)
+        assert (slow.policy, slow.dropped) == ("drop_oldest", 1)
         await world.nothing_is_kept()
-
-
-async def events_until(events: AsyncIterator[Any], kind: type) -> AsyncIterator[Any]:
-    """The first event of a kind."""
-    async for event in events:
-        if isinstance(event, kind):
-            yield event
-            return
 
 
 async def test_bytes_that_are_kept_are_bounded_too(engine: NatsEngine) -> None:

@@ -10,7 +10,7 @@ import pytest
 from polybus import Bus, Cluster, LocalProtocolError, Message, Retry, Store
 from polybus.events import DeadLettered
 from tests.refusal import refused
-from tests.support import eventually
+from tests.support import eventually, next_event
 from tests.unit.cluster.handlers import noting
 from tests.unit.cluster.test_durable import all_done, node, state
 
@@ -85,7 +85,7 @@ async def test_what_is_to_be_tried_again_comes_again_until_its_last_attempt(engi
                 message = await work.receive(10)
                 assert (message.body, message.attempt, message.id) == (7, attempt, "seven")
                 message.retry()
-            dead = await _dead(events)
+            dead = await next_event(events, DeadLettered)
             assert dead.reason == "durable audit: another attempt was asked for after the last one"
             await all_done(shop, f"{name}-work", "audit")
         assert (await state(shop, f"{name}-dead"))["messages"] == 1
@@ -113,7 +113,7 @@ async def test_what_is_rejected_is_a_dead_letter_with_its_reason(engine: Any, na
             message.reject("nobody knows that order")
             with pytest.raises(LocalProtocolError, match="is rejected already"):
                 message.ack()
-            dead = await _dead(events)
+            dead = await next_event(events, DeadLettered)
             assert (dead.subject, dead.reason) == ("work.do", "durable audit: nobody knows that order")
             await all_done(shop, f"{name}-work", "audit")
 
@@ -128,16 +128,8 @@ async def test_what_does_not_fit_is_a_dead_letter_at_once(engine: Any, name: str
             assert message.body == 8
             message.ack()
             assert work.skipped == 1
-            assert "does not fit returns=int" in (await _dead(events)).reason
+            assert "does not fit returns=int" in (await next_event(events, DeadLettered)).reason
             await all_done(shop, f"{name}-work", "audit")
-
-
-async def _dead(events: Any) -> DeadLettered:
-    with anyio.fail_after(10):
-        async for event in events:
-            if isinstance(event, DeadLettered):
-                return event
-    raise AssertionError
 
 
 async def test_readers_of_one_name_share_and_a_handler_is_one_of_them(engine: Any, name: str) -> None:

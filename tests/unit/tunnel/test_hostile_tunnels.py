@@ -16,7 +16,7 @@ from polybus.message import Kind
 from polybus.plugins import Closed
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually, let_expire
+from tests.support import bounded, eventually, let_expire, next_event
 from tests.unit.tunnel.test_tunnels import echoing, nothing_is_left, the_channel, tunnelled
 
 pytestmark = pytest.mark.anyio
@@ -223,10 +223,8 @@ async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: A
         if waits:
             await out.request("echo", 0)  # so the item is there, and waits
             transport.resume_reading()
-        async for event in events:
-            if isinstance(event, LinkDown):
-                assert (event.code, event.reason) == (1003, "an item in the tunnel is no frame")
-                break
+        event = await next_event(events, LinkDown)
+        assert (event.code, event.reason) == (1003, "an item in the tunnel is no frame")
         assert await out.request("echo", 1) == 1
         assert await within.request("echo", 2) == 2
 

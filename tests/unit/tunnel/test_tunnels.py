@@ -36,7 +36,7 @@ from polybus.plugins import Closed
 from polybus.protocols import Ubre, UProtocol
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import bounded, eventually
+from tests.support import bounded, eventually, next_event
 
 pytestmark = pytest.mark.anyio
 SOON = Backoff(initial=0.001, maximum=0.02)
@@ -365,10 +365,8 @@ async def test_a_tunnel_that_is_not_read_for_too_long_is_cut() -> None:
         await anyio.lowlevel.checkpoint()
         for number in range(1000):
             within.request("echo", number).cancel() if number % 2 else within.publish_nowait("x", number)
-        async for event in events:
-            if isinstance(event, LinkDown):
-                assert "no progress" in event.reason
-                break
+        event = await next_event(events, LinkDown)
+        assert "no progress" in event.reason
         assert await out.request("echo", 1) == 1
 
 
@@ -439,10 +437,8 @@ async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunne
         for _ in range(300):
             out.peers[0].streams.channel_frame(channel, b"\x00" * 8, None)
         reasons = []
-        async for event in events:
-            if isinstance(event, LinkDown):
-                reasons.append(event.reason)
-                break
+        event = await next_event(events, LinkDown)
+        reasons.append(event.reason)
         assert "credit" in reasons[0]
         assert await out.request("echo", 1) == 1
         await eventually(lambda: len(front.peers[0].channels or ()) == 1)  # the one that came back
@@ -495,10 +491,8 @@ async def test_code_and_reason_of_a_close_arrive_on_the_other_side(outside: str,
             buses = {"server": inner, "client": within}
             events = buses[there].events()
             buses[here].peers[0].link.close(code, reason)
-            async for event in events:
-                if isinstance(event, LinkDown):
-                    assert (event.code, event.reason) == (code, reason)
-                    break
+            event = await next_event(events, LinkDown)
+            assert (event.code, event.reason) == (code, reason)
 
 
 @bounded
@@ -558,9 +552,7 @@ async def test_an_outer_link_that_breaks_ends_the_inner_one_with_the_cause_and_b
             await pending
         assert caught.value.sent
         await eventually(lambda: inner.stats().running == 0)
-        async for event in events:
-            if isinstance(event, LinkUp):
-                break
+        await next_event(events, LinkUp)
         assert await within.request("echo", 1) == 1
         await inner.publish("news", "again")
         assert (await anext(news)).body == "again"
@@ -626,8 +618,7 @@ async def test_a_draining_outer_bus_lets_inner_requests_finish_also_of_buses_tha
             assert not reply.done()
             go.set()
             assert await reply == "finished"
-        while not isinstance(down := await anext(events), LinkDown):
-            pass
+        down = await next_event(events, LinkDown)
         assert (down.code, down.reason) == (1001, "the bus is leaving")
         assert inner.ready
         assert innermost.ready
