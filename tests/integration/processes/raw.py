@@ -40,7 +40,12 @@ class RawPeer:
         await self.stream.send(b"".join(map(frame, messages)))
 
     async def receive(self) -> Any:
-        """The next message; ``("closed", code, reason)`` for our closing frame.
+        """The next message; the rest as `receive_frame`."""
+        said = await self.receive_frame()
+        return json.loads(said) if isinstance(said, bytes) else said
+
+    async def receive_frame(self) -> bytes | tuple[str, int, str]:
+        """What the next frame holds; ``("closed", code, reason)`` for our closing frame.
 
         Raises:
             EndOfStream: The server has closed without one.
@@ -51,7 +56,7 @@ class RawPeer:
                 code, size = struct.unpack("!HH", await self._exactly(4))
                 return "closed", code, (await self._exactly(size)).decode()
             if length:
-                return json.loads(await self._exactly(length))
+                return await self._exactly(length)
 
     async def _exactly(self, size: int) -> bytes:
         while len(self._input) - self._at < size:

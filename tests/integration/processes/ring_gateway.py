@@ -7,10 +7,11 @@ import sys
 
 import anyio
 
-from polybus import Bus, bridge, connect
+from polybus import Backoff, Bus, Route, bridge, connect
 from tests.support import BOUND
 
-from .ring import BOTH_WAYS, SOON
+SOON = Backoff(initial=0.01, maximum=0.05)
+BOTH_WAYS = [Route("ring.>", "ring.{rest}"), Route("ring.>", "ring.{rest}", reverse=True)]
 
 
 async def join(left_url: str, right_url: str) -> None:

@@ -3,6 +3,7 @@
 * ``urls``, ``backend``, ``uvloop``, ``when_full``, ``limits`` (fields of `Limits`)
 * ``authenticate``: nobody gets in but those with the header ``authorization: Bearer good``
 * ``files``: the limit of open files
+* ``lifespan``: ``"slow"`` never begins (it says so in a line of JSON), ``"stuck"`` never ends
 * ``run``: arguments of `polybus.run`, which then does the serving
 """
 
@@ -14,9 +15,11 @@ import json
 import logging
 import resource
 import sys
+import threading
 import time
 from collections import Counter
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -35,8 +38,10 @@ class Server:
     def __init__(self, options: dict[str, Any]) -> None:
         self.counted: Counter[str] = Counter()
         authenticate = self._by_token if options.get("authenticate") else None
-        self.bus = Bus(limits=Limits(**options.get("limits", {})), authenticate=authenticate)
-        handled = "echo document sleep m slow block control ask.back publish"
+        self._lasts = options.get("lifespan")
+        lifespan = self._lifespan if self._lasts else None
+        self.bus = Bus(limits=Limits(**options.get("limits", {})), authenticate=authenticate, lifespan=lifespan)
+        handled = "echo document sleep m slow block stuck control ask.back publish"
         for name in handled.split():
             self.bus.handle(name)(getattr(self, name.replace(".", "_")))
         self.bus.on("heard.>")(self.heard)
@@ -44,6 +49,14 @@ class Server:
     def _by_token(self, handshake: Any) -> Any:
         logging.info("a knock at the door")
         return Identity("someone") if handshake.headers.get("authorization") == "Bearer good" else None
+
+    @asynccontextmanager
+    async def _lifespan(self, bus: Bus) -> AsyncIterator[None]:
+        if self._lasts == "slow":
+            print(json.dumps({"urls": []}), flush=True)
+            await anyio.sleep_forever()
+        yield
+        await anyio.sleep_forever()
 
     # -- handlers
 
@@ -78,6 +91,9 @@ class Server:
     async def block(self, body: float) -> str:
         time.sleep(body)  # noqa: ASYNC251  # that is the point
         return "blocked"
+
+    def stuck(self) -> None:
+        threading.Event().wait(600)
 
     async def control(self, body: Any) -> dict[str, Any]:
         """What the server has counted."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from tests.unit.protocols.by_hand import TABLES, Wire, csb, jrep, ubre, ubre_bin
 from tests.vectors.bad_inputs import FLOODS, JREP
 
 from .processes import BOUND, MIB, Process, control, eventually, loop_of, port_of, running
-from .raw import CLOSING, frame
+from .raw import RawPeer
 from .raw_websocket import RawWebSocket, raw_websocket, websocket_frame
 
 pytestmark = pytest.mark.anyio
@@ -63,36 +62,16 @@ async def bystander(server: Process) -> AsyncIterator[Bus]:
         assert all(line.startswith(("INFO:", "WARNING:", "ERROR:")) for line in written.splitlines())
 
 
-class TcpLine:
+class TcpLine(RawPeer):
     """A connection by hand."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._input = b""
-
-    async def send(self, *frames: bytes) -> None:
-        await self._stream.send(b"".join(map(frame, frames)))
 
     async def receive(self) -> bytes | int:
         """The next message, or the code with which the server has closed."""
         try:
-            while True:
-                (length,) = struct.unpack("!I", await self._exactly(4))
-                if length == CLOSING:
-                    code, size = struct.unpack("!HH", await self._exactly(4))
-                    await self._exactly(size)
-                    return int(code)
-                if length:
-                    return await self._exactly(length)
-        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            said = await self.receive_frame()
+        except anyio.EndOfStream:
             return 1006
-
-    async def _exactly(self, size: int) -> bytes:
-        with anyio.fail_after(BOUND):
-            while len(self._input) < size:
-                self._input += await self._stream.receive()
-        taken, self._input = self._input[:size], self._input[size:]
-        return taken
+        return said if isinstance(said, bytes) else said[1]
 
 
 class WebSocketLine:

@@ -61,7 +61,7 @@ def values(families: dict[str, Metric], sample: str, label: str) -> dict[str | N
 async def test_a_process_shows_its_metrics_beside_its_health(anyio_backend: Any) -> None:
     port = free_port()
     run = {"health": f"http://127.0.0.1:{port}", "metrics": True}
-    async with running("runner", run=run, **loop_of(anyio_backend)) as server, connect(server.url) as bus:
+    async with running(run=run, **loop_of(anyio_backend)) as server, connect(server.url) as bus:
         for number in range(3):
             await bus.request("echo", number)
         found = await scraped(port)

@@ -179,6 +179,14 @@ async def test_after_sigterm_all_running_requests_are_answered_and_the_exit_stat
         assert "Traceback" not in server.log()
 
 
+async def refuses(bus: Bus) -> bool:
+    try:
+        await bus.request("echo", 2)
+    except Unavailable:
+        return True
+    return False
+
+
 async def test_a_draining_server_takes_no_new_requests_and_says_so_to_its_load_balancer(anyio_backend: Any) -> None:
     port = free_port()
     arguments = {"drain": BOUND, "health": f"http://127.0.0.1:{port}"}
@@ -196,15 +204,7 @@ async def test_a_draining_server_takes_no_new_requests_and_says_so_to_its_load_b
         running_one = bus.request("ask.back", {"subject": "held"}, timeout=BOUND)
         await begun.wait()
         server.signal(signal.SIGTERM)
-
-        async def refused() -> bool:
-            try:
-                await bus.request("echo", 2)
-            except Unavailable:
-                return True
-            return False
-
-        await eventually(refused)
+        await eventually(lambda: refuses(bus))
         assert (await probe(port, "/livez"), await probe(port, "/readyz")) == (200, 503)
         with pytest.raises(OSError):  # which a load balancer takes for a reason to try another one
             await anyio.connect_tcp("127.0.0.1", urlsplit(server.url).port or 0)
@@ -218,15 +218,7 @@ async def test_a_second_signal_ends_at_once(anyio_backend: Any) -> None:
         running_one = bus.request("sleep", 600, timeout=600)
         await bus.request("echo", 1)
         server.signal(signal.SIGTERM)
-
-        async def refused() -> bool:
-            try:
-                await bus.request("echo", 2)
-            except Unavailable:
-                return True
-            return False
-
-        await eventually(refused)
+        await eventually(lambda: refuses(bus))
         server.signal(signal.SIGTERM)
         await server.ended()
         with anyio.fail_after(BOUND), pytest.raises(BusError):

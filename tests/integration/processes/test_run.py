@@ -27,13 +27,14 @@ from .processes import BOUND, asyncio_and_trio, eventually, loop_of, running  # 
 from .test_restart import probe
 
 SOON = Backoff(initial=0.02, maximum=0.2)
+QUICK = {"close_timeout": 0.2}
 pytestmark = pytest.mark.anyio
 
 
 async def test_while_a_bus_starts_the_process_lives_but_is_not_ready_and_a_signal_ends_it(anyio_backend: Any) -> None:
     port = free_port()
     run = {"health": f"http://127.0.0.1:{port}", "drain": 600, "delay": 600}
-    async with running("runner", lifespan="slow", run=run, **loop_of(anyio_backend)) as server:
+    async with running(lifespan="slow", run=run, **loop_of(anyio_backend)) as server:
         assert (await probe(port, "/livez"), await probe(port, "/readyz")) == (200, 503)
         server.signal(signal.SIGTERM)
         assert await server.ended() == 0
@@ -43,7 +44,7 @@ async def test_while_a_bus_starts_the_process_lives_but_is_not_ready_and_a_signa
 async def test_a_second_signal_ends_the_delay_too(anyio_backend: Any) -> None:
     port = free_port()
     run = {"health": f"http://127.0.0.1:{port}", "delay": 600}
-    async with running("runner", run=run, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
+    async with running(run=run, limits=QUICK, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
         assert await probe(port, "/readyz?verbose") == 200
         server.signal(signal.SIGTERM)
 
@@ -58,7 +59,7 @@ async def test_a_second_signal_ends_the_delay_too(anyio_backend: Any) -> None:
 
 
 async def test_a_second_signal_ends_the_process_though_its_lifespan_does_not(anyio_backend: Any) -> None:
-    async with running("runner", lifespan="stuck", **loop_of(anyio_backend)) as server:
+    async with running(lifespan="stuck", run={}, **loop_of(anyio_backend)) as server:
         server.signal(signal.SIGTERM)
         await eventually(lambda: "draining" in server.log())
         server.signal(signal.SIGTERM)
@@ -67,7 +68,7 @@ async def test_a_second_signal_ends_the_process_though_its_lifespan_does_not(any
 
 async def test_a_second_signal_ends_the_process_though_a_thread_does_not(anyio_backend: Any) -> None:
     run = {"drain": 600}
-    async with running("runner", run=run, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
+    async with running(run=run, limits=QUICK, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
         reply = bus.request("stuck", timeout=600)
         await bus.request("echo", 1)
         server.signal(signal.SIGTERM)
@@ -81,7 +82,7 @@ async def test_a_second_signal_ends_the_process_though_a_thread_does_not(anyio_b
 
 async def test_the_threads_that_keep_the_process_after_the_drain_are_named_and_a_signal_ends_it(anyio_backend: Any) -> None:
     on_asyncio = anyio_backend[0] == "asyncio"
-    async with running("runner", run={"drain": 0.1}, **loop_of(anyio_backend)) as server:
+    async with running(run={"drain": 0.1}, limits=QUICK, **loop_of(anyio_backend)) as server:
         async with connect(server.url, backoff=SOON) as bus:
             reply = bus.request("stuck", timeout=600)
             await bus.request("echo", 1)
