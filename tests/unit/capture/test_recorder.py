@@ -1085,15 +1085,6 @@ def _threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "polybus recorder"]
 
 
-@pytest.mark.parametrize("given", [None, "text", 7])
-def test_a_function_that_gives_no_bytes_blanks_the_frame(given: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with _opened(tmp_path, redact=lambda protocol, frame: given) as recorder:
-        _take(recorder, 1)
-    (row,) = rows_in(tmp_path)
-    assert row["frame"] == b""
-    assert "it gives the bytes" in caplog.text
-
-
 def test_a_folder_that_somebody_removes_is_made_again_and_what_went_with_it_is_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

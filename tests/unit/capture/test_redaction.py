@@ -241,14 +241,17 @@ def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(ca
     def redact(protocol: str, frame: bytes) -> bytes:
         if frame == b"bad":
             raise KeyError("oh")
-        return frame.replace(b"joe", b"***")
+        made: bytes = no_bytes.get(frame, frame.replace(b"joe", b"***"))
+        return made
 
-    given = [b"hello joe", b"bad", None, b"fine"]
+    no_bytes: dict[bytes, Any] = {b"none": None, b"text": "text", b"number": 7}
+    given = [b"hello joe", *no_bytes, b"bad", None, b"fine"]
     frames, flags, count = _applied("ubre", given, redact)
-    assert frames == [b"hello ***", b"", None, b"fine"]
-    assert flags == [FLAG_REDACTED, FLAG_REDACTED, 0, 0]
-    assert count == 2
-    assert "redaction has failed" in caplog.text
+    assert frames == [b"hello ***", b"", b"", b"", b"", None, b"fine"]
+    assert flags == [*[FLAG_REDACTED] * 5, 0, 0]
+    assert count == 5
+    assert caplog.text.count("redaction has failed") == 1
+    assert "it gives the bytes" in caplog.text
 
 
 _LONG = b'{"publish":"a","body":"%s"}' % base64.b64encode(b'{"password":"hunter2"}' + bytes(30))

@@ -66,22 +66,7 @@ async def test_an_answer_arrives_whatever_telemetry_raises(
             assert await client.request("order.place", "soup", headers={"traceparent": PARENT}) == "one soup"
     assert handled == ["soup"] * 20
     assert "ZeroDivisionError" in caplog.text
-
-
-async def test_of_telemetry_that_raises_each_time_a_few_lines_are_written(caplog: pytest.LogCaptureFixture) -> None:
-    traces = Traces()
-    traces.tracers.add_span_processor(AtStart())
-    server, client = traces.bus(), traces.bus()
-
-    @server.handle("x")
-    async def x() -> int:
-        return 1
-
-    async with pair(server, client=client):
-        for _ in range(20):
-            assert await client.request("x") == 1
-    written = [record for record in caplog.records if record.getMessage().startswith("telemetry has failed")]
-    assert len(written) == 6  # three of each bus
+    assert caplog.text.count("telemetry has failed") == 3  # and no more lines, however often it does
 
 
 async def test_what_a_peer_has_put_into_the_context_never_keeps_a_handler_from_asking() -> None:
