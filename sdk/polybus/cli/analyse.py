@@ -18,6 +18,7 @@ from .._validation import counted
 from ..protocols.up import names_in
 from .engines import Chosen, EngineName, capture_size, choose
 from .options import Json, argument, duration, flag, option
+from .problems import PeerError
 from .routes import read_routes, text_of
 from .values import json_line
 
@@ -72,6 +73,11 @@ def analyse(
         pipeline = analysis.Pipeline(running, timeout=timeout, strict=strict, delta=delta, progress=shown.stage, names=called)
         done = pipeline.run(capture, out, **window, before=before or None, settle=settle)
     _say(done, chosen, as_json)
+    if not done.total.frames and (start or end or connection):
+        raise PeerError(
+            f"{capture}: nothing was recorded within --start, --end and --connection; "
+            f"polybus capture info {capture} has the times"
+        )
 
 
 def _spill(out: str) -> str | None:

@@ -200,6 +200,19 @@ def _size(text: str) -> int:
     return int(found[1]) * _SIZES[found[2]]
 
 
+@stores.command("trim")
+@connects
+def trim_store(
+    url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], yes: Yes = False, tls: Tls = None
+) -> None:
+    """Make room in a store: remove the publications that all its durable handlers have dealt with."""
+    check_store_name(name)
+    if not yes:
+        raise UsageError(f"{name}: what is removed is in no replay and no copy any more: say --yes")
+    count = _with(_administration(url, tls), lambda administration: administration.trim(name))
+    print(f"{counted(count, 'publication')} removed")
+
+
 @stores.command("remove")
 @connects
 def remove_store(

@@ -44,6 +44,9 @@ def test_stores_and_dead_letters_from_the_shell(keeping: NatsServer, run: Run) -
     assert (
         "kept for 604800 s; replicas 1\n  billing: 0 not given out, 0 being handled" in run("store", "show", url, "orders")[1]
     )
+    trim = ("store", "trim", url, "orders")
+    assert run(*trim)[0] == 2
+    assert run(*trim, "--yes") == (0, "1 publication removed\n", "")
     _, out, _ = run("dead", "list", url)
     assert "  billing  orders.placed  1 attempt: die.<locals>.bill failed: ValueError: no bank [" in out
     [letter] = [json.loads(line) for line in run("dead", "list", url, "--json")[1].splitlines()]
@@ -57,6 +60,7 @@ def test_stores_and_dead_letters_from_the_shell(keeping: NatsServer, run: Run) -
     assert run(*removed)[0] == 2
     assert run(*removed, "--yes") == (0, "", "")
     assert "has no durable handler 'billing': it has none" in run(*removed, "--yes")[2]
+    assert "has no durable handler: nothing says" in run(*trim, "--yes")[2]
     assert run("store", "remove", url, "orders", "--yes") == (0, "", "")
 
 

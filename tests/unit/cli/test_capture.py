@@ -213,3 +213,11 @@ def test_a_journey_is_shown_by_id_subject_or_time_and_where_there_is_none_it_is_
     assert (status, text) == (1, f"{out}: no request is like that; its table exchanges has all ids, subjects and times")
     status, text = one_line(capsys, "journey", out, "--start", "2030-01-01T00:00:00Z", "--end", "2020-01-01T00:00:00Z")
     assert "end has to be later" in text
+
+
+def test_an_analysis_of_a_time_without_frames_is_status_1_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = str(_made(tmp_path / "captures"))
+    assert run(["analyse", capture, "--out", str(tmp_path / "out"), "--start", "2100-01-01T00:00:00Z"]) == 1
+    assert "nothing was recorded within --start" in capsys.readouterr().err

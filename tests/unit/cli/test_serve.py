@@ -13,7 +13,7 @@ import pytest
 from polybus.cli.app import run
 from polybus.cli.reload import changed, look
 from tests.support import free_port
-from tests.unit.cli.support import one_line, serve_process
+from tests.unit.cli.support import TCP, one_line, serve_process, started
 
 URL = "ubre+memory://serve"
 
@@ -98,3 +98,14 @@ def test_of_the_files_below_a_folder_those_of_environments_and_caches_are_not_lo
     assert changed(before, look(tmp_path)) == str(tmp_path / "deep" / "b.py")
     (tmp_path / "a.py").unlink()
     assert changed(look(tmp_path), before) is not None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+def test_a_stdout_that_takes_nothing_is_told_and_keeps_nobody_from_serving(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("from polybus import Bus\nbus = Bus()\n")
+    with open("/dev/full", "w") as full, started("serve", "app:bus", TCP, stdout=full, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if line.startswith("polybus: "))
+        assert line.startswith("polybus: serving ubre+tcp://127.0.0.1:") and "No space left" in line
+        process.terminate()
+        assert process.wait(60) == 0

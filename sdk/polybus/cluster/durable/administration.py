@@ -150,6 +150,31 @@ class Administration(Letters):
         """
         await Stores(self._jetstream).prepare(store, stream_members(store, self._cluster, publication_pattern(self._cluster)))
 
+    async def trim(self, name: str) -> int:
+        """Remove the publications of a store that all its durable handlers have dealt with, and give their number.
+
+        Raises:
+            LocalProtocolError: There is no such store, or it has no durable handler.
+            BusError: As `JetStream.ask`.
+        """
+        stream = stream_name(self._cluster, name)
+        last = int((await self._info(name)).get("state", {}).get("last_seq", 0))
+        try:
+            done = [await self._dealt_with(stream, durable, last) for durable in await self._jetstream.consumers(stream)]
+            if not done:
+                raise LocalProtocolError(f"the store {name!r} has no durable handler: nothing says what is not needed any more")
+            answer = await self._jetstream.ask(f"STREAM.PURGE.{stream}", {"seq": min(done) + 1})
+        except JetStreamError as error:
+            raise self._unknown(name, error) from None
+        return int(answer.get("purged", 0))
+
+    async def _dealt_with(self, stream: str, durable: str, last: int) -> int:
+        """The number up to which a durable handler has dealt with everything, of those that there were up to `last`."""
+        found = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{durable}")
+        if not found.get("num_pending") and not found.get("num_ack_pending"):
+            return last  # also what is not for it
+        return int(found.get("ack_floor", {}).get("stream_seq", 0))
+
     async def remove(self, name: str) -> None:
         """Remove a store with all that it keeps, and its durable handlers.
 
