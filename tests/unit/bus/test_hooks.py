@@ -67,14 +67,10 @@ def test_authorize_may_take_the_message_and_no_other_name() -> None:
         Bus(authorize=lambda peer, verb, subject, *, body: True)
 
 
-class Rule:
-    """A class in place of one of its objects, which would all be true."""
+def test_a_class_as_authorize_is_refused_because_its_objects_would_allow_everything() -> None:
+    class Rule:
+        def __init__(self, peer: object, verb: str, subject: object) -> None: ...
 
-    def __init__(self, peer: object, verb: str, subject: object) -> None:
-        """Take what `authorize` takes."""
-
-
-def test_a_class_as_authorize_is_refused_because_it_would_allow_everything() -> None:
     with pytest.raises(TypeError, match="allow everything"):
         Bus(authorize=Rule)  # type: ignore[arg-type]
 

@@ -161,7 +161,7 @@ async def test_whatever_a_task_of_the_bus_ends_with_the_others_go_on(caplog: pyt
 
 
 @bounded
-async def test_headers_that_do_not_come_or_are_cancelled_are_a_failed_attempt() -> None:
+async def test_headers_that_do_not_come_are_cancelled_or_refuse_end_the_attempt() -> None:
     async def never() -> dict[str, str]:
         await anyio.sleep_forever()
         return {}
@@ -169,13 +169,17 @@ async def test_headers_that_do_not_come_or_are_cancelled_are_a_failed_attempt() 
     def cancelled() -> dict[str, str]:
         raise asyncio.CancelledError
 
+    def refused() -> dict[str, str]:
+        raise Unauthorized("the token service does not know us")
+
     async with Bus().serve("ubre+ws://127.0.0.1:0/") as listener:
-        for headers, text, limits in (
-            (never, "Limits.connect_timeout", Limits(connect_timeout=0.05)),
-            (cancelled, "CancelledError", Limits()),
+        for headers, error, text, limits, wait in (
+            (never, ConnectFailed, "Limits.connect_timeout", Limits(connect_timeout=0.05), 0),
+            (cancelled, ConnectFailed, "CancelledError", Limits(), 0),
+            (refused, Unauthorized, "the token service", Limits(), 5),  # and no attempt follows
         ):
-            with pytest.raises(ConnectFailed, match=text):
-                async with connect(listener.url, headers=headers, limits=limits):
+            with pytest.raises(error, match=text):
+                async with connect(listener.url, headers=headers, limits=limits, wait=wait):
                     pass
 
 
@@ -196,17 +200,6 @@ async def test_what_headers_raise_is_a_failed_attempt_that_names_it_and_is_made_
         assert isinstance(caught.value.__cause__, LookupError)
         async with connect(listener.url, headers=fetch_token, wait=5, backoff=Backoff(initial=0.01)):
             assert tries == [0, 1, 2, 3]
-
-
-@bounded
-async def test_a_refusal_out_of_headers_is_one_and_no_attempt_follows() -> None:
-    def refused() -> dict[str, str]:
-        raise Unauthorized("the token service does not know us")
-
-    async with Bus().serve("ubre+ws://127.0.0.1:0/") as listener:
-        with pytest.raises(Unauthorized, match="the token service"):
-            async with connect(listener.url, headers=refused, wait=5):
-                pass
 
 
 @bounded

@@ -60,24 +60,6 @@ GET_USER = Subject("user.get", Query, User)
 
 
 @bounded
-async def test_a_handler_gets_what_its_annotations_ask_for() -> None:
-    bus = Bus()
-
-    @bus.handle("everything")
-    async def everything(ctx: Context, body: Query, message: Message) -> Any:
-        assert ctx.message is message
-        assert ctx.bus is bus
-        assert ctx.peer is message.peer
-        assert ctx.peer is not None
-        assert ctx.deadline is not None
-        assert isinstance(ctx.log, logging.LoggerAdapter)
-        return [body.id, body.name, message.subject, ctx.identity]
-
-    async with pair(bus, identity="ann") as client:
-        assert await client.request("everything", {"id": 7}) == [7, "Ann", "everything", "ann"]
-
-
-@bounded
 async def test_a_default_stands_for_a_missing_body_and_null_is_a_body() -> None:
     bus = Bus()
 
@@ -88,21 +70,6 @@ async def test_a_default_stands_for_a_missing_body_and_null_is_a_body() -> None:
     async with pair(bus) as client:
         assert await client.request("default") == {"n": 1}
         assert await client.request("default", {"n": 2}) == {"n": 2}
-
-
-@bounded
-async def test_a_typed_subject_stands_wherever_a_subject_does() -> None:
-    bus = Bus()
-
-    @bus.handle(GET_USER)
-    async def get_user(query: Query) -> User:
-        return User(query.id)
-
-    async with pair(bus) as client:
-        user = await client.request(GET_USER, Query(7))
-        assert user == User(7)
-        assert await client.peers[0].request(GET_USER, Query(8)) == User(8)
-        assert await bus.request(GET_USER, Query(9)) == User(9)
 
 
 # -- mistakes at registration --------------------------------------------------------------------------------------------
@@ -271,29 +238,6 @@ async def test_middleware_may_answer_itself_and_may_hand_on_another_message() ->
         assert await client.request("asked", {"id": 7}) == 8
 
 
-# -- plain functions -----------------------------------------------------------------------------------------------------
-
-
-@bounded
-async def test_a_plain_function_that_raises_is_internal() -> None:
-    bus = Bus()
-
-    @bus.handle("fails")
-    def fails() -> None:
-        raise ValueError("secret")
-
-    @bus.handle("refuses")
-    def refuses() -> None:
-        raise Forbidden("no")
-
-    async with pair(bus) as client:
-        with pytest.raises(RemoteError) as caught:
-            await client.request("fails")
-        assert "secret" not in str(caught.value)
-        with pytest.raises(Forbidden, match="no"):
-            await client.request("refuses")
-
-
 # -- asking oneself ------------------------------------------------------------------------------------------------------
 
 
@@ -349,27 +293,6 @@ async def test_a_bus_asks_its_own_handlers_by_the_same_rules() -> None:
 
 
 @bounded
-async def test_a_local_request_counts_as_pending_and_the_bus_waits_for_it_when_it_drains() -> None:
-    bus, done = Bus(), []
-    go = anyio.Event()
-
-    @bus.handle("slow")
-    async def slow() -> str:
-        await go.wait()
-        done.append(1)
-        return "done"
-
-    async with anyio.create_task_group() as group:
-        async with bus:
-            reply = bus.request("slow")
-            assert bus.stats().pending == 1
-            group.start_soon(bus.drain)
-            await eventually(lambda: not bus.ready)
-            go.set()
-        assert await reply == "done"
-
-
-@bounded
 async def test_a_local_stream_and_channel_work_and_end() -> None:
     bus = Bus()
     cleaned = anyio.Event()
@@ -414,45 +337,6 @@ async def test_a_local_stream_and_channel_work_and_end() -> None:
         with pytest.raises(BadRequest):
             await bus.request("lines", 1)
         await eventually(lambda: bus.stats().pending == 0)
-
-
-@bounded
-async def test_a_local_stream_has_a_deadline_too() -> None:
-    bus = Bus()
-    started, stopped = anyio.Event(), anyio.Event()
-
-    @bus.handle("endless")
-    async def endless() -> AsyncIterator[int]:
-        started.set()
-        try:
-            yield 1
-            await anyio.sleep_forever()
-        finally:
-            stopped.set()
-
-    async def read(seconds: float) -> None:
-        async with bus.stream("endless", timeout=seconds) as items:
-            async for _ in items:
-                pass
-
-    async with bus:
-        assert isinstance(await let_expire(read, started.is_set), DeadlineExceeded)
-        await stopped.wait()
-
-
-@bounded
-async def test_a_local_notification_runs_the_handler() -> None:
-    bus, told = Bus(), []
-
-    @bus.handle("told")
-    async def tell(body: Any) -> None:
-        told.append(body)
-
-    async with bus:
-        await bus.notify("told", 1)
-        await eventually(lambda: told)
-        with pytest.raises(NoHandler):
-            await bus.notify("nobody")
 
 
 @bounded
