@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any
 
 import anyio
@@ -72,9 +73,14 @@ Place = Callable[[Bus, Trap], Provoke]
 PLACES: dict[str, tuple[Place, list[Callable[[], BaseException]]]] = {}
 
 
-def place(kinds: list[Callable[[], BaseException]]) -> Callable[[Place], Place]:
-    def add(define: Place) -> Place:
-        PLACES[define.__name__.replace("_", " ")] = define, kinds
+def place(kinds: list[Callable[[], BaseException]], **variants: list[bool]) -> Callable[[Callable[..., Provoke]], Any]:
+    """Add a place for each of its variants, which are one argument and its values."""
+
+    def add(define: Callable[..., Provoke]) -> Any:
+        for keyword, values in variants.items() or [("", [False])]:
+            for value in values:
+                name = " ".join([define.__name__, *([keyword] if value else [])])
+                PLACES[name.replace("_", " ")] = partial(define, **({keyword: value} if keyword else {})), kinds
         return define
 
     return add
@@ -92,25 +98,6 @@ async def read(client: Any) -> None:
     async with client.stream("trap") as items:
         async for _ in items:
             pass
-
-
-@place(ON_THE_LOOP)
-def a_coroutine_function(bus: Bus, trap: Trap) -> Provoke:
-    @bus.handle("trap")
-    async def handler() -> None:
-        trap()
-
-    return ask
-
-
-@place(ON_THE_LOOP)
-def a_coroutine_function_that_has_waited(bus: Bus, trap: Trap) -> Provoke:
-    @bus.handle("trap")
-    async def handler() -> None:
-        await anyio.lowlevel.checkpoint()
-        trap()
-
-    return ask
 
 
 @place(ON_THE_LOOP)
@@ -173,28 +160,6 @@ def a_def_on_handler_of_a_group(bus: Bus, trap: Trap) -> Provoke:
 
 
 @place(IN_THREADS)
-def a_def_dependency_of_an_on_handler(bus: Bus, trap: Trap) -> Provoke:
-    @bus.on("trap")
-    async def handler(value: Annotated[None, Depends(trap.__call__)]) -> None:
-        pass
-
-    return tell
-
-
-@place(IN_THREADS)
-def the_clean_up_of_a_def_dependency_of_an_on_handler(bus: Bus, trap: Trap) -> Provoke:
-    def session() -> Iterator[int]:
-        yield 1
-        trap()
-
-    @bus.on("trap")
-    def handler(value: Annotated[int, Depends(session)]) -> None:
-        pass
-
-    return tell
-
-
-@place(IN_THREADS)
 def a_def_handler_between_dependencies(bus: Bus, trap: Trap) -> Provoke:
     def session() -> Iterator[int]:
         yield 1
@@ -209,138 +174,113 @@ def a_def_handler_between_dependencies(bus: Bus, trap: Trap) -> Provoke:
     return tell
 
 
-@place(ON_THE_LOOP)
-def an_async_dependency(bus: Bus, trap: Trap) -> Provoke:
-    async def session() -> AsyncIterator[int]:
-        trap()
-        yield 1
-
+@place(ON_THE_LOOP, waits=[False, True])
+def a_coroutine_function(bus: Bus, trap: Trap, waits: bool) -> Provoke:
     @bus.handle("trap")
-    def handler(value: Annotated[int, Depends(session)]) -> None:
-        pass
+    async def handler() -> None:
+        if waits:
+            await anyio.lowlevel.checkpoint()
+        trap()
 
     return ask
 
 
-@place(ON_THE_LOOP)
-def the_clean_up_of_an_async_dependency(bus: Bus, trap: Trap) -> Provoke:
-    async def session() -> AsyncIterator[int]:
-        yield 1
-        trap()
-
-    @bus.handle("trap")
-    async def items(value: Annotated[int, Depends(session)]) -> AsyncIterator[int]:
-        yield 1
-
-    return read
-
-
-@place(ON_THE_LOOP)
-def a_middleware(bus: Bus, trap: Trap) -> Provoke:
+@place(ON_THE_LOOP, after=[False, True])
+def a_middleware(bus: Bus, trap: Trap, after: bool) -> Provoke:
     @bus.use
     async def middleware(message: Message, ctx: Context, call_next: Any) -> Any:
-        trap()
-        return await call_next(message)
-
-    bus.on("trap", inline=True)(lambda: None)
-    return tell
-
-
-@place(ON_THE_LOOP)
-def a_middleware_after_the_handler(bus: Bus, trap: Trap) -> Provoke:
-    @bus.use
-    async def middleware(message: Message, ctx: Context, call_next: Any) -> Any:
+        if not after:
+            trap()
         answer = await call_next(message)
         trap()
         return answer
 
     bus.handle("trap")(lambda: None)
-    return ask
+    bus.on("trap", inline=True)(lambda: None)
+    return ask if after else tell
 
 
-@place(ON_THE_LOOP)
-def authorize(bus: Bus, trap: Trap) -> Provoke:
+@place(IN_THREADS, after=[False, True])
+def a_def_dependency_of_an_on_handler(bus: Bus, trap: Trap, after: bool) -> Provoke:
+    def session() -> Iterator[int]:
+        if not after:
+            trap()
+        yield 1
+        trap()
+
+    async def of_the_loop(value: Annotated[int, Depends(session)]) -> None: ...
+    def in_a_thread(value: Annotated[int, Depends(session)]) -> None: ...
+
+    bus.on("trap")(in_a_thread if after else of_the_loop)
+    return tell
+
+
+@place(ON_THE_LOOP, after=[False, True])
+def an_async_dependency(bus: Bus, trap: Trap, after: bool) -> Provoke:
+    async def session() -> AsyncIterator[int]:
+        if not after:
+            trap()
+        yield 1
+        trap()
+
+    def in_a_thread(value: Annotated[int, Depends(session)]) -> None: ...
+    async def items(value: Annotated[int, Depends(session)]) -> AsyncIterator[int]:
+        yield 1
+
+    bus.handle("trap")(items if after else in_a_thread)
+    return read if after else ask
+
+
+@place(ON_THE_LOOP, waits=[False, True])
+def authorize(bus: Bus, trap: Trap, waits: bool) -> Provoke:
     def allow(peer: Any, verb: str, subject: str | int) -> bool:
         if subject == "trap":
             trap()
         return True
 
-    parts_of(bus).services.access.authorize = allow
-    parts_of(bus).services.authorize = allow
-    bus.handle("trap")(lambda: None)
-    return ask
-
-
-@place(ON_THE_LOOP)
-def an_authorize_that_waits(bus: Bus, trap: Trap) -> Provoke:
-    async def allow(peer: Any, verb: str, subject: str | int) -> bool:
+    async def allow_later(peer: Any, verb: str, subject: str | int) -> bool:
         await anyio.lowlevel.checkpoint()
-        if subject == "trap":
-            trap()
-        return True
+        return allow(peer, verb, subject)
 
-    parts_of(bus).services.access.authorize = allow
-    parts_of(bus).services.authorize = allow
+    parts_of(bus).services.access.authorize = parts_of(bus).services.authorize = allow_later if waits else allow
+    bus.handle("trap")(lambda: None)
     bus.on("trap")(lambda: None)
-    return tell
+    return tell if waits else ask
 
 
-def knocks(bus: Bus) -> Provoke:
-    async def knock(client: Any) -> None:
-        async with connect(bus.state):
-            pass
-
-    return knock
-
-
-@place(ON_THE_LOOP)
-def authenticate(bus: Bus, trap: Trap) -> Provoke:
+@place(ON_THE_LOOP, waits=[False, True])
+def authenticate(bus: Bus, trap: Trap, waits: bool) -> Provoke:
     def who(handshake: Any) -> str:
         trap()
         return "Ann"
 
-    parts_of(bus).services.access.authenticate = who
-    return knocks(bus)
-
-
-@place(ON_THE_LOOP)
-def an_authenticate_that_waits(bus: Bus, trap: Trap) -> Provoke:
-    async def who(handshake: Any) -> str:
+    async def who_later(handshake: Any) -> str:
         await anyio.lowlevel.checkpoint()
-        trap()
-        return "Ann"
+        return who(handshake)
 
-    parts_of(bus).services.access.authenticate = who
-    return knocks(bus)
+    async def knock(client: Any) -> None:
+        async with connect(bus.state):
+            pass
+
+    parts_of(bus).services.access.authenticate = who_later if waits else who
+    return knock
 
 
-@place(ON_THE_LOOP)
-def a_hook_for_what_leaves(bus: Bus, trap: Trap) -> Provoke:
+@place(ON_THE_LOOP, in_a_thread=[False, True])
+def a_hook_for_what_leaves(bus: Bus, trap: Trap, in_a_thread: bool) -> Provoke:
     def hook(message: Message) -> None:
         if message.subject == "elsewhere":
             trap()
 
     bus.use(hook, outgoing=True)
 
-    @bus.handle("trap")
-    async def handler() -> None:
+    async def on_the_loop() -> None:
         await bus.publish("elsewhere")
 
-    return ask
-
-
-@place(ON_THE_LOOP)
-def a_hook_for_what_leaves_a_def_handler(bus: Bus, trap: Trap) -> Provoke:
-    def hook(message: Message) -> None:
-        if message.subject == "elsewhere":
-            trap()
-
-    bus.use(hook, outgoing=True)
-
-    @bus.on("trap")
-    def handler(own: sync.BlockingBus) -> None:
+    def thread(own: sync.BlockingBus) -> None:
         own.publish("elsewhere")
 
+    bus.on("trap")(thread if in_a_thread else on_the_loop)
     return tell
 
 

@@ -371,57 +371,26 @@ async def test_a_clean_up_after_a_cancelled_call_has_some_seconds(
 
 
 async def test_a_value_is_made_once_a_call_unless_it_says_otherwise() -> None:
-    bus = Bus()
-    made: list[str] = []
-
-    def counted(name: str) -> Callable[[], Awaitable[int]]:
-        async def make() -> int:
-            made.append(name)
-            return len(made)
-
-        return make
-
-    once, each = counted("once"), counted("each")
-
-    async def needs(one: int, other: int) -> tuple[int, int]:
-        return one, other
-
-    needs.__annotations__ |= {
-        "one": Annotated[int, Depends(once)],
-        "other": Annotated[int, Depends(each, use_cache=False)],
-    }
-
-    async def get(one, two, three) -> list[Any]:  # type: ignore[no-untyped-def]
-        return [one, two, three]
-
-    get.__annotations__ |= {
-        "one": Annotated[int, Depends(once)],
-        "two": Annotated[Any, Depends(needs)],
-        "three": Annotated[int, Depends(each, use_cache=False)],
-    }
-    bus.handle("get")(get)
-    async with pair(bus) as client:
-        assert await client.request("get") == [1, [1, 2], 3]
-        assert await client.request("get") == [4, [4, 5], 6]
-    assert made == ["once", "each", "each"] * 2
-
-
-async def test_a_value_that_is_made_each_time_is_not_that_of_the_others() -> None:
     bus, made = Bus(), 0
 
-    async def count() -> int:
+    async def count(step: int = 1) -> int:  # a default is left to it
         nonlocal made
-        made += 1
+        made += step
         return made
 
-    async def get(one, two, three) -> list[Any]:  # type: ignore[no-untyped-def]
-        return [one, two, three]
+    async def needs(shared, own) -> list[int]:  # type: ignore[no-untyped-def]
+        return [shared, own]
+
+    async def get(shared, own, needed, again) -> list[Any]:  # type: ignore[no-untyped-def]
+        return [shared, own, needed, again]
 
     shared, own = Annotated[int, Depends(count)], Annotated[int, Depends(count, use_cache=False)]
-    get.__annotations__ |= {"one": shared, "two": own, "three": shared}
+    needs.__annotations__ |= {"shared": shared, "own": own}
+    get.__annotations__ |= {"shared": shared, "own": own, "needed": Annotated[Any, Depends(needs)], "again": shared}
     bus.handle("get")(get)
     async with pair(bus) as client:
-        assert await client.request("get") == [1, 2, 1]
+        assert await client.request("get") == [1, 2, [1, 3], 1]
+        assert await client.request("get") == [4, 5, [4, 6], 4]
 
 
 async def of_the_loop(ctx: Context, message: Message, bus: Bus, peer: Peer | None, id: int) -> list[Any]:
@@ -649,26 +618,20 @@ def test_what_a_call_does_not_have_is_told_at_registration(function: Any, text: 
 
 
 @pytest.mark.parametrize("mark", [Depends, FastapiDepends, Security])
-@pytest.mark.parametrize("inner", [False, True])
-def test_depends_without_its_function_is_not_taken_for_the_body(mark: Any, inner: bool) -> None:
+def test_depends_without_its_function_is_not_taken_for_the_body(mark: Any) -> None:
     async def asks(user) -> str:  # type: ignore[no-untyped-def]
         return str(user)
 
-    async def handler(user) -> None: ...  # type: ignore[no-untyped-def]
+    async def by_default(user: Any = mark) -> None: ...
+
+    async def inner(user) -> None: ...  # type: ignore[no-untyped-def]
 
     asks.__annotations__["user"] = Annotated[str, mark]
-    handler.__annotations__["user"] = Annotated[str, Depends(asks)]
-    asks.__qualname__ = handler.__qualname__ = "f"
-    says = f"f: 'user' has {mark.__name__} without its function, write {mark.__name__}\\(session\\)"
-    with pytest.raises(TypeError, match=says):
-        Bus().handle("get")(handler if inner else asks)
-
-
-def test_depends_without_its_function_as_a_default_is_not_taken_for_the_body() -> None:
-    async def handler(user: Any = Depends) -> None: ...
-
-    with pytest.raises(TypeError, match=r"handler: 'user' has Depends without its function"):
-        Bus().handle("get")(handler)
+    inner.__annotations__["user"] = Annotated[str, Depends(asks)]
+    says = f"'user' has {mark.__name__} without its function, write {mark.__name__}\\(session\\)"
+    for handler in (asks, by_default, inner):
+        with pytest.raises(TypeError, match=says):
+            Bus().handle("get")(handler)
 
 
 async def test_a_dependency_that_cancels_its_call_itself_fails_it() -> None:
@@ -754,21 +717,6 @@ def test_a_named_type_that_stands_for_nothing_is_a_type_error(value: str) -> Non
     handler.__annotations__["body"] = kind
     with pytest.raises(TypeError, match="handler: .*'body'"):
         Bus().handle("x")(handler)
-
-
-async def test_a_parameter_with_a_default_is_left_to_it() -> None:
-    bus = Bus()
-
-    async def limit(most: int = 10) -> int:
-        return most
-
-    async def get(most) -> int:  # type: ignore[no-untyped-def]
-        return int(most)
-
-    get.__annotations__["most"] = Annotated[int, Depends(limit)]
-    bus.handle("get")(get)
-    async with pair(bus) as client:
-        assert await client.request("get") == 10
 
 
 async def test_middleware_runs_around_all_of_it() -> None:
