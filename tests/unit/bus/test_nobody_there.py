@@ -25,6 +25,7 @@ NOBODY = "connection refused: nobody listens there"
 )
 def test_the_port_is_told_where_the_url_leaves_it_out(url: str, where: str) -> None:
     assert advice_for(ConnectFailed(url, NOBODY)) == f"{where}; is the server running? connect(..., wait=30) goes on trying"
+    assert advice_for(ConnectFailed(url, "the server answered 404 Not Found")) is None  # it is there
 
 
 @pytest.mark.anyio
@@ -47,7 +48,3 @@ async def test_a_server_that_says_nothing_is_waited_for_by_whoever_may_wait(wait
         with pytest.raises(ConnectFailed, match=r"may still be starting; connect\(\.\.\., wait=30\) goes on trying$"):
             async with connect(address, limits=limits):
                 raise AssertionError
-
-
-def test_a_server_that_is_there_and_refuses_is_not_waited_for() -> None:
-    assert advice_for(ConnectFailed("ubre+ws://shop.example/bus", "the server answered 404 Not Found")) is None

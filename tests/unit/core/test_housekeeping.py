@@ -62,7 +62,7 @@ async def test_links_are_looked_at_twice_a_second_and_a_few_hundred_at_a_time(co
         await runtime.close()
 
 
-async def test_an_owner_that_is_watched_again_and_again_is_remembered_once() -> None:
+async def test_an_owner_that_is_watched_again_and_again_is_remembered_once_and_not_when_it_has_gone() -> None:
     runtime, owner = Runtime(Limits()), Owner()
     for number in range(10_000):
         runtime.watch(owner, 1e9 - number)
@@ -70,10 +70,6 @@ async def test_an_owner_that_is_watched_again_and_again_is_remembered_once() -> 
     runtime.forget(owner)
     runtime._sweep()
     assert owner not in runtime.timed
-
-
-async def test_an_owner_that_has_gone_is_not_kept_until_its_deadline() -> None:
-    runtime, owner = Runtime(Limits()), Owner()
     runtime.watch(owner, 1e9)
     runtime.forget(owner)
     gone = weakref.ref(owner)

@@ -37,6 +37,13 @@ def handler(request: pytest.FixtureRequest) -> None:
         signal.signal(signal.SIGINT, foreign)
 
 
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
 def stopping() -> Bus:
     bus = answering()
 
@@ -92,8 +99,10 @@ def test_ctrl_c_in_a_handler_ends_the_program_whatever_handles_the_signal(loop: 
 
 @pytest.mark.parametrize("subject", ["stop", "stop.later"])
 @pytest.mark.usefixtures("handler")
-def test_a_loop_that_is_run_again_after_ctrl_c_in_a_handler_has_a_bus_that_serves(subject: str) -> None:
-    loop, bus = asyncio.new_event_loop(), stopping()
+def test_a_loop_that_is_run_again_after_ctrl_c_in_a_handler_has_a_bus_that_serves(
+    subject: str, loop: asyncio.AbstractEventLoop
+) -> None:
+    bus = stopping()
 
     async def ask(subject: str, body: Any = None) -> Any:
         return await client.request(subject, body, timeout=BOUND)
@@ -102,29 +111,26 @@ def test_a_loop_that_is_run_again_after_ctrl_c_in_a_handler_has_a_bus_that_serve
         _ = client.request(subject)
         await asyncio.sleep(BOUND)
 
-    try:
-        paired = pair(bus)
-        client = loop.run_until_complete(paired.__aenter__())
-        stopped = loop.create_task(stop())
-        with pytest.raises(KeyboardInterrupt):
-            loop.run_until_complete(stopped)
-        stopped.cancel()
-        assert loop.run_until_complete(ask("echo", 1)) == 1
-        assert bus.stats().running == 0
-        loop.run_until_complete(paired.__aexit__(None, None, None))
-    finally:
-        loop.close()
+    paired = pair(bus)
+    client = loop.run_until_complete(paired.__aenter__())
+    stopped = loop.create_task(stop())
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(stopped)
+    stopped.cancel()
+    assert loop.run_until_complete(ask("echo", 1)) == 1
+    assert bus.stats().running == 0
+    loop.run_until_complete(paired.__aexit__(None, None, None))
 
 
 @pytest.mark.usefixtures("handler")
-def test_ctrl_c_in_authenticate_is_passed_on_and_the_stranger_is_told_at_once() -> None:
+def test_ctrl_c_in_authenticate_is_passed_on_and_the_stranger_is_told_at_once(loop: asyncio.AbstractEventLoop) -> None:
     def authenticate(handshake: Any) -> str:
         if interrupts:
             raise interrupts.pop()
         return "ann"
 
     interrupts = [KeyboardInterrupt()]
-    loop, bus = asyncio.new_event_loop(), Bus(authenticate=authenticate)
+    bus = Bus(authenticate=authenticate)
     said: list[Exception] = []
 
     async def knock() -> None:
@@ -134,29 +140,26 @@ def test_ctrl_c_in_authenticate_is_passed_on_and_the_stranger_is_told_at_once() 
         except ConnectFailed as error:
             said.append(error)
 
-    try:
-        serving = bus.serve("ubre+memory://interrupted")
-        loop.run_until_complete(serving.__aenter__())
-        knocking = loop.create_task(knock())
-        with pytest.raises(KeyboardInterrupt):
-            loop.run_until_complete(asyncio.sleep(BOUND))
-        loop.run_until_complete(asyncio.wait_for(knocking, BOUND / 2))
-        assert "cannot find out now who you are" in str(said[0])
-        loop.run_until_complete(knock())
-        assert len(said) == 1
-        loop.run_until_complete(serving.__aexit__(None, None, None))
-    finally:
-        loop.close()
+    serving = bus.serve("ubre+memory://interrupted")
+    loop.run_until_complete(serving.__aenter__())
+    knocking = loop.create_task(knock())
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(asyncio.sleep(BOUND))
+    loop.run_until_complete(asyncio.wait_for(knocking, BOUND / 2))
+    assert "cannot find out now who you are" in str(said[0])
+    loop.run_until_complete(knock())
+    assert len(said) == 1
+    loop.run_until_complete(serving.__aexit__(None, None, None))
 
 
-def test_ctrl_c_in_authorize_is_passed_on_and_costs_the_link_only() -> None:
+def test_ctrl_c_in_authorize_is_passed_on_and_costs_the_link_only(loop: asyncio.AbstractEventLoop) -> None:
     def authorize(peer: Any, verb: str, subject: Any) -> bool:
         if verb == "publish" and interrupts:
             raise interrupts.pop()
         return True
 
     interrupts = [KeyboardInterrupt()]
-    loop, bus = asyncio.new_event_loop(), Bus(authorize=authorize)
+    bus = Bus(authorize=authorize)
 
     @bus.handle("echo")
     async def echo(body: int) -> int:
@@ -169,14 +172,11 @@ def test_ctrl_c_in_authorize_is_passed_on_and_costs_the_link_only() -> None:
         await client.publish("news")
         await asyncio.sleep(BOUND)
 
-    try:
-        paired = pair(bus, reconnect=True)
-        client = loop.run_until_complete(paired.__aenter__())
-        published = loop.create_task(publish())
-        with pytest.raises(KeyboardInterrupt):
-            loop.run_until_complete(published)
-        published.cancel()
-        assert loop.run_until_complete(ask()) == 1
-        loop.run_until_complete(paired.__aexit__(None, None, None))
-    finally:
-        loop.close()
+    paired = pair(bus, reconnect=True)
+    client = loop.run_until_complete(paired.__aenter__())
+    published = loop.create_task(publish())
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(published)
+    published.cancel()
+    assert loop.run_until_complete(ask()) == 1
+    loop.run_until_complete(paired.__aexit__(None, None, None))

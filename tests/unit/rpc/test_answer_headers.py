@@ -80,6 +80,27 @@ async def test_a_bus_that_asks_itself_sees_them_too() -> None:
     async with bus:
         assert (await bus.request(GET_USER, 7, returns=Message[User])).headers == BOTH
         assert (await bus.as_("ann").request("user.get", 7, returns=Message[User])).headers == BOTH
+    ctx = context()  # and a test of a handler
+    ctx.answer_headers["etag"] = "v1"
+    assert ctx.answer_headers == ctx.message.answer_headers == {"etag": "v1"}
+
+
+@bounded
+async def test_an_error_and_an_answer_to_a_question_with_headers_have_none_of_them() -> None:
+    bus = Bus()
+
+    @bus.handle("work")
+    async def work(fails: bool, ctx: Context) -> None:
+        if fails:
+            ctx.answer_headers["etag"] = "1"
+            raise NotFound("gone")
+
+    async with pair(bus) as client:
+        reply = client.request("work", True)
+        with pytest.raises(NotFound):
+            await reply
+        assert reply.message is not None and not reply.message.headers
+        assert not (await client.request("work", False, headers={"etag": "1"}, returns=Message)).headers
 
 
 @bounded
@@ -137,23 +158,6 @@ async def test_headers_that_cannot_be_are_a_failure_of_the_handler(
     assert caplog.text.count("header") >= 2
 
 
-@bounded
-async def test_an_error_has_none() -> None:
-    bus = Bus()
-
-    @bus.handle("work")
-    async def work(ctx: Context) -> int:
-        ctx.answer_headers["etag"] = "1"
-        raise NotFound("gone")
-
-    async with pair(bus) as client:
-        reply = client.request("work")
-        with pytest.raises(NotFound):
-            await reply
-        assert reply.message is not None
-        assert not reply.message.headers
-
-
 @pytest.mark.parametrize("convert", [None, lambda body, message: {"id": body["id"] + 1}])
 @bounded
 async def test_only_those_that_a_route_names_cross_a_bridge(convert: Any) -> None:
@@ -163,21 +167,3 @@ async def test_only_those_that_a_route_names_cross_a_bridge(convert: Any) -> Non
         answer = await client.request("user.get", 7, returns=Message[User])
         assert answer.headers == {"etag": "v7"}
         assert answer.body == User(8 if convert else 7)
-
-
-async def test_a_unit_test_reads_what_a_handler_has_set() -> None:
-    ctx = context()
-    ctx.answer_headers["etag"] = "v1"
-    assert ctx.answer_headers == ctx.message.answer_headers == {"etag": "v1"}
-
-
-async def test_a_client_cannot_set_them_by_what_it_sends() -> None:
-    bus = Bus()
-
-    @bus.handle("work")
-    async def work() -> int:
-        return 1
-
-    async with pair(bus) as client:
-        answer = await client.request("work", headers={"etag": "1"}, returns=Message)
-        assert not answer.headers

@@ -238,6 +238,12 @@ async def test_deadlines_are_kept_although_another_of_the_bus_cannot_be(caplog: 
 # -- scopes of anyio around tasks that only asyncio knows -------------------------------------------------------------------
 
 
+async def early(ctx: Context) -> None:
+    assert ctx.deadline is not None
+    await anyio.sleep_until(ctx.deadline - 0.02)
+    raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
+
+
 async def asked(bus: Bus, timeout: float) -> None:
     await asyncio.gather(*[bus.request("early", timeout=timeout).wait() for _ in range(3)])
 
@@ -263,12 +269,7 @@ def test_a_scope_around_tasks_of_asyncio_fires_itself_although_the_peer_gives_up
     ask: Callable[[Bus, float], Awaitable[None]], near: bool
 ) -> None:
     bus = Bus()
-
-    @bus.handle("early")
-    async def early(ctx: Context) -> None:
-        assert ctx.deadline is not None
-        await anyio.sleep_until(ctx.deadline - 0.02)
-        raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
+    bus.handle("early")(early)
 
     @bus.handle("items")
     async def items(ctx: Context) -> AsyncIterator[int]:
@@ -295,12 +296,7 @@ async def test_a_request_that_its_scope_has_ended_before_it_was_awaited_is_no_er
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bus = Bus()
-
-    @bus.handle("early")
-    async def early(ctx: Context) -> None:
-        assert ctx.deadline is not None
-        await anyio.sleep_until(ctx.deadline - 0.02)
-        raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
+    bus.handle("early")(early)
 
     async def ask(asks: Bus, scope: float, timeout: float, retry: Retry | None) -> None:
         with anyio.move_on_after(scope):
