@@ -340,6 +340,21 @@ async def test_a_local_stream_and_channel_work_and_end() -> None:
 
 
 @bounded
+async def test_a_local_notification_runs_the_handler() -> None:
+    bus, told = Bus(), []
+
+    @bus.handle("told")
+    async def tell(body: Any) -> None:
+        told.append(body)
+
+    async with bus:
+        await bus.notify("told", 1)
+        await eventually(lambda: told)
+        with pytest.raises(NoHandler):
+            await bus.notify("nobody")
+
+
+@bounded
 @pytest.mark.parametrize("style", ["plain", "async"])
 @pytest.mark.parametrize("wire", ["jrep", "uprotocol"])
 async def test_a_notification_that_is_refused_or_does_not_fit_is_no_failure_of_its_handler(
