@@ -27,7 +27,7 @@ from tests.support import eventually
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
 PACKAGE = str(Path(polybus.__file__).parent)
-FEW, MANY = 10, 60
+FEW, MANY = 10, 110
 TIMES = 4
 LIMITS = Limits(subscriptions=10_000, outbox=10_000)
 
