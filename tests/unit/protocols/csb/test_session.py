@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polybus.errors import Code, QueueFull, RemoteProtocolError, TooLarge, Unsupported
+from polybus.errors import Code, QueueFull, TooLarge, Unsupported
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import CloseWanted, Ready, Refused
@@ -69,48 +69,29 @@ def test_an_incoming_request_is_answered_under_its_id_and_action() -> None:
     assert sent(session) == ["2200abcd00010001" + b"[1]".hex(), "22d0abcd00010001" + b'{"code":13}'.hex()]
 
 
-def test_70_000_requests_one_after_the_other_each_get_their_answer() -> None:
-    asker, answerer = started(), started()
-    keys = set()
-    for number in range(70_000):
-        key = asker.send(Message(Kind.REQUEST, 7, None, b"%d" % number), 0.0)
-        keys.add(key)
-        for frame in asker.frames_to_send():
-            answerer.receive(frame, 0.0)
-        [message] = events_of(answerer)
-        assert isinstance(message, Message)
-        answerer.send(Message(Kind.RESPONSE, "", message.id, message.raw), 0.0)
-        for frame in answerer.frames_to_send():
-            asker.receive(frame, 0.0)
-        [reply] = events_of(asker)
-        assert isinstance(reply, Message)
-        assert (reply.id, reply.raw) == (key, b"%d" % number)
-    assert len(keys) == 70_000  # although the ids on the wire came round
-    assert not asker._one.pending
-
-
 def test_20_000_requests_at_once_round_and_round_are_never_mixed_up() -> None:
     asker = started()
     waiting: dict[int, tuple[int, int]] = {}
     taken: set[int] = set()
-    asked = 0
+    keys: set[int] = set()
     for turn in range(8):
         while len(waiting) < 20_000:
-            asked += 1
-            key = asker.send(Message(Kind.REQUEST, 7, None, b"%d" % asked), 0.0)
+            body = len(keys)
+            key = asker.send(Message(Kind.REQUEST, 7, None, b"%d" % body), 0.0)
             [frame] = asker.frames_to_send()
             number = int.from_bytes(frame[2:4])
             assert key is not None
-            assert key not in waiting
+            assert key not in keys
             assert number not in taken
-            waiting[key] = number, asked
+            waiting[key] = number, body
             taken.add(number)
+            keys.add(key)
         for key in list(waiting)[turn % 3 :: 3]:  # answered out of order, some of them late
             number, body = waiting.pop(key)
             taken.discard(number)
             [message] = answer(asker, number, payload=b"%d" % body)
             assert (message.id, message.body) == (key, body)
-    assert asked > 65_536  # the ids came round
+    assert len(keys) > 65_536  # although the ids on the wire came round
     assert len(asker._one.pending) == len(waiting)
 
 
@@ -364,12 +345,3 @@ def test_what_cannot_be_written_takes_no_id() -> None:
             session.send(bad, 0.0)
     assert not session._one.pending
     assert not session._one.resting
-
-
-def test_refusals_are_errors_of_this_protocol() -> None:
-    session = started()
-    session.receive(b"\x40", 0.0)
-    [event] = events_of(session)
-    assert isinstance(event, Refused)
-    assert isinstance(event.error, RemoteProtocolError)
-    assert event.error.protocol == "csb"

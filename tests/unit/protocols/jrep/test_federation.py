@@ -176,12 +176,6 @@ async def test_an_error_has_all_that_an_errai_client_looks_for_and_no_stack() ->
         assert (await peer.hear())["ToSubject"] == "ClientBusErrors", "without ErrorTo the client's bus is told"
 
 
-async def test_an_unknown_subject_is_an_error_within_the_round_trip() -> None:
-    async with served(make_bus()) as (peer,):
-        await peer.say({"ToSubject": "nobody", "ReplyTo": "n:1:RespondTo:RPC", "ErrorTo": "n:1:Errors:RPC"})
-        assert (await peer.hear())["ToSubject"] == "n:1:Errors:RPC"
-
-
 async def test_without_reply_to_it_goes_to_listeners_and_to_the_handler() -> None:
     bus = make_bus()
     heard: list[Any] = []
@@ -221,27 +215,6 @@ async def test_priority_comes_first_within_a_payload() -> None:
         while len(heard) < 4:
             await anyio.lowlevel.checkpoint()
     assert heard == ["2", "4", "1", "3"]
-
-
-@pytest.mark.parametrize("bad", ['{"^EncodedType":"java.lang.Integer","^NumVal":"x"}', '"\\ud83d"', "NaN"])
-async def test_one_bad_message_costs_no_other_and_its_asker_is_told(bad: str) -> None:
-    bus, heard = make_bus(), list[Any]()
-
-    @bus.on("job")
-    async def on_job(body: Any) -> None:
-        heard.append(body)
-
-    async with served(bus) as (peer,):
-        messages = [f'{{"ToSubject":"job","Value":"{number}"}}' for number in range(99)]
-        answers = '"ReplyTo":"j:1:RespondTo:RPC","ErrorTo":"j:1:Errors:RPC"'
-        messages.insert(50, f'{{"ToSubject":"job","Value":{bad},{answers}}}')
-        await peer.say(text=f"[{','.join(messages)}]")
-        (error,) = await peer.nothing_more()
-        assert error["ToSubject"] == "j:1:Errors:RPC"
-        while len(heard) < 99:
-            await anyio.lowlevel.checkpoint()
-    assert heard == [f"{number}" for number in range(99)]
-    assert bus.stats().malformed == 1
 
 
 async def test_the_echo_service_answers() -> None:
@@ -441,8 +414,9 @@ async def test_a_client_that_stops_in_the_middle_costs_a_handshake_s_time(words:
             assert await good.nothing_more() == []
 
 
-@pytest.mark.parametrize("dialect", ["v3", "legacy", "auto"])
-@pytest.mark.parametrize("word", ["", "Heartbeat", "RemoteSubscribe"])
+@pytest.mark.parametrize(
+    ("dialect", "word"), [("v3", ""), ("v3", "Heartbeat"), ("legacy", "RemoteSubscribe"), ("auto", ""), ("auto", "Heartbeat")]
+)
 async def test_a_server_that_stops_in_the_middle_costs_a_handshake_s_time(dialect: str, word: str) -> None:
     async def serve(stream: Any) -> None:
         async with stream:

@@ -54,8 +54,7 @@ MESSAGES = st.one_of(
 )
 
 
-@pytest.mark.parametrize("values", ["errai", "plain"])
-@given(messages=st.lists(MESSAGES, min_size=1, max_size=4))
+@given(values=st.sampled_from(["errai", "plain"]), messages=st.lists(MESSAGES, min_size=1, max_size=4))
 def test_what_is_written_is_read_again(values: str, messages: list[Message]) -> None:
     codec = Jrep(values=values).codec()
     again = codec.decode(codec.encode(messages))

@@ -1,5 +1,6 @@
 """The dialect of a cluster, byte by byte: what a node says and understands, and that nothing that comes can break it."""
 
+import itertools
 import json
 import random
 from typing import Any
@@ -383,9 +384,9 @@ def test_a_handler_that_another_node_has_still_or_again_has_not_gone() -> None:
 
 def test_members_that_lie_about_what_they_handle_fill_no_memory() -> None:
     known = KnownHandlers(60.0)
-    for number in range(3000):
-        known.told(f"n{number}", [f"{number}.{index}.{'x' * 500}.*" for index in range(100)])
-        known.left(f"n{number - 10}", 1.0 + number / 1e6)
+    for number in range(600):
+        known.told(f"n{number}", [f"{number}.{index}.{'x' * 8000}.*" for index in range(5)])
+        known.left(f"n{number - 200}", 1.0 + number / 1e6)
         assert known.characters <= 2 * 4 * 1024 * 1024
     assert KnownHandlers().last_seen("x", 1.0) is None
     known.all_left(1000.0)
@@ -467,10 +468,11 @@ def test_an_announcement_that_is_none_is_counted(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("rest", ["", "a", "a.", "a.zz", "c", "c.x", "d", "d.x", "d..", "r", "q", "y", "h", "p", "c.a.b", "."])
-@pytest.mark.parametrize("headers", [(), ("Polybus-Kind: item",), ("Polybus-Kind: credit x",), ("Polybus-Kind: open a b",)])
-def test_whatever_a_member_sends_a_node_it_is_read_or_counted(rest: str, headers: tuple[str, ...]) -> None:
+def test_whatever_a_member_sends_a_node_it_is_read_or_counted(rest: str) -> None:
     session, node = ready()
-    for reply in ("", "shop.n.other1.a.t1", "shop.n", "shop.n.", "x"):
+    replies = ("", "shop.n.other1.a.t1", "shop.n", "shop.n.", "x")
+    kinds = ((), ("Polybus-Kind: item",), ("Polybus-Kind: credit x",), ("Polybus-Kind: open a b",))
+    for reply, headers in itertools.product(replies, kinds):
         events = told(session, msg(f"shop.n.{node}.{rest}", "1", b"{", reply, *headers))
         assert all(isinstance(event, Message | Refused | Due | Lost) for event in events)
 

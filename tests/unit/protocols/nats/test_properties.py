@@ -51,18 +51,10 @@ def comes_back(message: Message) -> Message:
     return again
 
 
-@given(SUBJECTS, BODIES, HEADERS)
-def test_publications_come_back(subject: str, body: Any, headers: Any) -> None:
-    comes_back(written(Kind.PUBLISH, subject, None, body, headers))
-
-
 @given(SUBJECTS, INBOXES, BODIES, HEADERS, MILLISECONDS)
-def test_requests_come_back(subject: str, inbox: str, body: Any, headers: Any, ttl: Any) -> None:
+def test_publications_requests_and_responses_come_back(subject: str, inbox: str, body: Any, headers: Any, ttl: Any) -> None:
+    comes_back(written(Kind.PUBLISH, subject, None, body, headers))
     comes_back(written(Kind.REQUEST, subject, inbox, body, headers, ttl))
-
-
-@given(INBOXES, BODIES, HEADERS)
-def test_responses_come_back(inbox: str, body: Any, headers: Any) -> None:
     comes_back(written(Kind.RESPONSE, "", inbox, body, headers))
 
 

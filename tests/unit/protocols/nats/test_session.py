@@ -429,18 +429,6 @@ def test_an_error_after_which_the_server_goes_on_is_told(text: str) -> None:
     assert session.frames_to_send() == [b"PONG\r\n"]
 
 
-def test_what_was_on_its_way_to_a_handler_when_it_left_its_group_is_still_asked() -> None:
-    session = ready()
-    handler = {"handler": True}
-    assert sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes=handler)) == [b"SUB user.get q 2\r\n"]
-    assert sent(session, Message(Kind.UNSUBSCRIBE, "user.get", attributes=handler)) == [b"UNSUB 2\r\n"]
-    session.confirm(2.0)
-    [question] = told(session, delivery("user.get", "2", b"7", reply="_INBOX.them.1"))
-    assert (question.kind, question.subject, question.body) == (Kind.REQUEST, "user.get", 7)
-    [_] = told(session, b"PONG\r\n")  # by now the server has sent all that it had chosen this side for
-    assert told(session, delivery("user.get", "2", b"7", reply="_INBOX.them.2")) == []
-
-
 # -- time --------------------------------------------------------------------------------------------------------------------
 
 

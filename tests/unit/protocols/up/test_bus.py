@@ -107,23 +107,6 @@ async def test_a_loud_authority_is_told_to_wait() -> None:
 
 
 @bounded
-async def test_what_the_wire_has_no_form_for_is_said_at_once() -> None:
-    bus = Bus()
-    async with pair(bus, protocol=Up(names=NAMES)) as client:
-        with pytest.raises(Unsupported):
-            async with client.stream("UpdateDoor"):
-                pass
-        with pytest.raises(Unsupported, match="'x-user'"):
-            await client.request("UpdateDoor", headers={"x-user": "1"})
-        with pytest.raises(Unsupported, match="lacks it"):
-            await client.request("no.name")
-        with pytest.raises(Unsupported, match="lacks it"):
-            await client.publish("no.name")
-        with pytest.raises(NoHandler):
-            await client.request("UpdateDoor")
-
-
-@bounded
 async def test_it_goes_through_a_tunnel() -> None:
     inner, outer = Bus(), Bus()
     inner.handle("UpdateDoor")(lambda: "done")
