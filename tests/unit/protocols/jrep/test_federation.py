@@ -17,8 +17,6 @@ from polybus import (
     ConnectFailed,
     Context,
     Limits,
-    NoHandler,
-    RequestError,
     Route,
     Unsupported,
     bridge,
@@ -570,18 +568,6 @@ async def test_a_gwt_style_client_calls_a_python_method() -> None:
             {"ToSubject": "wiretest.Svc:RPC", "CommandType": "fire:", "ReplyTo": "wiretest.Svc:RPC.fire::6:RespondTo:RPC"}
         )
         assert await peer.hear() == {"ToSubject": "wiretest.Svc:RPC.fire::6:RespondTo:RPC"}
-
-
-async def test_a_python_method_is_called_with_types_and_as_it_is() -> None:
-    with anyio.fail_after(BOUND):
-        async with make_calculator().serve("jrep+memory://calculator"), connect("jrep+memory://calculator") as client:
-            assert await client.request(ADD, [2, 3]) == 5
-            assert await CALCULATOR.call(client, "add", 20, 30, returns=int) == 50
-            assert await CALCULATOR.call(client.peers[0], "fire") is None
-            with pytest.raises(NoHandler):
-                await CALCULATOR.call(client, "add", "x", "y")
-            with pytest.raises(RequestError, match="argument 2"):
-                await client.request(ADD, [1, "x"])
 
 
 def test_names_of_methods_follow_java() -> None:

@@ -10,7 +10,7 @@ import numpy
 import pytest
 from pydantic import Field
 
-from polybus import BadRequest, Bus, EncodeError, connect
+from polybus import BadRequest, Bus, EncodeError, NoHandler, RequestError, connect
 from polybus.protocols import Jrep
 from polybus.protocols.jrep import JavaObject, RemoteInterface
 from tests.support import BOUND
@@ -177,7 +177,11 @@ async def test_a_function_answers_for_primitives_and_for_their_classes() -> None
             await client.notify(SERVICE.method("add", int, int), [2, 3])
             with pytest.raises(EncodeError, match="argument 1"):
                 _ = client.request(SERVICE.method("add", int, int), [2**40, 3])
-            assert await SERVICE.call(client, "add", 2, 3) == 5
+            assert await SERVICE.call(client, "add", 2, 3, returns=int) == 5
+            with pytest.raises(NoHandler):
+                await SERVICE.call(client, "add", "x", "y")
+            with pytest.raises(RequestError, match="argument 2"):
+                await client.request(SERVICE.method("add", int, int), [1, "x"])
         async with bus:
             assert await bus.request(SERVICE.method("add", int, int), [2, 3]) == 5  # its own
 
