@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -53,8 +53,12 @@ def written(kind: Kind, id: Any = None, subject: Any = "", **facts: Any) -> Mess
     return message
 
 
-def of(kind: Kind, optional: Mapping[str, Any] | None = None, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Message]:
-    return st.fixed_dictionaries(fields, optional=optional).map(lambda given: written(kind, **given))
+Strategies: TypeAlias = Mapping[str, st.SearchStrategy[Any]]
+
+
+def of(kind: Kind, optional: Strategies = {}, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Message]:  # noqa: B006  # read
+    made: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(fields, optional={**optional})
+    return made.map(lambda given: written(kind, **given))
 
 
 def ids_under(action: int) -> st.SearchStrategy[int]:
@@ -63,7 +67,7 @@ def ids_under(action: int) -> st.SearchStrategy[int]:
 
 ANSWERED = st.builds(lambda action, number: action << 16 | number, ACTIONS, NUMBERS)
 OPENED = ids_under(wire.OPEN) | ids_under(wire.OPEN).map(lambda id: ~id)
-ANY_BODY = {"body": BODIES}
+ANY_BODY: Strategies = {"body": BODIES}
 MESSAGES = st.one_of(
     of(Kind.REQUEST, ANY_BODY, subject=SUBJECTS, id=NUMBERS),
     of(Kind.REQUEST, subject=SUBJECTS, id=ids_under(wire.REQUEST_MORE), headers=HEADERS, ttl=DEADLINES, body=BODIES),
@@ -85,7 +89,7 @@ MESSAGES = st.one_of(
 )
 
 
-@settings(max_examples=3 * settings.default.max_examples)
+@settings(max_examples=3 * settings().max_examples)
 @given(MESSAGES)
 def test_messages_of_every_kind_come_back(message: Message) -> None:
     [again] = CODEC.decode(CODEC.encode([message]))
