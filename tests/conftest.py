@@ -42,3 +42,8 @@ def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     gc.collect()
     gc.freeze()  # what is left stays: the next one need not look at it
     return caplog
+
+
+def pytest_unconfigure() -> None:
+    """What was frozen is collected again: libraries in C say at the end what nobody has."""
+    gc.unfreeze()

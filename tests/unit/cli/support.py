@@ -53,7 +53,7 @@ def serving(url: str = TCP, **options: Any) -> Iterator[str]:
 def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A command in a process of its own, which has ended when the block is left."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*COMMAND, *arguments], text=True, **pipes | options) as process:  # type: ignore[call-overload]
+    with subprocess.Popen([*COMMAND, *arguments], text=True, **pipes | options) as process:
         try:
             yield process
         finally:
