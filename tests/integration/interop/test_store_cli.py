@@ -64,6 +64,38 @@ def test_stores_and_dead_letters_from_the_shell(keeping: NatsServer, run: Run) -
     assert run("store", "remove", url, "orders", "--yes") == (0, "", "")
 
 
+async def handle(url: str, durable: str, publications: range, most: int) -> list[int]:
+    """Publish these, and give what a durable handler has dealt with once it has had so many."""
+    seen: list[int] = []
+    all_seen = anyio.Event()
+    bus = Bus(cluster=Cluster(url))
+
+    @bus.on("orders.>", durable=durable)
+    async def take(n: int) -> None:
+        seen.append(n)
+        if len(seen) == most:
+            all_seen.set()
+
+    with anyio.fail_after(30):
+        async with bus:
+            for n in publications:
+                await bus.publish("orders.placed", n)
+            await all_seen.wait()
+    return sorted(seen)
+
+
+def test_what_is_trimmed_is_what_each_durable_handler_has_dealt_with(keeping: NatsServer, run: Run) -> None:
+    url = f"{keeping.url}/shop"
+    trim = ("store", "trim", url, "orders", "--yes")
+    assert run("store", "add", url, "orders", "orders.>") == (0, "", "")
+    assert anyio.run(handle, url, "post", range(2), 2) == [0, 1]
+    assert anyio.run(handle, url, "billing", range(2, 6), 6) == [*range(6)]
+    assert run(*trim) == (0, "2 publications removed\n", "")
+    assert run(*trim) == (0, "0 publications removed\n", "")
+    assert anyio.run(handle, url, "post", range(0), 4) == [2, 3, 4, 5]
+    assert run(*trim) == (0, "4 publications removed\n", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
