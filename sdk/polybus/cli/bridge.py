@@ -18,7 +18,7 @@ from .._bridge import Bridge
 from .._bus.bus import parts_of
 from .._secrets import without_secrets
 from .options import Header, Insecure, Tls, Wait, argument, connects, option
-from .problems import UsageError, unwrapped
+from .problems import UsageError, announce, unwrapped
 from .routes import read_routes
 from .values import dialling
 
@@ -67,7 +67,7 @@ async def _run(
             stack.callback(leaving.cancel_scope.cancel)  # when all else has been left
             said = [await enter("left", left, one), await enter("right", right, two)]
             joined = await stack.enter_async_context(join(one, two, routes=routes))
-            print("\n".join(said), flush=True)
+            announce("\n".join(said))
             async with anyio.create_task_group() as group:
                 for bus, peer in opened.items():
                     group.start_soon(_while_there, bus, peer)

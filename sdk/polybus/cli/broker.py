@@ -10,7 +10,7 @@ import anyio
 
 from .. import Broker
 from .options import Cert, Insecure, Key, Origin, duration, option
-from .problems import PeerError
+from .problems import PeerError, announce
 from .values import server_tls
 
 
@@ -43,11 +43,11 @@ async def _run(broker: Broker, drain: float) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with broker:
             for url in broker.client_urls:
-                print(f"clients {url}", flush=True)
+                announce(f"clients {url}")
             for url in broker.server_urls:
-                print(f"servers {url}", flush=True)
+                announce(f"servers {url}")
             if broker.metrics_url is not None:
-                print(f"metrics {broker.metrics_url}", flush=True)
+                announce(f"metrics {broker.metrics_url}")
             async with anyio.create_task_group() as group:
                 group.start_soon(_closed, broker, group.cancel_scope)
                 await anext(aiter(signals))

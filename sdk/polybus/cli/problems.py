@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -52,6 +53,22 @@ class PeerError(Exception):
 def say(text: str) -> None:
     """One line on stderr."""
     print("polybus: " + in_one_line(" ".join(without_secrets(text).split())), file=sys.stderr, flush=True)
+
+
+def announce(text: str) -> None:
+    """Say on stdout where a command is, for people and scripts: with port 0 they learn the port from it. Where stdout takes
+    nothing (a full disk), that is no reason not to go on: this and all that follows goes to stderr."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        say(f"stdout takes nothing ({error.strerror}): it is said here")
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+            sys.stdout.flush()  # what its buffer has kept
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        print(text, flush=True)
 
 
 def describe(error: Exception) -> tuple[str, int]:

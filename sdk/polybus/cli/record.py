@@ -17,7 +17,7 @@ from .._validation import counted
 from ..plugins.registry import split_url
 from ..plugins.targets import resolve_target
 from .options import Folder, Header, Insecure, Json, Tls, Url, Wait, argument, connects, flag, option
-from .problems import PeerError, UsageError
+from .problems import PeerError, UsageError, announce
 from .values import dialling, json_line
 
 _NOUNS: Final = {
@@ -59,7 +59,7 @@ def record(
 async def _record(proxy: Any) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with proxy:
-            print(proxy.url, flush=True)
+            announce(proxy.url)
             await anext(aiter(signals))
     stats = proxy.recorder.stats()
     print(f"{stats.frames} rows, {stats.bytes} bytes, {stats.dropped} lost: {proxy.recorder.path}", flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -18,7 +17,7 @@ from .._bus.worker import Inheritance
 from .._core.lifespan import raised_by_lifespan
 from ..transports._ws.policy import check_hosts, check_origins
 from .options import Cert, Insecure, Key, Origin, argument, duration, flag, option
-from .problems import PeerError, UsageError, say
+from .problems import PeerError, UsageError, announce
 from .reload import reloading
 from .values import server_tls
 
@@ -100,15 +99,7 @@ def _log_format() -> str:
 
 
 def _announce(url: str) -> None:
-    """Say where it serves on stdout, for people and scripts: with port 0 they learn the port from it."""
-    text = f"serving {url}"
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # a full disk, for example: no reason not to serve
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        say(f"{text}; stdout takes nothing: {error.strerror}")
+    announce(f"serving {url}")
 
 
 def _where(error: BaseException) -> str:

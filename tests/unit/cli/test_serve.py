@@ -101,11 +101,29 @@ def test_of_the_files_below_a_folder_those_of_environments_and_caches_are_not_lo
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
-def test_a_stdout_that_takes_nothing_is_told_and_keeps_nobody_from_serving(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "lines"),
+    [
+        (("serve", "app:bus", TCP, TCP), ["serving ubre+tcp://127.0.0.1:"] * 2),
+        (
+            ("broker", "--clients", "csb+tcp://127.0.0.1:0", "--servers", "csb+tcp://127.0.0.1:0"),
+            ["clients csb+tcp://", "servers csb+tcp://"],
+        ),
+        (("record", "csb+tcp://127.0.0.1:9", "capture", "--listen", "csb+tcp://127.0.0.1:0"), ["csb+tcp://127.0.0.1:"]),
+    ],
+    ids=["serve", "broker", "record"],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_where_stdout_takes_nothing_stderr_is_told_all_and_the_command_goes_on(
+    command: tuple[str, ...], lines: list[str], unbuffered: str, tmp_path: Path
+) -> None:
     (tmp_path / "app.py").write_text("from polybus import Bus\nbus = Bus()\n")
-    with open("/dev/full", "w") as full, started("serve", "app:bus", TCP, stdout=full, cwd=tmp_path) as process:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full, started(*command, stdout=full, cwd=tmp_path, env=environment) as process:
         assert process.stderr is not None
-        line = next(line for line in process.stderr if line.startswith("polybus: "))
-        assert line.startswith("polybus: serving ubre+tcp://127.0.0.1:") and "No space left" in line
+        told = next(line for line in process.stderr if line.startswith("polybus: "))
+        assert "stdout takes nothing (No space left" in told
+        for line in lines:
+            assert process.stderr.readline().startswith(line)
         process.terminate()
         assert process.wait(60) == 0
