@@ -20,7 +20,7 @@ from attrs import evolve
 
 from polybus import Bus, Cluster, Identity
 from polybus import connect as connect_bus
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.plugins import ToUser
 
 from .child import raise_file_limit, say

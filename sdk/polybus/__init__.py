@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from . import errors
 from ._bridge import Route, bridge
-from ._bus.acceptor import Listener
-from ._bus.bus import Bus
-from ._bus.caller import Caller
-from ._bus.cluster import Cluster, Node, Survey
-from ._bus.connect import connect
-from ._bus.remote_peer import RemotePeer, User
-from ._bus.router import Router
-from ._bus.runner import run
-from ._bus.store import Store
-from ._core.context import Context
-from ._core.executor import CallNext, HandlerExecutor, Middleware
-from ._core.outgoing import Outcome, OutgoingHook
-from ._handlers.providers import Dependencies
-from ._peer.peer import Peer
-from ._peer.subscription import Subscription
-from ._rpc.channel import Channel
-from ._rpc.reply import Reply
+from ._core.bus.acceptor import Listener
+from ._core.bus.bus import Bus
+from ._core.bus.caller import Caller
+from ._core.bus.cluster import Cluster, Node, Survey
+from ._core.bus.connect import connect
+from ._core.bus.remote_peer import RemotePeer, User
+from ._core.bus.router import Router
+from ._core.bus.runner import run
+from ._core.bus.store import Store
+from ._core.handlers.providers import Dependencies
+from ._core.peer.peer import Peer
+from ._core.peer.subscription import Subscription
+from ._core.rpc.channel import Channel
+from ._core.rpc.reply import Reply
+from ._core.runtime.context import Context
+from ._core.runtime.executor import CallNext, HandlerExecutor, Middleware
+from ._core.runtime.outgoing import Outcome, OutgoingHook
 from .backoff import Backoff
 from .contracts import method, notify
 from .errors import *  # noqa: F403  # all of them

@@ -12,7 +12,7 @@ from .errors import BusError
 from .events import DeadLettered
 
 if TYPE_CHECKING:
-    from ._bus.bus import Bus
+    from ._core.bus.bus import Bus
 
 __all__ = ["publish_dead_letters"]
 

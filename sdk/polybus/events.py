@@ -10,7 +10,7 @@ from attrs import field, frozen
 from .errors import Code
 
 if TYPE_CHECKING:
-    from ._peer.peer import Peer
+    from ._core.peer.peer import Peer
 
 __all__ = [
     "BusEvent",

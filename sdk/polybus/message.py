@@ -15,7 +15,7 @@ from .errors import Code, LocalProtocolError
 if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent
 
-    from ._peer.peer import Peer
+    from ._core.peer.peer import Peer
 
 __all__ = ["Kind", "Message"]
 

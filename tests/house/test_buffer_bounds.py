@@ -11,7 +11,7 @@ from pathlib import Path
 from .sources import PACKAGE, tree_of
 
 FOLDERS = """
-_bridge _bus _core _handlers _link _peer _pubsub _rpc _tunnel bindings broker cluster
+_bridge _core _tunnel bindings broker cluster
 prometheus protocols/csb protocols/nats protocols/ubre protocols/up transports/_stream transports/_ws
 transports/zenoh
 """.split()
@@ -21,18 +21,19 @@ GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict"
 OURS = "grows with what this application does, not with what peers send"
 BOUNDS = {
     OURS: """
-        _bus.dialer._checked_headers _bus.lifecycle._guests _bus.lifecycle._holders _bus.links.gates
-        _bus.links.of_lifespan _bus.links.opened _bus.runner._entrances _bus.stored._readers
-        _bus.stored._streams _bus.stored._taken
-        _bus.stored.engines _core.executor._proven _core.executor.middleware _core.injection.makers
-        _core.injection.needs _core.runtime._detached _core.runtime.overriding _core.services.outgoing _core.services.overrides
-        _core.services.recorders _core.workers._told _handlers.handler._makers _handlers.lookup.by_uri
-        _handlers.lookup.entrances _handlers.lookup.handlers _handlers.lookup.publications _handlers.lookup.sides
-        _handlers.lookup.subscribers _link.confirmations._asked _link.recording._taps _peer.queue._room
-        _peer.subscription._readers _pubsub.announcer._grouped _pubsub.announcer._interests _pubsub.group.members
-        _pubsub.peer_subscriptions._patterns _pubsub.peer_subscriptions.indices _pubsub.publisher._turns
-        _pubsub.pubsub._groups _pubsub.pubsub._handler_queues _pubsub.pubsub._subscriptions _rpc.channel._line
-        _rpc.channel._readers _util.broadcast._waiters broker._broker._listening cluster.children._running
+        bus.dialer._checked_headers bus.lifecycle._guests bus.lifecycle._holders bus.links.gates
+        bus.links.of_lifespan bus.links.opened bus.runner._entrances bus.stored._readers
+        bus.stored._streams bus.stored._taken
+        bus.stored.engines runtime.executor._proven runtime.executor.middleware runtime.injection.makers
+        runtime.injection.needs runtime.runtime._detached runtime.runtime.overriding
+        runtime.services.outgoing runtime.services.overrides
+        runtime.services.recorders runtime.workers._told handlers.handler._makers handlers.lookup.by_uri
+        handlers.lookup.entrances handlers.lookup.handlers handlers.lookup.publications handlers.lookup.sides
+        handlers.lookup.subscribers link.confirmations._asked link.recording._taps peer.queue._room
+        peer.subscription._readers pubsub.announcer._grouped pubsub.announcer._interests pubsub.group.members
+        pubsub.peer_subscriptions._patterns pubsub.peer_subscriptions.indices pubsub.publisher._turns
+        pubsub.pubsub._groups pubsub.pubsub._handler_queues pubsub.pubsub._subscriptions rpc.channel._line
+        rpc.channel._readers _util.broadcast._waiters broker._broker._listening cluster.children._running
         cluster.durable.readers._durables cluster.durable.readers._handlers cluster.durable.readers._of_subscriptions
         cluster.durable.readers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
         cluster.workers.urls prometheus.durations._recent prometheus.durations._tallies protocols.csb.codec.chosen
@@ -43,7 +44,7 @@ BOUNDS = {
         transports.zenoh.node._subscribers
     """,
     "1,024 addresses, then it is emptied": "protocols.up.names.subjects",
-    "1,024 answers for each peer, then it is emptied": "_core.access.grants",
+    "1,024 answers for each peer, then it is emptied": "runtime.access.grants",
     "1,024 publications": "cluster.durable.delivery._ends",
     "1,024 requests": "protocols.nats.cluster.dialect._over",
     "1,024 subjects, then it is emptied": """
@@ -52,8 +53,8 @@ BOUNDS = {
     """,
     "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.inbox.samples",
     "2,048 of up to 1,024 bytes, then it is emptied": "protocols.up.reader._known",
-    "256 subjects": "_pubsub.relay._hinted _pubsub.relay._stopped",
-    "30 questions, one a second": "_peer.negotiation._late",
+    "256 subjects": "pubsub.relay._hinted pubsub.relay._stopped",
+    "30 questions, one a second": "peer.negotiation._late",
     "4 MiB of patterns, and Cluster.remember": "protocols.nats.cluster.known_handlers._gone",
     "4 MiB of patterns; of one node 1,024, and 32 KiB": "protocols.nats.cluster.known_handlers._nodes",
     "4,096 nodes": """
@@ -65,25 +66,25 @@ BOUNDS = {
     "4,096 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.lanes._samples",
     "4,096 sids": "protocols.nats.subscriptions._leaving",
     "4,096 subjects, then it is emptied": """
-        _core.services.known _pubsub.publisher.client_routes _pubsub.publisher.routes _pubsub.receiver.queues
+        runtime.services.known pubsub.publisher.client_routes pubsub.publisher.routes pubsub.receiver.queues
         _util.pattern_index._cache
     """,
     "4096 nodes that are not known, until the next look": "protocols.nats.cluster.dialect._greeted",
     "64 addresses": "transports._stream.addresses._others",
     "64 requests that are posted at the same time": "bindings.cloudevents_http.client._waiting",
-    "64 workers": "_core.workers._idle",
+    "64 workers": "runtime.workers._idle",
     "65,536 of each peer, and Limits.pending": "protocols.csb.ids.pending",
-    "65,536 publications, for the seconds in which a link has two connections": "_link.moving._missing",
-    "16,384 ids of 64 characters, and as many numbers": "_core.via._numbers _core.via._said",
-    "`queue` messages and Limits.queue_bytes, and what is held back; charged": "_peer.queue._queue",
+    "65,536 publications, for the seconds in which a link has two connections": "link.moving._missing",
+    "16,384 ids of 64 characters, and as many numbers": "runtime.via._numbers runtime.via._said",
+    "`queue` messages and Limits.queue_bytes, and what is held back; charged": "peer.queue._queue",
     "a fixed size": "transports._ws.frames._keys",
     "an event larger than twice Limits.message ends the connection": "bindings.http.sse._data bindings.http.sse._rest",
-    "as _missing, of which it is a part": "_link.moving._early_copies",
+    "as _missing, of which it is a part": "link.moving._early_copies",
     "as many again as may run; what comes beyond is given back": "cluster.durable.reader._waiting",
     "Cluster.running and waiting, and Limits.channels": "protocols.nats.cluster.dialect._held",
     "concurrency= of the handler, queue= of the subscription": "cluster.durable.reader._running",
-    "CREDIT items, _TOLERANCE * CREDIT_BYTES and one item more; charged to the peer": "_rpc.channel._items",
-    "CREDIT_BYTES: each entry counts for 200 bytes at least": "_rpc.channel._ahead",
+    "CREDIT items, _TOLERANCE * CREDIT_BYTES and one item more; charged to the peer": "rpc.channel._items",
+    "CREDIT_BYTES: each entry counts for 200 bytes at least": "rpc.channel._ahead",
     "each has one client at least that was parked": "cluster.departures._claims",
     "HIGH_BYTES or HIGH_FRAMES, then the outbox of the link; charged while paused": "transports._memory_transport._inbox",
     "HIGH_WATER and one frame: then the link keeps what follows in its outbox": """
@@ -92,55 +93,55 @@ BOUNDS = {
     "HIGH_WATER, then the link pauses and its outbox fills; charged while paused": """
         transports._stream.asyncio_wire._pending transports._stream.pump_wire._pending
     """,
-    "Limits.channels of each direction": "_peer.streams.channels",
+    "Limits.channels of each direction": "peer.streams.channels",
     "Limits.channels of each peer": "_bridge.forward_tunnels._through",
     "Limits.handshakes": "bindings.http.server._slow transports._stream.listen._arrivals",
     "Limits.handshakes: the gate of the listener": "transports._stream.listen.silent",
-    "Limits.outbox": "_link.send_queue._shares _link.send_queue.droppable _peer.unsent_requests.replies",
-    "Limits.outbox and outbox_bytes": "_link.send_queue._entries",
+    "Limits.outbox": "link.send_queue._shares link.send_queue.droppable peer.unsent_requests.replies",
+    "Limits.outbox and outbox_bytes": "link.send_queue._entries",
     "Limits.outbox and outbox_bytes; charged": "cluster.parking._waiting",
     "Limits.payload: Intake.room; a client reads all before it asks again": "bindings.jrep_http.intake._unread",
     "Limits.peers": """
-        _bus.acceptor.links _link.multiplexer._expires _link.multiplexer._offences _link.multiplexer._pending
-        _link.multiplexer._unasked _link.multiplexer.peers broker.connections.ends broker.participants.clients
+        bus.acceptor.links link.multiplexer._expires link.multiplexer._offences link.multiplexer._pending
+        link.multiplexer._unasked link.multiplexer.peers broker.connections.ends broker.participants.clients
         broker.participants.held broker.registry.servers broker.slow_readers._slow cluster.arrivals._clients
         cluster.arrivals._names cluster.arrivals._newcomers cluster.departures._parked cluster.departures._secrets
     """,
     "Limits.peers and handshakes: the gate of the listener; one that is silent ends": "bindings.jrep_http.server._sessions",
-    "Limits.peers and Limits.handshakes of each gate": "_core.admissions.hosts",
+    "Limits.peers and Limits.handshakes of each gate": "runtime.admissions.hosts",
     "Limits.peers, and MOST_RESTING numbers": "broker.registry.clients",
-    "Limits.peers, and the links that this bus opened": "_core.runtime.links",
+    "Limits.peers, and the links that this bus opened": "runtime.runtime.links",
     "Limits.peers, then the oldest is forgotten": "protocols.csb.crowded._sent_away",
     "Limits.peers: the crowd sends the others away at once": "protocols.csb.crowded._numbered protocols.csb.crowded._parties",
     "Limits.peers: the gate of the listener; one that is silent ends": "bindings.cloudevents_http.server._connections",
     "Limits.pending": """
-        _peer.peer.pending protocols.nats.cluster.dialect._asked protocols.nats.native._publications
+        peer.peer.pending protocols.nats.cluster.dialect._asked protocols.nats.native._publications
         protocols.nats.native._waiting protocols.up.session._asked
     """,
-    "Limits.pending, twice Limits.channels": "_rpc.loopback.calls",
+    "Limits.pending, twice Limits.channels": "rpc.loopback.calls",
     "Limits.queue_bytes, then the connection ends": "protocols.csb.crowded._early",
-    "Limits.queue_bytes; charged": "_peer.queue._overflow",
-    "Limits.running": "_peer.inbound_calls.expected",
-    "Limits.running + waiting": "_peer.inbound_calls.calls",
+    "Limits.queue_bytes; charged": "peer.queue._overflow",
+    "Limits.running": "peer.inbound_calls.expected",
+    "Limits.running + waiting": "peer.inbound_calls.calls",
     "Limits.running + waiting: more are answered at once": "bindings.cloudevents_http.connection._posted",
     "Limits.running and Limits.waiting": "protocols.nats.native._owed",
-    "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged": "_link.multiplexer.messages",
+    "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged": "link.multiplexer.messages",
     "Limits.running, waiting and channels of each peer": "_bridge.route_side.calls",
-    "Limits.running; charged": "_peer.inbound_calls.large",
-    "Limits.subscriptions and one user, of each client": "_pubsub.announcer._behind",
+    "Limits.running; charged": "peer.inbound_calls.large",
+    "Limits.subscriptions and one user, of each client": "pubsub.announcer._behind",
     "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight": """
         _util.pattern_index.patterns _util.pattern_index.tails _util.pattern_index.whole
     """,
     "Limits.subscriptions of each peer; charged to the peer": "_util.pattern_index._exact",
-    "Limits.subscriptions; charged to the peer": "_peer.subscriptions.patterns",
-    "Limits.total_running, and concurrency= of `on` handlers: each is a call that runs": "_core.line._addresses",
-    "Limits.total_running, and one for each `on` handler": "_core.workers._ready",
-    "Limits.total_running: each is a handler that runs": "_core.threads._waits",
+    "Limits.subscriptions; charged to the peer": "peer.subscriptions.patterns",
+    "Limits.total_running, and concurrency= of `on` handlers: each is a call that runs": "runtime.line._addresses",
+    "Limits.total_running, and one for each `on` handler": "runtime.workers._ready",
+    "Limits.total_running: each is a handler that runs": "runtime.threads._waits",
     "Limits.waiting messages, Limits.waiting_bytes; charged to the peer": """
-        _peer.authorization_queue._waiting _peer.inbound_calls.waiting
+        peer.authorization_queue._waiting peer.inbound_calls.waiting
     """,
-    "Limits.waiting of each peer, or Cluster.waiting; charged. Of the bus itself Limits.pending": "_core.places._waiting",
-    "Limits.waiting_bytes: a hello that does not fit is answered at once; charged": "_peer.negotiation._deferred",
+    "Limits.waiting of each peer, or Cluster.waiting; charged. Of the bus itself Limits.pending": "runtime.places._waiting",
+    "Limits.waiting_bytes: a hello that does not fit is answered at once; charged": "peer.negotiation._deferred",
     "made once": "protocols.ubre.json_reader._by_letter protocols.ubre.json_reader._by_verb",
     "MAX_FRAGMENTS parts of one message, as large as it may be": "bindings.http.uvicorn.frames",
     "MAX_FRAGMENTS, Limits.message": "transports._ws.frames._fragments",
@@ -148,22 +149,22 @@ BOUNDS = {
     "nodes that are known, until the next look": "protocols.nats.cluster.dialect._doubted",
     "one chunk: nothing is read before the link is there": "transports._stream.transport._early",
     "one entry at most for each sample that waits": "transports.zenoh.inbox.sent",
-    "one for each channel of the link, for the time of one chunk": "_link.link.deferred",
-    "one for each link": "_pubsub.announcer._told",
-    "one for each link that others have opened, and one while something is kept for it still": "_core.runtime.addresses",
-    "one for each link that this bus has opened": "_pubsub.recipients._dialled _pubsub.recipients.strangers",
+    "one for each channel of the link, for the time of one chunk": "link.link.deferred",
+    "one for each link": "pubsub.announcer._told",
+    "one for each link that others have opened, and one while something is kept for it still": "runtime.runtime.addresses",
+    "one for each link that this bus has opened": "pubsub.recipients._dialled pubsub.recipients.strangers",
     "one for each peer": """
-        _bus.links._of_key _core.bus_identity._asked _core.bus_identity._names _core.bus_identity._proofs
-        _core.bus_identity._told _core.bus_identity._voices _core.bus_identity.held_out _core.bus_identity.pending
-        _core.runtime.backlogged _link.link.stalled _pubsub.announcer._restoring _pubsub.recipients.gets_all
-        _pubsub.recipients.unconfirmed
+        bus.links._of_key runtime.bus_identity._asked runtime.bus_identity._names runtime.bus_identity._proofs
+        runtime.bus_identity._told runtime.bus_identity._voices runtime.bus_identity.held_out runtime.bus_identity.pending
+        runtime.runtime.backlogged link.link.stalled pubsub.announcer._restoring pubsub.recipients.gets_all
+        pubsub.recipients.unconfirmed
     """,
-    "one for each peer and link": "_core.runtime._owners _core.runtime.timed",
+    "one for each peer and link": "runtime.runtime._owners runtime.runtime.timed",
     "one for each request over HTTP that is being answered; charged": "bindings.cloudevents_http.connection._leaving",
-    "one frame and 1 MiB behind it: then all is handled at once": "_link.receiver._waiting",
+    "one frame and 1 MiB behind it: then all is handled at once": "link.receiver._waiting",
     "one frame: its framer refuses more than Limits.message": "transports._stream.framer.parts",
     "one look at a store: its consumers": "cluster.durable.administration.again cluster.durable.administration.durables",
-    "one message": "_core.outgoing.headers",
+    "one message": "runtime.outgoing.headers",
     "one of each node that is known": "cluster.arrivals._splices",
     "one of each node that is known, or joins within two seconds": "cluster.arrivals.replies",
     "one operation: a payload over Limits.message is not kept": "protocols.nats.framing._parts",
@@ -173,9 +174,9 @@ BOUNDS = {
     """,
     "REMEMBERED": "protocols.up.accounts._older protocols.up.accounts._settled",
     "requests of one turn; what is over the limits is answered at once, and gone": "protocols.nats.cluster.dialect._fresh",
-    "running= of the handler": "_core.places._taken",
+    "running= of the handler": "runtime.places._taken",
     "the codes": "prometheus.durations.outcomes",
-    "the functions that one handler asks for": "_core.injection._entered _core.injection._made",
+    "the functions that one handler asks for": "runtime.injection._entered runtime.injection._made",
     "the head of a request": "transports._ws.server._head",
     "the head of an answer, and one chunk": "transports._ws.client.rest",
     "the headers that the application gives": "bindings.jrep_http.requests._given",
@@ -186,19 +187,19 @@ BOUNDS = {
     "the patterns of _nodes": "protocols.nats.cluster.known_handlers._present",
     "the reasons that there are": "broker.stats.dropped",
     "the routes of an endpoint": "bindings.http.listener._endings bindings.http.listener._exact",
-    "the verbs": "_core.access._told",
+    "the verbs": "runtime.access._told",
     "those of _present and _gone": "protocols.nats.cluster.known_handlers._wide",
     "those of `_parties` with ids that rest": "protocols.csb.crowded._resting",
     "those of `pending` that nobody waits for": "protocols.csb.ids.resting",
     "two": "broker._broker._gates",
     "two buses": "_bridge.bridge._entered",
-    "two for each peer and link, and 64": "_core.runtime._due",
+    "two for each peer and link, and 64": "runtime.runtime._due",
     "two for each session, for the time of a handshake": "bindings.jrep_http.websocket._claiming",
-    "two questions to `authorize` at a time, and one for each time that a handler is told": "_peer.peer._scopes",
+    "two questions to `authorize` at a time, and one for each time that a handler is told": "peer.peer._scopes",
     "Up(per_authority=) of each authority, and within Limits.waiting and running": """
         protocols.up.accounts._counts protocols.up.accounts._under_way
     """,
-    "what a handler sets; Limits.headers when it is sent": "_core.context.answer_headers",
+    "what a handler sets; Limits.headers when it is sent": "runtime.context.answer_headers",
     "what is not read makes the link pause: HIGH_WATER, then the outbox": "transports._ws.asgi._pending",
     "what its owner lets in: Limits.outbox and outbox_bytes, or Limits.waiting and waiting_bytes; charged": """
         _util.priority_queue._levels
@@ -214,7 +215,7 @@ BOUNDS = {
     """,
     "what one message makes: taken after each": "protocols.ubre.session._frames",
 }
-"""What bounds which containers, each as ``module.attribute``."""
+"""What bounds which containers, each as ``module.attribute``, modules of the core without its name."""
 
 
 def sources() -> Iterator[Path]:
@@ -239,8 +240,8 @@ def grows(value: ast.AST | None) -> bool:
 
 
 def containers(path: Path) -> Iterator[str]:
-    """All attributes that are set to one, as ``module.attribute``."""
-    module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    """All attributes that are set to one, as ``module.attribute``, modules of the core without its name."""
+    module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removeprefix("_core.")
     for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and grows(node.value):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

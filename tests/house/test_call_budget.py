@@ -24,7 +24,7 @@ from opentelemetry.trace import NoOpTracerProvider
 import polybus
 import polybus.fastapi
 from polybus import Bus, connect
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.opentelemetry import instrument
 from tests.integration.web.support import running

@@ -19,8 +19,8 @@ import pytest
 
 import polybus
 from polybus import Broker, Bus, Identity, Limits, Peer, Reply, connect
-from polybus._core.runtime import Runtime
-from polybus._pubsub.announcer import interest_in
+from polybus._core.pubsub.announcer import interest_in
+from polybus._core.runtime.runtime import Runtime
 from polybus.testing import pair
 from tests.support import eventually
 

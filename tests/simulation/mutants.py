@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from polybus._bridge.forward_requests import RequestForwarder
-from polybus._core.via import Deduplicator, ViaHeader
-from polybus._peer.peer import Peer
-from polybus._peer.subscriptions import Subscriptions
+from polybus._core.peer.peer import Peer
+from polybus._core.peer.subscriptions import Subscriptions
+from polybus._core.runtime.via import Deduplicator, ViaHeader
 from polybus.errors import BusError, Unavailable
 from polybus.message import Kind, Message
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 
-from .._bus.bus import Bus, parts_of
-from .._bus.lifecycle import DRAIN, STREAMS_SHARE
+from .._core.bus.bus import Bus, parts_of
+from .._core.bus.lifecycle import DRAIN, STREAMS_SHARE
 from .._util.cancel_scopes import to_the_end
 from .._validation import shown
 from ..errors import LocalProtocolError, Unsupported
@@ -17,8 +17,8 @@ from .route import Route
 from .route_side import RouteSide
 
 if TYPE_CHECKING:
-    from .._bus.parts import BusParts
-    from .._core.runtime import Runtime
+    from .._core.bus.parts import BusParts
+    from .._core.runtime.runtime import Runtime
 
 _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
 

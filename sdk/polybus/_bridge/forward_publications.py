@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from .._handlers.handler import Handler
-from .._handlers.subscriber import SubscriberSpec
-from .._pubsub.handler_subscription import HandlerSubscription
-from .._pubsub.publisher import OF_PEERS
+from .._core.handlers.handler import Handler
+from .._core.handlers.subscriber import SubscriberSpec
+from .._core.pubsub.handler_subscription import HandlerSubscription
+from .._core.pubsub.publisher import OF_PEERS
 from ..errors import BusError
 from ..headers import VIA
 from ..message import Kind, Message
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class PublicationForwarder:
     """The subscription of a route while it is open: queues publications, each with its way, and publishes them over there.
 
-    Implements `_pubsub.ports.HandlerQueue`.
+    Implements `_core.pubsub.ports.HandlerQueue`.
     """
 
     local = True

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from .._core.answer_sizes import AnswerSizes
-from .._core.via import ViaHeader, depth_of
-from .._rpc.call import Call
+from .._core.rpc.call import Call
+from .._core.runtime.answer_sizes import AnswerSizes
+from .._core.runtime.via import ViaHeader, depth_of
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import Kind, Message
 from .translation import TRACE, USUAL, translated
 
 if TYPE_CHECKING:
-    from .._peer.peer import Peer
-    from .._rpc.ports import ResponseSink
+    from .._core.peer.peer import Peer
+    from .._core.rpc.ports import ResponseSink
     from .route_side import RouteSide
 
 _ADDED: Final = (VIA, TRACE)

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import field, frozen
 
-from .._core.answer_sizes import AnswerSizes
-from .._rpc.channel import Channel, ChannelContext
-from .._rpc.stream_call import ChannelCall
+from .._core.rpc.channel import Channel, ChannelContext
+from .._core.rpc.stream_call import ChannelCall
+from .._core.runtime.answer_sizes import AnswerSizes
 from .._tunnel.endpoint import hops_of
 from ..errors import BusError
 from ..message import Kind, Message
 from .translation import applied, first, translated
 
 if TYPE_CHECKING:
-    from .._peer.peer import Peer
+    from .._core.peer.peer import Peer
     from .route_side import RouteSide
 
 
 @frozen(eq=False)
 class CrossingHandler:
-    """A function of a bridge in place of a handler. Implements `_rpc.ports.LocalHandler`."""
+    """A function of a bridge in place of a handler. Implements `_core.rpc.ports.LocalHandler`."""
 
     subject: str | int
     style: str

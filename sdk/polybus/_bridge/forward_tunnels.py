@@ -16,7 +16,7 @@ from ..plugins import Closed
 from .translation import LEAVING, translated
 
 if TYPE_CHECKING:
-    from .._peer.peer import Peer
+    from .._core.peer.peer import Peer
     from .route_side import RouteSide
 
 

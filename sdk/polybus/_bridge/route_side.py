@@ -7,8 +7,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from .._core.via import ViaHeader, too_far
-from .._rpc.stream_call import ChannelCall
+from .._core.rpc.stream_call import ChannelCall
+from .._core.runtime.via import ViaHeader, too_far
 from .._util.log_fields import log_fields
 from .._util.violation_counter import ViolationCounter
 from ..errors import BusError, Code, RequestError, Unsupported
@@ -23,7 +23,7 @@ from .route import Route
 from .translation import LEAVING, TRACE, applied, carried, translated
 
 if TYPE_CHECKING:
-    from .._bus.parts import BusParts
+    from .._core.bus.parts import BusParts
 
 _REMEMBERED: Final = 1024
 

@@ -1,1 +1,1 @@
-"""The services of a bus: runtime, workers, memory, access, execution of handlers."""
+"""The core: what every bus is made of, one room for each task. Floors: pyproject.toml."""

@@ -12,7 +12,7 @@ from ..plugins import Closed
 from .frame_channel import WINDOW, FrameChannel
 
 if TYPE_CHECKING:
-    from .._peer.peer import Peer
+    from .._core.peer.peer import Peer
     from ..plugins import DialOptions, Host, Receiver
 
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import anyio
 from attrs import frozen
 
-from .._core.via import depth_of
-from .._rpc.call import Call, failure
+from .._core.rpc.call import Call, failure
+from .._core.runtime.via import depth_of
 from ..errors import BadRequest, BusError, Code, RequestError
 from ..plugins import Admission, Handshake
 from ..subjects import captures, matches
 from . import FrameChannel, TunnelTransport, too_deep
 
 if TYPE_CHECKING:
-    from .._core.runtime import Runtime
-    from .._peer.peer import Peer
+    from .._core.peer.peer import Peer
+    from .._core.runtime.runtime import Runtime
     from ..message import Message
     from ..plugins import ProtocolAdapter
     from .ports import JoinedBus, TunnelGate

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from .._core.memory import cost
-from .._rpc.channel import CREDIT_BYTES, Channel
+from .._core.rpc.channel import CREDIT_BYTES, Channel
+from .._core.runtime.memory import cost
 from ..body import BodyFormat
 from ..errors import BusError, Code, RequestError
 from ..message import Kind, Message
@@ -16,9 +16,9 @@ from ..transports._stream.close_codes import closed_by_peer, sayable
 from .packing import Packing, frame_of, packing_for
 
 if TYPE_CHECKING:
-    from .._link.link import Link
-    from .._peer.peer import Peer
-    from .._peer.streams import Streams
+    from .._core.link.link import Link
+    from .._core.peer.peer import Peer
+    from .._core.peer.streams import Streams
     from ..plugins import Receiver
 
 WINDOW: Final = 256

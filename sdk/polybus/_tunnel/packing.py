@@ -14,7 +14,7 @@ from ..message import Message
 from ..plugins import CodecFeatures
 
 if TYPE_CHECKING:
-    from .._peer.peer import Peer
+    from .._core.peer.peer import Peer
 
 _MARGIN: Final = 512
 """Bytes of the outer frame that are not the inner one, at the most, besides the name."""

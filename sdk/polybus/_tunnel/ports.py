@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..plugins import Gate
 
 if TYPE_CHECKING:
-    from .._core.services import Services
-    from .._handlers.lookup import HandlerLookup
-    from .._link.link import Link
+    from .._core.handlers.lookup import HandlerLookup
+    from .._core.link.link import Link
+    from .._core.runtime.services import Services
     from ..plugins import Listening, ProtocolAdapter
 
 

@@ -7,11 +7,11 @@ from typing import Any, Literal, TypeAlias, get_origin
 
 from attrs import frozen
 
-from .._bus.bus import Bus, parts_of
-from .._handlers.handler import Handler
-from .._handlers.publications import Publication
-from .._handlers.signature import Style as HandlerStyle
-from .._handlers.subscriber import SubscriberSpec
+from .._core.bus.bus import Bus, parts_of
+from .._core.handlers.handler import Handler
+from .._core.handlers.publications import Publication
+from .._core.handlers.signature import Style as HandlerStyle
+from .._core.handlers.subscriber import SubscriberSpec
 from .._validation import shown
 from ..contracts.contract import Contract
 from ..subjects import RESERVED_PREFIX

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from .._core.access import AccessControl, Authenticate
-from .._core.runtime import Runtime
+from .._core.runtime.access import AccessControl, Authenticate
+from .._core.runtime.runtime import Runtime
 from .._secrets import without_secrets
 from .._util.broadcast import EventHub
 from .._util.cancel_scopes import to_the_end

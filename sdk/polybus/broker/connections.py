@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import frozen
 
-from .._core.access import AccessControl
-from .._core.admissions import Admissions
-from .._link.multiplexer import expiry
+from .._core.link.multiplexer import expiry
+from .._core.runtime.access import AccessControl
+from .._core.runtime.admissions import Admissions
 from .._util.log_fields import log_fields
 from ..errors import BusError, Unavailable
 from ..plugins import Admission, Closed, Handshake, Receiver, Transport, TransportFeatures
 from .exchange import Exchange
 
 if TYPE_CHECKING:
-    from .._core.runtime import Runtime
+    from .._core.runtime.runtime import Runtime
     from ..limits import Limits
 
 logger: logging.Logger = logging.getLogger("polybus.broker")

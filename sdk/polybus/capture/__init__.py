@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .._util.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .._bus.recording import Recording
+    from .._core.bus.recording import Recording
     from ..plugins.recording import RecorderStats
     from .columns.writer import DecodedCapture, write_columns
     from .decoding.decoder import Decoded, decode

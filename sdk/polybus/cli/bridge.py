@@ -15,7 +15,7 @@ import anyio
 from .. import Bus, Disconnected, Peer, Route
 from .. import bridge as join
 from .._bridge import Bridge
-from .._bus.bus import parts_of
+from .._core.bus.bus import parts_of
 from .._secrets import without_secrets
 from .options import Header, Insecure, Tls, Wait, argument, connects, option
 from .problems import UsageError, announce, unwrapped

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from .. import Bus, BusError
-from .._bus.runner import serve_until_signal
-from .._bus.worker import Inheritance
-from .._core.lifespan import raised_by_lifespan
+from .._core.bus.runner import serve_until_signal
+from .._core.bus.worker import Inheritance
+from .._core.runtime.lifespan import raised_by_lifespan
 from ..transports._ws.policy import check_hosts, check_origins
 from .options import Cert, Insecure, Key, Origin, argument, duration, flag, option
 from .problems import PeerError, UsageError, announce

@@ -12,8 +12,8 @@ import anyio
 import typer
 
 from .. import Store
-from .._bus.store import check_store_name
-from .._handlers.durable import check_durable_name
+from .._core.bus.store import check_store_name
+from .._core.handlers.durable import check_durable_name
 from .._validation import counted, in_one_line
 from ..errors import BusError, ConnectFailed
 from ..plugins.registry import resolve_url

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define, field
 
-from .._core.memory import Share
-from .._peer.extension_probe import HELLO_TIMEOUT
-from .._rpc.internal_reply import InternalReply
+from .._core.peer.extension_probe import HELLO_TIMEOUT
+from .._core.rpc.internal_reply import InternalReply
+from .._core.runtime.memory import Share
 from .._util.sources import sources
 from ..body import JSON
 from ..errors import BusError
@@ -34,8 +34,8 @@ from .departures import AT_ONCE, HANDING
 from .parking import ParkedPublications, PublicationSources
 
 if TYPE_CHECKING:
-    from .._bus.parts import BusParts
-    from .._peer.peer import Peer
+    from .._core.bus.parts import BusParts
+    from .._core.peer.peer import Peer
     from .membership import Membership
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")

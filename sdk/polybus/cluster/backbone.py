@@ -15,9 +15,9 @@ import anyio
 from attrs import define, evolve, field
 
 from .._bridge.route import Route
-from .._bus.cluster import VARIABLE, Cluster, Node, Survey
-from .._bus.dialer import Connecting
-from .._peer.responses import response_to, send_error
+from .._core.bus.cluster import VARIABLE, Cluster, Node, Survey
+from .._core.bus.dialer import Connecting
+from .._core.peer.responses import response_to, send_error
 from ..backoff import Backoff
 from ..errors import BusError, Code, LocalProtocolError, Unavailable
 from ..events import ClusterGap, NodeGone
@@ -37,10 +37,10 @@ from .handover import ClientHandover
 from .queries import PASSES_ON, Queries
 
 if TYPE_CHECKING:
-    from .._bus.lifecycle import Lifespan
-    from .._bus.parts import BusParts
-    from .._link.link import Link
-    from .._peer.peer import Peer
+    from .._core.bus.lifecycle import Lifespan
+    from .._core.bus.parts import BusParts
+    from .._core.link.link import Link
+    from .._core.peer.peer import Peer
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -57,7 +57,7 @@ _CUT_OFF: Final = "the cluster was cut off: read anew what may have been missed"
 
 @define(eq=False)
 class Backbone:
-    """A bus as a node of a cluster. Implements `_bus.cluster.ClusterPort` and `_link.ports.BackbonePort`."""
+    """A bus as a node of a cluster. Implements `_core.bus.cluster.ClusterPort` and `_core.link.ports.BackbonePort`."""
 
     _parts: BusParts
     options: Cluster

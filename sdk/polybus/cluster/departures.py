@@ -9,8 +9,8 @@ import anyio
 import anyio.lowlevel
 from attrs import define, field
 
-from .._core.memory import Share
-from .._peer.responses import response_to, send_error
+from .._core.peer.responses import response_to, send_error
+from .._core.runtime.memory import Share
 from .._util.sources import sources
 from ..errors import BusError, Code
 from ..message import Kind, Message
@@ -18,8 +18,8 @@ from ..plugins import ToClient
 from .parking import ParkedPublications, PublicationSources
 
 if TYPE_CHECKING:
-    from .._bus.parts import BusParts
-    from .._peer.peer import Peer
+    from .._core.bus.parts import BusParts
+    from .._core.peer.peer import Peer
     from .membership import Membership
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.abc
 
-from .._bus.cluster import VARIABLE
+from .._core.bus.cluster import VARIABLE
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
 from . import guard

@@ -12,16 +12,16 @@ from attrs import define, field
 
 from .._bridge.route import Route
 from .._bridge.route_side import RouteSide
-from .._handlers.lookup import HandlerLookup
-from .._rpc.loopback import Loopback
+from .._core.handlers.lookup import HandlerLookup
+from .._core.rpc.loopback import Loopback
 from ..headers import VIA
 from ..message import Kind, Message
 
 if TYPE_CHECKING:
-    from .._bus.parts import BusParts
-    from .._core.services import Services
-    from .._core.via import ViaHeader
-    from .._peer.peer import Peer
+    from .._core.bus.parts import BusParts
+    from .._core.peer.peer import Peer
+    from .._core.runtime.services import Services
+    from .._core.runtime.via import ViaHeader
 
 _ANY: Final = Route(">", "{rest}")
 

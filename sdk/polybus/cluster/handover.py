@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
-from .._peer.responses import response_to, send_error
+from .._core.peer.responses import response_to, send_error
 from ..errors import BusError, Code
 from ..message import Kind, Message
 from .arrivals import Arrivals, give_mark
@@ -14,8 +14,8 @@ from .departures import Departures
 from .parking import PublicationSources
 
 if TYPE_CHECKING:
-    from .._bus.parts import BusParts
-    from .._peer.peer import Peer
+    from .._core.bus.parts import BusParts
+    from .._core.peer.peer import Peer
     from .membership import Membership
 
 _QUESTIONS: Final = frozenset(("claim", "mark", "marked", "hand_over"))
@@ -23,7 +23,7 @@ _QUESTIONS: Final = frozenset(("claim", "mark", "marked", "hand_over"))
 
 @define(eq=False)
 class ClientHandover:
-    """The part of a node that hands its clients over, and takes over others. Implements `_bus.cluster.HandoverPort`."""
+    """The part of a node that hands its clients over, and takes over others. Implements `_core.bus.cluster.HandoverPort`."""
 
     _parts: BusParts
     _membership: Membership

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .._peer.peer import Peer
+    from .._core.peer.peer import Peer
     from ..plugins import NodeJoined
 
 

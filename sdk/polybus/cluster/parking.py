@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from attrs import define, field
 
-from .._core.memory import MemoryBudget, Share, cost, trim
+from .._core.runtime.memory import MemoryBudget, Share, cost, trim
 from ..errors import BusError
 from ..events import PeerSlow
 from ..message import Message
 
 if TYPE_CHECKING:
-    from .._bus.parts import BusParts
-    from .._peer.peer import Peer
+    from .._core.bus.parts import BusParts
+    from .._core.peer.peer import Peer
 
 _POLICY: Final = "drop_oldest"
 _Entry: TypeAlias = tuple[str, Message, int, int]
@@ -57,7 +57,7 @@ class PublicationSources:
 
 @define(eq=False)
 class ParkedPublications:
-    """Publications that wait for one client. Implements `_pubsub.ports.PublicationQueue`.
+    """Publications that wait for one client. Implements `_core.pubsub.ports.PublicationQueue`.
 
     Bounded as an outbox is, in messages and bytes, which are charged to the client's address; the oldest go first.
     """

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define
 
-from .._bus.cluster import Node, Survey
-from .._bus.remote_peer import RemotePeer
-from .._peer.responses import response_to, send_error
+from .._core.bus.cluster import Node, Survey
+from .._core.bus.remote_peer import RemotePeer
+from .._core.peer.responses import response_to, send_error
 from .._util.log_fields import log_fields
 from ..errors import BusError, Code, Disconnected
 from ..message import Kind, Message
@@ -20,8 +20,8 @@ from ..plugins import ToNode
 from ..subjects import check_pattern, wire_pattern
 
 if TYPE_CHECKING:
-    from .._bus.parts import BusParts
-    from .._peer.peer import Peer
+    from .._core.bus.parts import BusParts
+    from .._core.peer.peer import Peer
     from .membership import Membership
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .._bus.cluster import VARIABLE
+from .._core.bus.cluster import VARIABLE
 from ..errors import LocalProtocolError
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")

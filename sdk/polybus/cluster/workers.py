@@ -15,9 +15,9 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 
-from .._bus.bus import Bus, parts_of
-from .._bus.cluster import VARIABLE
-from .._bus.worker import ASK, ASK_METRICS, Inheritance
+from .._core.bus.bus import Bus, parts_of
+from .._core.bus.cluster import VARIABLE
+from .._core.bus.worker import ASK, ASK_METRICS, Inheritance
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
 from .._util.process_end import ending_signals

@@ -7,9 +7,9 @@ from typing import Any
 
 from attrs import evolve
 
-from .._handlers.handler import Handler, plan
-from .._handlers.signature import Signature, read
-from .._handlers.subject_types import check_body, check_result, read_as
+from .._core.handlers.handler import Handler, plan
+from .._core.handlers.signature import Signature, read
+from .._core.handlers.subject_types import check_body, check_result, read_as
 from .._util.type_variables import open_variable
 from .._validation import shown
 from ..subjects import Subject

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .._util.event_loop import Loop, running_loop
 
 if TYPE_CHECKING:
-    from .._rpc.channel import Channel, ChannelContext
+    from .._core.rpc.channel import Channel, ChannelContext
 
 T = TypeVar("T")
 

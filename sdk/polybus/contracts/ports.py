@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from .._rpc.channel import ChannelContext
+    from .._core.rpc.channel import ChannelContext
 
 
 class Asker(Protocol):

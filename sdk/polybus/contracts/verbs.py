@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-    from .._handlers.handler import Handler
+    from .._core.handlers.handler import Handler
     from .ports import Asker
 
 P = TypeVar("P")

@@ -6,7 +6,7 @@ import os
 import sys
 
 from .. import Bus, Disconnected, Handshake, Identity, Unavailable, run
-from .._bus import cluster, worker
+from .._core.bus import cluster, worker
 from .children import leave_with_parent
 from .schema import Announced, Question
 

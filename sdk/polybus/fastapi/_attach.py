@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from starlette.responses import Response
 from starlette.routing import PARAM_REGEX, compile_path
 
-from .._bus.acceptor import WHEN_FULL
-from .._bus.bus import Bus
+from .._core.bus.acceptor import WHEN_FULL
+from .._core.bus.bus import Bus
 from .._util.misuse import ATTACH, explains
 from .._validation import check_type, shown, texts
 from ..plugins import ProtocolFeatures

@@ -14,16 +14,16 @@ from weakref import WeakKeyDictionary
 import anyio
 from anyio.lowlevel import RunVar
 
-from .._bus.bus import parts_of
-from .._handlers.providers import overrides_of
+from .._core.bus.bus import parts_of
+from .._core.handlers.providers import overrides_of
 from .._util.event_loop import Loop, running_loop, wrong_event_loop
 from ._several import watch_neighbours
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from .._bus.acceptor import Listener
-    from .._bus.bus import Bus
+    from .._core.bus.acceptor import Listener
+    from .._core.bus.bus import Bus
     from ..plugins import AsgiApp
 
 _running: RunVar[dict[Attachment, None]] = RunVar("polybus attachments")

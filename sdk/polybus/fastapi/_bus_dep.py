@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends
 
-from .._bus.bus import Bus
+from .._core.bus.bus import Bus
 from ..sync.event_loop_thread import HandlerLoop
 from ..sync.verbs import BlockingBus
 from ._depends import bus_of

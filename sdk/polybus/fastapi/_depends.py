@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .._bus.bus import parts_of
+from .._core.bus.bus import parts_of
 from ..errors import Unavailable
 from ._attachment import AttachedRoute, Attachment
 
@@ -13,7 +13,7 @@ from ._attachment import AttachedRoute, Attachment
 from starlette.requests import HTTPConnection  # isort: skip
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
+    from .._core.bus.bus import Bus
 
 
 async def bus_of(connection: HTTPConnection) -> Bus:

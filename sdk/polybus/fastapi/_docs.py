@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from starlette.responses import Response
 
-from .._bus.bus import parts_of
+from .._core.bus.bus import parts_of
 from .._util.own_thread import in_own_thread
 from .._validation import check_type, shown
 from ..asyncapi import document, page, to_text
 from ..asyncapi.page import policy
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
+    from .._core.bus.bus import Bus
     from ..plugins import ProtocolAdapter
 
 _HEADERS = {"cache-control": "no-cache", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}

@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 
-from .._core.outcomes import code_of
+from .._core.runtime.outcomes import code_of
 from .._util.log_fields import log_fields
 from .._util.sources import sources
 from ..errors import BusError, Code, ConnectFailed, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooLarge

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.responses import PlainTextResponse, Response
 
-from .._bus.bus import Bus
+from .._core.bus.bus import Bus
 from .._validation import check_given
 
 # FastAPI looks at the annotations of an endpoint at run time.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from .._bus.runner import tell_of_threads_left
-from .._bus.worker import Worker
+from .._core.bus.runner import tell_of_threads_left
+from .._core.bus.worker import Worker
 from .._util.process_end import end_by_sigterm
 from .._validation import check_count, seconds, shown
 

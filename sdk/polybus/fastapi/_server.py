@@ -15,8 +15,8 @@ from typing import Any, Final
 import anyio
 import uvicorn
 
-from .._bus.bus import Bus, parts_of
-from .._bus.worker import Worker
+from .._core.bus.bus import Bus, parts_of
+from .._core.bus.worker import Worker
 from .._secrets import shown_target
 from ..errors import LocalProtocolError
 from ..transports._stream.sockets import address_of

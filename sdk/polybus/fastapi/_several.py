@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from .._bus.bus import parts_of
-from .._bus.cluster import VARIABLE
+from .._core.bus.bus import parts_of
+from .._core.bus.cluster import VARIABLE
 from .._util.log_fields import log_fields
 from ..transports._stream.sockets import address_of
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
+    from .._core.bus.bus import Bus
 
 logger: logging.Logger = logging.getLogger("polybus")
 

@@ -12,7 +12,7 @@ from opentelemetry.propagate import extract
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import INVALID_SPAN, SpanKind, set_span_in_context
 
-from .._core.outcomes import kind_of, told_code
+from .._core.runtime.outcomes import kind_of, told_code
 from ..message import Kind, Message
 from .instruments import SYSTEM, is_fault_of_server, record_outcome, type_of
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
     from opentelemetry.util.types import AttributeValue
 
-    from .._core.context import Context
-    from .._core.executor import CallNext
+    from .._core.runtime.context import Context
+    from .._core.runtime.executor import CallNext
     from .instruments import Telemetry
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from .._bus.bus import Bus, parts_of
+from .._core.bus.bus import Bus, parts_of
 from .._validation import check_given, shown
 from ..errors import LocalProtocolError
 

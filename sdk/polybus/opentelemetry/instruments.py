@@ -11,8 +11,8 @@ from opentelemetry.metrics import Observation
 from opentelemetry.propagate import inject
 from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, set_span_in_context
 
-from .._core.executor import described
-from .._core.outcomes import only_of
+from .._core.runtime.executor import described
+from .._core.runtime.outcomes import only_of
 from .._util.repeated_warnings import Warnings
 from ..errors import Code, DeadlineExceeded, RequestError
 from ..headers import size_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 from opentelemetry.trace import INVALID_SPAN, SpanKind, get_current_span
 
-from .._core.outcomes import code_of, kind_of
+from .._core.runtime.outcomes import code_of, kind_of
 from ..message import Kind, Message
 from .instruments import MOST_NAMES, OTHER, SYSTEM, BoundedNames, parts_of_address, record_outcome, type_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
     from opentelemetry.util.types import AttributeValue
 
-    from .._core.outgoing import Outcome
+    from .._core.runtime.outgoing import Outcome
     from .instruments import Telemetry
 
 

@@ -290,12 +290,12 @@ def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
 
 
 def make_backbone(parts: Any, options: Any) -> Any:
-    """The part that makes a bus a node of a cluster, a `_bus.cluster.ClusterPort`."""
+    """The part that makes a bus a node of a cluster, a `_core.bus.cluster.ClusterPort`."""
     return _load("clusters", "nats")(parts, options)
 
 
 def make_foreign_streams(services: Any, link: Any) -> Any:
-    """The part that reads the streams behind a link, a `_bus.stored.ForeignStreamsPort`."""
+    """The part that reads the streams behind a link, a `_core.bus.stored.ForeignStreamsPort`."""
     return _load("foreign streams", "nats")(services, link)
 
 

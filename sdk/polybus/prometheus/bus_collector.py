@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from .._bus.bus import Bus, parts_of
+from .._core.bus.bus import Bus, parts_of
 from .._validation import check_given
 from ..errors import LocalProtocolError
 from ..stats import DurableStats, Stats

@@ -13,9 +13,9 @@ from attrs import define, field
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
-from .._core.context import Context
-from .._core.executor import CallNext
-from .._core.outcomes import kind_of, told_code
+from .._core.runtime.context import Context
+from .._core.runtime.executor import CallNext
+from .._core.runtime.outcomes import kind_of, told_code
 from .._validation import shown
 from ..message import Kind, Message
 

@@ -17,12 +17,12 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from .._bus.bus import Bus as AsyncBus
-from .._bus.bus import parts_of
-from .._bus.cluster import VARIABLE, Cluster
-from .._bus.connect import connect as connect_async
-from .._core.context import Context as AsyncContext
-from .._handlers.signature import injected_as
+from .._core.bus.bus import Bus as AsyncBus
+from .._core.bus.bus import parts_of
+from .._core.bus.cluster import VARIABLE, Cluster
+from .._core.bus.connect import connect as connect_async
+from .._core.handlers.signature import injected_as
+from .._core.runtime.context import Context as AsyncContext
 from .._type_variables import State_co
 from .._util.misuse import CONNECT, explains
 from .._validation import check_type
@@ -34,8 +34,8 @@ from .verbs import BlockingBus, BlockingCaller, BlockingListener, BlockingPeer, 
 if TYPE_CHECKING:
     import ssl
 
-    from .._bus.dialer import Headers
-    from .._core.threads import CallThreads
+    from .._core.bus.dialer import Headers
+    from .._core.runtime.threads import CallThreads
     from ..backoff import Backoff
     from ..limits import Limits
     from ..message import Message

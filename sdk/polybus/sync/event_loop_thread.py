@@ -14,14 +14,14 @@ import anyio.from_thread
 import anyio.lowlevel
 from anyio.from_thread import BlockingPortal
 
-from .._bus.bus import parts_of
-from .._core.runtime import runs_here
-from .._core.threads import waiting_in_thread
+from .._core.bus.bus import parts_of
+from .._core.runtime.runtime import runs_here
+from .._core.runtime.threads import waiting_in_thread
 from ..errors import BusError, LocalProtocolError, RequestCancelled
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
-    from .._core.threads import CallThreads
+    from .._core.bus.bus import Bus
+    from .._core.runtime.threads import CallThreads
     from .items import Run
 
 

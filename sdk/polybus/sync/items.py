@@ -16,8 +16,8 @@ from ..errors import LocalProtocolError
 from ..message import Message, Settlement
 
 if TYPE_CHECKING:
-    from .._peer.subscription import Subscription
-    from .._rpc.channel import Channel, ChannelContext
+    from .._core.peer.subscription import Subscription
+    from .._core.rpc.channel import Channel, ChannelContext
     from ..plugins import Connector
 
 T = TypeVar("T")

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, overload
 
-from .._bus.cluster import Survey
-from .._bus.lifecycle import DRAIN
-from .._bus.remote_peer import RemotePeer
-from .._handlers.signature import ContextPart
-from .._peer.peer import Peer
+from .._core.bus.cluster import Survey
+from .._core.bus.lifecycle import DRAIN
+from .._core.bus.remote_peer import RemotePeer
+from .._core.handlers.signature import ContextPart
+from .._core.peer.peer import Peer
 from ..contracts.client import blocking_client_of
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
-    from .._bus.acceptor import Listener
-    from .._bus.bus import Bus
-    from .._bus.caller import Caller
-    from .._bus.cluster import Node
-    from .._bus.dialer import Headers
-    from .._bus.recording import Recording
-    from .._bus.remote_peer import User
-    from .._handlers.durable import Start
-    from .._handlers.subscriber import WhenFull
+    from .._core.bus.acceptor import Listener
+    from .._core.bus.bus import Bus
+    from .._core.bus.caller import Caller
+    from .._core.bus.cluster import Node
+    from .._core.bus.dialer import Headers
+    from .._core.bus.recording import Recording
+    from .._core.bus.remote_peer import User
+    from .._core.handlers.durable import Start
+    from .._core.handlers.subscriber import WhenFull
     from ..backoff import Backoff
     from ..events import BusEvent
     from ..plugins import Connector, ProtocolAdapter

@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 from attrs import evolve
 
-from .._bus.bus import Bus, parts_of
+from .._core.bus.bus import Bus, parts_of
 from ..cluster.backbone import Backbone
 from ..errors import LocalProtocolError
 from .nats_engine import NatsEngine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .._bus.bus import Bus
-from .._core.context import Context
+from .._core.bus.bus import Bus
+from .._core.runtime.context import Context
 from ..body import JSON
 from ..message import Kind, Message
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 import anyio
 from attrs import define
 
-from .._core.runtime import Runtime
+from .._core.runtime.runtime import Runtime
 from .._util.cancel_scopes import to_the_end
 from .._util.pattern_index import SubjectIndex
 from ..errors import BusError, LocalProtocolError, RemoteProtocolError

@@ -10,8 +10,8 @@ from typing import Any
 
 from attrs import evolve
 
-from .._bus.bus import Bus, parts_of
-from .._bus.connect import connect
+from .._core.bus.bus import Bus, parts_of
+from .._core.bus.connect import connect
 from ..backoff import Backoff
 from ..errors import BusError, LocalProtocolError
 from ..plugins import Admission, Gate, Handshake, Identity, Listening, ListenOptions, ProtocolAdapter

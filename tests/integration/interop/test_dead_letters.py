@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from polybus import Bus, Cluster, Context, Limits, LocalProtocolError, Message, Retry, Store
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream

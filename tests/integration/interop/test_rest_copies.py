@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from polybus import Bus, BusError, Cluster, Context, Limits, Store
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream, JetStreamError, config_of

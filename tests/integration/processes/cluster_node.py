@@ -22,7 +22,7 @@ import attrs
 
 import polybus
 from polybus import Bus, Cluster, Handshake, Identity, Limits
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 
 __all__ = ["idle", "tasks_here"]
 

@@ -20,7 +20,7 @@ import pytest
 from attrs import define, field
 
 from polybus import Bus, Cluster, DeadlineExceeded, Limits, Store
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream

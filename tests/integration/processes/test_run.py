@@ -19,8 +19,8 @@ import pytest
 
 import polybus
 from polybus import Backoff, Bus, BusError, connect
-from polybus._bus import runner
-from polybus._bus.bus import parts_of
+from polybus._core.bus import runner
+from polybus._core.bus.bus import parts_of
 from tests.support import free_port
 
 from .processes import BOUND, asyncio_and_trio, eventually, loop_of, running  # noqa: F401  # pytest finds the fixture by its name here
@@ -136,7 +136,7 @@ def test_run_ends_with_its_bus(how: str, monkeypatch: pytest.MonkeyPatch) -> Non
 IMPORTS = "import signal; print('importing', flush=True); signal.pause()"
 RUNS = f"""
 import polybus
-from polybus._bus import runner
+from polybus._core.bus import runner
 def resolve(url):
     {IMPORTS}
 runner.resolve_url = resolve

@@ -34,7 +34,7 @@ from polybus import (
     bridge,
     connect,
 )
-from polybus._peer import extension_probe
+from polybus._core.peer import extension_probe
 from polybus.events import DeadLettered
 from polybus.subjects import matches
 from polybus.testing import pair

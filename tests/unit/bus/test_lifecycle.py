@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 
 from polybus import Bus, BusError, Channel, Context, Disconnected, Limits, LocalProtocolError, Peer, connect
-from polybus._pubsub.handler_subscription import HandlerSubscription
+from polybus._core.pubsub.handler_subscription import HandlerSubscription
 from polybus.testing import pair
 from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND, bounded, eventually

@@ -19,8 +19,8 @@ from polybus import (
     TooManyRequests,
     connect,
 )
-from polybus._core.memory import cost
-from polybus._link.send_queue import SendQueue, WaitingMessage
+from polybus._core.link.send_queue import SendQueue, WaitingMessage
+from polybus._core.runtime.memory import cost
 from polybus.events import LinkDown, PeerSlow
 from polybus.message import Kind, Message
 from polybus.testing import Faults, pair

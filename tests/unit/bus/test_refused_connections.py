@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from polybus import Backoff, Bus, ConnectFailed, DeadlineExceeded, Forbidden, Handshake, Limits, Unauthorized, connect
-from polybus._bus import dialer
+from polybus._core.bus import dialer
 from polybus.events import LinkUp
 from tests.support import bounded
 from tests.unit.answering import answering

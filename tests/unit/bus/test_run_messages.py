@@ -13,8 +13,8 @@ import pytest
 
 import polybus
 from polybus import Bus, LocalProtocolError
-from polybus._bus import runner
-from polybus._bus.runner import announce
+from polybus._core.bus import runner
+from polybus._core.bus.runner import announce
 from tests.unit.cluster.in_a_thread import running_cluster
 
 URL = "ubre+memory://run-messages"

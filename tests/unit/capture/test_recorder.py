@@ -32,7 +32,7 @@ import pytest
 from attrs import define, evolve
 
 from polybus import Backoff, Bus, LocalProtocolError, connect, sync
-from polybus._link.link import Link
+from polybus._core.link.link import Link
 from polybus.capture import Capture, CaptureError, CaptureRecorder, Recording, info, make_recorder
 from polybus.capture.record.packing import Packer
 from polybus.capture.record.row_buffer import RowBuffer

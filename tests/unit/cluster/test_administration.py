@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 
 from polybus import Bus, Context, Limits, LocalProtocolError, Store, connect
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.body import JSON
 from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration

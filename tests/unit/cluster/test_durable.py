@@ -22,8 +22,8 @@ from polybus import (
     Store,
     connect,
 )
-from polybus._bus.bus import parts_of
-from polybus._handlers.durable import DurableSpec
+from polybus._core.bus.bus import parts_of
+from polybus._core.handlers.durable import DurableSpec
 from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.consumers import Consumers
 from polybus.cluster.durable.jetstream import JetStream, JetStreamError

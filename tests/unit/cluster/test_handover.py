@@ -12,7 +12,7 @@ import pytest
 from attrs import define, field
 
 from polybus import Backoff, Bus, Cluster, Handshake, Identity, Limits, Message, RequestError, connect
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.events import PeerSlow
 from polybus.plugins import Closed, DialOptions, Transport
 from polybus.plugins.registry import resolve_url
@@ -721,7 +721,7 @@ async def test_who_never_says_who_it_is_hears_all_the_same_what_was_held_for_a_s
 ) -> None:
     async with Nodes(engine, 2, protocol="uprotocol") as world:
         other = await world.client(0)  # for its sake the node hears of it
-        monkeypatch.setattr("polybus._peer.negotiation.Negotiation.asked", lambda negotiation, message: None)
+        monkeypatch.setattr("polybus._core.peer.negotiation.Negotiation.asked", lambda negotiation, message: None)
         bare, may = Bus(), anyio.Event()
         may.set()
         heard = Heard(bare, Roaming([world.urls[0]], may))

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Store, Unavailable, connect
-from polybus._bus.runner import _Run
+from polybus._core.bus.runner import _Run
 from polybus.fastapi import readiness_endpoint
 from polybus.protocols.nats.operations import Operation
 from polybus.testing import NatsEngine

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from polybus import Bus, Cluster, Context, DeadlineExceeded, LocalProtocolError, QueueFull, Retry, Store
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream
 from polybus.cluster.durable.readers import PACE

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Route, bridge
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.testing import pair
 from polybus.testing.clustering import cluster
 from tests.support import bounded, eventually

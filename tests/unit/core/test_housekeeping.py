@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from polybus import Limits
-from polybus._core.runtime import Runtime
+from polybus._core.runtime.runtime import Runtime
 from tests.loops import virtual_time  # noqa: F401
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import anyio.from_thread
 import pytest
 
 from polybus import Bus, Context, Forbidden, Message
-from polybus._core.workers import StallWarnings
+from polybus._core.runtime.workers import StallWarnings
 from polybus.testing import pair
 from tests.loops import both_backends  # noqa: F401
 from tests.support import bounded, eventually

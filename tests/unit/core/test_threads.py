@@ -13,7 +13,7 @@ import pytest
 from fast_depends import Depends
 
 from polybus import Bus, BusError, Context, DeadlineExceeded, Limits, TooManyRequests, connect
-from polybus._core.line import Line
+from polybus._core.runtime.line import Line
 from polybus.testing import pair
 from tests.loops import ASYNCIO, PARAMS, every_loop  # noqa: F401
 from tests.support import BOUND, bounded, eventually, let_expire
@@ -373,7 +373,7 @@ async def test_what_a_handler_leaves_behind_waits_for_a_thread_as_others_do(stuc
 async def test_threads_that_are_all_taken_are_told_once_with_the_remedy(
     stuck: Stuck, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polybus._core.threads._FULL", 0.01)
+    monkeypatch.setattr("polybus._core.runtime.threads._FULL", 0.01)
     bus = with_stuck(stuck, Limits(threads=2))
 
     def told() -> list[str]:

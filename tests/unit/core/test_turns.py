@@ -7,7 +7,7 @@ import pytest
 from attrs import frozen
 
 from polybus import Bus, connect
-from polybus._core.workers import in_turn
+from polybus._core.runtime.workers import in_turn
 from tests.loops import both_backends  # noqa: F401
 from tests.support import bounded
 from tests.unit.core.test_stall_warnings import Clock

@@ -28,7 +28,7 @@ from polybus import (
     connect,
     sync,
 )
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.testing import NatsEngine
 from tests.loops import both_backends  # noqa: F401
 from tests.support import bounded, eventually

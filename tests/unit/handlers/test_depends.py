@@ -29,8 +29,8 @@ from polybus import (
     RequestError,
     Router,
 )
-from polybus._bus.bus import parts_of
-from polybus._core import injection
+from polybus._core.bus.bus import parts_of
+from polybus._core.runtime import injection
 from polybus.sync import BlockingBus, BlockingPeer
 from polybus.sync import Context as BlockingContext
 from polybus.testing import pair

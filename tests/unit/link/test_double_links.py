@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from polybus import Backoff, Broker, Bus, Identity, Kind, Limits, Message, Peer, connect
-from polybus._core.bus_identity import BusIdentities
+from polybus._core.runtime.bus_identity import BusIdentities
 from polybus.plugins import Closed
 from polybus.testing import pair
 from tests.support import BOUND, bounded, eventually
@@ -426,7 +426,7 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
 async def test_hellos_that_wait_for_an_upstream_to_answer_are_charged_in_one_task_and_answered_in_the_end(
     waiting_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polybus._peer.negotiation.HELLO_TIMEOUT", 4 * BOUND)  # however slow this machine is
+    monkeypatch.setattr("polybus._core.peer.negotiation.HELLO_TIMEOUT", 4 * BOUND)  # however slow this machine is
     upstream = object()
     async with Bus(limits=Limits(waiting_bytes=waiting_bytes)) as a, a.serve(TCP) as to_a:
         identities = a._services.running.bus_identities

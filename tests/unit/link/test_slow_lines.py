@@ -13,7 +13,7 @@ import anyio.abc
 import pytest
 
 from polybus import Bus, Limits, connect
-from polybus._link.state import State
+from polybus._core.link.state import State
 from polybus.events import LinkDown
 from polybus.plugins import Closed
 from tests.loops import both_backends  # noqa: F401

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from polybus._link.state import TRANSITIONS, Change, State
+from polybus._core.link.state import TRANSITIONS, Change, State
 
 
 @pytest.mark.parametrize(("state", "change"), list(product(State, Change)), ids=lambda one: one.value)

@@ -26,7 +26,7 @@ from polybus import (
     Unavailable,
     connect,
 )
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.errors import LocalProtocolError
 from polybus.message import Kind, Message
 from polybus.opentelemetry import instrument

@@ -26,7 +26,7 @@ from polybus import (
     Subject,
     Subscription,
 )
-from polybus._core.via import Deduplicator, ViaHeader
+from polybus._core.runtime.via import Deduplicator, ViaHeader
 from polybus.events import HandlerFailed
 from polybus.stats import Counters
 from polybus.testing import pair

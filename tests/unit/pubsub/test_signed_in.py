@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from polybus import Broker, Bus, Route, Router, Subject, bridge, connect
-from polybus._bus.bus import parts_of
+from polybus._core.bus.bus import parts_of
 from polybus.asyncapi import document
 from polybus.testing import pair
 from tests.support import bounded, eventually

@@ -10,7 +10,7 @@ import pytest
 
 from polybus import Bus, Limits, SlowConsumer, bridge, connect
 from polybus._bridge import Route
-from polybus._peer.subscription import Subscription
+from polybus._core.peer.subscription import Subscription
 from polybus.events import SubscriptionSlow
 from polybus.testing import pair
 from tests.support import bounded, eventually

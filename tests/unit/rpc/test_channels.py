@@ -24,7 +24,7 @@ from polybus import (
     TooManyRequests,
     Unavailable,
 )
-from polybus._peer.streams import Streams
+from polybus._core.peer.streams import Streams
 from polybus.message import Kind
 from polybus.plugins import Closed
 from polybus.testing import Faults, pair

@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 from polybus import Backoff, Bus, BusError, Code, Context, DeadlineExceeded, Disconnected, Limits, RequestError, Retry, connect
-from polybus._link.link import Link
-from polybus._link.state import State
-from polybus._peer.peer import Peer
-from polybus._rpc.reply import Reply
+from polybus._core.link.link import Link
+from polybus._core.link.state import State
+from polybus._core.peer.peer import Peer
+from polybus._core.rpc.reply import Reply
 from polybus.plugins import Closed
 from polybus.protocols.ubre import session as ubre
 from polybus.testing import pair

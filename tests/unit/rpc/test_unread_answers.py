@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from polybus import Bus, Disconnected, Limits, TooManyRequests
-from polybus._peer import inbound_calls
-from polybus._rpc.reply import Reply
+from polybus._core.peer import inbound_calls
+from polybus._core.rpc.reply import Reply
 from polybus.testing import pair
 from tests.support import bounded, eventually
 from tests.unit.answering import Gated

@@ -97,7 +97,7 @@ async def test_who_waits_for_authenticate_is_not_sent_away_for_others() -> None:
 async def test_a_peer_over_http_that_asks_for_nothing_gives_way_where_there_are_too_many(
     wire: str, limits: Limits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polybus._bus.acceptor._IDLE", 0.0)
+    monkeypatch.setattr("polybus._core.bus.acceptor._IDLE", 0.0)
     bus = Bus(limits=limits)
 
     @bus.handle("echo")

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import anyio
 
 from ... import plugins
-from ..._core.runtime import Runtime
+from ..._core.runtime.runtime import Runtime
 from ..._util.cancel_scopes import to_the_end
 from ..._util.own_thread import in_own_thread
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported

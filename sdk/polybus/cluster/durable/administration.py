@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
-from ..._bus.bus import Bus, parts_of
+from ..._core.bus.bus import Bus, parts_of
 from ..._validation import shown
 from ...errors import LocalProtocolError
 from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern
@@ -19,7 +19,7 @@ from .publishing import StoredPublishing
 from .stores import Stores, stream_members, stream_name
 
 if TYPE_CHECKING:
-    from ..._bus.store import Store
+    from ..._core.bus.store import Store
 
 
 @frozen

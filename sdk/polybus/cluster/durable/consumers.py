@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field, frozen
 
-from ..._handlers.durable import MOST
+from ..._core.handlers.durable import MOST
 from ..._util.sources import sources
 from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
@@ -24,7 +24,7 @@ from .dead_letters import count_few_letters
 from .jetstream import NANOSECONDS, NO_CONSUMER, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
-    from ..._handlers.durable import DurableSpec, ReplaySpec, Start
+    from ..._core.handlers.durable import DurableSpec, ReplaySpec, Start
     from ...plugins import ToReader
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, evolve, field
 
-from ..._handlers.durable import check_pause
+from ..._core.handlers.durable import check_pause
 from ..._util.log_fields import log_fields
 from ..._validation import check_given, seconds
 from ...errors import BusError, Code, LocalProtocolError
@@ -16,8 +16,8 @@ from .dead_letters import Death
 from .jetstream import NANOSECONDS
 
 if TYPE_CHECKING:
-    from ..._core.services import Services
-    from ..._handlers.durable import DurableSpec
+    from ..._core.handlers.durable import DurableSpec
+    from ..._core.runtime.services import Services
     from ...message import Message
     from ...plugins import ToReader
     from .dead_letters import Graveyard

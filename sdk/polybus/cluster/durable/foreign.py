@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
-from ..._bus.bus import parts_of
+from ..._core.bus.bus import parts_of
 from ..._util.pattern_index import tokens_overlap
 from ...errors import LocalProtocolError
 from ...protocols.nats.checks import local_pattern
@@ -24,13 +24,13 @@ from .publishing import StoredPublishing
 from .readers import StoreReaders
 
 if TYPE_CHECKING:
-    from ..._bus.bus import Bus
-    from ..._core.services import Services
-    from ..._handlers.durable import DurableSpec, ReplaySpec
-    from ..._handlers.subscriber import SubscriberSpec
-    from ..._link.link import Link
-    from ..._peer.peer import Peer
-    from ..._peer.subscription import Subscription
+    from ..._core.bus.bus import Bus
+    from ..._core.handlers.durable import DurableSpec, ReplaySpec
+    from ..._core.handlers.subscriber import SubscriberSpec
+    from ..._core.link.link import Link
+    from ..._core.peer.peer import Peer
+    from ..._core.peer.subscription import Subscription
+    from ..._core.runtime.services import Services
     from ...message import Message
     from ...stats import DurableStats
 
@@ -145,7 +145,7 @@ async def letters_of(bus: Bus) -> Letters:
 
 @define(eq=False)
 class ForeignStreams:
-    """The streams behind one link. Implements `_bus.stored.ForeignStreamsPort`, `jetstream.EngineLink`."""
+    """The streams behind one link. Implements `_core.bus.stored.ForeignStreamsPort`, `jetstream.EngineLink`."""
 
     _services: Services
     _link: Link

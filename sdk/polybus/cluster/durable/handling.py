@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define
 
-from ..._core.executor import described
-from ..._core.outcomes import Misfit
+from ..._core.runtime.executor import described
+from ..._core.runtime.outcomes import Misfit
 from ..._secrets import without_secrets
 from ..._validation import in_one_line
 from .delivery import again
 
 if TYPE_CHECKING:
-    from ..._core.executor import HandlerExecutor
-    from ..._core.services import Services
-    from ..._handlers.handler import Handler
+    from ..._core.handlers.handler import Handler
+    from ..._core.runtime.executor import HandlerExecutor
+    from ..._core.runtime.services import Services
     from .delivery import Delivery, Fate
 
 _TEXT: Final = 200

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import define
 
 if TYPE_CHECKING:
-    from ..._core.services import Services
-    from ..._peer.subscription import Subscription
+    from ..._core.peer.subscription import Subscription
+    from ..._core.runtime.services import Services
     from .delivery import Delivery, Fate
 
 

@@ -15,7 +15,7 @@ from ...plugins import ToEngine
 from ...protocols.nats.stored import api_of
 
 if TYPE_CHECKING:
-    from ..._peer.peer import Peer
+    from ..._core.peer.peer import Peer
 
 NANOSECONDS: Final = 1_000_000_000
 """In a second: the engine writes times so."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define, evolve, field
 
-from ..._bus.store import as_seconds
+from ..._core.bus.store import as_seconds
 from ..._util.pattern_index import SubjectIndex
 from ..._util.sources import sources
 from ...errors import BusError, DeadlineExceeded, Disconnected, LocalProtocolError, NoHandler, QueueFull
@@ -19,8 +19,8 @@ from ...protocols.nats.cluster.subjects import escape_subject
 from .jetstream import JetStreamError, read_answer
 
 if TYPE_CHECKING:
-    from ..._bus.store import Store
-    from ..._core.services import Services
+    from ..._core.bus.store import Store
+    from ..._core.runtime.services import Services
     from .jetstream import EngineLink, JetStream
 
 _PAUSE: Final = 0.25

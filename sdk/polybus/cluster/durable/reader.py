@@ -22,8 +22,8 @@ from .jetstream import NANOSECONDS
 from .pull import EXPIRES, HEARTBEAT, SILENCE, Pull, PullState
 
 if TYPE_CHECKING:
-    from ..._core.services import Services
-    from ..._peer.peer import Peer
+    from ..._core.peer.peer import Peer
+    from ..._core.runtime.services import Services
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 

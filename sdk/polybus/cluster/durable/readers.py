@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define, field
 
-from ..._handlers.durable import DurableSpec, ReplaySpec
+from ..._core.handlers.durable import DurableSpec, ReplaySpec
 from ...errors import BusError, LocalProtocolError
 from ...stats import DurableStats
 from .consumers import DurableConsumer, ReplayConsumer
@@ -22,10 +22,10 @@ from .pull import Pull
 from .reader import Consumer, StoreReader, Taker, say
 
 if TYPE_CHECKING:
-    from ..._core.services import Services
-    from ..._handlers.subscriber import SubscriberSpec
-    from ..._peer.peer import Peer
-    from ..._peer.subscription import Subscription
+    from ..._core.handlers.subscriber import SubscriberSpec
+    from ..._core.peer.peer import Peer
+    from ..._core.peer.subscription import Subscription
+    from ..._core.runtime.services import Services
     from ...message import Message
     from ...plugins import ToReader
     from .consumers import Consumers
@@ -58,7 +58,7 @@ def check_names(specs: Iterable[SubscriberSpec]) -> None:
 
 @define(eq=False)
 class StoreReaders:
-    """The readers of stores of a bus while it is entered. Implements `_bus.stored.DurablePort`."""
+    """The readers of stores of a bus while it is entered. Implements `_core.bus.stored.DurablePort`."""
 
     _services: Services
     _published: Callable[[str | int], str]

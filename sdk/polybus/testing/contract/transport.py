@@ -11,7 +11,7 @@ import pytest
 from attrs import define, field
 
 from ... import BusError, ConnectFailed, Forbidden, Handshake, Identity, TooLarge, Unauthorized
-from ..._bus.bus import Bus, parts_of
+from ..._core.bus.bus import Bus, parts_of
 from ...plugins import Admission, Closed, DialOptions, Host, Listening, ListenOptions, Transport, TransportAdapter
 from ._base import Ground, ground_of, suite
 

@@ -22,8 +22,8 @@ from polybus import (
     bridge,
     connect,
 )
-from polybus._core.services import Services
-from polybus._link.state import State
+from polybus._core.link.state import State
+from polybus._core.runtime.services import Services
 from polybus.errors import Code, Conflict, RemoteError, ReservedSubject
 from polybus.events import LinkUp
 from polybus.protocols.jrep import BusState, JavaObject, JavaTypes, Jrep, Parts, RemoteInterface, bus_states

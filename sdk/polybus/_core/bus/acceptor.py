@@ -1,0 +1,270 @@
+"""Accepting links: the gate that transports ask, and the listener that users hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field
+
+from ..._secrets import without_secrets
+from ..._util.cancel_scopes import to_the_end
+from ..._util.entering import entered_first
+from ..._validation import check_type, texts
+from ...errors import BusError, LocalProtocolError, Unavailable, Unsupported
+from ...plugins import (
+    Admission,
+    EndpointFeatures,
+    Handshake,
+    Identity,
+    Listening,
+    ListenOptions,
+    ProtocolAdapter,
+    ProtocolFeatures,
+    Transport,
+)
+from ...plugins.registry import join_url, resolve_url
+from ...plugins.targets import check_tls, resolve_target
+from ..link.link import Link
+from ..runtime.admissions import Admissions
+from ..runtime.memory import network_of
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+    from ..link.ports import LinkOwner
+    from ..peer.peer import Peer
+    from ..runtime.runtime import Runtime
+    from ..runtime.services import Services
+    from .parts import BusParts
+
+WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
+
+
+_IDLE: Final = 10.0
+"""Seconds after which a peer without a connection of its own, as over HTTP, gives way where there are too many."""
+_UNKNOWN: Final = Unavailable("this server cannot find out now who you are: try again later")
+
+
+@define(eq=False)
+class BusGate:
+    """Admits connections: limits first, then `authenticate`. Implements `plugins.Gate`."""
+
+    _services: Services
+    _owner: LinkOwner
+    adapter: ProtocolAdapter
+    url: str
+    _when_full: str
+    _admissions: Admissions = field(init=False)
+    links: dict[Link, str] = field(factory=dict, init=False)
+    open: bool = field(default=True, init=False)
+    _looks_again: float = field(default=-math.inf, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._admissions = Admissions(self._services.limits)
+
+    def knock(self, address: str) -> BusError | None:
+        """Count a new connection, or give the reason of its refusal."""
+        if not (self.open and self._services.ready):
+            return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
+        links, limits = self._services.running.links, self._services.limits
+        refusal = self._admissions.knock(address, len(links))
+        if refusal is not None and refusal.reason != "handshakes":
+            gone = self._make_room(None if len(links) >= limits.peers else network_of(address))
+            refusal = self._admissions.knock(address, len(links) - gone) if gone else refusal
+        if refusal is not None:
+            self.turned_away(address, refusal.text, "too many")
+        return refusal
+
+    def _make_room(self, network: str | None) -> int:
+        """Send away peers that hold a place without a connection and ask for nothing: a hundredth of all. Gives their number.
+
+        The oldest go of this network address, or of the one that has most. Where there are none, it looks again a second later.
+        """
+        idle: dict[str, list[Link]] = {}
+        runtime = self._services.running
+        for link in runtime.links if runtime.time() >= self._looks_again else ():
+            asked: Callable[[], float] | None = getattr(link.transport, "idle", None)  # of its `TransportFeatures`
+            if asked is not None and asked() > _IDLE and link.transport is not None:
+                idle.setdefault(network_of(link.transport.address), []).append(link)
+        those = max(idle.values(), key=len, default=[]) if network is None else idle.get(network, [])
+        gone = those[: max(1, self._services.limits.peers // 100)]
+        if not idle:
+            self._looks_again = runtime.time() + 1
+        for link in gone:
+            if link.transport is not None:
+                link.transport.close(1013, "others need the place")
+            self.gone(link)
+        return len(gone)
+
+    def turned_away(self, address: str, why: str, about: str) -> None:
+        """Log that a client was refused before `authenticate` was asked."""
+        self._services.access.turned_away(address, why, about)
+
+    def left(self, address: str) -> None:
+        """Take note of a connection that ended before it was accepted."""
+        self._admissions.left(address)
+
+    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+        """Ask `authenticate`; at once where there is none."""
+        authority = self._services.access
+        if authority.authenticate is None:
+            decided(Admission(Identity(), handshake))
+        else:
+            self._services.running.spawn(self._ask, handshake, decided)
+
+    async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+        try:
+            outcome = await self._services.access.admit(handshake)
+        except KeyboardInterrupt:  # the program is to end, and the client need not wait for that
+            decided(_UNKNOWN)
+            raise
+        decided(outcome)
+
+    def opened(self, transport: Transport, admission: Admission) -> None:
+        """Make the link of an accepted connection."""
+        self._admissions.opened()
+        link = Link(self._owner, self._services, self.adapter, self.url, when_full=self._when_full, admission=admission)
+        self.links[link] = transport.address
+        link.attach(transport)
+
+    def gone(self, link: Link) -> None:
+        """Take note of a link that has ended."""
+        address = self.links.pop(link, None)
+        if address is not None:
+            self._admissions.gone(address)
+
+
+class Listener:
+    """A bound address of a bus."""
+
+    def __init__(self, gate: BusGate) -> None:
+        self._gate = gate
+        self.url: str = gate.url
+        """The real, connectable URL, with its options."""
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The peers that are connected through this listener."""
+        return [peer for link in self._gate.links for peer in link.peers]
+
+    def __repr__(self) -> str:
+        return f"<Listener {without_secrets(self.url)} {len(self._gate.links)} links>"
+
+
+@entered_first("async with bus.serve(url) as listener:")
+class Serving:
+    """The async context manager behind `Bus.serve`."""
+
+    def __init__(
+        self,
+        parts: BusParts,
+        target: Any,
+        protocol: str | ProtocolAdapter | None,
+        origins: Iterable[str],
+        hosts: Iterable[str],
+        tls: ssl.SSLContext | None,
+        when_full: str,
+        insecure: bool,
+    ) -> None:
+        if when_full not in WHEN_FULL:
+            raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
+        self._parts = parts
+        self._origins = texts(origins, "origins", "https://example.org")
+        self._hosts = texts(hosts, "hosts", "example.org")
+        check_tls(tls, serves=True)
+        self._tls = tls
+        self._when_full = when_full
+        check_type(insecure, bool, "insecure", "insecure=True")
+        self._private = not (insecure or parts.services.access.authenticate)
+        self._transport: Any
+        told = without_secrets(str(target))
+        if isinstance(target, str):
+            self._address: str | None
+            self._adapter, self._transport, self._address = resolve_url(target, protocol, serves=True)
+            if self._private and not self._transport.is_private(self._address):
+                raise LocalProtocolError(
+                    f"{told} can be reached from other machines and the bus lets everybody in: pass Bus(authenticate=...), "
+                    "or bind to 127.0.0.1, or say insecure=True"
+                )
+        else:
+            self._adapter, self._transport = resolve_target(target, protocol, "listen")
+            self._address = None  # a transport object knows where it listens
+        if ProtocolFeatures.of(self._adapter).dials:
+            raise LocalProtocolError(f"{told}: such a server connects: use connect(url, bus=bus), or polybus.run(bus, url)")
+        self._sockets: tuple[socket.socket, ...] = ()
+        self._gate: BusGate
+        self._runtime: Runtime | None = None
+
+    async def bind(self) -> list[socket.socket]:
+        """Sockets that are bound to the address, for this process or others to serve at.
+
+        Raises:
+            Unsupported: The transport binds none that it could share.
+            OSError: The address cannot be bound.
+        """
+        bind = EndpointFeatures.of(self._transport).bind
+        if bind is None or self._address is None:
+            shown = self._address or "a transport object"
+            raise Unsupported(f"{shown} cannot be shared by several processes: tcp, tls, unix, ws, wss, http and https can")
+        return await bind(self._address)
+
+    def serve_at(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve at sockets that are bound already."""
+        self._sockets = tuple(sockets)
+
+    async def release(self) -> None:
+        """Release the address, if others may serve there: who comes then comes to those, or is refused. Connections stay."""
+        features, listening = EndpointFeatures.of(self._transport), self._parts.links.gates.get(self._gate)
+        if listening is not None and features.bind is not None and not features.keeps_sessions:
+            await listening.aclose()
+
+    async def __aenter__(self) -> Listener:
+        parts = self._parts
+        services, links = parts.services, parts.links
+        self._runtime = await parts.life.enter()
+        try:
+            gate = self._gate = links.open_gate(self._adapter, "", self._when_full)
+            codec = self._adapter.codec(services.limits)
+            options = ListenOptions(
+                host=services.running,
+                gate=gate,
+                protocol=self._adapter.name,
+                reads=codec.reads,
+                writes=codec.writes,
+                subprotocol=self._adapter.name,
+                origins=self._origins,
+                hosts=self._hosts,
+                tls=self._tls,
+                private=self._private,
+                adapter=self._adapter,
+                framing=ProtocolFeatures.of(self._adapter).framing,
+                sockets=self._sockets,
+                turned_away=gate.turned_away,
+            )
+            where = () if self._address is None else (self._address,)
+            listening: Listening = await self._transport.listen(*where, options)
+            gate.url = join_url(self._adapter, listening.url)
+            links.add_gate(gate, listening)
+        except BaseException as error:
+            await parts.life.leave(self._runtime, error)
+            raise
+        return Listener(gate)
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        life = self._parts.life
+        try:
+            if self._parts.services.runtime is self._runtime and not life.is_last():  # the last one out closes everything
+                await to_the_end(self._stop, error is None)
+        finally:
+            await life.leave(self._runtime, error)
+
+    async def _stop(self, drain: bool) -> None:
+        gate, links = self._gate, self._parts.links
+        gate.open = False
+        if (listening := links.gates.pop(gate, None)) is not None:
+            await listening.aclose()
+        for link in list(gate.links):
+            await links.close(link, drain=drain, code=1001)

@@ -1,0 +1,481 @@
+"""Opening links: the first connect, and coming back after a loss."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import anyio
+from attrs import evolve
+
+from ..._util.cancel_scopes import to_the_end
+from ..._util.entering import entered_first
+from ..._util.event_loop import is_foreign_exception
+from ..._util.own_thread import in_own_thread
+from ..._util.sources import sources
+from ..._util.text_files import read_text_files
+from ..._validation import check_type, seconds
+from ...backoff import Backoff
+from ...errors import BusError, ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
+from ...events import LinkRetrying
+from ...headers import check_handshake_headers
+from ...plugins import Closed, Connector, DialOptions, EndpointFeatures, ProtocolAdapter, ProtocolFeatures, TransportFeatures
+from ...plugins.registry import make_recorder
+from ...plugins.targets import check_serves, check_tls, resolve_target
+from ..link.link import Link
+from ..link.state import State
+from ..runtime.lifespan import within
+from .link_log import LinkLog
+from .nobody_there import advice_for
+
+if TYPE_CHECKING:
+    import ssl
+
+    from ...plugins.recording import Recorder
+    from ..link.moving import Moving
+    from ..link.ports import BackbonePort
+    from ..runtime.runtime import Runtime
+    from .parts import BusParts
+
+logger: logging.Logger = logging.getLogger("polybus.link")
+
+_SPREADS = 0.5
+"""Seconds in which what one server is told reaches all others of its network."""
+_GRACE = 0.01
+_LONGEST_GRACE = 0.2
+"""Seconds for a refusal to arrive where no welcome does (plain TCP): two times what it took to connect, within these bounds."""
+
+Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
+"""Headers for the handshake, or a plain or async function that gives them, called before every attempt."""
+
+_AFTER_REFUSAL: Final = 10.0
+"""Seconds at the least between two attempts after a refusal that is tried again."""
+
+
+@entered_first("async with connect(url) as bus:")
+class Connecting:
+    """The async context manager behind `connect` and `Bus.connect`. Implements `_core.link.ports.LinkDialer`."""
+
+    def __init__(
+        self,
+        parts: BusParts,
+        target: str | Connector,
+        protocol: str | ProtocolAdapter | None,
+        serves: Iterable[str | int],
+        headers: Headers,
+        tls: ssl.SSLContext | None,
+        backoff: Backoff | None,
+        wait: float,
+        record: str | os.PathLike[str] | None = None,
+        *,
+        gives_bus: bool = False,
+        backbone: BackbonePort | None = None,
+    ) -> None:
+        self._parts = parts
+        self._services = parts.services
+        self._adapter, self._connector = resolve_target(target, protocol)
+        others: list[ProtocolAdapter] = []
+        if (connections := ProtocolFeatures.of(self._adapter).connections) is not None:
+            self._adapter, *others = connections()
+        self._siblings: list[Connecting] = [
+            Connecting(parts, self._connector, adapter, serves, headers, tls, backoff, wait) for adapter in others
+        ]
+        """Of a protocol that wants several connections to one place: the others."""
+        features = ProtocolFeatures.of(self._adapter)
+        self._files, self._with_files = features.files, features.with_files
+        self._others = AsyncExitStack()
+        self._serves = check_serves(serves)
+        self._headers = headers
+        self._checked_headers = {} if callable(headers) else check_handshake_headers(headers)
+        check_tls(tls)
+        self._tls = tls
+        check_type(backoff, Backoff, "backoff", "Backoff(maximum=5)")
+        self._backoff = backoff if backoff is not None else Backoff()
+        self._wait = seconds(wait, "wait", endless=True)
+        self._recorder: Recorder | None = None
+        if record is not None:
+            self._recorder = make_recorder(record)
+            for sibling in self._siblings:
+                sibling._recorder = self._recorder
+        self._records = record is not None
+        self._link: Link | None = None
+        self._log = LinkLog(f"{self._adapter.name}+{self._connector.url}", self._time)
+        self._runtime: Runtime | None = None
+        self._gives_bus = gives_bus
+        self._backbone = backbone
+        self.insists: bool = backbone is not None
+        """Once it was up, a refusal is tried again, slowly: without this link the process is of no use, and looks well."""
+        self._keeps = features.keeps and backbone is None
+        self._decided: anyio.Event | None = None
+        """Set when the link of the attempt under way is up, or lost."""
+        self._lost: Closed | None = None
+        """The end of that attempt's connection."""
+        self._stands = False
+        """True from the time that an attempt has succeeded until the next one."""
+        self._leaving = False
+        """True while the server that the link leads to is about to end, and there are others."""
+        self._moves = False
+        """True while the link goes on over another connection."""
+        self._failures = 0
+        """Attempts in a row that did not give a link that lasted."""
+        self._up_since = 0.0
+
+    def _time(self) -> float:
+        return self._services.running.time()
+
+    async def __aenter__(self) -> Any:
+        if self._recorder is not None and self._records:
+            self._recorder.claim()
+        try:
+            if self._recorder is not None and self._records:
+                await in_own_thread(self._recorder.open)
+            return await self._connected()
+        except BaseException as error:
+            await self._recorded()
+            if isinstance(error, BusError):  # its text says what failed below; what the application raised is its cause
+                below = isinstance(error.__cause__, (OSError, EOFError))
+                raise error.with_traceback(None) from (None if below else error.__cause__)
+            raise
+
+    async def _connected(self) -> Any:
+        parts, links = self._parts, self._parts.links
+        if self._keeps:
+            links.stored.expected = True
+        runtime = self._runtime = await parts.life.enter()
+        try:
+            url = self._log.url
+            link = self._link = Link(
+                links, self._services, self._adapter, url, dialer=self, serves=self._serves, backbone=self._backbone
+            )
+            link.renews, link.insists = callable(self._headers) or bool(self._files), self.insists
+            link.recorder = self._recorder
+            if within(runtime):
+                links.of_lifespan.add(link)
+            await parts.pubsub.announcer.prepare_link()
+            await self._first(link)
+            await links.announced(link)
+            if self._services.outgoing and link.peer is not None and not link.peer.reads_headers and link.peer.may_be_ours:
+                await link.peer.extended()  # else the first request would leave without what the hooks add
+            if (why := link.ends) is not None:  # refused while it was asked who it is
+                raise self._failure(link, why)
+            if self._keeps:
+                await links.stored.attach(link)
+            for sibling in self._siblings:
+                await self._others.enter_async_context(sibling)
+        except BaseException as error:
+            if self._link is not None:
+                self._link.abort(Closed(1000, "the connect was given up"))
+            try:
+                await to_the_end(self._others.__aexit__, type(error), error, None)
+            finally:
+                await parts.life.leave(runtime, error)
+            raise
+        return self._services.bus if self._gives_bus else link.peer
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            await self._left(error)
+        finally:
+            await self._recorded()
+
+    async def _recorded(self) -> None:
+        """Write what was recorded."""
+        if self._recorder is not None and self._records:
+            await to_the_end(in_own_thread, self._recorder.close)
+
+    async def _left(self, error: BaseException | None) -> None:
+        link, life = self._link, self._parts.life
+        assert link is not None
+        try:
+            if self._siblings:
+                if error is None and life.is_last(1 + len(self._siblings)):
+                    await life.drain()  # the last ones out: handlers finish before any of the connections goes
+                await self._others.__aexit__(None if error is None else type(error), error, None)
+            if not life.is_last():  # the last one out closes everything
+                await to_the_end(partial(self._parts.links.close, link, drain=error is None))
+        finally:
+            await life.leave(self._runtime, error)
+
+    # -- attempts --------------------------------------------------------------------------------------------------------
+
+    async def _first(self, link: Link) -> None:
+        """The first connect fails fast; `wait` retries it that long."""
+        time = self._services.running.time
+        until = time() + self._wait
+        attempt = 0
+        while True:
+            try:
+                await self._try(link, first=True)
+                break
+            except ConnectFailed as error:
+                left = until - time()
+                if left <= 0 or EndpointFeatures.of(self._connector).spent:  # no other port will come
+                    of_cluster = self._backbone is not None
+                    if (attempt == 0 or of_cluster) and (advice := advice_for(error, of_cluster)) is not None:
+                        raise ConnectFailed(error.url, f"{error.reason}{advice}") from error.__cause__
+                    raise
+                # The last attempt is made when the time is up.
+                delay = min(self._backoff.delay(attempt, sources.get().rng.random), left)
+                attempt += 1
+                self._log.waiting(error.reason, attempt, delay)
+                self._services.emit(LinkRetrying(url=link.url, attempt=attempt, delay=delay, reason=error.reason))
+                await anyio.sleep(delay)
+        if link.state is State.DOWN or link.state is State.CLOSED:
+            raise ConnectFailed(link.url, "the connection ended at once")
+        self._established(link)
+
+    async def _try(self, link: Link, first: bool = False) -> None:
+        runtime = self._services.running
+        if self._with_files is not None and self._files:
+            link.adapter = await self._current_adapter(link, self._with_files)
+        options = await self._dial_options(link)
+        began = runtime.time()
+        transport = await self._connector.connect(options)
+        took = runtime.time() - began
+        if link.state is State.CLOSED:  # it was left meanwhile
+            transport.start(link)
+            transport.abort(Closed(1000, "the link was left"))
+            raise ConnectFailed(link.url, "the link was left")
+        # From here the link owns the connection. Ready may come at once, or after the protocol's own handshake.
+        self._stands, self._lost = False, None
+        decided = self._decided = anyio.Event()
+        try:
+            link.attach(transport)
+            # A handshake of the protocol is an answer.
+            welcomed = TransportFeatures.of(transport).admitted or not decided.is_set()
+            with anyio.move_on_after(runtime.limits.handshake_timeout):
+                await decided.wait()
+            if first and not welcomed:
+                with anyio.move_on_after(min(_LONGEST_GRACE, max(_GRACE, 2 * took))):
+                    await runtime.notifier.until(lambda: self._lost is not None)
+        finally:
+            self._decided = None
+            if not decided.is_set():
+                transport.abort(Closed(1006, "the handshake did not complete"))
+        if self._lost is not None:
+            raise self._failure(link, self._lost)
+        if not decided.is_set():
+            seconds = runtime.limits.handshake_timeout
+            raise ConnectFailed(
+                link.url,
+                f"the {self._adapter.name} handshake did not complete in {seconds:g} s (Limits.handshake_timeout): the server "
+                "has taken the connection and does not answer, it may still be starting",
+            )
+
+    async def _dial_options(self, link: Link) -> DialOptions:
+        """
+        Raises:
+            ConnectFailed, Unauthorized, Forbidden, LocalProtocolError, TypeError: As `_current_headers`.
+        """
+        runtime = self._services.running
+        codec = self._adapter.codec(runtime.limits)
+        return DialOptions(
+            host=runtime,
+            reads=codec.reads,
+            writes=codec.writes,
+            subprotocol=self._adapter.name,
+            headers=await self._current_headers(link) if callable(self._headers) else self._checked_headers,
+            tls=self._tls,
+            adapter=self._adapter,
+            framing=ProtocolFeatures.of(self._adapter).framing,
+        )
+
+    @staticmethod
+    def _failure(link: Link, why: Closed) -> Exception:
+        if isinstance(why.error, (Unauthorized, Forbidden)):
+            return why.error
+        return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
+
+    async def _current_adapter(self, link: Link, with_files: Callable[[Mapping[str, str]], ProtocolAdapter]) -> ProtocolAdapter:
+        """Make the protocol with what is in its files now.
+
+        Raises:
+            ConnectFailed: A file cannot be read, or is not what it should be.
+        """
+        patience = self._services.limits.connect_timeout
+        try:
+            with anyio.fail_after(patience):
+                texts = await read_text_files(self._files)
+            return with_files(texts)
+        except TimeoutError:
+            name = " and ".join(self._files.values())
+            reason = f"reading {name} took more than {patience:g} s (Limits.connect_timeout)"
+            raise ConnectFailed(link.url, reason) from None
+        except ValueError as error:
+            raise ConnectFailed(link.url, str(error)) from None
+
+    async def _current_headers(self, link: Link) -> Mapping[str, str]:
+        """
+        Raises:
+            ConnectFailed: The application's function raises, or does not come back.
+            Unauthorized, Forbidden: Out of that function: the server of tokens refuses us.
+            LocalProtocolError, TypeError: What it gives are no headers.
+        """
+        headers: Any = self._headers
+        patience = self._services.limits.connect_timeout
+        try:
+            headers = headers()
+            if inspect.isawaitable(headers):
+                with anyio.move_on_after(patience) as scope:
+                    headers = await headers
+                if scope.cancelled_caught:
+                    raise ConnectFailed(link.url, f"headers() took more than {patience:g} s (Limits.connect_timeout)")
+        except (Unauthorized, Forbidden, ConnectFailed):
+            raise
+        except BaseException as error:
+            if not is_foreign_exception(error):
+                raise
+            reason = f"headers() raised {type(error).__name__}: {error}".removesuffix(": ")
+            if link.was_up and self._failures == 1:  # no caller is there to catch it; of later ones LinkLog tells
+                text = "%s; an attempt to connect to %s follows"
+                logger.warning(text, reason, self._log.url, exc_info=error, extra=self._log.fields)
+            raise ConnectFailed(link.url, reason) from error
+        return check_handshake_headers(headers)
+
+    # -- coming back -----------------------------------------------------------------------------------------------------
+
+    def link_up(self) -> None:
+        """Take note that the link can be used."""
+        if self._decided is not None:
+            self._decided.set()
+
+    def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
+        """Tell the connector where else the service is; go there where the server that the link leads to is about to end."""
+        EndpointFeatures.of(self._connector).other_servers(addresses, leaving)
+        self._leaving = leaving and len(addresses) > 0
+        if self._leaving and not self._moves and self._link is not None:
+            self._moves = True
+            self._link.runtime.spawn(self._move_on, self._link)
+
+    async def _move_on(self, link: Link) -> None:
+        """Go on over a connection to another server, before this one ends; where that cannot be, stay until it does."""
+        try:
+            attempt = 0
+            while self._leaving and link.state is State.UP:
+                why = ""
+                try:
+                    with anyio.fail_after(link.runtime.limits.handshake_timeout):
+                        moving = await self._beside(link)
+                except (BusError, OSError, TimeoutError) as error:
+                    why, moving = str(error), None
+                if moving is not None:
+                    self._leaving, attempt = False, 0
+                    self._services.counters.reconnects += 1
+                    self._log.moved(link.address)
+                    await self._leave_one(link, moving)
+                elif self._leaving:
+                    attempt += 1
+                    self._log.stays(why, attempt)
+                    await anyio.sleep(self._backoff.delay(attempt - 1, sources.get().rng.random))
+        finally:
+            self._moves = False
+
+    async def _beside(self, link: Link) -> Moving | None:
+        """Open a connection beside the one that is up, for the link to go on over. None where there can be none.
+
+        Raises:
+            BusError, OSError: It does not come about.
+        """
+        if self._with_files is not None and self._files:
+            link.adapter = await self._current_adapter(link, self._with_files)
+        transport = await self._connector.connect(await self._dial_options(link))
+        connection = link.next_connection(transport)
+        if connection is None:
+            transport.start(link)
+            transport.abort(Closed(1000, "the link was left"))
+            self._leaving = False
+            return None
+        try:
+            connection.start()
+            await connection.decided.wait()
+        finally:
+            if connection.moving is None:
+                connection.give_up("the handshake did not complete")
+        if connection.moving is None:
+            raise ConnectFailed(link.url, connection.why)
+        return connection.moving
+
+    async def _leave_one(self, link: Link, moving: Moving) -> None:
+        """Leave the connection that was before: when its server has told all others what the new one has subscribed to."""
+        with suppress(BusError):
+            await link.confirmed()
+        await anyio.sleep(_SPREADS / 2)
+        moving.subscribed()
+        await anyio.sleep(_SPREADS / 2)
+        moving.retire()
+        await moving.left.wait()
+        await anyio.sleep(_SPREADS)  # copies of what the old one has brought
+        link.moved(moving)
+
+    def link_down(self, why: Closed) -> None:
+        """Take note of a lost connection: the attempt under way has failed, or the link has to be dialled again."""
+        if self._decided is not None:
+            self._lost = self._lost or why
+            self._decided.set()
+        elif self._stands and self._link is not None:
+            if isinstance(why.error, (Unauthorized, Forbidden)) and self._link.state is State.CLOSED:
+                self._log.given_up(str(why.error))
+            self._down(self._link, why)
+
+    def _down(self, link: Link, why: Closed) -> None:
+        """Dial a link again that has lost its connection, where that can be."""
+        if link.state is State.DOWN:
+            if self._connector.reconnects:
+                link.runtime.spawn(self._come_back, link, why)
+            else:  # a friendly goodbye of the peer is a loss all the same
+                self._log.gone(why.reason)
+                link.abort(evolve(why, code=1006) if why.code == 1000 else why)
+
+    async def _come_back(self, link: Link, why: Closed) -> None:
+        reason = why.reason
+        attempts = self._backoff.attempts
+        if link.runtime.time() - self._up_since > self._backoff.bound(self._failures):
+            self._failures = 0  # a link that ends as soon as it is up counts as a failure, or the pauses would never grow
+        tell, pause = self._log.lost, 0.0
+        while (attempts is None or self._failures < attempts) and self._connector.reconnects:
+            delay = max(self._backoff.delay(self._failures, sources.get().rng.random), pause)
+            self._failures += 1
+            tell(reason, self._failures, delay)
+            tell = self._log.retrying
+            self._services.emit(LinkRetrying(peer=link.peer, url=link.url, attempt=self._failures, delay=delay, reason=reason))
+            await anyio.sleep(delay)
+            if link.state is State.CLOSED:
+                return
+            try:
+                await self._try(link)
+            except (Unauthorized, Forbidden) as error:
+                if self.insists:
+                    reason, pause = str(error), _AFTER_REFUSAL
+                    continue
+                if not self._files or isinstance(error, Forbidden):
+                    self._log.given_up(str(error))
+                    link.abort(Closed(4401, str(error), error))
+                    return
+                reason = str(error)  # of what is in the files: they can be written anew
+                continue
+            except (ConnectFailed, Disconnected, RequestError) as error:
+                reason = getattr(error, "reason", None) or str(error)
+                continue
+            except Exception as error:
+                if self._failures == 1:
+                    text = "an attempt to connect to %s failed on this side; it will be tried again: %r"
+                    logger.exception(text, self._log.url, error, extra=self._log.fields)
+                reason = repr(error)
+                continue
+            self._services.counters.reconnects += 1
+            self._log.back(self._failures)
+            self._established(link)
+            return
+        self._log.given_up(reason, self._failures)
+        link.abort(Closed(1006, f"given up after {self._failures} attempts: {reason}"))
+
+    def _established(self, link: Link) -> None:
+        self._up_since = link.runtime.time()
+        self._stands = True
+        if link.state is State.DOWN:  # lost again before we could look
+            self._down(link, Closed(1006, "lost again"))

@@ -1,0 +1,465 @@
+"""The life of a bus: entered, running, draining, left. Entering is counted."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import anyio
+from attrs import define, field
+
+from ..._util.cancel_scopes import to_the_end
+from ..._validation import seconds
+from ...errors import Code, LocalProtocolError
+from ...plugins import Closed
+from ..rpc.call import Call
+from ..rpc.stream_call import ChannelCall
+from ..runtime.farewell import ALL_ANSWERED
+from ..runtime.lifespan import LifespanTask, within
+from ..runtime.runtime import Runtime, inside
+
+if TYPE_CHECKING:
+    from ..._util.broadcast import EventStream
+    from ..handlers.handler import Handler
+    from ..handlers.lookup import HandlerLookup
+    from ..handlers.subscriber import SubscriberSpec
+    from ..pubsub.pubsub import PubSub
+    from ..rpc.loopback import Loopback
+    from ..runtime.services import Services
+    from .bus import Bus
+    from .links import LinkRegistry
+
+Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
+"""``lifespan(bus)`` gives an async context manager; what it yields is `Bus.state`."""
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+DRAIN: Final = 20.0
+"""Seconds for a drain by default."""
+STREAMS_SHARE: Final = 0.25
+"""The part of a drain's time that streams and channels get: most have no end of their own to wait for."""
+_TOO_LATE: Final = "%s: durable=%r is registered before the bus is entered, so that its store is looked for then"
+_UNFINISHED: Final = "the bus is leaving, and what still ran was cut"
+
+
+class Phase(enum.Enum):
+    """The phases of a bus."""
+
+    LEFT = "left"
+    STARTING = "starting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    """It takes nothing, but has not been left."""
+    CLOSING = "closing"
+
+
+@define(eq=False)
+class Lifecycle:
+    """The start, drain and end of a bus."""
+
+    _services: Services
+    _lifespan: Lifespan | None
+    _lookup: HandlerLookup
+    _pubsub: PubSub
+    _loopback: Loopback
+    _links: LinkRegistry
+    state: Any = field(default=None, init=False)
+    """The value that the lifespan has yielded."""
+    _phase: Phase = field(default=Phase.LEFT, init=False)
+    _changing: anyio.Event | None = field(default=None, init=False)
+    """Set when the start, drain or end that is under way is over."""
+    _entered: int = field(default=0, init=False)
+    """The number of blocks, links and bridges inside. The lifespan does not count: it does not keep its own bus."""
+    _holders: deque[Runtime] = field(factory=deque, init=False)
+    """Runtimes that blocks of ``async with bus`` have entered, the oldest first."""
+    _lifespan_task: LifespanTask | None = field(default=None, init=False)
+    _cut: anyio.CancelScope | None = field(default=None, init=False)
+    """The drain under way, which `close` cuts short."""
+    _patience: float = field(default=DRAIN, init=False)
+    """Seconds for the end of the lifespan: those of the last drain."""
+    _events_of_lifespan: weakref.WeakSet[EventStream[Any]] = field(factory=weakref.WeakSet, init=False)
+    """Readers of events that the lifespan, or a task that it started, has made."""
+    _closed_event: anyio.Event | None = field(default=None, init=False)
+    _guests: dict[Lifecycle, Runtime | None] = field(factory=dict, init=False)
+    """Other buses that this one has entered, because tunnels to it lead there: they are left together with it."""
+
+    def __attrs_post_init__(self) -> None:
+        self._lookup.handler_check = self._check_handler
+        self._lookup.handler_added = self._handler_added
+        self._lookup.subscriber_added = self._subscriber_added
+
+    # -- entering --------------------------------------------------------------------------------------------------------
+
+    async def enter_block(self) -> None:
+        """Enter for an ``async with bus``."""
+        self._holders.append(await self.enter())
+
+    async def enter(self) -> Runtime:
+        """Count one more, and start the bus if it is the first. Gives what to hand to `leave`."""
+        if within(self._services.runtime):
+            return self._services.running
+        await self._settled()
+        if self._phase is Phase.LEFT:
+            await self._start()
+        elif self._phase is Phase.DRAINED and not self.is_inside():
+            self._move(Phase.RUNNING)
+            if self._pubsub.clustered:
+                await self._pubsub.announcer.begin()
+            for engine in self._links.stored.engines:
+                engine.begin()
+        self._entered += 1
+        return self._services.running
+
+    async def _settled(self) -> None:
+        """Wait for the start, drain or end that is under way; not where that waits for the caller.
+
+        Raises:
+            LocalProtocolError: The bus runs in another event loop.
+        """
+        while (runtime := self._services.runtime) is not None:
+            if runtime.loop.is_over():
+                self._services.runtime = None  # that loop went down with it, and nothing of it can be told any more
+                self._end()
+                return
+            runtime.check_here()
+            if self._changing is None or self.is_inside():
+                return
+            await self._changing.wait()
+
+    async def _start(self) -> None:
+        with self._change(Phase.STARTING):
+            runtime = self._services.runtime = Runtime(self._services.limits)
+            runtime.on_failure = partial(self._end_with, runtime)
+            self._services.failed = ""
+            self._services.access.warnings = runtime.warnings
+            self._closed_event = anyio.Event()
+            self._patience = DRAIN
+            try:
+                await runtime.open()
+                self._services.executor.start(runtime)
+                self._pubsub.recipients.start(runtime.bus_identities)
+                for spec in self._lookup.subscribers:
+                    if spec.durable is None:
+                        self._pubsub.subscribe_handler(spec)
+                if self._lifespan is not None:
+                    task = self._lifespan_task = LifespanTask(
+                        self._services.bus, runtime, self._lifespan, self._end_with_lifespan
+                    )
+                    self.state = await task.start()
+                if self._lookup.subscribers:
+                    self._links.stored.check_handlers()
+                self._move(Phase.RUNNING)
+                if self._pubsub.clustered:
+                    await self._pubsub.announcer.begin()
+                for engine in self._links.stored.engines:
+                    engine.begin()
+            except BaseException:
+                self._lifespan_task = None
+                await to_the_end(self._shut, runtime)
+                raise
+
+    async def take_in(self, guest: Lifecycle) -> None:
+        """Enter another bus, until this one ends."""
+        before = self._guests.pop(guest, None)
+        if before is not None:  # it was closed meanwhile
+            await guest.leave(before, None)
+        self._guests[guest] = await guest.enter()
+
+    # -- leaving ---------------------------------------------------------------------------------------------------------
+
+    async def leave_block(self, error: BaseException | None) -> None:
+        """Leave an ``async with bus``."""
+        await self.leave(self._holders.popleft(), error)
+
+    async def leave(self, runtime: Runtime | None, error: BaseException | None) -> None:
+        """Count one less; the last one out drains, or with an error closes, the bus. The error goes on, whatever else fails.
+
+        Args:
+            runtime: What `enter` gave: who entered before an `aclose` does not leave what others have entered since.
+        """
+        if runtime is None or within(runtime):
+            return
+        try:
+            await self._leave_one(runtime, drain=error is None)
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException:
+            if error is None:
+                raise
+            logger.exception("the lifespan failed as well when its bus was left by %r", error)
+
+    async def _leave_one(self, runtime: Runtime, *, drain: bool) -> None:
+        if runtime is self._services.runtime and self._entered > 0:
+            self._entered -= 1
+            if self._entered == 0:
+                await to_the_end(self._finish, runtime, drain)
+        elif runtime is self._services.runtime and not self.is_inside():
+            await to_the_end(self._close, runtime)  # another task is at it
+        if runtime is not self._services.runtime:
+            _raise_failure(runtime)
+
+    def is_last(self, holders: int = 1) -> bool:
+        """Tell whether only the caller has entered, which did so that often."""
+        return self._entered == holders and not within(self._services.runtime)
+
+    async def _finish(self, runtime: Runtime, drain: bool) -> None:
+        """End the bus, and wait for that. A handler of its own returns at once and is cancelled at its next wait."""
+
+        async def end() -> None:
+            if drain:
+                await self._drain(runtime, DRAIN)
+            await self._close(runtime)
+
+        if self.is_inside():
+            runtime.detach(end)
+        else:
+            await end()
+
+    async def drain(self, timeout: float = DRAIN) -> None:
+        """Drain, as `Bus.drain` says.
+
+        Raises:
+            TypeError, ValueError, LocalProtocolError: As there.
+        """
+        timeout = seconds(timeout)
+        runtime = self._services.runtime
+        if runtime is None:
+            return
+        runtime.check_here()
+        if self.is_inside():
+            runtime.detach(self._drain, runtime, timeout)
+        else:
+            await self._drain(runtime, timeout)
+
+    async def _drain(self, runtime: Runtime, timeout: float) -> None:
+        while self._changing is not None and runtime is self._services.runtime:
+            with anyio.move_on_after(timeout) as scope:
+                await self._changing.wait()
+            if scope.cancelled_caught:
+                return
+        if self._phase is Phase.RUNNING and runtime is self._services.runtime:
+            self._patience = timeout
+            with self._change(Phase.DRAINING), anyio.CancelScope() as cut:
+                self._cut = cut
+                try:
+                    await self._drain_all(runtime, timeout)
+                except anyio.get_cancelled_exc_class():
+                    if not cut.cancel_called:
+                        with anyio.CancelScope(shield=True):
+                            await self._links.close_all(runtime, _UNFINISHED)
+                    raise
+                finally:
+                    self._cut = None
+                    self._move(Phase.DRAINED)
+                    self._pubsub.end_subscriptions()
+
+    async def _drain_all(self, runtime: Runtime, timeout: float) -> None:
+        """Wait for requests, streams, publications and outboxes, `timeout` seconds at the most; then tell the peers.
+
+        What the lifespan has opened stays, for its own last words.
+        """
+        until = runtime.notifier.until
+        reason = _UNFINISHED
+        handover, stored = self._links.handover, self._links.stored
+        for engine in stored.engines:
+            engine.withdraw()
+        with anyio.move_on_after(timeout) as scope:
+            self._services.takes_requests = True  # what is on its way to a member of a group is for no other one
+            try:
+                await self._pubsub.announcer.withdraw()
+            finally:
+                self._services.takes_requests = False
+            with anyio.move_on_after(timeout * STREAMS_SHARE):
+                await until(lambda: not self._serves(runtime))
+            for call in list(self._calls(runtime)):
+                if isinstance(call, ChannelCall):
+                    call.cut(Code.UNAVAILABLE, "this bus is draining: ask another, or later")
+            await until(lambda: not self._serves(runtime))
+            for guest in list(self._guests):  # what came through tunnels is answered before they end
+                await guest.drain(timeout)
+            for entrance in self._lookup.entrances:  # and where others run the bus inside
+                await entrance.drain(ALL_ANSWERED)
+            await until(lambda: not self._pubsub.busy and not (stored.engines and stored.busy))
+            await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
+            if handover is not None:
+                await until(lambda: not handover.busy)
+            reason = ALL_ANSWERED
+        if handover is None or reason is _UNFINISHED:
+            await self._links.close_all(runtime, reason)
+            return
+        handover.park()  # and in the same turn goodbye is said
+        await self._links.close_all(runtime, reason)
+        await handover.handed_over(scope.deadline)
+
+    def _serves(self, runtime: Runtime) -> bool:
+        """Tell whether a handler runs whose answer a client waits for."""
+        if runtime.running + runtime.answering > runtime.stopping or self._loopback.calls:
+            return True
+        return any(peer.waiting for link in runtime.links for peer in link.peers)
+
+    def _calls(self, runtime: Runtime) -> Iterator[Call]:
+        yield from self._loopback.calls.values()
+        for link in runtime.links:
+            for peer in link.peers:
+                yield from peer.calls.values()
+
+    async def aclose(self) -> None:
+        """Leave at once, as `Bus.aclose` says.
+
+        Raises:
+            LocalProtocolError, BaseException: As there.
+        """
+        runtime = self._services.runtime
+        if runtime is None:
+            return
+        runtime.check_here()
+        self._entered = 0
+        if self._cut is not None:
+            self._cut.cancel()
+        if self._phase is Phase.STARTING and self._lifespan_task is not None:
+            self._lifespan_task.cancel()
+        if self.is_inside():
+            runtime.detach(self._close, runtime)
+            return
+        await to_the_end(self._close, runtime)
+        _raise_failure(runtime)
+
+    def keep_events(self, events: EventStream[Any]) -> EventStream[Any]:
+        """Remember a reader of events, where the lifespan or a task of it has made it: it ends before the lifespan does."""
+        if within(self._services.runtime):
+            self._events_of_lifespan.add(events)
+        return events
+
+    async def _end_with(self, runtime: Runtime) -> None:
+        """Close the bus, because a task of it has failed. Whoever leaves it, or closes it, is told."""
+        if self._cut is not None:
+            self._cut.cancel()
+        self._services.failed = "a task of it has failed"
+        self._entered = 0
+        await self._close(runtime)
+
+    async def _end_with_lifespan(self) -> None:
+        """Close the bus, because its lifespan has failed."""
+        self._services.failed = "its lifespan has failed"
+        await self.aclose()
+
+    async def wait_closed(self) -> None:
+        """Wait until the bus has been left.
+
+        Raises:
+            LocalProtocolError: It is not entered, or runs in another event loop.
+        """
+        self._services.running.check_here()
+        assert self._closed_event is not None
+        await self._closed_event.wait()
+
+    async def _close(self, runtime: Runtime) -> None:
+        while self._changing is not None and runtime is self._services.runtime:
+            await self._changing.wait()
+        if runtime is not self._services.runtime:
+            return
+        with self._change(Phase.CLOSING):
+            try:
+                await self._shut(runtime)
+            except BaseException as error:
+                if runtime.failure is None:
+                    runtime.failure = error
+
+    async def _shut(self, runtime: Runtime) -> None:
+        """Handlers end before the lifespan, whose state they use, and the lifespan before its own links.
+
+        Raises:
+            BaseException: What the lifespan raises.
+        """
+        try:
+            for listening in list(self._links.gates.values()):
+                await listening.aclose()
+            for engine in self._links.stored.engines:
+                engine.give_back()
+            await self._links.close_all(runtime, "the bus was closed")
+            self._loopback.stop()
+            self._services.executor.leave(runtime.time() + runtime.limits.close_timeout)
+            # A loop over these in a task group of the lifespan would keep it from its end.
+            self._pubsub.end_subscriptions()
+            for events in list(self._events_of_lifespan):
+                events.close()
+            task, self._lifespan_task = self._lifespan_task, None
+            if task is not None:
+                await task.stop(max(self._patience, runtime.limits.close_timeout))
+        finally:
+            await self._links.close_all(runtime, "the bus was closed", of_lifespan=True)
+            while self._guests:
+                guest, entered = self._guests.popitem()
+                await guest.leave(entered, None)
+            for link in list(runtime.links):
+                link.abort(Closed(1001, "the bus was closed"))
+            self._pubsub.fail_subscriptions(None)
+            await runtime.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._pubsub.stop()
+        self._links.clear()
+        self._services.events.close()
+        self._services.runtime = self._changing = None
+        self._services.was_running = True
+        self._entered = 0
+        self.state = None
+        self._move(Phase.LEFT)
+        if self._closed_event is not None:
+            self._closed_event.set()
+
+    # -- where it stands -------------------------------------------------------------------------------------------------
+
+    def _move(self, phase: Phase) -> None:
+        self._phase = phase
+        self._services.ready = self._services.takes_requests = phase is Phase.RUNNING
+        self._services.leaving = phase in (Phase.DRAINING, Phase.DRAINED, Phase.CLOSING)
+
+    @contextmanager
+    def _change(self, phase: Phase) -> Iterator[None]:
+        """A phase that others wait for the end of."""
+        changing = self._changing = anyio.Event()
+        self._move(phase)
+        try:
+            yield
+        finally:
+            if self._changing is changing:
+                self._changing = None
+            changing.set()
+
+    def is_inside(self) -> bool:
+        """Tell whether this is a task of the bus itself, its lifespan among them: it cannot wait for the bus's drain or end."""
+        return self._services.runtime in inside.get()
+
+    # -- handlers that are registered while it runs ----------------------------------------------------------------------
+
+    def _check_handler(self, handler: Handler) -> None:
+        if self._services.check_answers:
+            handler.check_that_answers_are_checked()
+
+    def _handler_added(self, handler: Handler) -> None:
+        if self._services.runtime is not None:
+            self._pubsub.announcer.add_handler(handler.subject)
+
+    def _subscriber_added(self, spec: SubscriberSpec) -> None:
+        if self._services.runtime is not None:
+            if spec.durable is not None:
+                raise LocalProtocolError(_TOO_LATE % (spec.handler.name, spec.durable.name))
+            queue = self._pubsub.subscribe_handler(spec)
+            if self._pubsub.hears_others(queue):
+                self._pubsub.announcer.announce_later(queue.pattern)
+
+
+def _raise_failure(runtime: Runtime) -> None:
+    """The lifespan's failure is raised once."""
+    failure, runtime.failure = runtime.failure, None
+    if failure is not None:
+        raise failure

@@ -1,0 +1,343 @@
+"""The links of a bus: those that it has opened and accepted, and the peers at their other ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ..._tunnel import TunnelConnector
+from ..._validation import shown
+from ...errors import AmbiguousRoute, BusError, Disconnected, NoHandler, another
+from ...plugins import Closed, Listening, ProtocolFeatures
+from ...subjects import matches
+from ..link.link import Link
+from ..link.state import State
+from ..peer.peer import Peer
+from .acceptor import BusGate
+from .remote_peer import RemotePeer
+from .stored import StoredReading
+
+if TYPE_CHECKING:
+    from ...message import Message
+    from ...plugins import ProtocolAdapter
+    from ..handlers.lookup import HandlerLookup
+    from ..pubsub.pubsub import PubSub
+    from ..runtime.runtime import Runtime
+    from ..runtime.services import Services
+    from .cluster import ClusterPort, HandoverPort
+
+
+class LinkRegistry:
+    """The links of a bus. Implements `_core.link.ports.LinkOwner` and `_core.peer.ports.PeerHost`.
+
+    Attributes:
+        opened: Links that this bus has opened and that have been up, until they are given up.
+        gates: Where others come in, and what listens there.
+        of_lifespan: Links that the lifespan has opened: they end after it.
+    """
+
+    def __init__(self, services: Services, lookup: HandlerLookup, pubsub: PubSub) -> None:
+        self._services = services
+        self.lookup: HandlerLookup = lookup
+        self.pubsub: PubSub = pubsub
+        self.deliver: Callable[[Message, Peer], None] = pubsub.receiver.deliver
+        self.open_peer: Callable[..., Peer] = partial(Peer, self)
+        self.opened: list[Link] = []
+        self.gates: dict[BusGate, Listening] = {}
+        self.of_lifespan: set[Link] = set()
+        self._of_key: dict[str, dict[Peer, None]] = {}
+        """Clients by the key of their identity, where they have one."""
+        self.cluster: ClusterPort | None = None
+        """The part that makes this bus a node of a cluster."""
+        self.stored: StoredReading = StoredReading(self)
+        """The engines at which this bus reads what is stored."""
+
+    @property
+    def services(self) -> Services:
+        """The services of the bus."""
+        return self._services
+
+    @property
+    def cluster_peer(self) -> Peer | None:
+        """The cluster, while this bus is a node of one."""
+        return None if self.cluster is None else self.cluster.peer
+
+    @property
+    def handover(self) -> HandoverPort | None:
+        """The part that hands clients over from node to node, on a node of a cluster."""
+        return None if self.cluster is None else self.cluster.handover
+
+    def choose_cluster(self) -> Peer:
+        """Give the cluster.
+
+        Raises:
+            Disconnected: This bus is no node of one.
+        """
+        peer = self.cluster_peer
+        if peer is None:
+            raise Disconnected("this bus is no node of a cluster: the engine has not been reached yet, or none is named")
+        return peer
+
+    # -- peers -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def peers(self) -> list[Peer]:
+        """List the peers on all links."""
+        runtime = self._services.runtime
+        return [] if runtime is None else [peer for link in runtime.links for peer in link.peers]
+
+    def peers_of(self, key: str) -> list[Peer]:
+        """List the clients of one identity, without those on their way out."""
+        return [peer for peer in self._of_key.get(key, ()) if not peer.gone]
+
+    def choose(self, subject: str | int) -> Peer:
+        """Choose the peer that is asked about a subject.
+
+        Raises:
+            NoHandler, AmbiguousRoute: No link that this bus has opened leads there, or several.
+            BusError: The only link is gone for good: why.
+        """
+        opened = self.opened
+        only: Peer | None = opened[0].peer if len(opened) == 1 else None
+        if only is not None:
+            return only
+        self.check_gone()  # the better errors: of this, and where the bus is not entered
+        opened = [link for link in opened if link.multiplexed is None]  # at the end of the others are clients, behind a broker
+        if not opened:
+            if self._services.leaving:
+                raise Disconnected("this bus is being left")
+            raise NoHandler(f"nobody to ask for {subject!r}: no handler here, and no link opened by this bus (to= asks a peer)")
+        chosen: Peer | None = next(
+            (link.peer for link in opened if any(matches(pattern, subject) for pattern in link.serves)), None
+        )
+        if chosen is None:
+            chosen = self.cluster_peer
+        if chosen is None:
+            urls = ", ".join(link.url for link in opened)
+            raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
+        return chosen
+
+    def choose_behind(self, subject: str | int, address: str) -> Peer:
+        """Choose the peer behind which an address is: as `choose`, or, where this bus has opened no link, the only such peer.
+
+        Raises:
+            NoHandler, AmbiguousRoute, BusError: As `choose`.
+        """
+        behind = [] if self.opened else [peer for peer in self.peers if peer.link.destinations]
+        if len(behind) > 1:
+            text = f"several peers could lead to {address!r}: name one, as in bus.peers[0].notify(..., to={address!r})"
+            raise AmbiguousRoute(text)
+        return behind[0] if behind else self.choose(subject)
+
+    def check_peer(self, to: Any) -> None:
+        """
+        Raises:
+            TypeError: Not a peer.
+            ValueError: A peer of another bus.
+        """
+        if isinstance(to, RemotePeer) and to.links is self:
+            return
+        if not isinstance(to, Peer):
+            raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
+        if to.host is not self:
+            raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
+
+    def recipients(self, to: Any) -> tuple[tuple[Peer, ...], Peer | None, tuple[RemotePeer, ...]]:
+        """Give the peers that are there, each once, one that is not, and the clients of other nodes.
+
+        Raises:
+            TypeError, ValueError: As `check_peer`.
+        """
+        given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
+        for peer in given:
+            self.check_peer(peer)
+        given = list(dict.fromkeys(given))
+        peers = [peer for peer in given if isinstance(peer, Peer)]
+        remote = tuple(peer for peer in given if isinstance(peer, RemotePeer))
+        return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None), remote
+
+    def check_gone(self) -> None:
+        """
+        Raises:
+            BusError: The last link that this bus opened is gone for good, and it serves none: why.
+            LocalProtocolError: The bus is not entered.
+        """
+        gone = self._services.running.gone
+        if gone is not None and not self.opened and not self.gates:
+            raise another(gone)
+
+    def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: Peer | None = None) -> TunnelConnector:
+        """Make a connector through a peer, or through the one that is asked about the name.
+
+        Raises:
+            ReservedSubject, LocalProtocolError: The name cannot be.
+            TypeError: `name` is no text, or `params` are not text to text.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"tunnel({shown(name)}): a name, for example 'plant.7', not {type(name).__name__}")
+        services = self._services
+        services.subjects.check(name)
+        given: dict[Any, Any] = dict(params or {})  # read below
+        if not all(isinstance(text, str) for pair in given.items() for text in pair):
+            raise TypeError(f"params={shown(params)}: text to text")
+
+        def route() -> Peer:
+            services.running.check_here()
+            return peer if peer is not None else self.choose(name)
+
+        def lasting() -> bool:
+            runtime = services.runtime
+            return runtime is not None and not runtime.closing and (bool(self.opened) if peer is None else not peer.gone)
+
+        return TunnelConnector(route, lasting, name, given)
+
+    # -- adding links ----------------------------------------------------------------------------------------------------
+
+    def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> BusGate:
+        """Make a gate, where others come in as soon as it is among the `gates`."""
+        return BusGate(self._services, self, adapter, url, when_full)
+
+    def add_gate(self, gate: BusGate, listening: Listening) -> None:
+        """Have others come in."""
+        self.gates[gate] = listening
+        self.pubsub.forget_routes()
+
+    def spellings(self, subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
+        """Find what else a publication of this bus is called on each wire that has names and addresses."""
+        found = {adapter: ProtocolFeatures.of(adapter).spellings for adapter in self.adapters()}
+        return {adapter: spellings(subject) for adapter, spellings in found.items() if spellings is not None}
+
+    def adapters(self) -> set[ProtocolAdapter]:
+        """List the protocols of the links and gates."""
+        return {link.adapter for link in self._services.running.links} | {gate.adapter for gate in self.gates}
+
+    async def announced(self, link: Link) -> None:
+        """Wait until a new link knows who this bus is and what it has subscribed to, as far as it is told."""
+        peer = link.peer
+        if peer is None:
+            return
+        try:
+            if peer in self.pubsub.recipients.bus_identities.held_out:  # it may be who has dialled this bus
+                await peer.extended()
+            await link.confirmed()
+            if self.pubsub.announcer.has_patterns:
+                await self.pubsub.announcer.restored(peer)
+                if peer.speaks_extensions is not False and not peer.silent:
+                    await peer.negotiation.confirm()
+        except BusError:
+            return
+
+    # -- what links and peers tell ---------------------------------------------------------------------------------------
+
+    def link_up(self, link: Link) -> None:
+        """Take note that a link can be used, for the first time or again."""
+        recipients = self.pubsub.recipients
+        if link.opened:
+            if link.backbone is not None and self.cluster is not None:
+                self.cluster.link_up(link)
+            if link not in self.opened:
+                self.opened.append(link)
+            if link.foreign_streams is not None:
+                link.foreign_streams.up()
+            if link.peer is not None:
+                recipients.joined(link.peer)
+        elif link.peer is not None and link.peer.admitted.key is not None:
+            self._know(link.peer)
+        self.pubsub.announcer.restore(link, alone=not self.gates and len(link.runtime.links) < 2)
+        if not link.opened and self.cluster is not None and link.peer is not None:
+            self.cluster.client_up(link.peer)
+
+    def link_moved(self, link: Link) -> None:
+        """Take note that a link goes on over another connection: whom it leads to knows nothing of this bus there."""
+        if self.cluster is not None and link.backbone is not None:
+            self.cluster.link_moved()
+        if link.foreign_streams is not None:
+            link.foreign_streams.up()
+        for peer in link.peers:
+            self.pubsub.announcer.restore_peer(peer)
+
+    def peer_up(self, peer: Peer) -> None:
+        """Take note of one of the many peers of a link."""
+        self._know(peer)
+        if self.cluster is not None:
+            self.cluster.client_up(peer)
+        self.pubsub.announcer.restore_peer(peer)
+
+    def _know(self, peer: Peer) -> None:
+        key = peer.identity_key
+        if key is not None:
+            self._of_key.setdefault(key, {})[peer] = None
+
+    def _forget(self, peer: Peer) -> None:
+        key = peer.identity_key
+        if key is not None and (of_key := self._of_key.get(key)) is not None:
+            of_key.pop(peer, None)
+            if not of_key:
+                del self._of_key[key]
+
+    def link_closed(self, link: Link, why: Closed) -> None:
+        """Take note that a link has come to its end for good."""
+        recipients = self.pubsub.recipients
+        self.pubsub.announcer.forget(link)
+        if link in self.opened:
+            self.opened.remove(link)
+            recipients.left(link.peer)
+            if not self.opened and not self.gates and why.code != 1000:
+                gone = link.runtime.gone = link.disconnected(sent=False)
+                self.pubsub.fail_subscriptions(gone)
+            if link.peer is not None:
+                recipients.bus_identities.forget(link.peer)
+        if link.foreign_streams is not None:
+            self.stored.link_gone(link, None if self._services.leaving else link.disconnected(sent=False))
+        for gate in self.gates:
+            gate.gone(link)
+        self.of_lifespan.discard(link)
+
+    def lost(self, peer: Peer, gone: BusError | None) -> None:
+        """Forget the interest of a peer whose connection is gone; `gone` is why it does not come back, where it does not."""
+        self.pubsub.recipients.remove(peer)
+        if peer.link.foreign_streams is not None:
+            peer.link.foreign_streams.down()
+        if self.cluster is not None:
+            if peer.link.backbone is not None:
+                self.cluster.link_down()
+            elif not peer.link.upstream:
+                self.cluster.client_gone(peer)
+        if gone is not None:
+            self._forget(peer)
+            self.pubsub.peer_gone(peer, gone)
+
+    # -- ends ------------------------------------------------------------------------------------------------------------
+
+    async def close(self, link: Link, *, drain: bool, code: int = 1000) -> None:
+        """Close one link: what it has to write is written first, where it is drained."""
+        until, limits = link.runtime.notifier.until, link.runtime.limits
+        if link.foreign_streams is not None:
+            await self.stored.leave(link, limits.close_timeout if drain else 0)
+        if drain:
+            with anyio.move_on_after(limits.close_timeout):
+                await until(lambda: not link.outbox or not link.stands)
+        link.close(code, "leaving")
+        with anyio.move_on_after(limits.close_timeout + 1):
+            await until(lambda: link.state is State.CLOSED)
+        link.abort(Closed(code, "leaving"))
+
+    async def close_all(self, runtime: Runtime, reason: str, *, of_lifespan: bool = False) -> None:
+        """Say goodbye on the links, those of the lifespan only where asked, and wait for their end, for a bounded time."""
+        links = [link for link in runtime.links if of_lifespan or link not in self.of_lifespan]
+        for link in links:
+            link.close(1000 if link.opened else 1001, reason)
+        with anyio.move_on_after(runtime.limits.close_timeout + 1):
+            await runtime.notifier.until(lambda: not any(link in runtime.links for link in links))
+
+    def clear(self) -> None:
+        """Forget all: the bus has been left."""
+        self.gates.clear()
+        self.opened.clear()
+        self.stored.expected = False
+        if self.stored.engines:
+            self.stored.clear()
+        self.of_lifespan.clear()

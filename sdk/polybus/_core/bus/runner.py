@@ -1,0 +1,395 @@
+"""Serving until a signal: `polybus.run`."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from ..._secrets import without_secrets
+from ..._util.event_loop import running_loop
+from ..._util.http_status import HttpStatus, Page
+from ..._util.log_fields import log_fields
+from ..._util.process_end import end_by_sigterm, ending_signals, exit_at_once
+from ..._validation import check_count, counted, seconds, shown
+from ...backoff import Backoff
+from ...errors import BusError, LocalProtocolError
+from ...plugins import ProtocolFeatures
+from ...plugins.registry import metrics_maker, resolve_url, supervise
+from ..runtime.lifespan import raised_by_lifespan
+from .bus import Bus, parts_of
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from ..peer.peer import Peer
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+_BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
+"""Pauses between attempts to come back to where clients come from, as to the engine of a cluster."""
+_OUTAGE: Final = 5.0
+"""Seconds after which a service is not ready that cannot be reached by one of these, as `Cluster.outage`."""
+_PATIENCE = 20.0
+"""Seconds for a broker to be there."""
+
+_AT_ONCE = 3.0
+"""Seconds that closing may take after the second signal: a lifespan, or the thread of a `def` handler, may never end."""
+
+
+def run(
+    bus: Bus,
+    *urls: str,
+    drain: float = 20.0,
+    delay: float = 0.0,
+    health: str | None = None,
+    metrics: bool = False,
+    backend: str = "asyncio",
+    uvloop: bool = False,
+    workers: int = 1,
+    **options: Any,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then drain. A second signal ends at once.
+
+    A signal before the bus serves (its lifespan takes long) ends at once too. What has not ended 3 s later, such as a lifespan
+    or a thread that does not return, ends with the process, whose exit status then is 128 and the signal's number.
+
+    With several workers this process binds the addresses, starts the same program again for each, and starts anew what dies. In
+    those `run` serves; here it returns when all have drained. What else this program does before `run` is done in each of them.
+
+    Where it serves is logged by the logger ``polybus`` at INFO; where no log shows that, ``serving URL`` is printed.
+
+    Args:
+        bus: What to serve.
+        urls: Where; see `Bus.serve`.
+        drain: Seconds for running handlers after the signal; see `Bus.drain`.
+        delay: Seconds between the signal and the drain, while requests are still taken but ``/readyz`` says 503: load
+            balancers need them to look elsewhere.
+        health: ``http://127.0.0.1:8081`` answers ``/livez`` and ``/readyz`` there, from before the bus starts to its end.
+        metrics: Answer ``/metrics`` beside them, for Prometheus: what `polybus.prometheus.scrape` gives, with several workers
+            that of all of them. Who can reach that address can read it. Needs ``pip install 'polybus[prometheus]'``.
+        backend: ``asyncio`` or ``trio``.
+        uvloop: Use uvloop on asyncio.
+        workers: Number of processes that serve (POSIX). For more than one the bus has a `cluster`, or each would be a bus of
+            its own; where that is ``"auto"`` and ``POLYBUS_CLUSTER`` names none, a NATS server is started for them.
+        options: Further options of `Bus.serve`, for all URLs.
+
+    Raises:
+        TypeError: `bus` is no bus, or an argument is of a wrong type.
+        ValueError: A URL or an option is wrong, or `metrics` is asked for without `health`.
+        LocalProtocolError: This is not the main thread, or an event loop runs in it already, or an address that other
+            machines can reach accepts every connection,
+            or there are several workers of a bus without `cluster`, or with stores that nothing keeps, or no NATS server is
+            found for them.
+        Unsupported: There are several workers, and an address that they cannot share.
+        ImportError: `uvloop`, trio or, for `metrics`, prometheus-client is not installed.
+        Exception: What the bus's lifespan raises. RuntimeError where a task of the bus has failed, which closes the bus.
+        SystemExit: An address cannot be bound: one line on stderr and status 1, with the `OSError` as its cause. Or one of
+            several workers has ended before it served, or was ended by force.
+    """
+    try:
+        serve_until_signal(
+            bus,
+            *urls,
+            drain=drain,
+            delay=delay,
+            health=health,
+            metrics=metrics,
+            backend=backend,
+            uvloop=uvloop,
+            workers=workers,
+            announce=announce,
+            **options,
+        )
+    except OSError as error:
+        if raised_by_lifespan(error):
+            raise
+        raise SystemExit(str(error)) from error
+
+
+def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
+    """Say which `def` handlers run still although their bus is over. True where the interpreter waits for their threads."""
+    left = [each for bus in buses for each in parts_of(bus).services.executor.threads_left]
+    waits = any(waited_for for _, waited_for in left)
+    if left:
+        names = ", ".join(sorted({name for name, _ in left}))
+        what = "the process waits for them; a signal ends it at once" if waits else "they end with the process"
+        logger.warning(
+            "def handlers run after the end of the bus, in %s (%.400s): %s", counted(len(left), "thread"), names, what
+        )
+        end_by_sigterm()  # the event loop has handled it until now
+    return waits
+
+
+def announce(url: str) -> None:
+    """Say where it serves, once: in the log, or on stdout where no log shows it."""
+    url = without_secrets(url)
+    logger.info("serving %s", url, extra=log_fields(address=url))
+    if not (logger.isEnabledFor(logging.INFO) and logger.hasHandlers()):
+        print(f"serving {url}", flush=True)
+
+
+def serve_until_signal(
+    bus: Bus,
+    *urls: str,
+    drain: float,
+    delay: float,
+    health: str | None,
+    metrics: bool,
+    backend: str,
+    uvloop: bool,
+    workers: int,
+    announce: Callable[[str], None],
+    **options: Any,
+) -> None:
+    """`run`; `announce` is told each URL when it is served.
+
+    Raises:
+        OSError: An address cannot be bound.
+        Exception: As `run`.
+    """
+    if not isinstance(bus, Bus):
+        raise TypeError(
+            f"run({shown(bus)}): a Bus, not {type(bus).__name__}; for example run(Bus(), 'ubre+tcp://127.0.0.1:9000')"
+        )
+    if not all(isinstance(url, str) for url in urls):
+        raise TypeError(f"run(bus, {', '.join(map(shown, urls))}): URLs, for example 'ubre+tcp://127.0.0.1:9000'")
+    if threading.current_thread() is not threading.main_thread():
+        raise LocalProtocolError(
+            "run() waits for signals, which come to the main thread only: here use polybus.sync.Bus(bus), and close() to drain"
+        )
+    _check_loop(backend, uvloop)
+    end_by_sigterm()  # until the event loop handles it
+    drain, delay = seconds(drain, "drain"), seconds(delay, "delay")
+    check_count(workers, "workers")
+    if metrics:
+        if health is None:
+            raise ValueError("metrics=True: the page stands beside those of health, so give health='http://127.0.0.1:8081' too")
+        _ = metrics_maker("scrape", "run(metrics=True)")
+    worker = Worker.here()
+    if worker is None and workers > 1:
+        addresses = _Addresses(bus, urls, options)
+        # Two times `drain`: the lifespan has as many seconds for its end.
+        if status := supervise(
+            count=workers,
+            buses=[bus],
+            bind=addresses.bind,
+            patience=delay + 2 * drain + _AT_ONCE,
+            health=health,
+            metrics=metrics,
+        ):
+            raise SystemExit(status)
+        return
+    running = _Run(bus, drain, delay, None if worker is not None else health, worker, announce, metrics=metrics)
+    backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}
+    # Before the loop: what the URLs name is imported here.
+    addresses = _Addresses(bus, urls, options)
+    anyio.run(running.main, addresses, backend=backend, backend_options=backend_options)
+    running.over()
+
+
+def _check_loop(backend: str, uvloop: bool) -> None:
+    """
+    Raises:
+        LocalProtocolError: An event loop runs here.
+        ImportError: It is not installed.
+        ValueError: There is no such backend.
+    """
+    if backend not in ("asyncio", "trio"):
+        raise ValueError(f"backend={backend!r}: asyncio or trio")
+    with suppress(RuntimeError):
+        here = running_loop().backend
+        raise LocalProtocolError(
+            f"run() starts an event loop, and one of {here} runs here already: use `async with bus.serve(url): "
+            "await bus.wait_closed()` in it"
+        )
+    if uvloop and backend == "asyncio" and find_spec("uvloop") is None:
+        raise ImportError("run(uvloop=True) needs uvloop: pip install 'polybus[uvloop]'", name="uvloop")
+    if backend == "trio" and find_spec("trio") is None:
+        raise ImportError("run(backend='trio') needs trio: pip install trio", name="trio")
+
+
+class _Addresses:
+    """The addresses that a bus is served at."""
+
+    def __init__(self, bus: Bus, urls: tuple[str, ...], options: dict[str, Any]) -> None:
+        self.all: list[tuple[str, str, Any]] = [
+            (f"{number} {url}", url, None if ProtocolFeatures.of(resolve_url(url)[0]).dials else bus.serve(url, **options))
+            for number, url in enumerate(urls)
+        ]
+        """Name, URL and listener of each; none where the bus connects, because its clients come through a broker."""
+        self.keep: bool = any(ProtocolFeatures.of(resolve_url(url)[0]).keeps for url in urls)
+        """True where there may be streams behind one of them."""
+
+    async def bind(self) -> dict[str, list[socket.socket]]:
+        """Bind them all, for several workers. May raise `OSError`, `Unsupported`."""
+        return {name: await serving.bind() for name, _, serving in self.all if serving is not None}
+
+
+class _Run:
+    """One bus, from its start to the last signal."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        drain: float,
+        delay: float,
+        health: str | None,
+        worker: Worker | None,
+        announce: Callable[[str], None],
+        *,
+        metrics: bool,
+    ) -> None:
+        self._bus = bus
+        self._announce = announce
+        self._worker = worker
+        self._drain = drain
+        self._delay = delay
+        pages: dict[str, Page] = {"/livez": self._lives, "/readyz": self._ready}
+        if metrics:
+            pages["/metrics"] = self._metrics_page
+        self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
+        self._serving = False
+        self._entrances: list[Peer] = []
+        """The other ends of the links by which clients come, where this bus connects."""
+        self._signalled: anyio.Event
+        self._scope: anyio.CancelScope
+        self._force: threading.Timer | None = None
+
+    async def main(self, addresses: _Addresses) -> None:
+        """Serve until told to stop; what goes wrong comes out as it is, not in a group."""
+        failure: BaseException | None = None
+        self._signalled, self._scope = anyio.Event(), anyio.CancelScope()
+        with anyio.open_signal_receiver(*ending_signals()) as signals:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._heed, signals)
+                try:
+                    if self._health is not None:
+                        await self._health.listen()
+                        group.start_soon(self._health.serve)
+                    if self._worker is not None:
+                        self._worker.follow(self._delay + 2 * self._drain + _AT_ONCE)
+                        group.start_soon(self._worker.answer, self._why_not_ready, self._metrics)
+                    with self._scope:
+                        await self._serve(addresses)
+                except anyio.get_cancelled_exc_class():
+                    raise
+                except BaseException as error:
+                    failure = SystemExit(1) if self._told_why_not(error) else error
+                group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    def _told_why_not(self, error: BaseException) -> bool:
+        """Have who has started this worker say what all workers would; False where the error is to be seen as it is."""
+        if self._worker is None or not isinstance(error, BusError):
+            return False
+        cluster = parts_of(self._bus).links.cluster
+        return cluster is not None and not cluster.entered and self._worker.tell_why_not(str(error))
+
+    async def _serve(self, addresses: _Addresses) -> None:
+        bus = self._bus
+        if addresses.keep:
+            parts_of(bus).links.stored.expected = True
+        async with bus, AsyncExitStack() as stack:
+            served: list[str] = []
+            for name, url, serving in addresses.all:
+                if serving is None:  # who brings the clients may start later
+                    connecting: Any = bus.connect(url, wait=_PATIENCE, backoff=_BACKOFF)
+                    connecting.insists = True
+                    self._entrances.append(await stack.enter_async_context(connecting))
+                    served.append(url)
+                else:
+                    if self._worker is not None:
+                        serving.serve_at(self._worker.sockets(name))
+                    served.append((await stack.enter_async_context(serving)).url)
+                if self._worker is None:  # of a worker who started it says it
+                    self._announce(served[-1])
+            self._tell_if_alone()
+            if not served and parts_of(bus).services.running.links:
+                logger.info("ready, at no address of its own: requests come over its cluster, or the links that it has opened")
+            self._serving = True
+            if self._worker is not None:
+                self._worker.tell_served(served)
+            if not await self._until_signalled():
+                return  # leaving the bus raises what has closed it
+            await anyio.sleep(self._delay)
+            for _, _, serving in addresses.all:  # a load balancer sends who comes now to others, as nobody listens here
+                if serving is not None:
+                    await serving.release()
+            await bus.drain(self._drain)
+
+    async def _until_signalled(self) -> bool:
+        """Wait for the first signal. False where the bus was closed before, because it has failed or by a handler."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._until_closed, group.cancel_scope)
+            await self._signalled.wait()
+            group.cancel_scope.cancel()
+        return self._signalled.is_set()
+
+    async def _until_closed(self, scope: anyio.CancelScope) -> None:
+        with suppress(LocalProtocolError):  # it is closed already
+            await self._bus.wait_closed()
+        scope.cancel()
+
+    def _tell_if_alone(self) -> None:
+        """Say that there is no way to this bus: its lifespan may serve and connect too, and has not."""
+        links = parts_of(self._bus).links
+        if not links.gates and not links.services.running.links:
+            logger.warning(
+                "nobody can reach this program: run() was given no URL, and its bus has neither a link nor a cluster; write "
+                "for example run(bus, 'ubre+tcp://127.0.0.1:9000'), or set POLYBUS_CLUSTER for one with cluster='auto'"
+            )
+
+    async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
+        async for number in signals:
+            if number.name == "SIGHUP" and (self._worker is not None or self._signalled.is_set()):
+                continue  # a terminal that closes says it to all, and twice
+            if self._worker is not None and self._signalled.is_set() and number == signal.SIGTERM:
+                continue  # from the supervisor, and from who ends all processes of a service: SIGINT is the second signal here
+            if self._serving and not self._signalled.is_set() and (self._worker is None or number == signal.SIGTERM):
+                logger.info("%s, draining", number.name)
+                self._signalled.set()
+            elif self._force is None:
+                logger.warning("%s, ending at once", number.name)
+                self._scope.cancel()
+                self._force = threading.Timer(_AT_ONCE, exit_at_once, (128 + number,))
+                self._force.daemon = True
+                self._force.start()
+
+    def _lives(self) -> tuple[int, str]:
+        """Answer the question whether this process is still of use."""
+        over = self._serving and parts_of(self._bus).services.runtime is None
+        return (503, "the bus has been closed\n") if over else (200, "OK\n")
+
+    def _ready(self) -> tuple[int, str]:
+        """Answer the question of a load balancer: may requests be sent here?"""
+        why = self._why_not_ready()
+        return (503, f"{why}\n") if why else (200, "OK\n")
+
+    async def _metrics_page(self) -> tuple[int, str]:
+        return 200, await self._metrics()
+
+    async def _metrics(self) -> str:
+        """Make what Prometheus asks for, or the supervisor in its name."""
+        text: str = await metrics_maker("scrape", "run(metrics=True)")(self._bus)
+        return text
+
+    def _why_not_ready(self) -> str:
+        if not self._serving or self._signalled.is_set():
+            return "it does not take requests"
+        for peer in self._entrances:
+            if absence := peer.link.absence(_OUTAGE):
+                return f"the link to {without_secrets(peer.link.url)} is down {absence}"
+        return self._bus.why_not_ready
+
+    def over(self) -> None:
+        """All has ended; but threads that do not return keep the interpreter from ending, and are left to the timer."""
+        if not tell_of_threads_left([self._bus]) and self._force is not None:
+            self._force.cancel()

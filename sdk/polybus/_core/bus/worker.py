@@ -1,0 +1,215 @@
+"""A worker: one of several processes that serve the same addresses, and what it has from the process that started it.
+
+The supervisor (`polybus.cluster.workers`) starts the same program again. That comes to `run` once more, which finds here that
+it is a worker, and the sockets that it serves on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Self
+
+import anyio
+from attrs import frozen
+
+from ..._util.log_fields import log_fields
+from ...errors import LocalProtocolError
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+VARIABLE: Final = "POLYBUS_WORKER"
+"""The variable of the environment that makes a process a worker, together with what it inherits."""
+ASK: Final = b"?"
+"""A question of the supervisor: are you ready?"""
+ASK_METRICS: Final = b"m"
+"""Another one: what is the text of ``/metrics``?"""
+
+_LONGEST: Final = 4000
+"""Characters that are told of an error."""
+_GRACE: Final = 5.0
+"""Seconds beyond those that an orderly end may take, before a worker whose supervisor is gone ends all the same."""
+
+
+def _identity(file: int) -> str:
+    """An open file, told apart from every other that exists."""
+    known = os.fstat(file)
+    return f"{known.st_dev}:{known.st_ino}"
+
+
+@frozen
+class Inheritance:
+    """Open files that a worker has from its supervisor, as they stand in the environment."""
+
+    number: int
+    """Counted from 1."""
+    lifeline: int
+    """Reading end of a pipe that nobody writes to: it ends with the supervisor, however that ends."""
+    reports: int
+    """Socket for questions and answers."""
+    sockets: Mapping[str, Sequence[int]]
+    """Listening sockets, by what serves on them."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"worker {self.number}"
+
+    def environment(self) -> dict[str, str]:
+        """The variable for the worker. What a worker starts itself finds it too, but not that very pipe under that number."""
+        fields = {
+            "number": self.number,
+            "lifeline": self.lifeline,
+            "reports": self.reports,
+            "sockets": {name: list(files) for name, files in self.sockets.items()},
+            "are": [_identity(file) for file in self.files],
+        }
+        return {VARIABLE: json.dumps(fields)}
+
+    @classmethod
+    def of_this_process(cls) -> Self | None:
+        """None where this process is no worker.
+
+        Raises:
+            LocalProtocolError: It has been one already.
+        """
+        try:
+            fields = json.loads(os.environ[VARIABLE])
+            identities = fields.pop("are")
+            inherited = cls(**fields)
+            if identities[0] != _identity(inherited.lifeline):
+                return None
+        except (KeyError, TypeError, ValueError, OSError):
+            return None
+        try:
+            if identities == [_identity(file) for file in inherited.files]:
+                return inherited
+        except OSError:
+            pass
+        raise LocalProtocolError("a worker runs once: run() has come to its end in this process, and was called again")
+
+    @property
+    def files(self) -> list[int]:
+        """All of them."""
+        return [self.lifeline, self.reports, *(file for files in self.sockets.values() for file in files)]
+
+
+class Worker:
+    """This process, where it is a worker."""
+
+    def __init__(self, inherited: Inheritance) -> None:
+        self.number: int = inherited.number
+        self._lifeline = inherited.lifeline
+        self._sockets = inherited.sockets
+        for file in inherited.files:
+            os.set_inheritable(file, False)  # not for what this process starts itself
+        import multiprocessing  # only here: a page has none
+
+        multiprocessing.current_process().name = inherited.name  # `%(processName)s` of every record
+        self._reports = socket.socket(fileno=inherited.reports)
+        self._reports.setblocking(False)
+        self._measuring = False
+        self._fields = log_fields(worker=inherited.number, pid=os.getpid())
+
+    @classmethod
+    def here(cls) -> Self | None:
+        """None where this process is no worker.
+
+        Raises:
+            LocalProtocolError: It has been one already.
+        """
+        inherited = Inheritance.of_this_process()
+        return None if inherited is None else cls(inherited)
+
+    def sockets(self, name: str) -> list[socket.socket]:
+        """The listening sockets of that name, bound by the supervisor.
+
+        Raises:
+            LocalProtocolError: There are none.
+        """
+        if name not in self._sockets:
+            raise LocalProtocolError(
+                f"worker {self.number} wants to serve {name!r}, and there is {', '.join(self._sockets) or 'nothing'} for it: "
+                "a program with several workers calls run() with the same arguments each time"
+            )
+        return [socket.socket(fileno=file) for file in self._sockets[name]]
+
+    def follow(self, seconds: float) -> None:
+        """From now on end when the supervisor has ended, as on SIGTERM; but not later than after so many seconds."""
+        threading.Thread(target=self._follow, args=(seconds + _GRACE,), name="polybus lifeline", daemon=True).start()
+
+    def _follow(self, seconds: float) -> None:
+        while os.read(self._lifeline, 1):
+            pass
+        logger.warning("worker %d: the process that started it has ended: ending too", self.number, extra=self._fields)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def tell_served(self, urls: Sequence[str]) -> None:
+        """Say that this worker serves, and where."""
+        self._tell({"serves": list(urls)})
+
+    def tell_why_not(self, text: str) -> bool:
+        """Say why this worker cannot serve; False where nobody has heard it."""
+        return self._tell({"cannot": text[:_LONGEST]})
+
+    async def answer(self, why_not_ready: Callable[[], str], metrics: Callable[[], Awaitable[str]] | None = None) -> None:
+        """Answer the questions of the supervisor: in this event loop, so that one that is stuck is seen to be."""
+        writing = anyio.Lock()
+        with self._reports:
+            async with anyio.create_task_group() as group:
+                while asked := await self._asked():
+                    if ASK_METRICS in asked and metrics is not None and not self._measuring:
+                        self._measuring = True
+                        group.start_soon(self._tell_metrics, metrics, writing)
+                    if ASK in asked:
+                        async with writing:
+                            why = why_not_ready()
+                            self._tell({"ready": not why, "why": why[:_LONGEST]})
+                group.cancel_scope.cancel()
+
+    async def _asked(self) -> bytes:
+        """Wait for questions; nothing where there will be no more."""
+        while True:
+            await anyio.wait_readable(self._reports)
+            try:
+                return self._reports.recv(64)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return b""
+
+    async def _tell_metrics(self, metrics: Callable[[], Awaitable[str]], writing: anyio.Lock) -> None:
+        """Tell what ``/metrics`` says: in a task of its own, for other nodes are asked for it."""
+        try:
+            text: str | None = await metrics()
+        except Exception:
+            logger.exception("worker %d: the metrics cannot be told", self.number, extra=self._fields)
+            text = None
+        finally:
+            self._measuring = False
+        rest = memoryview(json.dumps({"metrics": text}).encode() + b"\n")
+        async with writing:
+            while rest:
+                try:
+                    rest = rest[self._reports.send(rest) :]
+                except BlockingIOError:
+                    await anyio.wait_writable(self._reports)
+                except OSError as error:
+                    logger.debug("worker %d: not told: %s", self.number, error, extra=self._fields)
+                    return
+
+    def _tell(self, fields: Mapping[str, object]) -> bool:
+        try:
+            self._reports.send(json.dumps(fields).encode() + b"\n")
+        except OSError as error:  # it has ended, or reads nothing
+            logger.debug("worker %d: not told: %s", self.number, error, extra=self._fields)
+            return False
+        return True

@@ -1,0 +1,298 @@
+"""Handlers: a function's signature becomes a plan for calling it, once, at registration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+
+from attrs import define, evolve, field
+
+from ..._util.pydantic_types import unwritable
+from ..._util.type_variables import closed
+from ..._util.typed_body import conforming, misfit, typed_body, uncheckable, unreadable
+from ..._validation import name_of, shown, type_name
+from ...errors import BadRequest
+from ...message import MISSING, Message
+from ...subjects import Subject, captures
+from ..rpc.channel import Channel
+from ..runtime.answer_sizes import AnswerSizes
+from ..runtime.context import Context
+from ..runtime.injection import InjectedStream, Injection, Provider
+from ..runtime.outcomes import Misfit
+from ..runtime.places import Places
+from .arguments import capture_maker, check_default, closed_type
+from .providers import asked_for, of_the_web, provider_of
+from .signature import (
+    IMPORT_IT,
+    ContextPart,
+    Signature,
+    Style,
+    check_takes_by_name,
+    context_part,
+    injected,
+    items_of,
+    read,
+    takes_by_position,
+)
+from .subject_types import check_body, check_result, read_as
+
+if TYPE_CHECKING:
+    from ..runtime.services import Services
+    from ..runtime.threads import CallThreads
+
+_NO_DEFAULT = inspect.Parameter.empty
+_PLAIN_BODY: Final = attrgetter("body")
+
+
+@define(eq=False)
+class Handler:
+    """A function with its subject and the makers of its arguments."""
+
+    subject: str | int
+    """The subject it answers, or the pattern it listens to."""
+    function: Callable[..., Any]
+    style: Style
+    places: Places | None = None
+    """Present where only so many of its calls may run at once."""
+    answers: AnswerSizes = field(factory=AnswerSizes, init=False)
+    signature: Signature | None = field(default=None, init=False)
+    """Of a function of the application."""
+    takes: Any = field(default=Any, init=False)
+    """The type of the body, of a channel that of the items that come in; None where there is none."""
+    returns: Any = field(default=Any, init=False)
+    """The type of the answer, or of the items that are sent."""
+    checks: tuple[Any, ...] = field(default=(), init=False)
+    """The types that an answer, or an item, is checked by: that of the annotation, and that which was promised."""
+    body_name: str | None = field(default=None, init=False)
+    reads: Any = field(default=Any, init=False)
+    """The type that the body is read as."""
+    injection: Injection | None = field(default=None, init=False)
+    """Present where it asks for values by `Depends`."""
+    _makers: list[tuple[str, Callable[..., Any]]] = field(factory=list, init=False)
+    only_body: Callable[[Message], Any] | None = field(default=None, init=False)
+    """Makes the body, where that is the function's one argument: the fast path."""
+
+    @property
+    def name(self) -> str:
+        """The function's name, for errors and logs."""
+        return name_of(self.function)
+
+    def arguments(self, context: Callable[[], Context], message: Message, channel: Any = None) -> dict[str, Any]:
+        """Make the keyword arguments for one message; `context` makes what is injected.
+
+        Raises:
+            Misfit: The body or a captured name does not fit its annotation.
+        """
+        try:
+            return {name: make(context, message, channel) for name, make in self._makers}
+        except BadRequest as error:
+            raise Misfit.of(error) from error.__cause__
+
+    def invoke(self, services: Services, message: Message, deadline: float | None, channel: Any = None) -> Any:
+        """Call the function: gives the coroutine, the async iterator or, of a plain function, the result.
+
+        Raises:
+            Misfit: An argument does not fit.
+        """
+        if self.only_body is None:
+            if self.injection is not None:
+                return self._injected(self.injection, services, message, deadline, channel)
+            context = partial(Context, services.bus, message, deadline, self.subject)
+            return self.function(**self.arguments(context, message, channel))
+        body = message.decoded
+        if body is MISSING or self.only_body is not _PLAIN_BODY:
+            try:
+                body = self.only_body(message)
+            except BadRequest as error:
+                raise Misfit.of(error) from error.__cause__
+        return self.function(body)
+
+    def checked(self, value: Any) -> Any:
+        """The answer, or an item, as the annotation has it: validated, and without what its type does not have.
+
+        Raises:
+            TypeError: It does not fit: the mistake is the handler's.
+        """
+        made = value
+        for kind in self.checks:
+            try:
+                made = conforming(made, kind)
+            except Exception as error:
+                says = f"{'its annotation' if kind is self.checks[0] else 'its subject'} says {type_name(kind)}"
+                raise TypeError(f"{self.name} gave {shown(value)}, and {says}: {misfit(error)[0]}") from error
+        return made
+
+    @property
+    def unchecked(self) -> str | None:
+        """Why answers cannot be checked; None where they can, or where no type is said."""
+        if not self.checks and self.signature is not None and self.signature.lost is not None:
+            return f"the annotation {self.signature.lost!r} does not resolve, {IMPORT_IT}"
+        return next((f"{type_name(kind)}: {why}" for kind in self.checks if (why := uncheckable(kind)) is not None), None)
+
+    def check_that_answers_are_checked(self) -> None:
+        """
+        Raises:
+            TypeError: They cannot be.
+        """
+        if (why := self.unchecked) is not None:
+            raise TypeError(f"{self.name}: its answers cannot be checked: {why}; with `-> Any` they are sent unchecked")
+
+    def _injected(
+        self, injection: Injection, services: Services, message: Message, deadline: float | None, channel: Any
+    ) -> Any:
+        """As `invoke`, with the values that the function asks for."""
+        facts = services.bus, message, deadline, self.subject
+        in_thread = self.style == "thread"
+
+        def bound(threads: CallThreads | None) -> Callable[..., Any]:
+            """The function with all arguments but the values that are made for the call."""
+            context = partial(services.executor.context_in_a_thread, *facts, threads) if in_thread else partial(Context, *facts)
+            return partial(self.function, **self.arguments(context, message, channel))
+
+        if self.style == "stream":
+            return InjectedStream(injection.items(bound, services, message, deadline, self.subject))
+        return injection.call(bound, services, message, deadline, self.subject, in_thread=in_thread)
+
+
+def plan(
+    subject: str | int,
+    function: Callable[..., Any] | Signature,
+    typed: Subject[Any, Any] | None = None,
+    *,
+    inline: bool = False,
+    publication: bool = False,
+    running: int | None = None,
+) -> Handler:
+    """Read the signature of a function that is registered for a subject, or a pattern; `typed` says what that takes.
+
+    Raises:
+        TypeError: Two parameters could be the body, an annotation does not resolve, a pattern's name has no parameter with
+            a usable type, or the function takes what no handler can be given. The text names the function.
+    """
+    signature = function if isinstance(function, Signature) else read(function, inline=inline)
+    signature = evolve(signature, hints={of: closed(hint) for of, hint in signature.hints.items()})
+    if publication and signature.style in ("stream", "channel"):
+        raise TypeError(f"{signature.name}: a stream or channel answers requests (`handle`), publications have no answer")
+    places = None if running is None else Places(running)
+    handler = Handler(subject, signature.function, signature.style, places)
+    takes = Any if typed is None else typed.takes
+    positions = captures(subject)
+    needs: list[tuple[str, Provider]] = []
+    names: set[str] = set()
+    for parameter in signature.parameters:
+        hint = signature.hints.get(parameter.name, Any)
+        if (wanted := asked_for(parameter, hint, signature.name)) is not None:
+            needs.append((parameter.name, provider_of(wanted, signature.name, positions, names)))
+            continue
+        check_default(parameter, signature.name)
+        hint = signature.hints.get(parameter.name)
+        handler._makers.append((parameter.name, _maker(handler, parameter, hint, positions, signature.name, takes)))
+    if needs:
+        handler.injection = Injection(signature.name, needs)
+    names |= {parameter.name for parameter in signature.parameters}
+    if (missing := next((name for name in positions if name not in names), None)) is not None:
+        raise TypeError(
+            f"{signature.name} has no parameter for {{{missing}}} of the pattern {handler.subject!r}: name one so, or write *"
+        )
+    if typed is not None:
+        if handler.body_name is not None:
+            hint = signature.hints.get(handler.body_name, Any)
+            check_body(signature.name, handler.body_name, hint, typed.takes)
+    if (problem := unwritable(items_of(signature.hints.get("return", Any)))) is not None:
+        raise TypeError(f"{signature.name}: its answer cannot be written as its type says: {problem}")
+    handler.signature = signature
+    read_as_annotated, returns = _body_types(handler, signature)
+    if not publication:
+        returns = closed_type(returns, f"{signature.name}: what it returns", Any if typed is None else typed.returns)
+    promised = returns if typed is None or typed.returns is Any else typed.returns
+    if not publication:
+        check_result(signature.name, returns, promised)
+    handler.takes = takes if read_as_annotated is Any else read_as_annotated
+    handler.returns = promised
+    handler.checks = tuple(one for one in ([returns] if returns == promised else [returns, promised]) if one is not Any)
+    if len(signature.parameters) == 1 and signature.parameters[0].name == handler.body_name:
+        single = signature.parameters[0]
+        if single.kind is not inspect.Parameter.KEYWORD_ONLY and takes_by_position(signature.function):
+            handler.only_body = _body_reader(handler.reads, single.default)
+            return handler
+    check_takes_by_name(signature.function, [parameter.name for parameter in signature.parameters], signature.name)
+    return handler
+
+
+def _body_types(handler: Handler, signature: Signature) -> tuple[Any, Any]:
+    """Find the types of what is taken and given, by the annotations."""
+    hints = signature.hints
+    if signature.style == "channel":
+        of_channel = next(get_args(hint) for hint in map(injected, hints.values()) if (get_origin(hint) or hint) is Channel)
+        return of_channel or (Any, Any)
+    takes = None if handler.body_name is None else handler.reads
+    return takes, items_of(hints.get("return", Any))
+
+
+def _maker(
+    handler: Handler, parameter: inspect.Parameter, hint: Any, positions: dict[str, int], function: str, takes: Any
+) -> Callable[..., Any]:
+    """Make the maker of an argument; the hint is None where the parameter has none, and `takes` what the subject says."""
+    given = injected(hint)
+    if isinstance(given, type) and issubclass(given, Context):
+        if given is not Context and handler.style != "thread":
+            raise TypeError(f"{function}: {given.__name__} is for def handlers that run in a thread; take polybus.Context")
+        return lambda context, message, channel: context()
+    if given is Message:
+        return lambda context, message, channel: message
+    if (part := context_part(given)) is not None:
+        return _part_maker(part, given, handler, parameter.name, function)
+    if given is not None:
+        arguments = get_args(given)
+        closed_type(given, f"{function}: the type of {parameter.name!r}")
+        receives = read_as(arguments[0] if len(arguments) == 2 else None, takes)
+        if (problem := unreadable(receives)) is not None:
+            raise TypeError(f"{function}: no item can be read as what {parameter.name!r} brings: {problem}")
+        return lambda context, message, channel: channel.typed(receives)
+    if parameter.name in positions:
+        return capture_maker(positions[parameter.name], Any if hint is None else hint, parameter.name, function)
+    if (of_web := of_the_web(parameter, hint)) not in (None, "Body"):
+        raise TypeError(
+            f"{function}: {parameter.name!r} is not the body: {of_web} is of HTTP, and a message has none: headers are in "
+            "ctx.message.headers, and what else a call has is in ctx (annotate it with Context)"
+        )
+    if handler.body_name is not None:
+        raise TypeError(
+            f"{function}: both {handler.body_name!r} and {parameter.name!r} could be the body; put them into one class, "
+            "annotate the others with Context or Message, or name them in the pattern"
+        )
+    reads = read_as(closed_type(hint, f"{function}: the type of {parameter.name!r}", takes), takes)
+    if (problem := unreadable(reads)) is not None:
+        raise TypeError(f"{function}: no body can be read as the type of parameter {parameter.name!r}: {problem}")
+    handler.body_name, handler.reads = parameter.name, reads
+    read_body = _body_reader(reads, parameter.default)
+    return lambda context, message, channel: read_body(message)
+
+
+def _part_maker(part: ContextPart, given: type, handler: Handler, name: str, function: str) -> Callable[..., Any]:
+    if part.in_thread and handler.style != "thread":
+        raise TypeError(f"{function}: {given.__name__} is for def handlers that run in a thread; take polybus.{part.title}")
+    if handler.style == "thread" and not part.in_thread:
+        raise TypeError(
+            f"{function}: {given.__name__} is of the event loop, and a def handler runs in a thread: annotate {name!r} with "
+            f"polybus.sync.Blocking{part.title}"
+        )
+    return lambda context, message, channel: getattr(context(), part.name)
+
+
+def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
+    def reader(message: Message) -> Any:
+        if default is not _NO_DEFAULT and not message.has_body:
+            return default
+        try:
+            return typed_body(message, hint)
+        except (BadRequest, NameError):  # a type that names what is not known is no mistake of the sender
+            raise
+        except Exception as error:  # also what a check of the application's own raises
+            text, faults = misfit(error)
+            raise BadRequest(f"the body does not fit: {text}", detail=faults or None) from error
+
+    return _PLAIN_BODY if hint is Any and default is _NO_DEFAULT else reader

@@ -1,0 +1,209 @@
+"""Functions that make values for handlers, which ask for them by `Depends`: of fast-depends, or of FastAPI.
+
+Both mark a parameter with an object that has the attributes ``dependency`` and ``use_cache``. It is told by these, so that
+neither is loaded here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
+
+from attrs import define, frozen
+
+from ..._validation import name_of, shown
+from ...message import Message
+from ..runtime.context import Context
+from ..runtime.injection import Maker, Provider
+from .arguments import capture_maker, check_default
+from .signature import check_takes_by_name, context_part, injected, read_provider, without_name
+
+T = TypeVar("T")
+
+_EMPTY: Final = inspect.Parameter.empty
+_MAKERS: Final = ("fast_depends", "fastapi")
+_WEB: Final = ("fastapi", "starlette")
+_TWIN: Final = "polybus.sync.BlockingBus"
+_WHAT: Final = "Context, Message, Bus, Peer, another Depends, or a name of the pattern"
+
+
+@frozen
+class Asked:
+    """A function that a parameter asks for."""
+
+    function: Callable[..., Any]
+    cached: bool
+
+
+def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> Asked | None:
+    """Find the function that a parameter of a function asks for: in its ``Annotated``, or as its default.
+
+    Raises:
+        TypeError: ``Depends`` stands there without its function, or within another type: the parameter would be the body, which
+            the peer sends.
+    """
+    metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    for found in (*metadata, parameter.default):
+        if inspect.isroutine(found) or isinstance(found, type):
+            word = found.__name__
+            if word in ("Depends", "Security") and str(found.__module__).partition(".")[0] in _MAKERS:
+                raise TypeError(f"{of}: {parameter.name!r} has {word} without its function, write {word}(session)")
+            continue
+        if _is_mark(found):
+            function = found.dependency
+            if function is None:  # FastAPI's Depends(): the type itself
+                function = get_args(hint)[0] if metadata else hint
+            return Asked(function, bool(found.use_cache))
+    if _has_mark_within(hint, []):
+        raise TypeError(
+            f"{of}: {parameter.name!r} has Depends within {shown(hint)}, where the peer would choose its value: write "
+            "Annotated[..., Depends(session)] around all of its type, as in Annotated[Session | None, Depends(session)]"
+        )
+    return None
+
+
+def _has_mark_within(hint: Any, seen: list[Any]) -> bool:
+    """Tell whether a mark stands somewhere in a type, where nothing gives a value for it."""
+    if any(hint is one for one in seen):  # a named type that contains itself
+        return False
+    seen.append(hint)
+    try:
+        hint = without_name(hint)
+    except (NameError, TypeError):  # it stands for nothing
+        return False
+    inner = hint if isinstance(hint, list) else get_args(hint)  # a list holds the parameters of a Callable
+    marked = get_origin(hint) is Annotated and any(map(_is_mark, inner[1:]))
+    return marked or any(_has_mark_within(one, seen) for one in inner)
+
+
+def _is_mark(found: Any) -> bool:
+    """Tell whether it is what ``Depends(f)`` gives."""
+    return not isinstance(found, type) and hasattr(found, "use_cache") and hasattr(found, "dependency")
+
+
+def provider_of(
+    asked: Asked, handler: str, positions: Mapping[str, int], names: set[str], within: tuple[Callable[..., Any], ...] = ()
+) -> Provider:
+    """Read the function that is asked for, and those that it asks for itself.
+
+    Args:
+        asked: The function.
+        handler: Name of the handler, or of what else asks, for the texts of errors.
+        positions: Names of the pattern, with their positions in the subject.
+        names: Takes up those that are used.
+        within: The functions that it is asked for by, from the handler inwards.
+
+    Raises:
+        TypeError: It needs what a call of a bus does not have, or itself. The text names it, and the handler.
+    """
+    function = asked.function
+    name = f"{handler}: {name_of(function)}, which it depends on,"
+    if not callable(function):
+        raise TypeError(f"{handler}: Depends({function!r:.100}): a function")
+    if type(function).__hash__ is None:  # by which it is known within a call
+        raise TypeError(f"{name} has no hash, as its class has an __eq__: give that @define(eq=False), @frozen or a __hash__")
+    if function in within:
+        raise TypeError(f"{name} depends on itself, by {' and '.join(name_of(one) for one in within)}")
+    if str(getattr(function, "__module__", "")).startswith("polybus.fastapi"):
+        raise TypeError(f"{handler}: BusDep is for endpoints: annotate with polybus.Bus, in a def handler with {_TWIN}")
+    parameters, hints, style = read_provider(function, name)
+    in_thread = not style.startswith("async") and sys.platform != "emscripten"
+    provider = Provider(function, name_of(function), style, in_thread, cached=asked.cached)
+    for parameter in parameters:
+        hint = hints.get(parameter.name, Any)
+        if (wanted := asked_for(parameter, hint, f"{handler}: {name_of(function)}")) is not None:
+            needed = provider_of(wanted, handler, positions, names, (*within, function))
+            provider.needs.append((parameter.name, needed))
+        elif (make := _maker(provider, parameter, hint, positions, name)) is not None:
+            names.add(parameter.name)
+            provider.makers.append((parameter.name, make))
+    check_takes_by_name(function, [given for given, _ in (*provider.needs, *provider.makers)], name)
+    return provider
+
+
+def _maker(
+    provider: Provider, parameter: inspect.Parameter, hint: Any, positions: Mapping[str, int], name: str
+) -> Maker | None:
+    in_thread = provider.in_thread
+    given = injected(hint)
+    if isinstance(given, type) and issubclass(given, Context):
+        if given is not Context and not in_thread:
+            raise TypeError(f"{name} is no def function: {given.__name__} is for those, take polybus.Context")
+        return lambda context, message, channel: context()
+    if given is Message:
+        return lambda context, message, channel: message
+    if (part := context_part(given)) is not None:
+        if part.in_thread is not in_thread:
+            wanted = f"polybus.sync.Blocking{part.title}" if in_thread else f"polybus.{part.title}"
+            where = "runs in a thread" if in_thread else "runs on the event loop"
+            raise TypeError(f"{name} {where}: annotate {parameter.name!r} with {wanted}")
+        return lambda context, message, channel: getattr(context(), part.name)
+    if parameter.name in positions:
+        check_default(parameter, name)
+        return capture_maker(positions[parameter.name], hint, parameter.name, name)
+    if (of_web := of_the_web(parameter, hint)) is not None:
+        raise TypeError(
+            f"{name} wants {of_web} as {parameter.name!r}, and a call of a bus has no HTTP request: take {_WHAT}, or give the "
+            "handler another function"
+        )
+    if parameter.default is _EMPTY:
+        raise TypeError(
+            f"{name} wants {parameter.name!r}, which is nothing that it can be given: {_WHAT}; or give it a default"
+        )
+    return None
+
+
+def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
+    """Name what only an HTTP request has: FastAPI's and Starlette's classes, and marks such as ``Header()``."""
+    metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    kind = get_args(hint)[0] if metadata else hint
+    for found in (kind, *(type(one) for one in (*metadata, parameter.default))):
+        if isinstance(found, type) and str(found.__module__).partition(".")[0] in _WEB:
+            return found.__name__
+    return None
+
+
+def overrides_of(app: Any) -> Callable[[Callable[..., Any]], Provider | None]:
+    """Look up what stands in for a function in the ``dependency_overrides`` of a FastAPI application, as they are then."""
+
+    def find(original: Callable[..., Any]) -> Provider | None:
+        overrides = getattr(app, "dependency_overrides", None)
+        if not overrides or (replacement := overrides.get(original)) is None:
+            return None
+        return provider_of(Asked(replacement, cached=True), "dependency_overrides", {}, set(), (original,))
+
+    return find
+
+
+@define(eq=False)
+class Dependencies:
+    """The functions that the handlers of a bus ask for by ``Depends``: `Bus.dependencies`."""
+
+    _overrides: dict[Callable[..., Any], Provider]
+
+    @contextmanager
+    def override(self, original: Callable[..., Any], replacement: Callable[..., Any]) -> Iterator[None]:
+        """Have another function called in place of one that handlers depend on: ``with bus.dependencies.override(f, fake):``
+
+        In tests: for as long as the block lasts, and for calls that begin in it. The other function may have parameters as that
+        one may, and a clean-up; names of patterns it cannot ask for.
+
+        Raises:
+            TypeError: One of them cannot be called, or the other one wants what it cannot be given.
+        """
+        for name, function in (("original", original), ("replacement", replacement)):
+            if not callable(function):
+                raise TypeError(f"override({name}={shown(function)}): functions, override(session, fake_session)")
+        provider = provider_of(Asked(replacement, cached=True), "override()", {}, set(), (original,))
+        before = self._overrides.get(original)
+        self._overrides[original] = provider
+        try:
+            yield
+        finally:
+            if before is None:
+                self._overrides.pop(original, None)
+            else:
+                self._overrides[original] = before

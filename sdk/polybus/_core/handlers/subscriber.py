@@ -1,0 +1,70 @@
+"""Functions registered by `on`: their queue, and what it does with one publication too many."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, TypeAlias, get_args
+
+from attrs import frozen
+
+from ..._validation import check_count, shown
+from .durable import DurableSpec
+from .handler import Handler
+
+WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
+"""Policies for one more publication for a full queue.
+
+``drop_oldest`` and ``drop_newest`` drop one; ``latest`` drops an older one of the same subject, where there is one. ``block``
+holds publishers in this process back; of what comes over links as much as `Limits.queue_bytes` waits beyond the queue, then a
+subscription ends with `SlowConsumer`, and an `on` handler loses its oldest. Neither costs a link, or anybody else.
+"""
+
+
+_GROUP: Final = re.compile(r"(?=.{1,100}\Z)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+@frozen
+class SubscriberSpec:
+    """A registered `on` handler."""
+
+    handler: Handler
+    queue: int | None
+    """None: as many as `Limits.queue_bytes` has room for."""
+    when_full: WhenFull
+    concurrency: int
+    group: str | None = None
+    durable: DurableSpec | None = None
+    peers: bool = True
+    """False: it takes the publications of its own bus alone."""
+
+
+def check_group(group: object) -> None:
+    """Raise TypeError or ValueError for a group that cannot be."""
+    if group is None:
+        return
+    if not isinstance(group, str):
+        raise TypeError(f"group={shown(group)}: the name of a group, for example group='billing', not {type(group).__name__}")
+    if not _GROUP.fullmatch(group):
+        raise ValueError(
+            f"group={group!r:.60}: 1 to 100 letters, digits, '-', '_' or '.', with no dot at an end or two together"
+        )
+
+
+def check_peers(peers: object, group: str | None, durable: str | None) -> None:
+    """Raise TypeError for what is no answer to whether peers are heard, or cannot be kept."""
+    if type(peers) is not bool:
+        raise TypeError(f"peers={shown(peers)}: True or False, not {type(peers).__name__}")
+    if not peers and (group is not None or durable is not None):
+        given = f"group={group!r}" if group is not None else f"durable={durable!r}"
+        raise TypeError(
+            f"peers=False and {given}: what an engine stores, or shares among the members of a group, does not say who has "
+            "published it; leave one of them out, and decide with Bus(authorize=...) what peers publish"
+        )
+
+
+def check_queue(queue: int | None, when_full: str) -> None:
+    """Raise TypeError or ValueError for a queue that cannot be."""
+    if queue is not None:
+        check_count(queue, "queue")
+    if when_full not in (policies := get_args(WhenFull)):
+        raise ValueError(f"when_full={when_full!r}: one of {', '.join(policies)}")

@@ -1,0 +1,292 @@
+"""A link that goes on over another connection before the one that it has is left: its server has said that it is about to end.
+
+For a while both are up. What is new leaves over the new one; what the old one has begun ends there. The other end gives a group
+each message on one of the two, and all other subscriptions a copy on both, so that none is missed: the second copy is left out.
+Foreign publishers mark nothing, so copies are known by what is in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import anyio
+
+from ...errors import Disconnected
+from ...message import Kind, Message
+from ...plugins import Closed, CloseWanted, Confirmed, NodeJoined, NodeLeft, OtherServers, Ready, SessionFeatures, ToAll, ToUser
+from .receiver import ConnectionReceiver
+
+if TYPE_CHECKING:
+    from ...plugins import Capabilities, Codec, Receiver, Session, Transport
+    from ...plugins.features import SessionMoves
+    from ..runtime.runtime import Runtime
+    from .link import Link
+    from .recording import Taps
+
+_COPIES: Final = 65_536
+"""Publications whose second copy is waited for: a bound for what comes while both connections are up."""
+_OF_ONE: Final = (CloseWanted, Confirmed, NodeJoined, NodeLeft, OtherServers, Ready)
+"""Events of the connection that is left which are no affair of the link any more."""
+
+
+class NextConnection:
+    """A connection that is not the link's own yet: until its session is let in."""
+
+    def __init__(self, link: Link, transport: Transport, session: Session) -> None:
+        self.link = link
+        self.transport = transport
+        self.session = session
+        self.runtime: Runtime = link.runtime
+        self.decided: anyio.Event = anyio.Event()
+        self.moving: Moving | None = None
+        self.why: str = ""
+        """The reason why it will not be the link's."""
+        self.receiver: ConnectionReceiver = ConnectionReceiver(self, transport, session)
+
+    def start(self) -> None:
+        """Begin the handshake."""
+        self.session.start(self.runtime.time())
+        self.transport.start(cast("Receiver", self.receiver))  # pyright takes an attribute that is a function for a method
+        self._write()
+
+    def give_up(self, why: str) -> None:
+        """Cut it."""
+        self.why = self.why or why
+        if self.moving is None:
+            self.receiver.over()
+            self.transport.abort(Closed(1000, why))
+            self.decided.set()
+
+    @property
+    def ending(self) -> bool:
+        return bool(self.why)
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        session, early = self.session, list[Any]()
+        for frame in frames:
+            session.receive(frame, self.runtime.time())
+        ready = False
+        for event in session.events():
+            if isinstance(event, CloseWanted):
+                self.give_up(event.reason)
+                return
+            ready = ready or isinstance(event, Ready)
+            if ready:
+                early.append(event)
+        self._write()
+        if ready:
+            self.moving = self.link.move(self, early)
+            if self.moving is None:
+                self.give_up("the link was lost meanwhile")
+            self.decided.set()
+
+    def _write(self) -> None:
+        for frame in self.session.frames_to_send():
+            self.transport.send(frame)
+
+    def closing(self, why: Closed) -> None:
+        self.closed(why)
+
+    def closed(self, why: Closed) -> None:
+        self.why = self.why or why.reason or "the connection ended"
+        self.decided.set()
+
+    def refused(self, reason: str, text: str, now: float) -> None:
+        self.give_up(text)
+
+    def lost(self, count: int, why: str) -> None:
+        """Nothing is dropped before it is let in."""
+
+    def pause_writing(self) -> None:
+        """A handshake is short."""
+
+    def resume_writing(self) -> None:
+        """Nothing waits."""
+
+
+class Moving:
+    """The session of a link with two connections; the one that is left reports to it, too. Implements `plugins.Session`."""
+
+    def __init__(
+        self, link: Link, new: Session, early: list[Any], old: Session, transport: Transport, receiver: Any, taps: Taps | None
+    ) -> None:
+        self._link = link
+        self.new = new
+        self._early = early
+        self._old: Session | None = old
+        self._transport = transport
+        self._taps = taps
+        self.left: anyio.Event = anyio.Event()
+        """Set when the connection that is left is over."""
+        self.runtime: Runtime = link.runtime
+        self._missing: dict[int, int] = {}
+        """Of the contents of publications: how many copies of the new connection are to come, or, below 0, of the old one."""
+        self._early_copies: dict[int, int] = {}
+        """Copies in `_missing` that the old one had brought before the new one brought the same."""
+        self._moves: SessionMoves | None = SessionFeatures.of(old).moves
+        receiver.hand_over(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.new, name)
+
+    def began(self) -> None:
+        """Leave out that the new connection was let in: the link is up."""
+        self._early = [event for event in self._early if not isinstance(event, Ready)]
+
+    def subscribed(self) -> None:
+        """Take note that the new connection brings all publications: a copy that is late by now may be one of before."""
+        self._early_copies = {content: count for content, count in self._missing.items() if count > 0}
+
+    def retire(self) -> None:
+        """Take back what the old connection has subscribed to; it ends as soon as all is answered."""
+        for content, early in self._early_copies.items():  # no copy of these comes: the next that is the same is another
+            count = self._missing.get(content, 0)
+            if count > 0:
+                self._missing[content] = max(0, count - early)
+        if self._moves is not None and self._old is not None:
+            self._moves.retire()
+            self._link.frames_received(())
+
+    # -- plugins.Session -------------------------------------------------------------------------------------------------
+
+    @property
+    def codec(self) -> Codec:
+        return self.new.codec
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.new.capabilities
+
+    def start(self, now: float) -> None:
+        """Its handshake is over."""
+
+    def receive(self, frame: bytes, now: float) -> None:
+        self.new.receive(frame, now)
+
+    def events(self) -> list[Any]:
+        events, self._early = self._early, []
+        events += self.new.events()
+        events = [event for event in events if not self._is_second(event, 1)]
+        if self._old is None:
+            return events
+        old = self._old.events()
+        for event in old:
+            if isinstance(event, CloseWanted):
+                self._write()
+                self._transport.close(event.code, event.reason)
+        return [event for event in old if not isinstance(event, _OF_ONE) and not self._is_second(event, -1)] + events
+
+    def _is_second(self, event: Any, side: int) -> bool:
+        """Tell whether the other connection has brought a publication already."""
+        if not isinstance(event, Message) or event.kind is not Kind.PUBLISH or not _has_copies(event):
+            return False
+        headers = None if event.headers is None else tuple(event.headers.items())
+        content, missing = hash((event.subject, event.raw, headers, event.reply_to)), self._missing
+        count = missing.get(content, 0)
+        if count * side > 0:
+            missing[content] = count - side
+            if count == side:
+                del missing[content]
+            return True
+        if count or len(missing) < _COPIES:
+            missing[content] = count - side
+        return False
+
+    def send(self, message: Message, now: float, peer_key: Any = None) -> Any:
+        old = self._old
+        if old is None or self._moves is None:
+            return self.new.send(message, now, peer_key)
+        if message.id is not None and self._moves.holds(message.id):
+            key = old.send(message, now, peer_key)
+            self._write()
+            return key
+        if message.kind is Kind.UNSUBSCRIBE:
+            old.send(message, now, peer_key)
+            self._write()
+        return self.new.send(message, now, peer_key)
+
+    def forget(self, key: Any, now: float) -> None:
+        if self._old is not None and self._moves is not None and self._moves.holds(key):
+            self._old.forget(key, now)
+        else:
+            self.new.forget(key, now)
+
+    def frames_to_send(self) -> list[bytes]:
+        self._write()
+        return self.new.frames_to_send()
+
+    def _write(self) -> None:
+        if self._old is not None:
+            for frame in self._old.frames_to_send():
+                self._transport.send(frame)
+
+    def next_tick(self) -> float | None:
+        """At once, so that the old connection ends as soon as it is idle."""
+        return -1.0 if self._old is not None else self.new.next_tick()
+
+    def tick(self, now: float) -> None:
+        self.new.tick(now)
+        if self._old is not None:
+            self._old.tick(now)
+
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+        self.new.close(code, reason, now, peer_key)
+        if self._old is not None:
+            self._old.close(code, reason, now)
+            self._write()
+            self._transport.close(code, reason)
+
+    def connection_lost(self, reason: str) -> None:
+        """The new one is gone, and with it the link's: the old one has nobody to report to."""
+        self.new.connection_lost(reason)
+        if self._old is not None:
+            self._transport.abort(Closed(1006, reason))
+            self.closed(Closed(1006, reason))
+
+    # -- what the connection that is left reports: as of `ConnectionReceiver` -------------------------------------------------
+
+    @property
+    def ending(self) -> bool:
+        return self._old is None
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        if self._old is not None:
+            for frame in frames:
+                self._old.receive(frame, self.runtime.time())
+            self._link.frames_received(())
+
+    def closing(self, why: Closed) -> None:
+        """Its end follows."""
+
+    def closed(self, why: Closed) -> None:
+        old, self._old = self._old, None
+        if old is None:
+            return
+        asked = [] if self._moves is None else self._moves.asked()
+        old.connection_lost(why.reason)
+        if self._taps is not None:
+            self._taps.over(why)
+        self._missing = {content: count for content, count in self._missing.items() if count > 0}
+        if asked and self._link.peer is not None:
+            self._link.peer.lost(asked, Disconnected(why.reason or "the connection is gone", self._link.address, True))
+        self.left.set()
+
+    def refused(self, reason: str, text: str, now: float) -> None:
+        self._link.refused(reason, text, now)
+
+    def lost(self, count: int, why: str) -> None:
+        self._link.lost(count, why)
+
+    def pause_writing(self) -> None:
+        """Little is written there: answers, each to a question."""
+
+    def resume_writing(self) -> None:
+        """Nothing waits."""
+
+
+def _has_copies(message: Message) -> bool:
+    """Tell whether both connections bring a publication: not one for a member of a group, a reader, or one client."""
+    if message.peer is not None:
+        return isinstance(message.peer, (ToAll, ToUser))
+    return message.extras is None or "group" not in message.extras

@@ -1,0 +1,209 @@
+"""The peers of a connection that carries many: clients behind a broker. They are authenticated, come, go and are sent away."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from ..._util.violation_counter import ViolationCounter
+from ...errors import BusError, Code, Forbidden, Unauthorized
+from ...events import LinkDown, LinkUp
+from ...message import Kind, Message
+from ...plugins import Admission, Handshake, Identity, PeerOpened
+from ..runtime.memory import MemoryBudget, cost
+
+if TYPE_CHECKING:
+    from ..runtime.runtime import Runtime
+    from .link import Link
+    from .ports import PeerPort
+
+_PARTS = 16
+"""The part of the memory for all pending peers that one of them may take."""
+
+_CODES: dict[type[BusError], int] = {Unauthorized: 4401, Forbidden: 4403}
+
+
+@define(eq=False)
+class PendingPeer:
+    """A peer that waits for `authenticate`, and the messages that it has sent meanwhile."""
+
+    event: PeerOpened
+    budget: MemoryBudget
+    messages: list[Message] = field(factory=list)
+
+    def forget(self) -> list[Message]:
+        """Release the messages, and give them."""
+        self.budget.release(self.budget.held)
+        messages, self.messages = self.messages, []
+        return messages
+
+
+class MultiplexedPeers:
+    """The peers of one link by the session's keys, and those that still wait for `authenticate`."""
+
+    __slots__ = ("_budget", "_asking", "_due", "_expires", "_link", "_offences", "_pending", "_unasked", "peers")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._budget = MemoryBudget(link.runtime, link.runtime.limits.queue_bytes, link.share)
+        self._pending: dict[Any, PendingPeer] = {}
+        self._unasked: dict[Any, PendingPeer] = {}
+        """Pending peers about which `authenticate` has not been asked yet."""
+        self._asking = 0
+        self._expires: dict[Any, float] = {}
+        self._offences: dict[Any, ViolationCounter] = {}
+        self._due = math.inf
+        self.peers: dict[Any, Any] = {}
+
+    def opened(self, event: PeerOpened) -> None:
+        """Take in a new peer, or ask `authenticate` first. Messages that it sends meanwhile wait."""
+        link, key = self._link, event.key
+        limits = link.runtime.limits
+        self.closed(key, "its key was given to another")
+        if len(self.peers) + len(self._pending) >= limits.peers:
+            self._refuse(key, 1013, f"{limits.peers} peers are here (Limits.peers)")
+        elif link.services.access.authenticate is None:
+            self._let_in(event, Identity(key=str(key)))
+        else:
+            share = MemoryBudget(link.runtime, limits.queue_bytes // _PARTS, part_of=self._budget)
+            self._pending[key] = self._unasked[key] = PendingPeer(event, share)
+            if self._asking < limits.handshakes:
+                self._asking += 1
+                link.runtime.spawn(self._ask_all)
+
+    async def _ask_all(self) -> None:
+        """Ask about one pending peer after the other. `Limits.handshakes` of these tasks run."""
+        try:
+            while self._unasked:
+                pending = self._unasked.pop(next(iter(self._unasked)))
+                await self._ask(pending)
+        finally:
+            self._asking -= 1
+
+    async def _ask(self, pending: PendingPeer) -> None:
+        link, event = self._link, pending.event
+        transport = link.transport.name if link.transport is not None else ""
+        handshake = Handshake(
+            protocol=link.adapter.name, transport=transport, url=link.url, address=event.address, params=event.params
+        )
+        try:
+            outcome = await link.services.access.admit(handshake)
+        except KeyboardInterrupt:  # the program is to end, and the peer need not wait for that
+            self._refuse(event.key, 1013, "authentication is unavailable: try again later")
+            self.closed(event.key, "not let in")
+            raise
+        if self._pending.get(event.key) is not pending or link.multiplexed is not self:
+            return  # it has gone meanwhile, and maybe another has come under its key
+        del self._pending[event.key]
+        messages = pending.forget()
+        if isinstance(outcome, Admission):
+            self._let_in(event, outcome.identity)
+            link.receive_all(messages)
+        else:
+            code = _CODES.get(type(outcome), 1013)
+            self._refuse(event.key, code, _text(outcome))
+
+    def _let_in(self, event: PeerOpened, identity: Identity) -> None:
+        link = self._link
+        peer = self.peers[event.key] = link.owner.open_peer(link, event.key, identity, event.address)
+        expires = expiry(identity, link.runtime)
+        if expires is not None:
+            self._expires[event.key] = expires
+            self._due = min(self._due, expires)
+        link.owner.peer_up(peer)
+        link.services.emit(LinkUp(peer=peer, url=link.url))
+
+    def _refuse(self, key: Any, code: int, reason: str) -> None:
+        link = self._link
+        if link.session is not None:
+            link.session.close(code, reason, link.runtime.time(), key)
+            link.flush()
+
+    def hold(self, message: Message) -> None:
+        """Keep the message of a pending peer while `authenticate` is asked about it; drop that of an unknown one."""
+        link, pending = self._link, self._pending.get(message.peer)
+        if pending is None:
+            link.services.counters.dropped += 1
+        elif len(pending.messages) < link.runtime.limits.running and pending.budget.hold(cost(message)):
+            message.forget_value()
+            pending.messages.append(message)
+        else:
+            link.services.counters.dropped += 1
+            if message.kind is Kind.REQUEST and link.session is not None and link.takes_more:
+                text = "too much was asked before it was known who asks: try again later"
+                facts = {"text": text, "reason": "too_many_requests", "detail": None}
+                answer = Message(Kind.ERROR, message.subject, message.id, code=Code.RESOURCE_EXHAUSTED, attributes=facts)
+                answer.reply_to = message.reply_to
+                with suppress(BusError):
+                    link.session.send(answer, link.runtime.time(), message.peer)
+
+    def tick(self, now: float) -> None:
+        """Send peers away whose identity has expired. Looks at all only when one has."""
+        if now < self._due:
+            return
+        error = Unauthorized("the identity has expired")
+        for key in [key for key, expires in self._expires.items() if expires <= now]:
+            self.send_away(self.peers[key], 4401, "the identity has expired: authenticate again", error)
+        self._due = min(self._expires.values(), default=math.inf)
+
+    def send_away(self, peer: PeerPort, code: int, reason: str, error: BusError | None = None) -> None:
+        """End one peer; the connection and the others stay."""
+        if self.peers.get(peer.key) is peer:
+            self.expel(peer.key, code, reason, error)
+
+    def expel(self, key: Any, code: int, reason: str, error: BusError | None = None) -> None:
+        """End the peer with this key, which may still wait for `authenticate`."""
+        self._refuse(key, code, reason)
+        self.closed(key, reason, code, error)
+
+    def offences_of(self, key: Any) -> ViolationCounter | None:
+        """The count of what one peer has sent that is malformed; None where no peer has this key."""
+        if key not in self.peers and key not in self._pending:
+            return None
+        return self._offences.setdefault(key, ViolationCounter())
+
+    def closed(self, key: Any, reason: str, code: int = 1000, error: BusError | None = None) -> None:
+        """End a peer that has gone, and what was in flight with it."""
+        self._unasked.pop(key, None)
+        self._expires.pop(key, None)
+        self._offences.pop(key, None)
+        pending = self._pending.pop(key, None)
+        if pending is not None:
+            pending.forget()
+        peer = self.peers.pop(key, None)
+        if peer is not None:
+            peer.connection_lost(reason, going_on=False, error=error)
+            if self._link.outbox is not None:
+                self._link.outbox.drop_all(peer)
+            self._link.services.emit(LinkDown(peer=peer, url=self._link.url, code=code, reason=reason))
+
+    def lost(self, reason: str, error: BusError | None) -> None:
+        """End all: the connection is gone. A peer that comes back is a new one."""
+        for pending in self._pending.values():
+            pending.forget()
+        self._pending.clear()
+        self._unasked.clear()
+        self._expires.clear()
+        self._offences.clear()
+        self._due = math.inf
+        peers, self.peers = self.peers, {}
+        for peer in peers.values():
+            peer.connection_lost(reason, going_on=False, error=error)
+        if self._link.outbox is not None:
+            self._link.outbox.clear()
+
+
+def expiry(identity: Identity, runtime: Runtime) -> float | None:
+    """Tell when an identity ends, on the loop's clock."""
+    if identity.expires_at is None:
+        return None
+    left = identity.expires_at - datetime.datetime.now(datetime.UTC)
+    return runtime.time() + float(left.total_seconds())
+
+
+def _text(error: BusError) -> str:
+    return str(getattr(error, "text", error))

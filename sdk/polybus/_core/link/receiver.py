@@ -1,0 +1,148 @@
+"""The receiver of one connection of a link. Long frames, and many that come together, are handled in pieces, one in each turn
+of the event loop."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field
+
+from ..._util.json_arrays import LONG
+from ...plugins import Closed, SessionFeatures, TransportFeatures
+
+if TYPE_CHECKING:
+    from ...errors import RemoteProtocolError
+    from ...plugins import Session, Transport
+    from .link import Link
+
+_AT_ONCE: Final = 16 * 1024
+"""Bytes of frames that came together and are handled in one turn: a command of 4 KiB may end and enter a thousand
+subscriptions, and 256 KiB of these took a second."""
+_EACH: Final = 32
+"""Bytes as which a frame counts besides: an empty one costs something, too."""
+_STILL_COME: Final = 1024 * 1024
+"""Bytes that may come behind a frame over a transport that cannot be asked to wait; with more all is handled at once."""
+
+
+class ConnectionReceiver:
+    """Receives what one connection of a link reports; implements `plugins.Receiver`.
+
+    Once the connection is over it tells the link nothing more: a transport may report often and late, and the link may have its
+    next connection by then.
+    """
+
+    __slots__ = ("_link", "_pieces", "frames_received")
+
+    def __init__(self, link: Any, transport: Transport, session: Session) -> None:
+        self._link: Link | Any | None = link
+        self._pieces: _FramePieces | None = None
+        self.frames_received: Callable[[Sequence[bytes]], None] = link.frames_received  # no call in between, for speed
+        if (cut := SessionFeatures.of(session).pieces) is not None:
+            self._pieces = _FramePieces(link, transport, cut)
+            self.frames_received = self._pieces.frames_received
+
+    def hand_over(self, link: Any) -> None:
+        """Report to another from now on."""
+        self._link = link
+        self.frames_received = link.frames_received
+
+    def over(self) -> None:
+        """Detach from the link: the connection is no longer its own."""
+        self._link = None
+        self.frames_received = _drop_frames
+        if self._pieces is not None:
+            self._pieces.drop()
+
+    def closing(self, why: Closed) -> None:
+        if self._pieces is not None:
+            self._pieces.finish()
+        if self._link is not None:
+            self._link.closing(why)
+
+    def closed(self, why: Closed) -> None:
+        if self._pieces is not None:
+            self._pieces.finish()
+        if self._link is not None:
+            self._link.closed(why)
+
+    def lost(self, count: int, why: str) -> None:
+        if self._link is not None:
+            self._link.lost(count, why)
+
+    def malformed(self, error: RemoteProtocolError) -> None:
+        if self._link is not None:
+            self._link.refused(error.reason, str(error), self._link.runtime.time())
+
+    def pause_writing(self) -> None:
+        if self._link is not None:
+            self._link.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._link is not None:
+            self._link.resume_writing()
+
+
+@define(eq=False, weakref_slot=False)
+class _FramePieces:
+    """The frames of one connection that are still to be handled, in order. Meanwhile nothing more is read there."""
+
+    _link: Link
+    _transport: Transport
+    _pieces: Callable[[bytes], Sequence[bytes]]
+    """Cuts a frame; gives one that it cannot cut as it is."""
+    _waiting: deque[bytes] = field(factory=deque)
+    _bytes: int = 0
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        """Handle frames at once, unless one of them is long or others wait already."""
+        if self._waiting:
+            self._waiting.extend(frames)
+            self._bytes += sum(map(len, frames))
+            if self._bytes > _STILL_COME:
+                self.finish()
+        elif sum(map(len, frames)) + _EACH * len(frames) <= _AT_ONCE or (len(frames) == 1 and len(frames[0]) <= LONG):
+            self._link.frames_received(frames)
+        else:
+            self._waiting.extend(frames)
+            if self._handle_one():
+                TransportFeatures.of(self._transport).pause_reading()
+                self._link.runtime.call_soon(self._turn)
+
+    def finish(self) -> None:
+        """Handle what is left: nothing comes behind it."""
+        while self._handle_one():
+            pass
+
+    def drop(self) -> None:
+        """Drop what is left: the connection is no longer the link's."""
+        self._waiting.clear()
+
+    def _turn(self) -> None:
+        if self._handle_one():
+            self._link.runtime.call_soon(self._turn)
+        else:
+            self._bytes = 0
+            TransportFeatures.of(self._transport).resume_reading()
+
+    def _handle_one(self) -> bool:
+        """Handle the next piece. True if there is another."""
+        waiting = self._waiting
+        if waiting and self._link.ending:
+            waiting.clear()  # as a transport that is being closed hands on nothing more
+        if not waiting:
+            return False
+        frame = waiting.popleft()
+        if len(frame) > LONG:
+            frame, *others = self._pieces(frame)
+            waiting.extendleft(reversed(others))
+        frames, size = [frame], len(frame) + _EACH
+        while waiting and (size := size + len(waiting[0]) + _EACH) <= _AT_ONCE:
+            frames.append(waiting.popleft())
+        self._link.frames_received(frames)
+        return bool(waiting)
+
+
+def _drop_frames(frames: Sequence[bytes]) -> None:
+    """Drop the frames of a connection that is over."""

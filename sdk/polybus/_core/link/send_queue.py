@@ -1,0 +1,328 @@
+"""The send queue of a link that is slow or down: bounded in messages and bytes, in order or by the wire's priorities."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from attrs import define, field
+
+from ..._util.event_loop import Notifier
+from ..._util.log_fields import log_fields
+from ..._util.priority_queue import PriorityQueue
+from ...errors import BusError, Code
+from ...message import Message
+from ..runtime.memory import MemoryBudget, cost, trim
+
+if TYPE_CHECKING:
+    from ..rpc.reply import Reply
+    from .link import Link
+    from .ports import PeerPort
+
+logger: logging.Logger = logging.getLogger("polybus.link")
+
+
+@define(eq=False)
+class WaitingMessage:
+    """One message in a send queue. `message` is None once it was dropped or given up.
+
+    Attributes:
+        level: The priority: the highest goes first.
+    """
+
+    message: Message | None
+    peer: PeerPort
+    reply: Reply[Any] | None
+    deadline: float
+    droppable: bool
+    size: int
+    level: int = 0
+    waits: bool = True
+
+
+@define(eq=False)
+class _PeerEntries:
+    """The messages that wait for one of the peers of a link.
+
+    Attributes:
+        droppable: In order; entries that wait no more are taken off when they come to the front.
+    """
+
+    count: int = 0
+    bytes: int = 0
+    droppable: deque[WaitingMessage] = field(factory=deque)
+
+
+class SendQueue:
+    """Messages that wait for a link, with limits of their own and a share in the bus's `total_bytes`.
+
+    A link has one only while its connection takes nothing. Of a link with many peers all are in one queue, in order; when it is
+    full, room is made at the cost of the peer with most in it.
+    """
+
+    __slots__ = ("_budget", "_count", "_earliest", "_entries", "_kept", "_link", "_room", "_shares", "kept_bytes", "last")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._budget = MemoryBudget(link.runtime, link.runtime.limits.outbox_bytes, link.share)
+        self._entries: PriorityQueue[WaitingMessage] = PriorityQueue()
+        self._shares: dict[PeerPort, _PeerEntries] = {}
+        self._earliest = math.inf
+        self._count = 0
+        self._kept = 0
+        """Messages that must not be dropped: requests, answers, items, control."""
+        self.kept_bytes: int = 0
+        """Bytes of messages that must not be dropped."""
+        self.last: WaitingMessage | None = None
+        """The entry that was added last; perhaps it waits no more."""
+        self._room = Notifier(link.runtime.loop)
+        """Awaited by publishers that wait for room."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __str__(self) -> str:
+        return f"{len(self)} messages, {self.bytes} bytes (Limits.outbox, outbox_bytes)"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that wait."""
+        return self._budget.held
+
+    def has_room(self, size: int) -> bool:
+        """Check that one more message of this size fits. An empty outbox takes any message."""
+        return self._count == 0 or (self._count < self._link.runtime.limits.outbox and self._budget.has_room(size))
+
+    @property
+    def takes_answers(self) -> bool:
+        """True if an answer may be added now, and need not wait: half is left to what cannot wait."""
+        if self._count == 0:
+            return True
+        limits = self._link.runtime.limits
+        return 2 * self._kept < limits.outbox and 2 * self.kept_bytes < limits.outbox_bytes and self._budget.has_room(0)
+
+    def add(self, entry: WaitingMessage) -> None:
+        """Add an entry, without a look at the limits."""
+        share = self._shares.get(entry.peer)
+        if share is None:
+            share = self._shares[entry.peer] = _PeerEntries()
+        self._entries.append(entry, entry.level)
+        self.last = entry
+        if entry.droppable:
+            share.droppable.append(entry)
+            self._earliest = min(self._earliest, entry.deadline)
+        self._count_in(entry, share, 1)
+
+    def pop(self) -> WaitingMessage | None:
+        """Take the next entry that still waits, or None: the oldest of the highest priority."""
+        while self._entries:
+            entry = self._entries.popleft()
+            if entry.waits:
+                self._release(entry)
+                return entry
+        return None
+
+    def drop(self, entry: WaitingMessage) -> None:
+        """Give an entry up; its place in the order goes when its turn comes."""
+        if entry.waits:
+            self._release(entry)
+            entry.message = None
+            # Dropped entries must not pile up behind one that cannot be dropped.
+            if len(self._entries) > 2 * self._count + 64:
+                self._entries.retain(lambda entry: entry.waits)
+
+    def greediest(self) -> PeerPort:
+        """Find the peer with most in a box that is not empty: in messages or in bytes, by what is nearer to its limit."""
+        limits = self._link.runtime.limits
+
+        def part(peer: PeerPort) -> float:
+            share = self._shares[peer]
+            return max(share.count / limits.outbox, share.bytes / limits.outbox_bytes)
+
+        return max(self._shares, key=part)
+
+    def drop_oldest(self, peer: PeerPort) -> bool:
+        """Give up the oldest message for a peer that may be dropped. False if there is none."""
+        share = self._shares.get(peer)
+        if share is None or not share.droppable:
+            return False
+        self.drop(share.droppable[0])
+        return True
+
+    def drop_expired(self, now: float) -> int:
+        """Give up the expired publications, and count them. Looks at all only when one may have expired."""
+        if now < self._earliest:
+            return 0
+        droppable = [entry for share in self._shares.values() for entry in share.droppable if entry.waits]
+        expired = [entry for entry in droppable if entry.deadline <= now]
+        for entry in expired:
+            self.drop(entry)
+        self._earliest = min((entry.deadline for entry in droppable if entry.waits), default=math.inf)
+        return len(expired)
+
+    def drop_bound(self) -> None:
+        """Give up what belonged to a lost connection: answers and control. Requests and publications wait for the next one."""
+        for entry in list(self._entries):
+            if entry.reply is None and not entry.droppable:
+                self.drop(entry)
+
+    def drop_all(self, peer: PeerPort) -> None:
+        """Give up what waits for a peer that has gone: it must not reach another under its key."""
+        if peer in self._shares:
+            for entry in list(self._entries):
+                if entry.peer is peer:
+                    self.drop(entry)
+
+    def clear(self) -> list[WaitingMessage]:
+        """Empty the outbox, and give the entries that still waited."""
+        left = []
+        while (entry := self.pop()) is not None:
+            left.append(entry)
+        return left
+
+    def _count_in(self, entry: WaitingMessage, share: _PeerEntries, step: int) -> None:
+        size = step * entry.size
+        self._count += step
+        share.count += step
+        share.bytes += size
+        if not entry.droppable:
+            self._kept += step
+            self.kept_bytes += size
+        self._budget.charge(size)
+
+    def _release(self, entry: WaitingMessage) -> None:
+        entry.waits = False
+        share = self._shares[entry.peer]
+        self._count_in(entry, share, -1)
+        heads = share.droppable
+        while heads and not heads[0].waits:
+            heads.popleft()
+        if len(heads) > 2 * share.count + 64:  # urgent entries have left from behind one that still waits
+            share.droppable = deque(e for e in heads if e.waits)
+        if not share.count:
+            del self._shares[entry.peer]
+
+    # -- one more --------------------------------------------------------------------------------------------------------
+
+    def entry(
+        self, message: Message, peer: PeerPort, deadline: float, reply: Reply[Any] | None = None, droppable: bool = True
+    ) -> WaitingMessage:
+        """Make the entry of a message: encoded, so that its size is known.
+
+        Raises:
+            EncodeError: The body does not fit the wire.
+        """
+        link = self._link
+        if message.raw is None and message.has_body:
+            message.encoded(link.adapter.codec(link.runtime.limits).formats)
+        level = 0 if link.urgency is None else link.urgency(message)
+        return WaitingMessage(message, peer, reply, deadline, droppable, cost(message), level)
+
+    def wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
+        """Let a message wait. False if there is no room for it."""
+        if not droppable:  # a publication has one body for all its peers
+            trim(message)
+        entry = self.entry(message, peer, deadline, reply, droppable)
+        if not self.make_room(entry):
+            return False
+        self.add(entry)
+        if reply is not None:
+
+            def abandon(abandoned: Reply[Any]) -> None:
+                self.drop(entry)
+                self.wake()
+                self._link.runtime.notifier.signal()
+                peer.abandoned(abandoned)
+
+            reply.on_cancel = abandon
+        return True
+
+    def make_room(self, entry: WaitingMessage) -> bool:
+        """Make room for one more message, by the policy. False where there is none."""
+        link, size = self._link, entry.size
+        if self.has_room(size):
+            return True
+        link.services.counters.dropped += self.drop_expired(link.runtime.time())
+        if self.has_room(size):
+            return True
+        if link.upstream and (entry.droppable or entry.reply is not None):
+            return False  # the publisher waits, the client is told
+        while not self.has_room(size):
+            greediest = entry.peer if link.multiplexed is None else self.greediest()
+            if entry.droppable and greediest is entry.peer and link.when_full != "drop_oldest":
+                if link.when_full == "disconnect":
+                    link.too_slow(greediest, "its outbox is full")
+                else:
+                    link.dropped(greediest)
+                return False
+            if self.drop_oldest(greediest):
+                link.dropped(greediest)
+            elif greediest is entry.peer or entry.reply is not None:
+                return False
+            else:
+                link.too_slow(greediest, "it has most in an outbox that is full")
+        return True
+
+    # -- room ------------------------------------------------------------------------------------------------------------
+
+    async def room(self, deadline: float) -> bool:
+        """Wait until there may be room again. False when the deadline has passed."""
+        runtime = self._link.runtime
+        with anyio.move_on_at(deadline) as scope:
+            if self._earliest < deadline:
+                runtime.watch(self, self._earliest)
+            await self._room.wait()
+        return not scope.cancelled_caught
+
+    def wake(self) -> None:
+        """Let publishers go on that wait for room, and requests that wait for answers to leave."""
+        self._room.signal()
+        self._link.let_begin()
+
+    def _expire(self, now: float) -> float:
+        """Drop what has expired, which makes room. The time at which more expires."""
+        if not self._room.waiting:
+            return math.inf
+        if expired := self.drop_expired(now):
+            self._link.services.counters.dropped += expired
+            self.wake()
+        return self._earliest
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Write what waits, as far as the connection takes it."""
+        link = self._link
+        now = link.runtime.time()
+        while link.takes_more and (entry := self.pop()) is not None:
+            self._write(entry, now)
+        self.wake()
+
+    def _write(self, entry: WaitingMessage, now: float) -> None:
+        link, message, reply, peer = self._link, entry.message, entry.reply, entry.peer
+        assert message is not None
+        if reply is not None:
+            if reply.done():
+                return
+            if message.ttl is not None:  # part of it has passed here
+                message.ttl = max(0.0, message.ttl - (now - reply.started))
+            peer.request_leaves(reply)
+            try:
+                link.send_request(message, reply, peer, now)
+            except BusError as error:
+                reply.fail(error)
+        elif entry.droppable and entry.deadline <= now:
+            link.services.counters.dropped += 1
+            link.services.dead_letter(peer, message, Code.DEADLINE_EXCEEDED, "expired before it could be sent")
+            return
+        else:
+            if message.expires is not None:
+                message.ttl = message.expires - now
+            try:
+                link.write(message, peer)
+            except BusError as error:
+                logger.warning("a waiting message could not be written: %s", error, extra=log_fields(peer, message=message))
+        link.flush()

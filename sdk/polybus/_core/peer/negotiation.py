@@ -1,0 +1,342 @@
+"""Negotiation with a peer: whether it is a polybus peer, which speaks the extensions; asked, answered, and answered late."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from attrs import define
+
+from ..._util.hello import HELLO, answer_of, is_answer, question_of
+from ...errors import BusError, Code, Disconnected, RequestCancelled, Unsupported
+from ...message import Kind, Message
+from .extension_probe import HELLO_TIMEOUT, ExtensionProbe
+from .responses import response_to, send_error
+from .subscriptions import canonical_pattern
+
+if TYPE_CHECKING:
+    from .peer import Peer
+    from .ports import HandoverPort, PeerPubSub
+
+_LATE: Final = 30
+"""Unanswered hellos that are remembered: a peer that is asked once a second may answer this many seconds late."""
+_LONGEST_TOKEN: Final = 200
+"""Characters of a token that is kept."""
+_TURN: Final = 64
+"""Hellos that are answered before others have a turn."""
+
+
+@define(eq=False, weakref_slot=False)
+class Negotiation:
+    """Facts that a peer has shown of itself, by its hellos and by its answers to those of this bus."""
+
+    _peer: Peer
+    speaks_extensions: bool | None = None
+    """None as long as the peer has neither answered nor asked."""
+    answers_only: bool = False
+    """Set by a peer that begins nothing on this connection."""
+    passes_on: bool | None = False
+    """Set by a peer that passes publications on to other buses. None from the first hello until its answer."""
+    silent: bool = False
+    """Set by a hello that was not answered in time."""
+    probe: ExtensionProbe | None = None
+    """The last hello that asked for the extensions."""
+    _late: dict[Any, ExtensionProbe] | None = None
+    """Unanswered hellos, by their id."""
+    _deferred: deque[Message] | None = None
+    """Hellos of the peer that wait until it is known who else it is; while there are any."""
+    _token: str | None = None
+    """Token of a node of a cluster, by which another node has it hand over what comes after it has said goodbye."""
+    _resumes: str | None = None
+    """Such a token of an earlier connection, until a hello with it has been answered."""
+    _resuming: bool = False
+    """True from the hello with a token until the subscriptions have been told."""
+
+    @property
+    def _pubsub(self) -> PeerPubSub:
+        return self._peer.host.pubsub
+
+    # -- asking ----------------------------------------------------------------------------------------------------------
+
+    async def extended(self) -> bool:
+        """Ask, where it is not known, and wait for the answer. See `Peer.extended`.
+
+        Raises:
+            Disconnected: The link broke meanwhile.
+        """
+        if self.speaks_extensions is None:
+            await _told(self.ask())
+            return bool(self._peer.speaks_extensions)  # asked of the peer: a loss of its connection begins a new negotiation
+        return self.speaks_extensions
+
+    async def reads_headers(self) -> bool:
+        """Tell whether a request to the peer may have headers. Where those are an extension, the peer is asked; one that was
+        silent once is not waited for again.
+
+        Raises:
+            Disconnected: It is to be asked, and the link is down or broke meanwhile.
+        """
+        peer = self._peer
+        link = peer.link
+        session = link.session if link.session is not None else link.adapter.session("client", link.runtime.limits)
+        if not session.capabilities.asks_before_headers:
+            return session.capabilities.headers
+        if self.silent and peer.connected:
+            _ = self.ask()  # not waited for again, but a late answer changes what follows
+            return False
+        return await self.extended()
+
+    def ask(self, *, again: bool = False) -> ExtensionProbe:
+        """Send the hello that asks for the extensions, unless one is out: each waits for a second, so that is one a second.
+
+        With `again` it goes out on a new connection, whose other end knows nothing yet.
+        """
+        peer, probe, ahead = self._peer, self.probe, self._ahead
+        if probe is None or probe.done() or (ahead and not probe.sent):
+            to_tell = self._pubsub.announcer.to_tell(peer, again=again)
+            probe = self.probe = self._send({"subscribes": to_tell} if to_tell else {}, ahead=ahead)
+        return probe
+
+    @property
+    def _ahead(self) -> bool:
+        """True where a hello is to leave before all that waits."""
+        peer, link = self._peer, self._peer.link
+        return peer.connected and link.session is not None and link.initiates and not link.flowing
+
+    async def confirm(self, patterns: list[str | int] | None = None) -> list[str | int]:
+        """Send a hello, wait for its answer, and give those of the patterns that the peer refused.
+
+        Also a barrier: what was written before has been handled when this returns.
+        """
+        answer = await _told(self._send({"confirm": patterns} if patterns else {}))
+        refused = answer.get("refused", []) if isinstance(answer, dict) else []
+        return refused if isinstance(refused, list) else []
+
+    def tell(self) -> None:
+        """Tell the peer what has changed here, by one more hello."""
+        _ = self._send({})
+
+    def greet(self) -> None:
+        """Ask on a new connection before anything else is written there, where that tells the other end what it must know.
+
+        Subscriptions to a peer that is not known to be a polybus peer are sent without headers, on some wires; and a bus that
+        passes publications on gets them with where they have been. A node of a cluster has another one hand over what came
+        meanwhile, and begins to keep what it would send itself, before it hears of subscriptions.
+        """
+        session = self._peer.link.session
+        if session is not None and self.speaks_extensions is not False:
+            asks = self.speaks_extensions and session.capabilities.asks_before_publishing
+            if self._pubsub.passes_on or asks or self._resumes is not None:
+                _ = self.ask(again=True)
+            if self._resumes is not None:  # in this turn all subscriptions are told
+                self._peer.link.runtime.call_soon(self._restored)
+
+    def _restored(self) -> None:
+        """Say that all subscriptions have been told on a new connection: the other end waits for that."""
+        if self._resuming:
+            self._resuming = False
+            _ = self._send({"resumed": True}, ahead=self._ahead)
+
+    def _send(self, facts: dict[str, Any], *, ahead: bool = False) -> ExtensionProbe:
+        peer = self._peer
+        link = peer.link
+        if self._pubsub.passes_on:
+            facts["passes"] = True
+        if self.speaks_extensions is None and self.passes_on is False:
+            self.passes_on = None
+            self._pubsub.publisher.routes.clear()
+        if self._resumes is not None and not self._resuming and peer.connected:
+            facts["resume_token"], self._resuming = self._resumes, True
+        body = question_of(peer.id, **facts)
+        runtime = link.runtime
+        now = runtime.time()
+        probe = ExtensionProbe(peer, now)
+        message = Message(Kind.REQUEST, HELLO, None, None, link.format, None, runtime.ttl(now, probe.deadline))
+        probe.on_cancel = peer.abandoned
+        if link.upstream:
+            body |= runtime.bus_identities.introduction(peer)
+        try:
+            message.format = chosen = link.format_for(body, HELLO)
+            message.raw = message.checked = chosen.encode(body)
+            if ahead:  # of all that waits
+                link.send_request(message, probe, peer, now)
+                link.flush()
+            else:
+                link.request(message, probe, peer)
+        except BusError as error:  # this wire cannot carry it, or not now
+            probe.fail(error)
+        return probe
+
+    # -- answers ---------------------------------------------------------------------------------------------------------
+
+    def answered(self, answer: Any) -> None:
+        """Take in the answer to a hello."""
+        identities = self._peer.link.runtime.bus_identities
+        if is_answer(answer):
+            self.answers_only = answer.get("answers_only") is True
+            token = answer.get("resume_token")
+            self._token = token if isinstance(token, str) and len(token) <= _LONGEST_TOKEN else None
+            self._resumes = None
+            identities.take_proof(self._peer, answer.get("proof"))
+            self.takes_note(answer)
+            self.is_ours(answer.get("subscribes"))
+        else:
+            self.takes_note(None)
+            self.speaks_extensions = False
+            identities.take_proof(self._peer, None)
+
+    def takes_note(self, facts: Any) -> None:
+        """Note whether the peer passes on, by its hello or its answer: at once, before it gets any publication."""
+        passes = isinstance(facts, dict) and facts.get("passes") is True
+        if passes:
+            self._pubsub.publisher.join_net()
+        elif self.passes_on is None:
+            self._pubsub.publisher.routes.clear()
+        self.passes_on = self.passes_on or passes
+
+    def is_ours(self, subscribes: Any = None) -> None:
+        """Note that the peer has shown to be a polybus peer, and how many subscriptions it will tell."""
+        peer, pubsub = self._peer, self._pubsub
+        late = self.silent
+        self.speaks_extensions, self.silent = True, False
+        if peer.key is None and peer.link.session is not None:
+            peer.link.set_shared()
+        pubsub.recipients.confirm(peer, subscribes)
+        if late:
+            pubsub.announcer.confirm_late(peer)
+
+    def unsupported(self, without: str) -> Unsupported:
+        """Make the error of a verb that takes a polybus peer; `without` is what cannot be done."""
+        if self.speaks_extensions is None:
+            return Unsupported(
+                f"{self._peer!r} has not answered for {HELLO_TIMEOUT:.0f} s: it may be a bare peer, or busy; {without} until "
+                "it has said that it is a polybus peer: try again later"
+            )
+        return Unsupported(f"{self._peer!r} is not a polybus peer: {without}")
+
+    def unanswered(self, probe: ExtensionProbe) -> None:
+        """Remember a hello that is out for long: its answer may still come."""
+        late = self._late = self._late if self._late is not None else {}
+        late[probe.key] = probe
+        session = self._peer.link.session
+        if len(late) > _LATE and session is not None:
+            oldest = next(iter(late))
+            del late[oldest]
+            session.forget(oldest, self._peer.link.runtime.time())
+
+    def late_answer(self, id: Any) -> ExtensionProbe | None:
+        """Find the hello for which an answer comes that no pending request waits for."""
+        return self._late.pop(id, None) if self._late else None
+
+    def lost(self) -> None:
+        """Forget unanswered hellos: the connection is gone, and comes back."""
+        self._resumes, self._token, self._resuming = self._token or self._resumes, None, False
+        self.probe = self._late = None
+        self.silent = False
+
+    # -- hellos of the peer ----------------------------------------------------------------------------------------------
+
+    def asked(self, message: Message) -> None:
+        """Answer a hello: the peer is a polybus peer (or pretends to be, which harms only itself)."""
+        peer = self._peer
+        try:
+            self.takes_note(message.body)
+        except BusError as error:  # a wire that reads a body only when it is wanted
+            send_error(peer, message, Code.INVALID_ARGUMENT, f"a hello that cannot be read: {error}")
+            return
+        handover = peer.host.handover
+        if handover is not None and not peer.link.upstream:
+            self._resumed(message, handover)
+        if not self._is_to_wait(message) or not peer.hold(message):  # who says so much at once has its answer before its time
+            self._answer(message)
+        elif self._deferred is None:
+            self._deferred = deque((message,))
+            peer.spawn(self._answer_later, self._deferred)
+        else:
+            self._deferred.append(message)
+
+    def _resumed(self, message: Message, handover: HandoverPort) -> None:
+        """Act at once on what a hello says of an earlier connection: what comes behind it, comes after it."""
+        body = message.body if isinstance(message.body, dict) else {}
+        token = body.get("resume_token")
+        handover.asked(self._peer, token if isinstance(token, str) else None)
+        if body.get("resumed") is True:
+            handover.returned(self._peer)
+
+    def _is_to_wait(self, message: Message) -> bool:
+        """Tell whether a hello is answered later: when it is known who else the peer is, and, where it has subscribed at a node
+        of a cluster, when the cluster knows that too."""
+        peer = self._peer
+        link = peer.link
+        body = message.body if isinstance(message.body, dict) else {}
+        if link.upstream:
+            return False
+        key, value = peer.identity_key, peer.identity
+        known = None if link.opened else key if key is not None else value  # behind a broker each has one of its own
+        voice = known if isinstance(known, (str, int)) else None
+        alone = link.runtime.bus_identities.take_secret(peer, body.get("secret"), voice)
+        return not alone or (self._pubsub.clustered and bool(body.get("confirm")))
+
+    async def _answer_later(self, deferred: deque[Message]) -> None:
+        peer, identities = self._peer, self._peer.link.runtime.bus_identities
+        patience = HELLO_TIMEOUT / 2  # so that the peer hears of it in time
+        try:
+            while deferred:
+                count = min(len(deferred), _TURN)
+                if peer in identities.held_out:
+                    await identities.settled(patience)
+                with anyio.move_on_after(patience):
+                    await self._pubsub.announcer.known_to_cluster()
+                if not peer.connected:
+                    return
+                for _ in range(count):
+                    message = deferred.popleft()
+                    peer.release(message)
+                    self._answer(message)
+                await anyio.lowlevel.checkpoint()
+        finally:
+            self._deferred = None
+            for message in deferred:
+                peer.release(message)
+
+    def _answer(self, message: Message) -> None:
+        peer = self._peer
+        body = message.body if isinstance(message.body, dict) else {}
+        link, confirm = peer.link, body.get("confirm")
+        answer = answer_of(body, peer.id)
+        if answer is None:
+            send_error(peer, message, Code.UNIMPLEMENTED, "this question has come back to the bus that asked it")
+            return
+        if not link.initiates:
+            answer["answers_only"] = True
+        answer |= link.runtime.bus_identities.answer(body.get("nonce"))
+        handover = peer.host.handover
+        token = None if handover is None else handover.token(peer)
+        if token is not None:
+            answer["resume_token"] = token
+        if to_tell := self._pubsub.announcer.to_tell(peer):
+            answer["subscribes"] = to_tell
+        if self._pubsub.passes_on:
+            answer["passes"] = True
+        self.is_ours(body.get("subscribes"))
+        if isinstance(confirm, list):
+            patterns = peer.patterns
+            answer["refused"] = [
+                one for one in confirm[:1024] if isinstance(one, (str, int)) and canonical_pattern(one) not in patterns
+            ]
+        link.answer(response_to(message, answer, link), peer)
+
+
+async def _told(probe: ExtensionProbe) -> Any:
+    """Wait for the answer to a hello; None where there is none.
+
+    Raises:
+        Disconnected: The link broke meanwhile.
+    """
+    try:
+        return await probe
+    except (Disconnected, RequestCancelled):
+        raise
+    except (BusError, ConnectionError):
+        return None

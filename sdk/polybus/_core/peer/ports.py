@@ -1,0 +1,113 @@
+"""Ports of a peer: what it asks of the rooms above, which hand it in. The classes there say what each does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..._util.pattern_index import SubjectIndex
+
+if TYPE_CHECKING:
+    from ...errors import BusError
+    from ...message import Message
+    from ...plugins import Connector
+    from ...subjects import AnySubject
+    from ..handlers.durable import DurableSpec, ReplaySpec
+    from ..handlers.lookup import HandlerLookup
+    from ..handlers.subscriber import WhenFull
+    from .peer import Peer
+    from .subscription import Subscription
+
+
+class AnnouncerPort(Protocol):
+    """Tells peers what this bus has subscribed to: `_core.pubsub.announcer`."""
+
+    def to_tell(self, peer: Peer, *, again: bool = False) -> int: ...
+    def confirm_late(self, peer: Peer) -> None: ...
+    def add_behind(self, interest: Any) -> None: ...
+    def remove_behind(self, interest: Any) -> None: ...
+    async def known_to_cluster(self) -> None: ...
+
+
+class PublisherPort(Protocol):
+    """Sends the publications of this bus: `_core.pubsub.publisher`."""
+
+    @property
+    def routes(self) -> MutableMapping[str | int, Any]:
+        """Recent routes, to be cleared where others may be right."""
+        ...
+
+    def join_net(self) -> None: ...
+    def unsent(self, message: Message, peer: Peer, how: str, error: BusError) -> None: ...
+
+
+class RecipientsPort(Protocol):
+    """The peers that publications of this bus go to: `_core.pubsub.recipients`."""
+
+    def confirm(self, peer: Peer, subscribes: Any) -> None: ...
+    def count_subscription(self, peer: Peer) -> None: ...
+
+
+class ReceiverPort(Protocol):
+    """Delivers the publications of peers: `_core.pubsub.receiver`."""
+
+    def takes(self, message: Message) -> bool: ...
+
+
+class PeerPubSub(Protocol):
+    """Publications and subscriptions of the bus: `_core.pubsub.pubsub`."""
+
+    local: SubjectIndex[Any]
+    """The subscriptions of this bus, and of peers whose publications wait."""
+    remote: SubjectIndex[Peer]
+    """The subscriptions of peers."""
+    clustered: bool
+    """True where the bus is a node of a cluster, which is told of them."""
+
+    @property
+    def announcer(self) -> AnnouncerPort: ...
+    @property
+    def publisher(self) -> PublisherPort: ...
+    @property
+    def recipients(self) -> RecipientsPort: ...
+    @property
+    def receiver(self) -> ReceiverPort: ...
+    @property
+    def passes_on(self) -> bool: ...
+    def subscription(
+        self,
+        pattern: AnySubject,
+        returns: Any,
+        queue: int | None,
+        when_full: WhenFull,
+        *,
+        peer: Peer | None = None,
+        stored: DurableSpec | ReplaySpec | None = None,
+    ) -> Subscription[Any]: ...
+    async def subscribe(self, subscription: Subscription[Any]) -> None: ...
+    def unsubscribe(self, subscription: Subscription[Any]) -> None: ...
+
+
+class HandoverPort(Protocol):
+    """The handing over of clients from one node of a cluster to another: `cluster.handover`."""
+
+    def token(self, peer: Peer) -> str | None: ...
+    def asked(self, peer: Peer, token: str | None) -> None: ...
+    def returned(self, peer: Peer) -> None: ...
+
+
+class PeerHost(Protocol):
+    """The bus, as its peers see it: `_core.bus.links`."""
+
+    lookup: HandlerLookup
+
+    @property
+    def handover(self) -> HandoverPort | None:
+        """Present on a node of a cluster."""
+        ...
+
+    @property
+    def pubsub(self) -> PeerPubSub: ...
+    def deliver(self, message: Message, peer: Peer, /) -> None: ...
+    def tunnel(self, name: str, params: Mapping[str, str] | None, peer: Peer | None) -> Connector: ...
+    def lost(self, peer: Peer, gone: BusError | None) -> None: ...

@@ -1,0 +1,274 @@
+"""Streams, channels and tunnels with a peer: those that this bus opens there, and those that the peer opens here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from ..._util.deadlines import Deadlines
+from ...errors import BusError, Code, Disconnected, TooManyRequests, Unsupported, another
+from ...message import Kind, Message
+from ..rpc.call import RefusedCall
+from ..rpc.channel import CREDIT, Channel
+from ..rpc.stream_call import ChannelCall
+from ..runtime.memory import OVERHEAD, MemoryBudget, cost
+from .inbound_calls import DRAINING
+from .responses import refuse_duplicate, send_error
+from .subscriptions import canonical_subject
+
+if TYPE_CHECKING:
+    from ...body import BodyFormat
+    from ..link.link import Link
+    from .peer import Peer
+
+MODES = ("stream", "channel", "tunnel")
+
+
+class Streams:
+    """The open channels of one peer, in both directions; a `channel.ChannelPort`."""
+
+    __slots__ = ("_deadlines", "_peer", "_tunnels", "budget", "channels", "link")
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.link: Link = peer.link
+        self.budget: MemoryBudget = peer.budget
+        """The peer's: items that have not been read are charged to it."""
+        self.channels: dict[Any, Channel[Any, Any]] = {}
+        self._tunnels = 0
+        """The number of them that are tunnels of the peer."""
+        self._deadlines = Deadlines()
+
+    # -- opened by this bus ----------------------------------------------------------------------------------------------
+
+    async def open(
+        self,
+        subject: str | int,
+        body: Any,
+        mode: str,
+        timeout: float | None,
+        hops: int = 0,
+        *,
+        to: Any = None,
+        headers: dict[str, str] | None = None,
+    ) -> Channel[Any, Any]:
+        """Open a stream or channel at the peer; `to` is for whom behind the peer it is, in a cluster.
+
+        Raises:
+            Unsupported: The peer or its wire has none.
+            TooManyRequests, EncodeError, Disconnected: As `open_channel`.
+        """
+        channel: Channel[Any, Any] = Channel(self.link.runtime.loop, self, subject, 0)
+        await self.open_channel(channel, body, mode, timeout, CREDIT, hops, to=to, headers=headers)
+        return channel
+
+    async def open_channel(
+        self,
+        channel: Channel[Any, Any],
+        body: Any,
+        mode: str,
+        timeout: float | None,
+        credit: int,
+        hops: int = 0,
+        *,
+        to: Any = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        """Write an open that has come through so many bridges and tunnels before this link.
+
+        Raises:
+            Unsupported: The peer or its wire cannot carry it.
+            TooManyRequests: Too many are open.
+            EncodeError: The body cannot be written.
+            Disconnected: The link is down.
+        """
+        link, peer, subject = self.link, self._peer, channel.subject
+        can = None if link.session is None else link.session.capabilities
+        if can is not None and not can.extensions:
+            raise Unsupported(f"{peer.protocol} cannot carry a {mode}")
+        if not (can is not None and can.built_in) and not await peer.extended():
+            raise peer.negotiation.unsupported(f"it can carry requests, but no {mode}")
+        if peer.negotiation.answers_only:
+            raise Unsupported(f"{peer!r} only answers on this connection: it can carry requests, but no {mode}")
+        now = link.runtime.time()
+        if len(self.channels) >= 2 * link.runtime.limits.channels:
+            raise TooManyRequests(f"{len(self.channels)} channels are open on this peer (Limits.channels)")
+        facts = {"mode": mode, "credit": credit, "hops": hops}
+        if to is not None:
+            facts["to"] = to
+        ttl = link.runtime.ttl(now, now + timeout if timeout else math.inf)
+        message = Message(Kind.OPEN, subject, None, None, link.format, headers, ttl)
+        message.extras = facts
+        if body is not None:
+            message.format = chosen = link.format_for(body, subject)
+            message.raw = message.checked = chosen.encode(body)
+        if link.outbox is not None:  # what was published before leaves before
+            await link.room(now + (30.0 if timeout is None else timeout))
+        if not peer.connected:
+            raise Disconnected(f"a {mode} does not wait for it to come back", peer.address, False)
+        link.check_initiates(peer)
+        channel.started, channel.ttl = now, ttl
+        if link.services.outgoing and not hops:
+            self._write_observed(channel, message)
+        else:
+            channel.id = link.write(message, peer)
+        self.channels[channel.id] = channel
+        if timeout is not None:
+            channel.deadline = now + timeout
+            if channel.deadline < self._deadlines.until:
+                self._deadlines.add(channel.deadline, channel.id)
+                peer.watch(channel.deadline)
+
+    def expire(self, now: float) -> float:
+        """End what is past its deadline. The earliest one that remains."""
+        for channel in self._deadlines.due(now, self.channels):
+            channel.expire(now)
+        return self._deadlines.next
+
+    def _write_observed(self, channel: Channel[Any, Any], message: Message) -> None:
+        departure = channel.departure = self._peer.depart(message)
+        try:
+            channel.id = self.link.write(message, self._peer)
+        except BaseException as error:
+            departure.end(error)
+            raise
+
+    # -- opened by the peer ----------------------------------------------------------------------------------------------
+
+    def opened(self, message: Message, now: float) -> None:
+        """Begin what the peer opens, or refuse it."""
+        link, peer, channels = self.link, self._peer, self.channels
+        lookup, services, limits = peer.host.lookup, link.services, link.runtime.limits
+        inbound = peer.inbound
+        mode = message.attributes.get("mode", "stream")
+        handler = lookup.find_for(message) if mode != "tunnel" else lookup.tunnel_end(message.subject)
+        if mode == "tunnel":
+            message.subject = canonical_subject(message.subject)
+        side = None
+        if lookup.sides and mode != "tunnel" and (handler is None or handler.style != mode):
+            side = lookup.side_for(message, mode)
+        if message.id in channels or message.id in inbound.calls:
+            refuse_duplicate(peer, message, now)  # an end under this id would be the first one's
+            return
+        problem: tuple[Code, str] | None = None
+        unanswerable: tuple[Code, str] | None = None
+        if not services.takes_requests:
+            problem = Code.UNAVAILABLE, DRAINING
+        elif mode not in MODES:
+            problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"
+        elif self._count_opened() >= limits.channels or len(inbound.calls) >= limits.running + limits.waiting:
+            problem = Code.RESOURCE_EXHAUSTED, f"{len(channels)} channels are open (Limits.channels)"
+        elif side is not None:
+            pass
+        elif handler is None:
+            what = "serves a tunnel" if mode == "tunnel" else "handles"
+            unanswerable = Code.UNIMPLEMENTED, f"nobody {what} {message.subject!r} here"
+        elif handler.style != mode:
+            kind = handler.style if handler.style in ("stream", "channel") else "request"
+            unanswerable = Code.INVALID_ARGUMENT, f"{message.subject!r} answers {kind}, not {mode}: use bus.{kind}()"
+        deadline = math.inf if message.ttl is None else now + message.ttl
+        if unanswerable is not None and services.authorize is not None:
+            inbound.start(RefusedCall(inbound, peer, message, deadline, *unanswerable))
+            return
+        problem = problem or unanswerable
+        if problem is not None or (handler is None and side is None):
+            assert problem is not None
+            services.counters.refused += 1
+            send_error(peer, message, *problem, kind=Kind.END)
+            return
+        self._begin(message, mode, deadline, side, handler)
+
+    def forward(self, message: Message, now: float, side: Any) -> None:
+        """Begin what another node has opened at a client of this one: `side` leads there."""
+        link, inbound = self.link, self._peer.inbound
+        mode, limits = message.attributes.get("mode", "stream"), link.runtime.limits
+        if message.id in self.channels or message.id in inbound.calls:
+            refuse_duplicate(self._peer, message, now)
+        elif mode not in MODES:
+            send_error(
+                self._peer, message, Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}", kind=Kind.END
+            )
+        elif self._count_opened() >= limits.channels:
+            text = f"{len(self.channels)} channels are open (Limits.channels)"
+            send_error(self._peer, message, Code.RESOURCE_EXHAUSTED, text, kind=Kind.END)
+        else:
+            deadline = math.inf if message.ttl is None else now + message.ttl
+            self._begin(message, mode, deadline, side, side.tunnels)
+
+    def _begin(self, message: Message, mode: str, deadline: float, side: Any, handler: Any) -> None:
+        link, peer, channels, inbound = self.link, self._peer, self.channels, self._peer.inbound
+        if mode == "tunnel":
+            tunnel: Any = handler
+            opening = tunnel.call(peer, message, deadline)
+            channels[message.id] = opening.channel
+            self._tunnels += 1
+            inbound.start(opening)
+            return
+        credit = message.attributes.get("credit")
+        given = credit if isinstance(credit, int) and credit > 0 else CREDIT
+        channel: Channel[Any, Any] = Channel(link.runtime.loop, self, message.subject, given, receiving=mode != "stream")
+        channel.id = message.id
+        channels[message.id] = channel
+        call: ChannelCall
+        if side is not None:
+            call = side.streams.call(peer, message, deadline, channel)
+        else:
+            call = ChannelCall(link.services, inbound, peer, handler, message, deadline, handler.places, channel=channel)
+        if mode != "stream":
+            self.channel_send(channel, Kind.CREDIT, None, None, {"credit": CREDIT})
+        inbound.start(call)
+
+    def _count_opened(self) -> int:
+        """Streams, channels and tunnels that the peer has opened: tunnels are no calls any more once they stand."""
+        return self._peer.inbound.channel_calls + self._tunnels
+
+    # -- the port of the channels ----------------------------------------------------------------------------------------
+
+    @property
+    def takes_items(self) -> bool:
+        """True if an item written now would not add to what waits for too long already."""
+        return self.link.takes_answers
+
+    def channel_frame(self, channel: Channel[Any, Any], frame: bytes, body_format: BodyFormat | None) -> int:
+        """Write a frame of a tunnel as an item, None for a value of this wire, and tell its cost as `channel_send` does."""
+        if body_format is None:
+            return self.channel_send(channel, Kind.ITEM, frame, None, {})
+        self.link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format, checked=frame), self._peer)
+        return len(frame) + OVERHEAD
+
+    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
+        """Write an item, a credit or an end, and tell what it costs the other side until it is read."""
+        link = self.link
+        message = Message(kind, channel.subject, channel.id, None, link.format, code=code)
+        if facts:
+            message.extras = facts
+        if kind is Kind.ITEM:
+            message.format = chosen = link.format_for(value, channel.subject)
+            message.raw = message.checked = chosen.encode(value)
+        link.answer(message, self._peer)
+        return cost(message)
+
+    def channel_room(self) -> Awaitable[None] | None:
+        """Give something to wait for while too much waits to be written."""
+        return self.link.room_for_answer() if self.link.outbox is not None else None
+
+    def channel_done(self, channel: Channel[Any, Any]) -> None:
+        """Forget a channel that has ended."""
+        if self.forget(channel.id):
+            session = self.link.session
+            if session is not None:
+                session.forget(channel.id, self.link.runtime.time())
+
+    def forget(self, id: Any) -> bool:
+        """Forget a channel that has ended, or whose open was refused. False where there is none."""
+        channel = self.channels.pop(id, None)
+        if channel is None:
+            return False
+        self._tunnels -= channel.frames and channel.answers
+        return True
+
+    def lost(self, error: BusError) -> None:
+        """End all channels: nothing more will come from the peer."""
+        for channel in list(self.channels.values()):
+            channel.lost(another(error))

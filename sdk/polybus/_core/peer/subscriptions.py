@@ -1,0 +1,118 @@
+"""Subscriptions of a peer to what this bus publishes."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from ..._util.log_fields import log_fields
+from ..._util.pattern_index import pattern_cost
+from ...subjects import canonical, check_pattern, wire_pattern
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+
+def canonical_subject(subject: str | int) -> str | int:
+    """Give a URI its one spelling; everything else stays as it is."""
+    return canonical(subject) if isinstance(subject, str) and "/" in subject else subject
+
+
+def canonical_pattern(pattern: str | int) -> str | int:
+    """Give a peer's pattern the spelling in which `authorize` is asked, it is kept, and it is taken back."""
+    return wire_pattern(pattern)
+
+
+@define(eq=False, weakref_slot=False)
+class Subscriptions:
+    """The patterns that a peer has subscribed to, charged to the peer."""
+
+    _peer: Peer
+    _warned: bool = False
+    patterns: dict[str | int, int] = field(factory=dict)
+    """Each with what it costs."""
+    _holder: Any = None
+    """The queue in which publications wait for now, in place of being sent to the peer."""
+
+    def add(self, pattern: str | int) -> None:
+        """Subscribe the peer to a pattern that `authorize` has allowed, as far as the limits go."""
+        peer = self._peer
+        link = peer.link
+        try:
+            check_pattern(pattern, link.runtime.limits.subject, foreign=True)
+        except Exception as error:
+            link.refused("invalid_subject", str(error), link.runtime.time(), peer.key)
+            return
+        patterns = self.patterns
+        if pattern in patterns:
+            return
+        size = pattern_cost(pattern)
+        if len(patterns) >= link.runtime.limits.subscriptions or not link.initiates or not peer.budget.hold(size):
+            link.services.counters.refused += 1
+            if link.initiates:
+                self._warn(pattern)
+            return
+        patterns[pattern] = size
+        link.services.access.subscribed(peer, pattern)
+        pubsub = peer.host.pubsub
+        if self._holder is None:
+            pubsub.remote.add(pattern, peer)
+        else:
+            pubsub.local.add(pattern, self._holder)
+        if pubsub.clustered and not link.upstream:
+            pubsub.announcer.add_behind(pattern)
+
+    def remove(self, pattern: str | int) -> None:
+        """End the subscription to a pattern."""
+        size = self.patterns.pop(pattern, None)
+        if size is not None:
+            self._peer.budget.release(size)
+            pubsub = self._peer.host.pubsub
+            if self._holder is None:
+                pubsub.remote.remove(pattern, self._peer)
+            else:
+                pubsub.local.remove(pattern, self._holder)
+            if pubsub.clustered and not self._peer.link.upstream:
+                pubsub.announcer.remove_behind(pattern)
+
+    def hold(self, queue: Any) -> None:
+        """Have publications offered to a queue (a `_core.pubsub.ports.PublicationQueue`) until `release`, and none sent."""
+        self._move(queue)
+
+    def release(self) -> None:
+        """Have publications sent from now on."""
+        self._move(None)
+
+    def _move(self, holder: Any) -> None:
+        pubsub, before, self._holder = self._peer.host.pubsub, self._holder, holder
+        for pattern in self.patterns:
+            if before is None:
+                pubsub.remote.remove(pattern, self._peer)
+            else:
+                pubsub.local.remove(pattern, before)
+            if holder is None:
+                pubsub.remote.add(pattern, self._peer)
+            else:
+                pubsub.local.add(pattern, holder)
+
+    def clear(self) -> None:
+        """End all subscriptions: the peer has lost its connection."""
+        for pattern in list(self.patterns):
+            self.remove(pattern)
+
+    def _warn(self, pattern: str | int) -> None:
+        if self._warned:  # once: it may want thousands
+            return
+        self._warned = True
+        runtime = self._peer.link.runtime
+        text = (
+            "%r has %d subscriptions (Limits.subscriptions=%d; what they cost counts in Limits.total_bytes=%d); "
+            "%.100r and others refused"
+        )
+        limits, count = runtime.limits, len(self.patterns)
+        facts = self._peer, count, limits.subscriptions, limits.total_bytes, pattern
+        runtime.warnings.warn(logger, text, *facts, extra=log_fields(self._peer, subject=pattern))

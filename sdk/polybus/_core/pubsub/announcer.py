@@ -1,0 +1,508 @@
+"""Telling other buses what this one has subscribed to and answers."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+from attrs import define, field, frozen
+
+from ..._util.log_fields import log_fields
+from ...errors import BusError, Disconnected, Forbidden, LocalProtocolError, Unsupported
+from ...message import Kind, Message
+from ...plugins import ToUser
+from ...subjects import is_pattern, wire_pattern
+from ..peer.extension_probe import HELLO_TIMEOUT
+from .recipients import bare_peer, has_numbers
+
+if TYPE_CHECKING:
+    from ..handlers.lookup import HandlerLookup
+    from ..link.link import Link
+    from ..peer.peer import Peer
+    from ..peer.subscription import Subscription
+    from ..runtime.services import Services
+    from .peer_subscriptions import PeerSubscriptions
+    from .recipients import Recipients
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+
+@frozen
+class Grouped:
+    """A subscription that is a member of a group: each publication is for one of them."""
+
+    pattern: str | int
+    group: str
+
+
+Interest: TypeAlias = str | int | Grouped | ToUser
+"""A subscription, as it is told: a pattern, perhaps with a group; or of a client, the user that it is."""
+
+
+@define(eq=False)
+class SubscriptionAnnouncer:
+    """Tells peers what this bus has subscribed to, counted by pattern, and what it answers."""
+
+    _services: Services
+    _lookup: HandlerLookup
+    _recipients: Recipients
+    _to_peers: PeerSubscriptions
+    _interests: dict[Interest, int] = field(factory=dict, init=False)
+    """Subscriptions of this bus itself."""
+    _grouped: dict[str | int, int] = field(factory=dict, init=False)
+    """The interests in groups, by their patterns."""
+    _behind: dict[Interest, int] = field(factory=dict, init=False)
+    """Subscriptions of its clients, and the users that they are: told to the cluster alone."""
+    backbone: Peer | None = field(default=None, init=False)
+    """The cluster, while it is connected."""
+    _told: dict[Link, None] = field(factory=dict, init=False)
+    """Links whose peers hear of subscriptions: of a server with many clients often none, so they are not looked for."""
+    _restoring: dict[Peer, anyio.Event] = field(factory=dict, init=False)
+    """Peers that are told of patterns as soon as it is known who they are."""
+
+    @property
+    def has_patterns(self) -> bool:
+        """Tells whether this bus has subscribed to anything."""
+        return len(self._interests) > 0
+
+    def add(self, pattern: str | int, group: str | None = None) -> None:
+        """Count one more subscription of this bus, which may be a member of a group; `announce` tells it."""
+        interest = interest_in(pattern, group)
+        self._interests[interest] = self._interests.get(interest, 0) + 1
+        if isinstance(interest, Grouped):
+            self._grouped[interest.pattern] = self._grouped.get(interest.pattern, 0) + 1
+
+    def remove(self, pattern: str | int, group: str | None = None) -> None:
+        """Count one subscription less; the last one of its pattern (and group) is taken back at the peers."""
+        interest = interest_in(pattern, group)
+        if isinstance(interest, Grouped):
+            _one_less(self._grouped, interest.pattern)
+        if not _one_less(self._interests, interest):
+            for peer in self._audience():
+                self._take_back(peer, interest)
+
+    def add_behind(self, interest: Interest) -> None:
+        """Count one more interest of a client of this bus, and tell the cluster."""
+        known = interest in self._behind
+        self._behind[interest] = self._behind.get(interest, 0) + 1
+        if not known and self.backbone is not None and interest not in self._interests:
+            _send(_announcement("publish", interest, self.backbone), self.backbone)
+
+    def remove_behind(self, interest: Interest) -> None:
+        """Count one less; the last one is taken back at the cluster."""
+        if not _one_less(self._behind, interest) and self.backbone is not None:
+            self._take_back(self.backbone, interest)
+
+    async def known_to_cluster(self) -> None:
+        """Wait until the cluster has taken in what it was told so far; at once where there is none, or where it is cut off."""
+        if self.backbone is not None:
+            with suppress(Disconnected):
+                await self.backbone.link.confirmed()
+
+    def _wants(self, interest: Interest, link: Link) -> bool:
+        """Tell whether this bus, or a client of it that the other end is told of, has subscribed to it."""
+        if interest in self._interests or (link.backbone is not None and interest in self._behind):
+            return True
+        return not _has_groups(link) and interest in self._grouped
+
+    def _take_back(self, peer: Peer, interest: Interest) -> None:
+        """Unsubscribe at a peer, unless something else here needs the pattern."""
+        link = peer.link
+        if not _has_groups(link):
+            interest = _pattern(interest)
+        pattern = _pattern(interest)
+        wanted = (self._wants(interest, link) and _announces(link)) or self._to_peers.wants(peer, interest)
+        if (
+            not wanted
+            and link.initiates
+            and self._understands(peer, pattern)
+            and not (_tells_handlers(link) and not _has_groups(link) and self._lookup.answers(pattern))
+        ):
+            _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
+
+    async def ask(self, peer: Peer, subscription: Subscription) -> None:
+        """Subscribe at one peer alone, and wait until it knows. One whose link is down is told when it is back.
+
+        Raises:
+            Unsupported: Its wire cannot carry it, or the peer cannot.
+            Forbidden: It refused.
+            Disconnected: It has gone.
+        """
+        pattern = wire_pattern(subscription.pattern)
+        if peer.gone:
+            raise peer.departed()
+        self._to_peers.add(peer, pattern, subscription)
+        if not peer.connected:
+            return
+        try:
+            await self._announce_to(peer, pattern, alone=True)
+        except Disconnected:
+            if peer.gone:
+                raise
+        except LocalProtocolError as error:
+            raise Unsupported(f"{peer!r} cannot be asked for {pattern!r}: {error}") from error
+
+    def unask(self, peer: Peer, subscription: Subscription) -> None:
+        """Take such a subscription back; the last one of its pattern is taken back at the peer."""
+        pattern = wire_pattern(subscription.pattern)
+        if self._to_peers.remove(peer, pattern, subscription) and peer.connected:
+            self._take_back(peer, pattern)
+
+    def add_handler(self, subject: str | int) -> None:
+        """Tell those peers that want to know of a handler that was registered while they are connected.
+
+        Of a route of a bridge, which may have wildcards, where the wire has groups.
+        """
+        for peer in self._audience():
+            if _tells_handlers(peer.link) and (_has_groups(peer.link) or not is_pattern(subject)):
+                for verb, name in self._allowed(peer, [("request", subject)]):
+                    _send(_announcement(verb, name, peer), peer)
+
+    def remove_handlers(self, subjects: Iterable[str | int]) -> None:
+        """Leave the groups of subjects, on wires that have groups: what comes there is for the other members."""
+        for peer in self._audience():
+            if _has_groups(peer.link):
+                for subject in subjects:
+                    _send(Message(Kind.UNSUBSCRIBE, subject, attributes={"handler": True}), peer)
+
+    async def begin(self) -> None:
+        """Join the groups of handlers in the cluster, because the bus takes requests now, and wait until that is known."""
+        peer = self.backbone
+        if peer is not None and peer.connected:
+            for subject in self._lookup.answered(patterns=True, to_cluster=True):
+                _send(_announcement("request", subject, peer), peer)
+            with suppress(Disconnected):
+                await peer.link.confirmed()
+
+    async def withdraw(self) -> None:
+        """Leave all groups, because the bus is draining, and wait until that is known. What came before is for no other
+        member."""
+        self.remove_handlers(self._lookup.answered(patterns=True))
+        for peer in self._audience():
+            if _has_groups(peer.link):
+                for interest in self._interests:
+                    if isinstance(interest, Grouped):
+                        _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
+        await self.known()
+
+    async def known(self) -> None:
+        """Wait until the peers have handled what they were told, where the wire can ask for that."""
+        for peer in self._audience():
+            with suppress(Disconnected):
+                await peer.link.confirmed()
+
+    def _audience(self) -> list[Peer]:
+        """List the peers that are told of this bus's subscriptions."""
+        return [peer for link in self._told if link.stands and _announces(link) for peer in link.peers]
+
+    def forget(self, link: Link) -> None:
+        """Forget a link that has come to its end."""
+        self._told.pop(link, None)
+
+    async def announce(self, pattern: str | int, group: str | None = None) -> None:
+        """Tell the peers that are connected of a pattern (and group), and wait until they know.
+
+        Raises:
+            Unsupported: A bare peer cannot match patterns; or no wire among several can carry such a subject.
+            Forbidden: A peer refused. The others know, here as there.
+        """
+        interest = interest_in(pattern, group)
+        told = self._audience()
+        foreign: list[BusError] = []
+        refused: list[BusError] = []
+        for peer in told:
+            try:
+                await self._announce_to(peer, interest)
+            except Disconnected:
+                continue  # the link is restored with all patterns when it comes back
+            except LocalProtocolError as error:  # such subjects are not of that wire
+                foreign.append(error)
+            except (Unsupported, Forbidden) as error:  # the others are told all the same
+                (foreign if isinstance(pattern, int) and not has_numbers(peer.link) else refused).append(error)
+        if refused:
+            raise refused[0]
+        if foreign and len(foreign) == len(told):
+            raise Unsupported(f"no link can carry a subscription to {pattern!r}: {foreign[0]}") from foreign[0]
+
+    def announce_later(self, pattern: str | int) -> None:
+        """Announce in a task of its own, while the bus is entered: failures go to the log."""
+        if self._services.runtime is not None:
+            self._services.runtime.spawn(self._announce, pattern)
+
+    async def _announce(self, pattern: str | int) -> None:
+        try:
+            await self.announce(pattern)
+        except BusError as error:
+            logger.warning("not all peers hear of %r: %s", pattern, error, extra=log_fields(subject=pattern))
+
+    async def _announce_to(self, peer: Peer, interest: Interest, *, alone: bool = False) -> None:
+        """Tell one peer, and wait until it knows. One that is asked alone must carry it too where it has dialled in."""
+        link, pattern = peer.link, _pattern(interest)
+        if alone:
+            link.check_initiates(peer)
+        if not self._understands(peer, pattern) and not await peer.extended():
+            if link.session is not None and not link.session.capabilities.subscribe:
+                return  # it sends everything
+            if not link.upstream and not alone:
+                return  # it has dialled in: what it may send is no condition of a subscription here
+            if peer in self._recipients.unconfirmed:
+                raise bare_peer(peer)
+            raise peer.negotiation.unsupported(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
+        if not alone and not self._allowed(peer, [("publish", interest)]):
+            return
+        link.answer(_announcement("publish", interest, peer), peer)
+        await link.written()
+        if pattern in await link.confirmed():
+            raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
+        if not link.upstream and not alone:
+            return
+        if peer.speaks_extensions is not False and not peer.silent and pattern in await peer.negotiation.confirm([pattern]):
+            if peer.negotiation.answers_only:
+                raise Unsupported(f"{peer!r} only answers on this connection: it sends no publications")
+            raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
+
+    @staticmethod
+    def _understands(peer: Peer, pattern: str | int) -> bool:
+        """Tell whether a subscription can be written without asking the peer who it is."""
+        session = peer.link.session
+        if peer.speaks_extensions or session is None:
+            return True
+        capabilities = session.capabilities
+        if capabilities.asks_before_publishing:
+            return False
+        return capabilities.filters or (capabilities.subscribe and (capabilities.patterns or not is_pattern(pattern)))
+
+    def restore(self, link: Link, *, alone: bool) -> None:
+        """Tell the peers of a link that is up of all patterns, before any other traffic.
+
+        Where the link is `alone`, and no other can come, no bus can be reached on two ways.
+        """
+        for peer in link.peers:
+            self._recipients.bus_identities.lost(peer)  # a question of the time without a connection still waits in the outbox
+            if link.opened and link.multiplexed is None:
+                self._recipients.strangers[peer] = None
+        for peer in () if alone else self._recipients.unintroduced():
+            self.introduce(peer)
+        for peer in link.peers:
+            self.restore_peer(peer)
+
+    async def prepare_link(self) -> None:
+        """Say who this bus is to the peers that know its subscriptions, before there is one link more."""
+        if self._recipients.upstream and self._interests:
+            for peer in self._recipients.unintroduced():
+                with suppress(BusError):
+                    await peer.negotiation.confirm()
+
+    def tell_who_passes_on(self) -> None:
+        """Say that this bus passes publications on to those who are connected already and know who it is, or may want to: what
+        they publish from then on has its number, which a bus that gets it on two ways goes by."""
+        runtime = self._services.runtime
+        for link in runtime.links if runtime is not None else ():
+            for peer in link.peers if link.stands and link.initiates else ():
+                if peer.speaks_extensions or (link.upstream and peer.may_be_ours):
+                    peer.negotiation.tell()
+
+    def introduce(self, peer: Peer) -> None:
+        """Say who this bus is to a peer that it has dialled, where the same bus may be there on another link: that has dialled
+        this one, or was dialled twice."""
+        self._recipients.bus_identities.expect_answer(peer)
+        _ = peer.negotiation.ask()
+
+    async def _hold_out(self, peer: Peer) -> None:
+        """Hold a peer out for as long as one of ours needs to say who it is."""
+        await anyio.sleep(HELLO_TIMEOUT)
+        self._recipients.bus_identities.release(peer)
+
+    def restore_peer(self, peer: Peer) -> None:
+        """Tell a peer that has connected of all patterns, before any other traffic."""
+        link = peer.link
+        if self._recipients.add(peer):
+            peer.spawn(self._hold_out, peer)
+        if not _announces(link):
+            return
+        self._told[link] = None
+        if link.upstream:
+            peer.greet()
+        later: list[str | int] = []
+        for verb, name in self._allowed(peer, self._names(peer, link)):
+            if self._understands(peer, _pattern(name)):
+                self._tell(peer, verb, name)
+            else:
+                later.append(_pattern(name))
+        link.flush()
+        if later:
+            done = self._restoring[peer] = anyio.Event()
+            link.runtime.spawn(self._restore_patterns, peer, later, done)
+
+    def _names(self, peer: Peer, link: Link) -> list[tuple[str, Interest]]:
+        """List the verbs and names that a peer is to be told of."""
+        interests: list[Interest] = [*self._interests, *(self._behind if link.backbone is not None else ())]
+        if not _has_groups(link):
+            interests = [_pattern(interest) for interest in interests]
+        names: list[tuple[str, Interest]] = [
+            ("publish", interest) for interest in dict.fromkeys((*interests, *self._to_peers.patterns(peer)))
+        ]
+        if _tells_handlers(link):
+            cluster = link.backbone is not None
+            if not cluster or self._services.ready:  # others need not ask what has not started yet
+                answered = self._lookup.answered(patterns=_has_groups(link), to_cluster=cluster)
+                names += [("request", subject) for subject in answered]
+        return names
+
+    def _allowed(self, peer: Peer, names: list[tuple[str, Interest]]) -> Collection[tuple[str, Interest]]:
+        """Filter the names that a peer may be told of, each with its verb: without leave it shall not even know them.
+
+        What an asynchronous `authorize` allows is told later.
+        """
+        link = peer.link
+        if self._services.authorize is None or link.upstream or not _tells_handlers(link):
+            return _each_once(names, link)
+        allowed: list[tuple[str, Interest]] = []
+        for index, (verb, interest) in enumerate(names):
+            name = _pattern(interest)
+            answer = self._services.access.asks(peer, verb, name, Message(Kind(verb), name))
+            if inspect.isawaitable(answer):
+                getattr(answer, "close", lambda: None)()  # asked again, where it can be waited for
+                peer.spawn(self._tell_allowed, peer, names[index:])
+                break
+            if answer:
+                allowed.append((verb, interest))
+        return _each_once(allowed, link)
+
+    async def _tell_allowed(self, peer: Peer, names: list[tuple[str, Interest]]) -> None:
+        authority = self._services.access
+        for verb, interest in names:
+            name = _pattern(interest)
+            if await authority.answer(authority.asks(peer, verb, name, Message(Kind(verb), name))) and peer.connected:
+                if self._understands(peer, name):
+                    _send(_announcement(verb, interest, peer), peer)
+
+    @staticmethod
+    def _tell(peer: Peer, verb: str, name: Interest) -> None:
+        """Queue one subscription, for the session to write many at once."""
+        link = peer.link
+        assert link.session is not None
+        try:
+            link.session.send(_announcement(verb, name, peer), link.runtime.time(), peer.key)
+        except BusError as error:  # a subject that this wire keeps to itself
+            fields = log_fields(peer, subject=_pattern(name))
+            link.runtime.warnings.warn(logger, "%r does not hear of %r: %s", peer, name, error, extra=fields)
+        else:
+            link.services.counters.sent += 1
+
+    def to_tell(self, peer: Peer, *, again: bool = False) -> int:
+        """Count the subscriptions that a peer is told as soon as it has said who it is, on a wire where only our own read them.
+
+        With `again` on a new connection, on which none has been told yet.
+        """
+        link = peer.link
+        session = link.session
+        if session is None or session.capabilities.subscribe or not _announces(link):
+            return 0
+        return len(self._names(peer, link)) if again or not peer.speaks_extensions or peer in self._restoring else 0
+
+    def confirm_late(self, peer: Peer) -> None:
+        """Tell a peer that was silent, and has shown to be ours, of the patterns that waited for that."""
+        link = peer.link
+        session = link.session
+        if session is None or not peer.connected or not _announces(link):
+            return
+        waited = session.capabilities.asks_before_publishing or not session.capabilities.subscribe
+        names = [(verb, name) for verb, name in self._names(peer, link) if waited or is_pattern(_pattern(name))]
+        for verb, name in self._allowed(peer, names):
+            _send(_announcement(verb, name, peer), peer)
+
+    async def restored(self, peer: Peer) -> None:
+        """Wait until a peer has been told of the patterns that depend on who it is."""
+        done = self._restoring.get(peer)
+        if done is not None:
+            await done.wait()
+
+    async def _restore_patterns(self, peer: Peer, patterns: Iterable[str | int], done: anyio.Event) -> None:
+        link = peer.link
+        session = link.session
+        try:
+            if await peer.extended():
+                for pattern in patterns:
+                    _send(Message(Kind.SUBSCRIBE, pattern), peer)
+            elif session is not None and session.capabilities.subscribe:
+                names = ", ".join(map(repr, patterns))
+                what = "reads no subscriptions" if peer in self._recipients.unconfirmed else "matches exact subjects only"
+                why = peer.negotiation.unsupported(f"it {what}, and does not hear of {names}")
+                link.runtime.warnings.warn(logger, "%s", why, extra=log_fields(peer))
+        except BusError:
+            return
+        finally:
+            done.set()
+            if self._restoring.get(peer) is done:
+                del self._restoring[peer]
+
+
+def _send(message: Message, peer: Peer) -> None:
+    """Write a message that subscribes or unsubscribes, where the wire can name its subject."""
+    try:
+        peer.link.answer(message, peer)
+    except (LocalProtocolError, Unsupported) as error:
+        logger.debug("%r is not told of %r: %s", peer, message.subject, error, extra=log_fields(peer, message=message))
+
+
+def _announcement(verb: str, interest: Interest, peer: Peer, kind: Kind = Kind.SUBSCRIBE) -> Message:
+    """Make the message that tells of a subscription (`publish`) or a handler (`request`), or takes it back."""
+    facts: dict[str, Any] | None = None
+    if _has_groups(peer.link):
+        if verb == "request":
+            facts = {"handler": True}
+        elif isinstance(interest, Grouped):
+            facts = {"group": interest.group}
+        elif isinstance(interest, ToUser):
+            facts = {"user": interest.key}
+    return Message(kind, _pattern(interest), attributes=facts)
+
+
+def _pattern(interest: Interest) -> str | int:
+    if isinstance(interest, Grouped):
+        return interest.pattern
+    return "" if isinstance(interest, ToUser) else interest
+
+
+def interest_in(pattern: str | int, group: str | None = None) -> Interest:
+    """Make the interest of a subscription, perhaps a member of a group."""
+    name = wire_pattern(pattern)
+    return name if group is None else Grouped(name, group)
+
+
+def _one_less(counts: dict[Any, int], interest: Interest) -> bool:
+    """Count one less. False where none is left."""
+    left = counts.get(interest, 0) - 1
+    if left > 0:
+        counts[interest] = left
+        return True
+    counts.pop(interest, None)
+    return False
+
+
+def _each_once(names: Iterable[tuple[str, Interest]], link: Link) -> Collection[tuple[str, Interest]]:
+    """Leave out what would be told twice: where handlers have no form of their own, a handler's subject that is subscribed."""
+    if _has_groups(link):
+        return dict.fromkeys(names)
+    return {name: (verb, name) for verb, name in names}.values()
+
+
+def _has_groups(link: Link) -> bool:
+    """Tell whether a wire announces handlers and groups in a form of their own."""
+    return link.session is not None and link.session.capabilities.groups  # not by the property: this is asked often
+
+
+def _tells_handlers(link: Link) -> bool:
+    """Tell whether a wire tells its peers which subjects are answered."""
+    return link.session is not None and link.session.capabilities.handlers
+
+
+def _announces(link: Link) -> bool:
+    """Tell whether the peers of a link hear of subscriptions of this side."""
+    session = link.session
+    return session is not None and (link.upstream or session.capabilities.announce == "both")

@@ -1,0 +1,144 @@
+"""The subscriptions of `on` handlers."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ...errors import BadRequest
+from ..peer.queue import SubscriptionQueue
+from ..runtime.memory import OVERHEAD
+from ..runtime.outcomes import Misfit
+from ..runtime.workers import context_changed
+
+if TYPE_CHECKING:
+    from ...message import Message
+    from ..handlers.subscriber import SubscriberSpec
+    from ..runtime.runtime import Runtime
+    from ..runtime.services import Services
+
+
+class HandlerSubscription(SubscriptionQueue):
+    """The queue of one `on` handler while the bus is entered, and the workers that run it."""
+
+    __slots__ = ("_concurrency", "_handler", "_peers", "_workers", "_runtime")
+
+    def __init__(self, services: Services, runtime: Runtime, spec: SubscriberSpec) -> None:
+        super().__init__(services, spec.handler.subject, spec.queue, spec.when_full, True, spec.group)
+        self._runtime = runtime
+        self._handler = spec.handler
+        self._concurrency = spec.concurrency
+        self._peers = spec.peers
+        self._workers = 0
+
+    def offer(self, message: Message) -> None:
+        queue = self._queue
+        if len(queue) < self._mark and self._bytes < self._most_free:  # the usual case
+            queue.append(message)
+            self._bytes += OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
+            if self._workers < self._concurrency:
+                self._arrived()
+        else:
+            super().offer(message)
+
+    def _arrived(self) -> None:
+        if self._workers < self._concurrency:
+            self._workers += 1
+            self._reader_woken = True
+            self._runtime.workers.submit(_HandlerJob(self))
+
+    @property
+    def peers(self) -> bool:
+        return self._peers
+
+    @property
+    def name(self) -> str:
+        """The name of the handler."""
+        return self._handler.name
+
+    @property
+    def busy(self) -> bool:
+        """Tells whether publications wait or are being handled."""
+        return (self._workers > 0 or len(self._queue) > 0) and self._runtime is self._services.runtime
+
+    def _overrun(self, message: Message) -> None:
+        while self._queue:
+            self._drop_oldest()
+            if self._hold(message):
+                break
+        else:
+            self._count_dropped(1)
+        self._tell(message.peer, len(self._queue))
+
+    def skip(self, message: Message, why: BadRequest) -> None:
+        """Leave out a publication that does not fit the handler."""
+        self._count_dropped(1)
+        self._skipped(message, self._handler.name, why.text)
+
+    async def handle(self, job: _HandlerJob) -> None:
+        """Run the handler for one publication after the other, as long as some wait."""
+        handler, queue, execution = self._handler, self._queue, self._services.executor
+        function, only_body = handler.function, handler.only_body
+        if handler.style != "async" or execution.middleware:
+            only_body = None
+        baseline = contextvars.copy_context()
+        self._reader_woken = False
+        if self._overflow:
+            self._begin_turn()
+        try:
+            while queue:
+                message = self.take()
+                if message.expires is not None and self.expired(message):
+                    continue
+                try:
+                    if only_body is None:
+                        await execution.run(handler, message, None)
+                    else:  # the usual case, without the layers between
+                        try:
+                            body = only_body(message)
+                        except BadRequest as error:
+                            raise Misfit.of(error) from error.__cause__
+                        await function(body)
+                except Misfit as error:
+                    self.skip(message, error)
+                except Exception as error:
+                    execution.publication_failed(message, error)
+                except BaseException as error:
+                    if not execution.is_own_cancellation(error, job.scope):
+                        execution.publication_failed(message, error)
+                    if execution.must_propagate(error, job.scope):
+                        raise
+                if context_changed(baseline):
+                    break  # the handler changed context variables: the next message gets a fresh worker
+        finally:
+            self._workers -= 1
+            if queue:
+                self._arrived()
+            self._services.signal()
+
+
+class _HandlerJob:
+    """A worker's job: one run of `HandlerSubscription.handle`."""
+
+    __slots__ = ("_subscription", "scope", "waited")
+    ended = False
+    run_plain = None
+
+    def __init__(self, subscription: HandlerSubscription) -> None:
+        self._subscription = subscription
+        self.scope: anyio.CancelScope | None = None
+        self.waited: int = 0
+
+    @property
+    def function(self) -> str:
+        return f"the handler {self._subscription.name} of {self._subscription.pattern!r}"
+
+    @property
+    def party(self) -> tuple[object, object]:
+        return self._subscription, self._subscription
+
+    def run(self) -> Coroutine[Any, Any, None]:
+        return self._subscription.handle(self)

@@ -1,0 +1,667 @@
+"""Outbound publications: where they go, and how they get there."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import anyio
+import anyio.lowlevel
+from attrs import define, field
+
+from ..._util.log_fields import log_fields
+from ..._util.pattern_index import SubjectIndex
+from ..._util.violation_counter import ViolationCounter
+from ...body import JSON
+from ...errors import BusError, LocalProtocolError, QueueFull
+from ...headers import VIA
+from ...message import Kind, Message
+from ..peer.authorization_queue import OutboundAuthorization
+from ..rpc.loopback import encode_local
+from ..runtime.outgoing import Departure, depart, read_alone
+from ..runtime.via import ViaHeader
+from .recipients import bare_peer
+
+if TYPE_CHECKING:
+    from ...body import BodyFormat
+    from ...plugins import ProtocolAdapter
+    from ..link.link import Link
+    from ..link.send_queue import WaitingMessage
+    from ..peer.peer import Peer
+    from ..runtime.services import Services
+    from ..runtime.via import Deduplicator
+    from .ports import PublicationQueue, StorePort, StreamPort
+    from .recipients import Recipients
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+ROUTES = 4096
+OF_PEERS: Final = "of peers"
+"""The key, among what a message shares, that says that a peer has published what came over a bridge."""
+Choose: TypeAlias = "Callable[[Any, str | int], BodyFormat]"
+_TURNS = 4
+"""Of the event loop, until all links that can write have written: one to wake the writers, one to write, one to hear of it."""
+YIELD_AFTER = 256
+"""Writes after which a publisher that never has to wait lets others run: else timers, cancellation and all that comes in would
+wait for it."""
+
+
+def own_format(peers: tuple[Peer, ...]) -> Choose | None:
+    """Find how the wires of these peers write a value, if all do so in one way: what JSON cannot say is not lost then."""
+    ways = {peer.link.format_for for peer in peers}
+    return ways.pop() if len(ways) == 1 else None
+
+
+@define(eq=False, weakref_slot=False)
+class Targets:
+    """The peers and queues that get one publication."""
+
+    peers: tuple[Peer, ...]
+    queues: tuple[PublicationQueue, ...] = ()
+    two_ways: bool = False
+    """True where some bus might be reached twice, or this very one."""
+    twice: tuple[tuple[Peer, ...], ...] = ()
+    """Peers that are known to be one bus, for each such bus."""
+
+
+class PublicationRoute(Targets):
+    """The targets of the publications of one subject, and their form; remembered until a subscription changes."""
+
+    __slots__ = ("choose", "message", "only_peer", "stored")
+
+    def __init__(
+        self,
+        subject: str | int,
+        queues: tuple[PublicationQueue, ...],
+        peers: tuple[Peer, ...],
+        confirmed: bool,
+        stored: bool = False,
+    ) -> None:
+        super().__init__(peers, queues)
+        self.stored: bool = stored
+        """True where the engine of the cluster says when it has stored them."""
+        # The commonest case has a short way: one link, opened by this bus, whose peer reads publications, and no queue here.
+        short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not stored
+        self.only_peer: Peer | None = peers[0] if short else None
+        # On the short way a codec writes the message at once and nothing keeps it: one object serves for all.
+        self.message: Message = Message(Kind.PUBLISH, subject)
+        self.choose: Choose | None = own_format(peers)
+
+
+def make_publication(
+    route: PublicationRoute, subject: str | int, body: Any, headers: dict[str, str] | None, peers: tuple[Peer, ...] | None
+) -> Message:
+    """Encode a publication, once for all its targets, or for the given peers alone.
+
+    Raises:
+        EncodeError: The body cannot be written.
+    """
+    if body is None:
+        return Message(Kind.PUBLISH, subject, headers=headers)
+    choose = route.choose if peers is None else own_format(peers)
+    body_format = JSON if choose is None else choose(body, subject)
+    if body_format is JSON and route.only_peer is None:
+        raw, body_format = encode_local(body)
+    else:
+        raw = body_format.encode(body)
+    return Message(Kind.PUBLISH, subject, None, raw, body_format, headers, checked=raw)
+
+
+def _no_foreign_streams(subject: str | int, peer: Peer | None) -> None:
+    """Find none."""
+
+
+def _no_spellings(subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
+    """Find none."""
+    return {}
+
+
+@define(eq=False)
+class Publisher:
+    """Sends the publications of this bus to its own queues and to peers."""
+
+    _services: Services
+    _check_gone: Callable[[], None]
+    _local: SubjectIndex[PublicationQueue]
+    _relays: SubjectIndex[str | int]
+    _recipients: Recipients
+    _deduplicator: Deduplicator
+    routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
+    """Recent answers of `route`."""
+    client_routes: dict[str | int, tuple[Peer, ...]] = field(factory=dict, init=False)
+    """The clients that recent publications of other nodes of the cluster went to."""
+    since_yield: int = field(default=0, init=False)
+    """Publications, and copies of them, since the last `yield_to_loop`."""
+    store: StorePort | None = field(default=None, init=False)
+    """Present on a node of a cluster with stores."""
+    foreign_streams: Callable[[str | int, Peer | None], tuple[Peer, StreamPort] | None] = field(
+        default=_no_foreign_streams, init=False
+    )
+    """Finds the streams of others that a publication with an id is for, to a peer or to whom requests would go."""
+    in_net: bool = field(default=False, init=False)
+    """True from when a publication could reach another bus on two ways, or come back by a peer that passes on.
+
+    It stays true when one way is left: a copy that waits elsewhere for a link that is down must be known, and be late, when it
+    comes after all.
+    """
+    spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]] = field(default=_no_spellings, init=False)
+    """Finds what else a publication of this bus is called on each wire that has names and addresses."""
+    net_joined: Callable[[], None] | None = field(default=None, init=False)
+    """Tells the other nodes of the cluster, which number what they publish as well."""
+    _numbering: bool = field(default=False, init=False)
+    """True while a publication is on its two ways, and may wait there."""
+    _turns: deque[anyio.Event] = field(factory=deque, init=False)
+    _unsent: ViolationCounter = field(factory=ViolationCounter, init=False)
+
+    # -- routes ----------------------------------------------------------------------------------------------------------
+
+    def route(self, subject: Any) -> PublicationRoute:
+        """Find the targets of publications of a subject.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: An application must not publish to it, or the bus is not entered.
+            Disconnected, Unauthorized, Forbidden: The bus's only link is gone for good.
+        """
+        self._services.running  # noqa: B018  # raises when the bus is not entered
+        self._services.subjects.check(subject)
+        if len(self.routes) >= ROUTES:
+            self.routes.clear()
+        recipients = self._recipients
+        queues, peers, upstream = self._local.match(subject), recipients.of(subject), recipients.upstream
+        if self._local.addresses or recipients.remote.addresses or "/" in str(subject):
+            queues, peers = self._by_all_spellings(subject, queues, peers)
+        route = PublicationRoute(
+            subject,
+            queues,
+            peers,
+            confirmed=recipients.unconfirmed.keys().isdisjoint(peers),
+            stored=self.store is not None and self.store.keeps(subject),
+        )
+        if len(peers) > 1 and (self._relays.size > 0 or len(upstream) > 1):
+            self.in_net = True
+        route.two_ways = self._may_return(peers)
+        if route.two_ways:
+            route.only_peer = None
+        else:
+            route.twice = recipients.bus_identities.same(peers)
+            route.two_ways = len(route.twice) > 0
+        if not route.queues and not route.peers:
+            self._check_gone()
+        self.routes[subject] = route
+        return route
+
+    def _may_return(self, peers: Iterable[Peer]) -> bool:
+        """Tell whether what goes to these peers may reach some bus on two ways, or come back.
+
+        A peer that has not yet answered who it is may pass on.
+        """
+        return any(self.in_net or peer.passes_on is None for peer in peers)
+
+    def join_net(self) -> None:
+        """Number from now on what leaves this bus: it or a peer of it passes publications on to others."""
+        if not self.in_net:
+            self.in_net = True
+            self.routes.clear()
+            if self.net_joined is not None:
+                self.net_joined()
+
+    def targets(self, peers: tuple[Peer, ...]) -> Targets:
+        """Make the targets of a publication to these peers alone."""
+        return Targets(peers, two_ways=self._may_return(peers))
+
+    def _by_all_spellings(
+        self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[Peer, ...]
+    ) -> tuple[tuple[PublicationQueue, ...], tuple[Peer, ...]]:
+        """Find who has subscribed to the address of a name, or to the name of an address, too."""
+        for adapter, spellings in self.spellings(subject).items():
+            for one in spellings:
+                queues = tuple(dict.fromkeys((*queues, *self._local.match(one))))
+                peers = tuple(dict.fromkeys((*peers, *self._recipients.speaking(adapter, one))))
+        return queues, peers
+
+    def route_of(self, subject: Any) -> PublicationRoute:
+        """Find the targets of publications of a subject, as they are remembered.
+
+        Raises:
+            BusError: As `route`.
+        """
+        try:
+            route = self.routes.get(subject)
+        except TypeError:  # not hashable: `route` says what it should be
+            route = None
+        return route if route is not None else self.route(subject)
+
+    # -- publishing ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def publish_to_only_peer(route: PublicationRoute, link: Link, body: Any) -> None:
+        """Send a publication on the short way, to one peer that takes it at once.
+
+        Raises:
+            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
+        """
+        message = route.message if link.shared is not None else Message(Kind.PUBLISH, route.message.subject)
+        message.format = body_format = link.format if link.one_format else link.format_for(body, message.subject)
+        message.raw = message.checked = body_format.encode(body)
+        link.publish_alone(message, route.peers[0])
+
+    async def publish(self, message: Message, targets: Targets, deadline: float) -> None:
+        """Send a publication to all targets, waiting for room where that is the policy; a bus that several reach takes it once.
+
+        Raises:
+            QueueFull: A queue or outbox had no room until the deadline. The others have got the publication.
+            EncodeError, Unsupported, TooLarge: Some peer's wire cannot carry it. The others have got it.
+        """
+        if targets.two_ways:
+            await self._publish_deduplicated(message, targets, deadline)
+            return
+        peers = targets.peers
+        full: list[str] = []
+        failed: BusError | None = None
+        if self._recipients.unconfirmed and (bare := await self._find_bare(peers)):
+            failed = bare_peer(bare[0])
+            peers = tuple(peer for peer in peers if peer not in bare)
+        alone = len(targets.queues) == 1
+        for queue in targets.queues:
+            if queue.local:
+                if queue.full and not await queue.room(deadline):
+                    full.append(f"the queue of {queue.pattern!r} ({queue.queue})")
+                elif alone:
+                    queue.offer(message)
+                else:
+                    queue.offer_shared(message)
+        slow = False
+        catching_up: list[Link] = []
+        free = self._services.authorize is None
+        undecided: list[tuple[OutboundAuthorization, WaitingMessage]] = []
+        shared, turn, at_once = message.shared, self._services.running.turn(), 0
+        for peer in peers:
+            link = peer.link
+            try:
+                if free and link.flowing:  # the usual case, without a coroutine for each peer
+                    if (framing := link.framing) is not None:
+                        link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # it goes with `framing`
+                        at_once += 1
+                    else:
+                        link.publish(message, peer, deadline)
+                elif free or link.upstream:
+                    if not await self._send(message, peer, deadline):
+                        full.append(f"the outbox to {peer.address}")
+                elif (entry := self._send_if_allowed(message, peer, deadline)) is not None and peer.undelivered is not None:
+                    undecided.append((peer.undelivered, entry))
+            except BusError as error:
+                failed = failed or error
+            if not link.flowing:
+                slow = True
+                if not link.slow:
+                    catching_up.append(link)
+        self._services.counters.sent += at_once
+        self.since_yield += at_once
+        if slow:
+            message.forget_shared()
+        for deliveries, entry in undecided:
+            await deliveries.settled(entry, deadline)
+        if full:
+            raise QueueFull(f"no room in time in {', '.join(full)}: raise timeout=, or Limits.outbox or queue= there")
+        if catching_up:
+            await self._let_write(catching_up)
+        if failed is not None:
+            raise failed
+
+    async def publish_observed(self, message: Message, targets: Targets, deadline: float) -> None:
+        """`publish`, and tell the outgoing hooks. What they add goes to those who read headers.
+
+        Raises:
+            ReservedSubject, LocalProtocolError: What a hook has added is no header.
+            QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
+        """
+        copies, departure = self._departing(message, targets)
+        try:
+            await self._publish_each(copies, deadline)
+        except BaseException as error:
+            departure.end(error)
+            raise
+        departure.end()
+
+    def publish_observed_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
+        """`publish_nowait`, and tell the outgoing hooks.
+
+        Raises:
+            BusError: As `publish_observed`.
+        """
+        copies, departure = self._departing(message, targets)
+        try:
+            self._publish_each_nowait(copies, deadline)
+        except BaseException as error:
+            departure.end(error)
+            raise
+        departure.end()
+
+    def _departing(self, message: Message, targets: Targets) -> tuple[list[tuple[Message, Targets]], Departure]:
+        """Call the outgoing hooks, and make a copy without what they add for peers that do not read headers."""
+        services, given = self._services, message.headers
+        departure = depart(services.outgoing, message, None, services.limits.headers)
+        strangers = tuple(peer for peer in targets.peers if not peer.reads_headers)
+        if not strangers or targets.two_ways or message.headers == given:
+            return [(message, targets)], departure
+        readers = tuple(peer for peer in targets.peers if peer.reads_headers)
+        copies = [(message, Targets(readers, targets.queues))]
+        for own in {peer.own_headers: None for peer in strangers}:
+            alike = tuple(peer for peer in strangers if peer.own_headers == own)
+            copies.append((message.with_headers(read_alone(message.headers, given, own)), Targets(alike)))
+        return copies, departure
+
+    async def publish_stored(
+        self, message: Message, route: PublicationRoute, peers: tuple[Peer, ...] | None, id: str | None, deadline: float
+    ) -> None:
+        """Return when the engine of the cluster, or a stream of others, has stored it, and those here and the clients have it.
+
+        Raises:
+            LocalProtocolError: No store keeps it, or it goes to several `peers` alone.
+            BusError: As `publish`, `foreign_streams` and `StreamPort.publish`.
+        """
+        store, others = self._stored_at(message.subject, route, peers, id)
+        copies, departure = self._departing(message, others)
+        try:
+            failed: BusError | None = None
+            try:
+                await store.publish(message, id, deadline)
+            except LocalProtocolError:
+                raise
+            except BusError as error:  # each for itself
+                failed = error
+            await self._publish_each(copies, deadline)
+            if failed is not None:
+                raise failed
+        except BaseException as error:
+            departure.end(error)
+            raise
+        departure.end()
+
+    def _stored_at(
+        self, subject: str | int, route: PublicationRoute, peers: tuple[Peer, ...] | None, id: str | None
+    ) -> tuple[StreamPort, Targets]:
+        """Find who stores a publication, and whom else it is for."""
+        if self.store is not None and route.stored and peers is None:
+            others = tuple(peer for peer in route.peers if peer.link.backbone is None)
+            return self.store, Targets(others, route.queues, route.two_ways)
+        found = None
+        if not route.stored and (peers is None or len(peers) == 1):
+            found = self.foreign_streams(subject, None if peers is None else peers[0])
+        if found is None:
+            raise LocalProtocolError(
+                f"publish({subject!r}, id={id!r}): an id is for what a store keeps, so that it is stored once; "
+                + ("leave out to=" if route.stored else "name the subject in Cluster(stores=[Store(...)])")
+            )
+        stream_peer, stream = found
+        if peers is not None:
+            return stream, Targets(())
+        others = tuple(peer for peer in route.peers if peer is not stream_peer)
+        return stream, Targets(others, route.queues, route.two_ways)
+
+    async def yield_to_loop(self) -> None:
+        """Let others run; before anything is published, so that a caller cancelled here has published nothing."""
+        self.since_yield = 0
+        await anyio.lowlevel.checkpoint()
+
+    @staticmethod
+    async def _let_write(links: list[Link]) -> None:
+        """Let the event loop write: a publisher in a loop would else overrun peers that do read."""
+        for _ in range(_TURNS):
+            if all(link.flowing or link.slow for link in links):
+                return
+            await anyio.lowlevel.checkpoint()
+
+    async def _find_bare(self, peers: Iterable[Peer]) -> list[Peer]:
+        """Find the peers that are there and read no publications. They are asked who they are where that is not known."""
+        bare = []
+        unconfirmed = self._recipients.unconfirmed
+        for peer in peers:
+            if peer in unconfirmed and peer.connected:
+                try:
+                    if peer.silent:
+                        _ = peer.negotiation.ask()  # it is not waited for again, but a late answer changes what follows
+                        bare.append(peer)
+                    elif not await peer.extended() and (peer.speaks_extensions is False or peer.silent):
+                        bare.append(peer)
+                except BusError:
+                    continue  # it has gone meanwhile: the publication waits, or ends, with its link
+        return bare
+
+    async def _send(self, message: Message, peer: Peer, deadline: float) -> bool:
+        link = peer.link
+        while not link.publish(message, peer, deadline):
+            if not link.upstream:
+                return True  # dropped or cut by the policy of the listener, and counted
+            if not await link.room(deadline):
+                return False
+        return True
+
+    def publish_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
+        """Send a publication to all targets without waiting.
+
+        Raises:
+            QueueFull: There was no room somewhere; the others have got the publication.
+            EncodeError, Unsupported, TooLarge: Some peer's wire cannot carry it; the others have got it.
+        """
+        if targets.two_ways:
+            self._publish_deduplicated_nowait(message, targets, deadline)
+            return
+        full: list[str] = []
+        failed: BusError | None = None
+        alone = len(targets.queues) == 1
+        for queue in targets.queues:
+            if queue.local:
+                if queue.full:
+                    full.append(f"the queue of {queue.pattern!r} ({queue.queue})")
+                elif alone:
+                    queue.offer(message)
+                else:
+                    queue.offer_shared(message)
+        for peer in targets.peers:
+            try:
+                if peer in self._recipients.unconfirmed:
+                    self._check_unconfirmed(peer)
+                if not self.send_nowait(message, peer, deadline):
+                    full.append(f"the outbox to {peer.address}")
+            except BusError as error:  # each peer for itself
+                failed = failed or error
+        message.forget_shared()
+        if full:
+            raise QueueFull(f"no room in {', '.join(full)} (Limits.outbox, queue=): `await bus.publish(...)` waits for room")
+        if failed is not None:
+            raise failed
+
+    def publish_to_clients(self, message: Message) -> None:
+        """Send a publication of another node of the cluster to the clients of this bus, each as its policy says."""
+        subject = message.subject
+        clients = self.client_routes.get(subject)
+        if clients is None:
+            clients = self._recipients.clients(subject)
+            if len(self.client_routes) >= ROUTES:
+                self.client_routes.clear()
+            self.client_routes[subject] = clients
+        if not clients:
+            return
+        if VIA in message.shared:  # it has been elsewhere, and its header was taken off
+            for copy, targets in self._copies_with_number(message, Targets(clients)):
+                self._publish_to_each(copy, targets.peers)
+        else:
+            self._publish_to_each(message, clients)
+
+    def _publish_to_each(self, message: Message, clients: tuple[Peer, ...]) -> None:
+        runtime = self._services.running
+        deadline, free = runtime.time() + 30.0, self._services.authorize is None
+        shared, turn, at_once = message.shared, runtime.turn(), 0
+        for peer in clients:
+            link = peer.link
+            try:
+                if free and link.flowing and (framing := link.framing) is not None:
+                    link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # it goes with `framing`
+                    at_once += 1
+                else:
+                    self.send_nowait(message, peer, deadline)
+            except BusError as error:
+                self.unsent(message, peer, "published", error)
+        self._services.counters.sent += at_once
+        message.forget_shared()
+
+    def _check_unconfirmed(self, peer: Peer) -> None:
+        """
+        Raises:
+            Unsupported: It is known to read no publications. Where that is not known, it is asked for the next time.
+        """
+        if peer.silent and peer.connected:
+            _ = peer.negotiation.ask()
+        if peer.speaks_extensions is False or peer.silent:
+            raise bare_peer(peer)
+        if peer.connected:
+            peer.link.runtime.spawn(self._find_bare, (peer,))
+
+    def send_nowait(self, message: Message, peer: Peer, deadline: float) -> bool:
+        """Send a publication to one peer without waiting, if `authorize` lets it. False if there is no room.
+
+        Raises:
+            EncodeError, Unsupported, TooLarge: Its wire cannot carry it.
+        """
+        link = peer.link
+        if self._services.authorize is not None and not link.upstream:
+            self._send_if_allowed(message, peer, deadline)
+            return True
+        return link.publish(message, peer, deadline) or not link.upstream
+
+    def _send_if_allowed(self, message: Message, peer: Peer, deadline: float) -> WaitingMessage | None:
+        """Send a publication if `authorize` lets the peer hear it. What is returned waits for its answer, and later ones wait
+        behind it."""
+        if peer.undelivered is not None:
+            return peer.undelivered.add(message, deadline)
+        allowed = self._services.access.may_receive(peer, message.subject)
+        if inspect.isawaitable(allowed):
+            return OutboundAuthorization(peer).begin(message, deadline, allowed)
+        if allowed:
+            peer.link.publish(message, peer, deadline)  # or dropped by the policy of the listener, and counted
+        return None
+
+    def unsent(self, message: Message, peer: Peer, how: str, error: BusError) -> None:
+        """Count a publication that did not fit the wire of a peer, and for which no caller waits.
+
+        The log tells it once a minute, since a peer must not be able to fill it.
+        """
+        self._services.counters.dropped += 1
+        if self._unsent.add(monotonic()) == 1:
+            text = "%.200r could not be %s to %r, nor may others like it: %.300s"
+            logger.warning(text, message.subject, how, peer, error, extra=log_fields(peer, subject=message.subject))
+
+    # -- buses that are reached on several ways --------------------------------------------------------------------------
+
+    async def publish_bridged(self, message: Message, via: ViaHeader, deadline: float, *, of_peers: bool) -> None:
+        """Send a publication that came over a bridge to all targets that one of this very bus would have.
+
+        With `of_peers`, where a peer of some bus before has published it, to those alone that take what peers publish.
+
+        Raises:
+            QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
+        """
+        message.shared[VIA] = str(via).encode()
+        targets: Targets = self.routes.get(message.subject) or self.route(message.subject)
+        if of_peers:
+            message.shared[OF_PEERS] = b""
+            if not all(queue.peers for queue in targets.queues):
+                queues = tuple(queue for queue in targets.queues if queue.peers)
+                targets = Targets(targets.peers, queues, targets.two_ways, targets.twice)
+        await self._publish_deduplicated(message, targets, deadline)
+
+    async def _publish_deduplicated(self, message: Message, targets: Targets, deadline: float) -> None:
+        """Publish what may reach another bus on two ways: that one takes it once.
+
+        One after the other: what waits for room on one way must not be overtaken there by what has a higher number.
+        """
+        if targets.twice and VIA not in message.shared:
+            await self._publish_each(self._copies_with_id(message, targets), deadline)
+            return
+        await self._turn(deadline)
+        self._numbering = True
+        try:
+            await self._publish_each(self._copies_with_number(message, targets), deadline)
+        finally:
+            self._numbering = False
+            self._next_turn()
+
+    async def _publish_each(self, copies: list[tuple[Message, Targets]], deadline: float) -> None:
+        failed: BusError | None = None
+        for copy, targets in copies:
+            try:
+                await self.publish(copy, targets, deadline)
+            except BusError as error:  # each for itself
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _publish_deduplicated_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
+        if targets.twice:
+            copies = self._copies_with_id(message, targets)
+        else:
+            if self._numbering:  # another waits for room on some way, and has a lower number: this one goes without
+                message.shared[VIA] = str(self._deduplicator.via_of(message).in_stream("")).encode()
+            copies = self._copies_with_number(message, targets)
+        self._publish_each_nowait(copies, deadline)
+
+    def _publish_each_nowait(self, copies: list[tuple[Message, Targets]], deadline: float) -> None:
+        failed: BusError | None = None
+        for copy, targets in copies:
+            try:
+                self.publish_nowait(copy, targets, deadline)
+            except BusError as error:  # each for itself
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _copies_with_id(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
+        """Make the copies of a publication for buses that are reached on one way, and for each that is reached on several.
+
+        The latter have an id that no other bus is told, and no number: on each way all of them come in order, and what one way
+        had no room for comes on another, however late.
+        """
+        several = {peer for peers in targets.twice for peer in peers}
+        others = tuple(peer for peer in targets.peers if peer not in several)
+        onward = self._deduplicator.onward
+        return [
+            (message, Targets(others, targets.queues)),
+            *((onward(message, ViaHeader.start()), Targets(peers)) for peers in targets.twice),
+        ]
+
+    def _copies_with_number(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
+        """Make the copies of a publication for wires that have headers, which carry its number, and for all others."""
+        on = self._deduplicator.onward(message)  # before anything of the message is forgotten
+        carry = tuple(peer for peer in targets.peers if peer.link.carries_headers)
+        others = tuple(peer for peer in targets.peers if not peer.link.carries_headers)
+        return [(message, Targets(others, targets.queues)), (on, Targets(carry))]
+
+    async def _turn(self, deadline: float) -> None:
+        """Wait until no other publication is on its two ways.
+
+        Raises:
+            QueueFull: Not until the deadline.
+        """
+        while self._numbering:
+            turn = anyio.Event()
+            self._turns.append(turn)
+            with anyio.move_on_at(deadline) as scope:
+                try:
+                    await turn.wait()
+                except BaseException:
+                    if turn.is_set():
+                        self._next_turn()
+                    else:
+                        self._turns.remove(turn)
+                    raise
+            if scope.cancelled_caught:
+                raise QueueFull("no room in time: an earlier publication still waits for it")
+
+    def _next_turn(self) -> None:
+        if self._turns and not self._numbering:
+            self._turns.popleft().set()

@@ -1,0 +1,239 @@
+"""Verbs that ask one party: a peer, a client at another node, a user, or a bus's own handlers in somebody's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from ..._validation import seconds
+from ...headers import check_headers
+from ...message import Kind
+from ...subjects import AnySubject, Subject, resolve
+from .channel import Channel, ChannelContext
+from .reply import Reply
+from .retried_reply import retried
+
+if TYPE_CHECKING:
+    from ...retry import Retry
+    from ..runtime.services import Services
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+T = TypeVar("T")
+
+
+class Asker:
+    """Requests, notifications, streams and channels to one party. What differs between parties is how each is sent."""
+
+    __slots__ = ()
+
+    # -- how it is sent: of each party ------------------------------------------------------------------------------------
+
+    @property
+    def services(self) -> Services:
+        """The services of the bus that asks."""
+        raise NotImplementedError
+
+    def send_request(
+        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+    ) -> Reply[Any]:
+        """Send a request whose arguments have been checked.
+
+        Raises:
+            BusError: As `request`.
+        """
+        raise NotImplementedError
+
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
+        """Send a notification whose arguments have been checked.
+
+        Raises:
+            BusError: As `notify`.
+        """
+        raise NotImplementedError
+
+    async def open_channel(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
+    ) -> Channel[Any, Any]:
+        """Open a stream or channel whose arguments have been checked.
+
+        Raises:
+            BusError: As `stream`.
+        """
+        raise NotImplementedError
+
+    # -- the verbs ---------------------------------------------------------------------------------------------------------
+
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        headers: Mapping[str, str] | None = ...,
+        retry: Retry | None = ...,
+    ) -> Reply[Out]: ...
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Mapping[str, str] | None = ...,
+        retry: Retry | None = ...,
+    ) -> Reply[T]: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Mapping[str, str] | None = ...,
+        retry: Retry | None = ...,
+    ) -> Reply[T]: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: Any = ...,
+        headers: Mapping[str, str] | None = ...,
+        retry: Retry | None = ...,
+    ) -> Reply[Any]: ...
+    def request(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        returns: Any = Any,
+        headers: Mapping[str, str] | None = None,
+        retry: Retry | None = None,
+    ) -> Reply[Any]:
+        """Ask. See `Bus.request`.
+
+        Raises:
+            EncodeError: The body cannot be written; the error names the path.
+            Unsupported: The wire cannot carry this.
+            NoHandler: Of `Bus.as_`: this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: An argument is of a wrong type, or cannot be.
+            Disconnected: (by awaiting) Whom it is for has gone, or is not connected: then with ``sent=False``.
+            BusError: (by awaiting) As `Reply` says.
+        """
+        name, returns = resolve(subject, returns)
+        if isinstance(subject, Subject):
+            body = subject.given(body)
+        timeout = seconds(timeout)
+        services = self.services
+        services.subjects.check(name)
+        checked = None if headers is None else check_headers(headers, services.limits.headers)
+        if retry is None:
+            return self.send_request(Kind.REQUEST, name, body, timeout, returns, checked)
+        return retried(
+            services.running,
+            retry,
+            name,
+            timeout,
+            returns,
+            lambda left: self.send_request(Kind.REQUEST, name, body, left, Any, checked),
+        )
+
+    @overload
+    async def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
+    @overload
+    async def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
+    async def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
+        """Tell one handler, without an answer. See `Bus.notify`.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: The outbox is full.
+            Disconnected: Whom it is for has gone, or is not connected.
+            BadRequest, NoHandler: Of `Bus.as_`: the handler answers a stream or channel, or there is none.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.notify`.
+        """
+        await self.send_notify(*notification(self.services, subject, body, headers))
+
+    @overload
+    def stream(self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ...) -> ChannelContext[Out, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ...
+    ) -> ChannelContext[T, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
+    ) -> ChannelContext[Any, Any]: ...
+    def stream(
+        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
+    ) -> ChannelContext[Any, Any]:
+        """Ask for a stream. See `Bus.stream`.
+
+        Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.stream`.
+            BusError: (on entering, by iterating) As `Bus.stream`.
+        """
+        name, returns = resolve(subject, returns)
+        if isinstance(subject, Subject):
+            body = subject.given(body)
+        return self._opening(name, body, "stream", timeout, returns)
+
+    @overload
+    def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> ChannelContext[Out, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: type[In], receives: type[T], timeout: float | None = ...
+    ) -> ChannelContext[T, In]: ...
+    @overload
+    def channel(self, subject: str | int, *, receives: type[T], timeout: float | None = ...) -> ChannelContext[T, Any]: ...
+    @overload
+    def channel(self, subject: str | int, *, sends: type[In], timeout: float | None = ...) -> ChannelContext[Any, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: Any = ..., receives: Any = ..., timeout: float | None = ...
+    ) -> ChannelContext[Any, Any]: ...
+    def channel(
+        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
+    ) -> ChannelContext[Any, Any]:
+        """Open a channel. See `Bus.channel`.
+
+        Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.channel`.
+            BusError: (on entering, by iterating) As `Bus.channel`.
+        """
+        name, receives = resolve(subject, receives)
+        return self._opening(name, None, "channel", timeout, receives)
+
+    def _opening(self, subject: Any, body: Any, mode: str, timeout: Any, receives: Any) -> ChannelContext[Any, Any]:
+        self.services.subjects.check(subject)
+        if timeout is not None:
+            seconds(timeout)
+        return ChannelContext(
+            lambda: self.open_channel(subject, body, mode, timeout, receives),
+            half_closed=mode == "stream",
+            receives=receives,
+        )
+
+
+def notification(
+    services: Services, subject: AnySubject, body: Any, headers: Mapping[str, str] | None
+) -> tuple[str | int, Any, dict[str, str] | None]:
+    """Check what a notification is made of: the name of its subject, its body and its headers.
+
+    Raises:
+        ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Asker.notify`.
+    """
+    name, _ = resolve(subject, Any)
+    if isinstance(subject, Subject):
+        body = subject.given(body)
+    services.subjects.check(name)
+    services.running.check_here()
+    return name, body, None if headers is None else check_headers(headers, services.limits.headers)

@@ -1,0 +1,283 @@
+"""Requests while their handlers run: from the queue of the workers to the answer."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import anyio
+from attrs import define, frozen
+
+from ..._util.log_fields import log_fields
+from ..._util.sources import sources
+from ...errors import Code, Forbidden, RequestError
+from ...events import HandlerFailed
+from ...message import Kind, Message
+from ..runtime.context import current_call
+from ..runtime.executor import described
+from ..runtime.outcomes import Denied, Misfit, answer_of, kind_of, only_of
+
+if TYPE_CHECKING:
+    from ..runtime.answer_sizes import AnswerSizes
+    from ..runtime.places import Places
+    from ..runtime.ports import RemotePeer, RequestHandler
+    from ..runtime.services import Services
+    from .ports import ResponseSink
+
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+_PLAIN: Final = frozenset({"inline", "thread"})
+
+
+@define(eq=False, repr=False, weakref_slot=False)
+class Call:
+    """A request on its way through a handler. A `workers.Job`."""
+
+    forwards: ClassVar[bool] = False
+    """True where the result is the answer of another bus, a `Message`."""
+    of_channel: ClassVar[int] = 0
+    """1 of a stream or channel."""
+    sizes_known: ClassVar[bool] = True
+    """True where the handler, or the part in its place, knows how large its answers are."""
+
+    services: Services
+    origin: ResponseSink
+    peer: RemotePeer | None
+    handler: RequestHandler
+    message: Message
+    deadline: float
+    places: Places | None = None
+    """Places of its handler, where only so many of its calls may run at once."""
+    scope: anyio.CancelScope | None = None
+    started: bool = False
+    ended: bool = False
+    looks: int = 0
+    """Looks that have found it waiting."""
+    waited: int = 0
+    """Looks that have found it waiting since its handler last went on."""
+    put_off: bool = False
+    """True while it waits although it had a place: its client had stopped reading answers before it began."""
+    delivered: bool = False
+    """True once it has come to its handler: before that, and when its time is over, the bus answers by itself."""
+    asked_by_holder: bool = False
+    """True where the handler of another call asks and waits, which may hold what others wait for."""
+
+    @property
+    def function(self) -> str:
+        handler = f"the handler {self.handler.name} of {self.message.subject!r}"
+        if self.services.authorize is None or self.peer is None:
+            return handler
+        if not self.delivered:
+            return "authorize"
+        # As long as it has not waited, both have run in one go.
+        return handler if self.scope is not None else f"authorize or {handler}"
+
+    @property
+    def party(self) -> tuple[object, object]:
+        if self.peer is None:
+            return self.services, self.services
+        link = self.peer.link
+        return (link if link.share is None else link.share.address), link
+
+    def run(self) -> Coroutine[Any, Any, None] | None:
+        if self.ended:
+            return None
+        if (peer := self.peer) is not None and peer.link.outbox is not None and self.origin.put_off(self):
+            return None
+        self.started = True
+        return self._run()
+
+    async def _run(self) -> None:
+        services, message, handler, deadline = self.services, self.message, self.handler, self.deadline
+        timed = deadline != math.inf
+        token = current_call.set(self) if timed else None
+        try:
+            if services.authorize is not None and self.peer is not None:
+                await self._authorized("notify" if message.kind is Kind.NOTIFY else "request")
+            self.delivered = True
+            if handler.style == "async" and not services.executor.middleware:
+                result = await handler.invoke(services, message, deadline if timed else None)
+                if services.check_answers and message.kind is Kind.REQUEST:
+                    result = services.sent(result, handler.checked)
+            else:
+                result = await services.executor.run(handler, message, deadline if timed else None)
+            if self.peer is not None and (outbox := self.peer.link.outbox) is not None and not outbox.takes_answers:
+                later = self.origin.answer_later(self, result)
+                result = None  # once it is encoded nothing else keeps it
+                await later
+            elif not self.ended:
+                self.origin.answer(self, result)
+        except Exception as error:
+            if not self.ended:
+                self.origin.refuse(self, *failure(error, services, message))
+        except BaseException as error:
+            # pytest's outcomes, SystemExit, a cancellation of the handler's own making: an answer all the same.
+            if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
+                self.origin.refuse(self, *failure(error, services, message))
+            if self.ended or services.executor.must_propagate(error, self.scope):
+                raise
+        finally:
+            if token is not None:
+                current_call.reset(token)
+            self.end()
+
+    def run_plain(self) -> bool:
+        """Run a handler that is a plain function, without a task, in a context of its own.
+
+        False where something is to be awaited, before the call or of its result: then `run` does the rest.
+        """
+        if not self._is_plain():
+            return False
+        timed = self.deadline != math.inf
+        if timed:
+            current_call.set(self)
+        self.started = self.delivered = True
+        try:
+            result = self.handler.invoke(self.services, self.message, self.deadline if timed else None)
+            if inspect.isawaitable(result):
+                handler = self.handler
+                self.handler = AwaitableResult(result, handler.name, handler.answers, handler.subject, handler.checked)
+                self.started = self.delivered = False
+                return False
+            if self.services.check_answers and self.message.kind is Kind.REQUEST:
+                result = self.services.sent(result, self.handler.checked)
+            if not self.ended:
+                self.origin.answer(self, result)
+        except BaseException as error:  # whatever it is: there is no task that it could end
+            if not self.ended:
+                self.origin.refuse(self, *failure(error, self.services, self.message))
+            if isinstance(error, KeyboardInterrupt):
+                raise
+        finally:
+            if self.started:
+                self.end()
+        return True
+
+    def _is_plain(self) -> bool:
+        """Check that nothing but the handler's function is to be called: without threads that is done on the event loop."""
+        services, peer = self.services, self.peer
+        return (
+            type(self) is Call
+            and not self.ended
+            and self.handler.style in _PLAIN
+            and services.authorize is None
+            and not services.executor.middleware
+            and peer is not None
+            and peer.link.takes_answers
+        )
+
+    async def _authorized(self, verb: str) -> None:
+        peer, services = self.peer, self.services
+        assert peer is not None
+        if not await services.access.may(peer, verb, self.message.subject, self.message):
+            services.counters.refused += 1
+            services.access.denied(peer, verb, self.message.subject)
+            raise Denied(f"{verb} on {self.message.subject!r} is not allowed to this peer")
+
+    def end(self) -> None:
+        """Give up the place: the handler is over, or has not begun."""
+        if self.ended:
+            self.origin.returned(self)
+        else:
+            self.ended = True
+            self.origin.finished(self)
+
+    def proceed(self) -> None:
+        self.origin.proceed(self)
+
+    def discard(self) -> None:
+        """Release what the handler would have read."""
+
+    def stop(self) -> None:
+        """Stop the handler, and answer nothing: the client waits no more."""
+        if self.ended:
+            return
+        if not self.started:
+            self.end()
+            return
+        self.ended = True
+        self.origin.stopped(self)
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def expire(self) -> None:
+        """Refuse the request because its deadline has passed, and stop the handler."""
+        if not self.ended:
+            self.delivered = False
+            self.origin.refuse(self, Code.DEADLINE_EXCEEDED, "the deadline passed before the handler answered", None, None)
+            self.stop()
+
+
+@frozen
+class AwaitableResult:
+    """The result of a handler, to be awaited; in the handler's place."""
+
+    outcome: Awaitable[Any]
+    name: str
+    answers: AnswerSizes
+    subject: str | int
+    checked: Callable[[Any], Any]
+    style: str = "async"
+
+    def invoke(self, *_: Any) -> Awaitable[Any]:
+        return self.outcome
+
+
+class RefusedCall(Call):
+    """A request without a handler here. `authorize` is asked first, so that its refusal tells nothing of what there is."""
+
+    __slots__ = ("_outcome",)
+    sizes_known: ClassVar[bool] = False
+
+    def __init__(
+        self, origin: ResponseSink, peer: RemotePeer, message: Message, deadline: float, code: Code, text: str
+    ) -> None:
+        super().__init__(peer.link.services, origin, peer, None, message, deadline)  # type: ignore[arg-type]  # no handler
+        self._outcome = RequestError(code, text)
+
+    @property
+    def function(self) -> str:
+        return "authorize"
+
+    async def _run(self) -> None:
+        try:
+            try:
+                await self._authorized(kind_of(self.message))
+            except Forbidden as error:
+                self._outcome = error
+            else:
+                self.services.counters.refused += 1
+            if not self.ended:
+                self.origin.refuse(self, *failure(self._outcome, self.services, self.message))
+        finally:
+            self.end()
+
+
+def failure(error: BaseException, services: Services, message: Message) -> tuple[Code, str, str | None, Any]:
+    """Turn an exception into an answer: the words of the error that is one, else a fixed text and an id for the log."""
+    if (answer := answer_of(error, message.kind)) is not None:
+        return answer.code, answer.text, answer.reason, answer.detail
+    error = only_of(error)
+    if message.kind is Kind.NOTIFY and isinstance(error, (Denied, Misfit)):  # its handler has not run, and nobody waits
+        if isinstance(error, Misfit):
+            _skipped(services, message, error)
+        return error.code, error.text, None, None
+    error_id = sources.get().urandom(4).hex()
+    event = HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error)
+    services.executor.failed(event, message)
+    text = f"internal error {error_id}"
+    if services.debug:
+        text = f"{text}: {described(error)}"
+    return Code.INTERNAL, text, None, None
+
+
+def _skipped(services: Services, message: Message, why: Misfit) -> None:
+    """Count a notification that does not fit its handler, and log it: its sender must not fill the log."""
+    services.counters.dropped += 1
+    text = "a notification of %.200r from %s does not fit its handler and is skipped: %.300r"
+    sender, fields = message.peer or "this bus", log_fields(message.peer, message=message)
+    services.running.warnings.warn(logger, text, message.subject, sender, why.text, extra=fields)

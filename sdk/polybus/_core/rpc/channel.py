@@ -1,0 +1,413 @@
+"""Streams and channels: many items in both directions, held back by credits.
+
+One side opens a channel on a subject; from then on each side may send as many items as the other has granted, and ends its half
+with `end`. A stream is a channel whose opener sends nothing; a tunnel is one whose items are frames. The wire forms of open,
+item, credit and end belong to the protocols; what they mean is here, once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
+
+from attrs import define
+
+from ..._util.cancel_scopes import let_scope_fire
+from ..._util.entering import entered_first
+from ..._util.iteration import receive
+from ..._util.typed_body import check_returns, misfit, typed_body
+from ...errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
+from ...message import Kind, Message
+from ..runtime.memory import MemoryBudget, cost
+from .reply import end_of_scope, error_of, is_remote_deadline
+
+if TYPE_CHECKING:
+    from ..._util.event_loop import Loop
+    from ..runtime.outgoing import Departure
+
+Receives_co = TypeVar("Receives_co", covariant=True)
+Sends_contra = TypeVar("Sends_contra", contravariant=True)
+
+CREDIT = 64
+"""Items that a side grants before it has read any."""
+CREDIT_BYTES = 256 * 1024
+"""Bytes that a side sends at most ahead of the other's reading, but for the last item, which may be of any size.
+
+Credits on the wire count items. Their bytes need no field there: a sender knows how large the items were that a credit gives
+back, and the reader gives back after a quarter of either.
+"""
+_TOLERANCE = 4
+"""Both sides count bytes as their own wire's bodies have them; only who sends far more than that breaks the rule."""
+
+
+class ChannelPort(Protocol):
+    """The writer of a channel: a link's peer, or the other end in the same process."""
+
+    budget: MemoryBudget
+    """The budget to which items are charged until they are read."""
+
+    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
+        """Write an item, a credit or an end, and tell what it costs the other side until it is read."""
+        ...
+
+    def channel_room(self) -> Awaitable[None] | None:
+        """Give something to wait for before an item is written, or None."""
+        ...
+
+    def channel_done(self, channel: Channel[Any, Any]) -> None:
+        """Forget a channel whose halves have both ended."""
+
+
+@define(eq=False)
+class WaitingSender:
+    """The place of a sender in the line."""
+
+    waiter: Any = None
+
+
+class Channel(Generic[Receives_co, Sends_contra]):
+    """One end: iterate over what comes in, `send` what goes out, `send_eof` when there is no more to send.
+
+    The types are from the holder's view: ``Channel[In, Out]`` in a handler iterates ``In`` and sends ``Out``; the one who
+    opened it holds a ``Channel[Out, In]``.
+    """
+
+    def __init__(
+        self, loop: Loop, port: ChannelPort, subject: str | int, credit: int, *, window: int = CREDIT, receiving: bool = True
+    ) -> None:
+        self._loop = loop
+        self._port = port
+        self.subject: str | int = subject
+        self.id: Any = None
+        """The id that the session gave it; opaque."""
+        self._credit = credit
+        self._granted = window
+        self._window = window
+        self._consumed = 0
+        self._consumed_bytes = 0
+        self._unread = 0
+        """Bytes of `_items`, which are charged to the port's budget."""
+        self._ahead: deque[int] = deque()
+        """Sizes of the items sent that the other side has not read, as far as it has said."""
+        self._ahead_bytes = 0
+        self._items: deque[Message] = deque()
+        self._receives: Any = Any
+        self._sending = True
+        self._receiving = receiving
+        self._done = False
+        self._error: BusError | None = None
+        self._readers: list[Any] = []
+        self._line: deque[WaitingSender] = deque()
+        """Senders that wait, in their order."""
+        self.frames: bool = False
+        """True where the items are frames of a tunnel."""
+        self.answers: bool = False
+        """True of the handler's end: what does not fit there is the opener's mistake, and it is told."""
+        self.started: float = 0.0
+        self.deadline: float = math.inf
+        """The time at which the opener's ``timeout=`` has passed, on the clock of the event loop."""
+        self.ttl: float | None = None
+        """Seconds that the other side was told."""
+        self.checked: Callable[[Any], Any] | None = None
+        """Validates what is sent, where the bus wants that."""
+        self.sent: int = 0
+        """Items that were sent."""
+        self.received: int = 0
+        """Items that were read."""
+        self.departure: Departure | None = None
+        """Tells the outgoing hooks of the end."""
+        self.on_end: Callable[[], None] | None = None
+        """Called when the other side aborts: the handler's scope is cancelled by it."""
+
+    def typed(self, receives: Any) -> Channel[Any, Any]:
+        """Set the type of incoming items."""
+        self._receives = receives
+        return self
+
+    # -- sending ---------------------------------------------------------------------------------------------------------
+
+    async def send(self, item: Sends_contra) -> None:
+        """Send one item; waits while the other side has granted no credit.
+
+        Raises:
+            LocalProtocolError: After `send_eof`, or after the handler at the other side has returned.
+            EncodeError: The wire cannot carry the item.
+            RequestError: The other side ended the channel with this error.
+            Disconnected: The link broke.
+        """
+        if self.checked is not None:
+            item = self.checked(item)
+        if self._line or not self._may_send():
+            await self._stand_in_line()
+        elif (room := self._port.channel_room()) is not None:
+            await self._stand_in_line(room)
+        if self._error is not None:
+            await self._broken(self._error)
+        if not self._sending:
+            raise LocalProtocolError(
+                "this half of the channel has ended: no send after send_eof, or after the handler has returned"
+            )
+        size = self._port.channel_send(self, Kind.ITEM, item, None, {})
+        self.sent += 1
+        self._credit -= 1
+        self._ahead.append(size)
+        self._ahead_bytes += size
+
+    def _may_send(self) -> bool:
+        """Check that the other side keeps up, in items and in bytes; or that the channel is over, and `send` says so."""
+        return (self._credit > 0 and self._ahead_bytes < CREDIT_BYTES) or self._error is not None or not self._sending
+
+    async def _stand_in_line(self, room: Awaitable[None] | None = None) -> None:
+        """Wait until it is this sender's turn: what one has found free is still free when it writes, in the same turn.
+
+        `room` is what `channel_room` has given already.
+        """
+        place = WaitingSender()
+        self._line.append(place)
+        try:
+            while True:
+                if room is not None:
+                    await room  # only the first gets here, and only it takes credit
+                    room = None
+                    if self._may_send():
+                        return
+                elif self._line[0] is not place or not self._may_send():
+                    place.waiter = self._loop.waiter()
+                    await place.waiter
+                elif (room := self._port.channel_room()) is None:
+                    return
+        finally:
+            self._line.remove(place)
+            self._call_next()
+
+    def _call_next(self) -> None:
+        if self._line and (waiter := self._line[0].waiter) is not None:
+            self._loop.wake(waiter)
+
+    def finish(self) -> None:
+        """End both halves orderly: the handler has returned."""
+        receiving, self._receiving = self._receiving, False
+        if self._error is None and self._sending:
+            self._port.channel_send(self, Kind.END, None, None, {})
+            self._sending = False
+        if receiving and self._error is None:
+            self._port.channel_send(self, Kind.END, None, None, {})
+        self.discard()
+        self._maybe_done()
+
+    async def send_eof(self) -> None:
+        """Say that nothing more will be sent. The other direction goes on."""
+        self._finish_sending()
+
+    def _finish_sending(self) -> None:
+        if self._sending:
+            self._sending = False
+            if self._error is None:
+                self._port.channel_send(self, Kind.END, None, None, {})
+            self._maybe_done()
+
+    def abort(self, code: Code, text: str = "", reason: str | None = None, detail: Any = None) -> None:
+        """End both halves with an error; the other side's waiting calls raise it."""
+        if self._done:
+            return
+        self._port.channel_send(self, Kind.END, None, code, {"text": text, "reason": reason, "detail": detail})
+        self._sending = self._receiving = False
+        self.discard()
+        self._wake()
+        self._maybe_done()
+
+    # -- receiving -------------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Receives_co:
+        while not self._items:
+            if self._error is not None:
+                await self._broken(self._error)
+            if not self._receiving:
+                raise StopAsyncIteration
+            waiter = self._loop.waiter()
+            self._readers.append(waiter)
+            try:
+                await waiter
+            except BaseException:
+                if waiter in self._readers:
+                    self._readers.remove(waiter)
+                elif self._items:  # woken and cancelled in one turn: the item is another reader's
+                    self._wake_one(self._readers)
+                raise
+        message = self._items.popleft()
+        self.received += 1
+        size = cost(message)
+        self._unread -= size
+        self._port.budget.release(size)
+        self._grant(size)
+        try:
+            return cast(Receives_co, typed_body(message, self._receives))
+        except Exception as error:  # also what a check of the application's own raises
+            blame = BadRequest if self.answers else BadReply
+            raise blame(f"an item of {self.subject!r} does not fit: {misfit(error)[0]}") from error
+
+    async def receive(self, timeout: float | None = None) -> Receives_co:
+        """Wait for the next item.
+
+        Args:
+            timeout: Seconds to wait for it; None waits as long as it takes.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+            EOFError: There will be no more.
+            BusError: As iterating does.
+            TypeError, ValueError: `timeout` is no number of seconds.
+        """
+        item: Receives_co = await receive(self, timeout)
+        return item
+
+    def discard(self) -> None:
+        """Drop what has come in and what may still come: it will not be read."""
+        self._receiving = False
+        self._items.clear()
+        self._port.budget.release(self._unread)
+        self._unread = 0
+
+    def _grant(self, size: int) -> None:
+        """Tell the sender of room, in portions of a quarter of the window."""
+        self._consumed += 1
+        self._consumed_bytes += size
+        self._grant_consumed()
+
+    def _grant_consumed(self) -> None:
+        if self._receiving and (self._consumed * 4 >= self._window or self._consumed_bytes * 4 >= CREDIT_BYTES):
+            self._port.channel_send(self, Kind.CREDIT, None, None, {"credit": self._consumed})
+            self._granted += self._consumed
+            self._consumed = self._consumed_bytes = 0
+
+    # -- what the other side says ----------------------------------------------------------------------------------------
+
+    def received_item(self, message: Message) -> None:
+        """Take in an item."""
+        if not self._receiving:
+            return
+        size = cost(message)
+        if self._granted <= 0:
+            self._overrun(f"more items than the credit of {self._window} allows", "more items than it was granted")
+        elif self._unread >= _TOLERANCE * CREDIT_BYTES:
+            self._overrun(f"{self._unread} unread bytes are too far ahead", f"{self._unread} bytes ahead of the reader")
+        elif not self._port.budget.hold(size):
+            held = f"{self._port.budget.held} bytes wait to be read (Limits.waiting_bytes, total_bytes)"
+            self._overrun(held, f"an item while {held}")
+        else:
+            self._granted -= 1
+            self._unread += size
+            self._items.append(message)
+            self._wake_one(self._readers)
+
+    def _overrun(self, told: str, seen: str) -> None:
+        self.abort(Code.RESOURCE_EXHAUSTED, told)
+        self._break(TooManyRequests(f"the peer sent on {self.subject!r} {seen}"))
+
+    def received_credit(self, count: Any) -> None:
+        """Note that the other side has room for more."""
+        if isinstance(count, int) and 0 < count <= 1 << 31:
+            self._credit = min(self._credit + count, 1 << 31)
+            for _ in range(min(count, len(self._ahead))):
+                self._ahead_bytes -= self._ahead.popleft()
+            self._call_next()
+
+    def received_end(self, message: Message) -> None:
+        """End the other half, or with an error the whole channel."""
+        if message.code is None or message.code is Code.OK:
+            if not self._receiving:
+                self._sending = False  # said twice: the handler has returned and reads no more
+            self._receiving = False
+            self._wake()
+            self._maybe_done()
+        else:
+            self._break(error_of(message, self.subject, self._loop.time() - self.started))
+
+    def expire(self, now: float) -> None:
+        """Stop the other side and fail the waiting calls here: the opener's time is up."""
+        if not self._done:
+            text = "the opener's time is up"
+            self._port.channel_send(
+                self, Kind.END, None, Code.DEADLINE_EXCEEDED, {"text": text, "reason": None, "detail": None}
+            )
+            self._break(DeadlineExceeded(self.subject, now - self.started, "local"))
+
+    def lost(self, error: BusError) -> None:
+        """Fail: the link broke or the bus was left."""
+        if not self._done:
+            self._break(error)
+
+    def _break(self, error: BusError) -> None:
+        if self._error is None:
+            self._error = error
+        self._sending = self._receiving = False
+        self._wake()
+        self._maybe_done()
+        if self.on_end is not None:
+            self.on_end()
+
+    def _maybe_done(self) -> None:
+        if not (self._sending or self._receiving or self._done):
+            self._done = True
+            self._port.channel_done(self)
+
+    async def _broken(self, error: BusError) -> NoReturn:
+        if is_remote_deadline(error):
+            await let_scope_fire(end_of_scope(self))
+        raise error.with_traceback(None)
+
+    @property
+    def failed(self) -> BusError | None:
+        """The error that broke the channel, or None."""
+        return self._error
+
+    def _wake_one(self, waiters: list[Any]) -> None:
+        if waiters:
+            self._loop.wake(waiters.pop(0))
+
+    def _wake(self) -> None:
+        while self._readers:
+            self._loop.wake(self._readers.pop())
+        self._call_next()  # and each of them the next
+
+    # -- the opener's block ----------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Leave the channel: unless both halves have ended, it is cancelled at the other side.
+
+        Also when only the own half is open: without `send_eof` what was sent is not all there was to send.
+        """
+        if self._sending or self._receiving:
+            self.abort(Code.CANCELLED, "the other side left the channel")
+        self.discard()
+        self._maybe_done()
+
+
+@entered_first("async with bus.stream(subject) as items:`, `async with bus.channel(subject) as channel:")
+class ChannelContext(Generic[Receives_co, Sends_contra]):
+    """The async context manager behind `stream` and `channel`: opens on entering, leaves on leaving."""
+
+    def __init__(self, open_channel: Callable[[], Any], half_closed: bool, receives: Any = Any) -> None:
+        check_returns(receives, "returns" if half_closed else "receives")
+        self._open = open_channel
+        self._half_closed = half_closed
+        self._channel: Channel[Receives_co, Sends_contra] | None = None
+
+    async def __aenter__(self) -> Channel[Receives_co, Sends_contra]:
+        channel: Channel[Receives_co, Sends_contra] = await self._open()
+        self._channel = channel
+        if self._half_closed:
+            # The open itself said so (a stream): nothing is written for it.
+            channel._sending = False
+        return channel
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if (channel := self._channel) is not None:
+            channel.leave()
+            if (departure := channel.departure) is not None:
+                departure.end(error or channel.failed, sent=channel.sent, received=channel.received)

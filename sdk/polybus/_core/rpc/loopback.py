@@ -1,0 +1,292 @@
+"""Requests and channels whose handler is on the same bus: no link, but the same rules."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from ..._util.deadlines import Deadlines
+from ...body import JSON, OCTETS, BodyFormat
+from ...errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
+from ...headers import check_headers
+from ...message import Kind, Message
+from ..runtime.memory import OVERHEAD, MemoryBudget, cost
+from ..runtime.outgoing import Departure, depart
+from ..runtime.threads import holds
+from .call import Call
+from .channel import CREDIT, Channel
+from .internal_reply import InternalReply
+from .reply import ObservedReply, Reply
+from .stream_call import ChannelCall
+
+if TYPE_CHECKING:
+    from ..._util.event_loop import Loop
+    from ..runtime.places import Places
+    from ..runtime.services import Services
+    from .ports import LocalHandler, ResponseSink
+
+
+@define(eq=False)
+class Loopback:
+    """Requests of a bus to itself. Bodies are encoded all the same, so that a handler sees what a wire would give."""
+
+    services: Services
+    calls: dict[int, Call] = field(factory=dict)
+    """Each under the `id` of its origin."""
+    _channels: int = field(default=0, init=False)
+    """The number of them that are streams or channels."""
+    _deadlines: Deadlines = field(factory=Deadlines, init=False)
+
+    def request(
+        self,
+        handler: LocalHandler,
+        subject: str | int,
+        body: Any,
+        timeout: float,
+        returns: Any,
+        headers: dict[str, str] | None,
+        facts: dict[str, Any] | None = None,
+    ) -> Reply[Any]:
+        """Ask one of the bus's own handlers. It sees its own spelling of the subject, as it does of what comes over a wire.
+
+        `facts` are attributes of the message: in whose name it is asked (`Bus.as_`).
+        """
+        runtime = self.services.running
+        now = runtime.time()
+        deadline = now + timeout
+        hooks = self.services.outgoing
+        ttl = runtime.ttl(now, deadline)
+        reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline, ttl)
+        raw, body_format = encode_local(body) if body is not None else (None, JSON)
+        if ttl is not None:
+            deadline = now + ttl  # what the enclosing scope and the handler that asks leave
+        message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl, checked=raw)
+        message.extras = facts
+        if isinstance(reply, ObservedReply):
+            reply.departure = self._depart(message)
+        if (refusal := self._refusal(handler, subject)) is not None:
+            reply.fail(refusal)
+            return reply
+        call = Call(self.services, LocalSink(self, reply), None, handler, message, deadline)
+        call.asked_by_holder = holds()
+        reply.on_cancel = lambda _: call.stop()
+        reply.sent = True
+        self._start(call, handler.places)
+        return reply
+
+    def notify(
+        self, handler: LocalHandler, body: Any, headers: dict[str, str] | None, facts: dict[str, Any] | None = None
+    ) -> None:
+        """Tell one of the bus's own handlers; the result is dropped.
+
+        Raises:
+            BadRequest: It answers a stream or channel.
+            EncodeError: The body cannot be written.
+            QueueFull: Too many run already.
+        """
+        runtime, subject = self.services.running, handler.subject
+        if (refusal := self._refusal(handler, subject)) is not None:
+            raise refusal
+        raw, body_format = encode_local(body) if body is not None else (None, JSON)
+        reply = InternalReply(runtime.loop, subject, Any, runtime.time(), math.inf)
+        message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers, attributes=facts, checked=raw)
+        if self.services.outgoing:
+            self._depart(message).end()
+        self._start(Call(self.services, LocalSink(self, reply), None, handler, message, math.inf), handler.places)
+
+    def _depart(self, message: Message) -> Departure:
+        services = self.services
+        return depart(services.outgoing, message, None, services.limits.headers)
+
+    def _refusal(self, handler: LocalHandler, subject: str | int) -> RequestError | QueueFull | None:
+        """Find the reason why a handler cannot be asked, or not now."""
+        if handler.style in ("stream", "channel"):
+            return RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()")
+        if len(self.calls) >= self.services.limits.pending:
+            return QueueFull(f"{len(self.calls)} requests of this bus to itself already run (Limits.pending)")
+        return None
+
+    def _start(self, call: Call, places: Places | None) -> None:
+        runtime = self.services.running
+        self.calls[id(call.origin)] = call
+        self._channels += call.of_channel
+        call.places = places
+        if places is None or places.take(call):
+            runtime.workers.submit(call)
+        else:
+            places.wait(call)
+        if call.deadline < self._deadlines.until:
+            self._deadlines.add(call.deadline, id(call.origin))
+            runtime.watch(self, call.deadline)
+
+    @property
+    def running(self) -> int:
+        """Requests whose handlers run."""
+        return sum(call.started for call in self.calls.values())
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place of their handler."""
+        return sum(call.places is not None and call.places.waits(call) for call in self.calls.values())
+
+    def _expire(self, now: float) -> float:
+        """End what is past its deadline. The earliest deadline that remains."""
+        for call in self._deadlines.due(now, self.calls):
+            if isinstance(call, ChannelCall):
+                call.message.id.expire(now)  # the opener's end: the handler's is told
+            else:
+                reply = call.message.id
+                reply.fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
+            call.stop()
+        return self._deadlines.next
+
+    def open(
+        self,
+        handler: LocalHandler,
+        body: Any,
+        mode: str,
+        timeout: float | None,
+        receives: Any,
+        facts: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Channel[Any, Any]:
+        if handler.style != mode:
+            raise RequestError(Code.INVALID_ARGUMENT, f"{handler.subject!r} does not answer {mode}")
+        return self.converse(handler, handler.subject, body, timeout, 0, facts, headers).typed(receives)
+
+    def converse(
+        self,
+        handler: LocalHandler,
+        subject: str | int,
+        body: Any,
+        timeout: float | None,
+        hops: int,
+        facts: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Channel[Any, Any]:
+        """Begin a stream or channel with a handler, after so many bridges and tunnels, and give the opener's end.
+
+        Raises:
+            TooManyRequests: Too many are open already.
+        """
+        runtime = self.services.running
+        now = runtime.time()
+        limit = 2 * runtime.limits.channels
+        if self._channels >= limit:
+            raise TooManyRequests(f"{limit} channels of this bus to itself are open (Limits.channels)")
+        port = LocalPort(runtime.loop, MemoryBudget(runtime))
+        near: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
+        far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT, receiving=handler.style != "stream")
+        port.ends = (near, far)
+        raw, body_format = encode_local(body) if body is not None else (None, JSON)
+        near.started = now
+        near.deadline = math.inf if timeout is None else now + timeout
+        ttl = near.ttl = runtime.ttl(now, near.deadline)
+        deadline = math.inf if ttl is None else now + ttl
+        attributes = {**(facts or {}), "mode": handler.style, "hops": hops}
+        message = Message(Kind.OPEN, subject, near, raw, body_format, headers, ttl, attributes=attributes, checked=raw)
+        if self.services.outgoing:
+            near.departure = self._depart(message)
+        call = ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, channel=far)
+        call.asked_by_holder = holds()
+        self._start(call, handler.places)
+        return near
+
+    def over(self, sink: ResponseSink) -> None:
+        """Forget the call of a sink."""
+        self._channels -= isinstance(self.calls.pop(id(sink), None), ChannelCall)
+
+    def stop(self) -> None:
+        """End all: the bus is left."""
+        for call in list(self.calls.values()):
+            call.stop()
+
+
+@define(eq=False)
+class LocalSink:
+    """The `ResponseSink` of a request of the bus to itself. A stream or channel has no reply: its ends tell each other."""
+
+    _loopback: Loopback
+    _reply: Reply[Any] | None = None
+
+    def answer(self, call: Call, value: Any) -> None:
+        raw, body_format = encode_local(value)
+        if self._reply is not None:
+            headers = call.message.answer_headers
+            if headers:
+                headers = check_headers(headers, call.services.limits.headers)
+            self._reply.resolve(Message(Kind.RESPONSE, call.message.subject, None, raw, body_format, headers or None))
+
+    async def answer_later(self, call: Call, value: Any) -> None:
+        self.answer(call, value)
+
+    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
+        facts = {"text": text, "reason": reason, "detail": detail}
+        if self._reply is not None:
+            message = Message(Kind.ERROR, call.message.subject, code=code, attributes=facts)
+            self._reply.reject(message, self._loopback.services.running.time(), own=True)
+
+    def put_off(self, call: Call) -> bool:
+        return False
+
+    def proceed(self, call: Call) -> None:
+        places = call.places
+        assert places is not None
+        if places.take(call):  # there is no limit but the handler's for what a bus asks itself
+            self._loopback.services.running.workers.submit(call)
+        else:
+            places.wait(call, first=True)
+
+    def stopped(self, call: Call) -> None:
+        self._over(call)
+
+    def returned(self, call: Call) -> None:
+        if call.places is not None:
+            call.places.leave(call)
+
+    def finished(self, call: Call) -> None:
+        if (places := call.places) is not None and not places.drop(call):
+            places.leave(call)
+        self._over(call)
+
+    def _over(self, call: Call) -> None:
+        self._loopback.over(self)
+        call.services.signal()
+        if self._reply is not None and not self._reply.done():
+            self._reply.fail(Disconnected("the bus was left", "this bus", True))
+
+
+@define(eq=False)
+class LocalPort:
+    """The port of two channels of one process; items are encoded all the same, so that both ends see what a wire would give."""
+
+    _loop: Loop
+    budget: MemoryBudget
+    ends: tuple[Channel[Any, Any], ...] = ()
+
+    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
+        other = self.ends[1] if channel is self.ends[0] else self.ends[0]
+        if kind is Kind.CREDIT:
+            count = facts["credit"]
+            self._loop.call_soon(lambda: other.received_credit(count))
+            return OVERHEAD
+        raw, body_format = encode_local(value) if kind is Kind.ITEM else (None, JSON)
+        message = Message(kind, channel.subject, None, raw, body_format, code=code, attributes=facts)
+        receive = other.received_item if kind is Kind.ITEM else other.received_end
+        self._loop.call_soon(lambda: receive(message))
+        return cost(message)
+
+    def channel_room(self) -> None:
+        """Return None: credit bounds what waits."""
+
+    def channel_done(self, channel: Channel[Any, Any]) -> None:
+        """Do nothing: nothing is kept for local channels."""
+
+
+def encode_local(value: Any) -> tuple[bytes, BodyFormat]:
+    """Encode a body for a handler in the same process: bytes stay bytes, the rest is JSON."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return OCTETS.encode(value), OCTETS
+    return JSON.encode(value), JSON

@@ -1,0 +1,300 @@
+"""The future of one request."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from attrs import define
+
+from ..._util.cancel_scopes import EARLY, let_scope_fire
+from ..._util.entering import awaited_first
+from ..._util.event_loop import wrong_event_loop
+from ..._util.log_fields import log_fields
+from ..._util.typed_body import body_of, check_returns, misfit, typed_body
+from ..._validation import type_name
+from ...errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
+from ...message import MISSING, Message
+
+if TYPE_CHECKING:
+    from ..._util.event_loop import Loop
+    from ..runtime.outgoing import Departure
+    from .channel import Channel
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+T_co = TypeVar("T_co", covariant=True)
+
+_PENDING, _ANSWERED, _FAILED = 0, 1, 2
+
+
+@awaited_first
+class Reply(Generic[T_co]):
+    """The answer to a request, as `Bus.request` returns it: await it, any number of times and from any task.
+
+    Awaiting gives the answer's body as the type that ``returns=`` asked for; with ``returns=Message`` or ``Message[User]`` the
+    whole answer, with its headers.
+
+    Raises:
+        RequestError: (by awaiting) The peer said no; the subclass tells why.
+        DeadlineExceeded: (by awaiting) No answer within ``timeout``, or the peer gave up.
+        Disconnected: (by awaiting) The link broke; ``sent`` tells whether the request was written.
+        BadReply: (by awaiting) The answer does not fit ``returns``.
+        QueueFull: (by awaiting) The outbox of the link is full.
+        RequestCancelled: (by awaiting) The request was cancelled.
+    """
+
+    __slots__ = (
+        "on_cancel",
+        "_error",
+        "_loop",
+        "_returns",
+        "_state",
+        "_value",
+        "_waiters",
+        "deadline",
+        "key",
+        "message",
+        "sent",
+        "started",
+        "subject",
+        "ttl",
+    )
+
+    tells_failure: ClassVar[bool] = True
+    """A failure that nobody awaits goes to the log."""
+
+    def __init__(
+        self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float, ttl: float | None = None
+    ) -> None:
+        if returns is not Any:
+            check_returns(returns, whole=True)
+        self._loop = loop
+        self._returns = returns
+        self._state = _PENDING
+        self._value: Any = None
+        self._error: BusError | None = None
+        self._waiters: Any = None  # None, one waiter, or a list of them
+        self.on_cancel: Any = None
+        self.subject: str | int = subject
+        self.started: float = started
+        self.deadline: float = deadline
+        self.ttl: float | None = ttl
+        """Seconds that the peer was told."""
+        self.sent: bool = False
+        self.key: Any = None
+        self.message: Message | None = None
+        """The answer as it came, once it is there."""
+
+    def done(self) -> bool:
+        """Return True once the request has ended, well or not."""
+        return self._state != _PENDING
+
+    def cancel(self) -> bool:
+        """Give the request up: awaiting raises `RequestCancelled`, and the remote handler is stopped where the wire can.
+
+        Returns:
+            False if it had already ended.
+        """
+        if self._state != _PENDING:
+            return False
+        self.fail(RequestCancelled(f"the request to {self.subject!r} was cancelled"))
+        if self.on_cancel is not None:
+            self.on_cancel(self)
+        return True
+
+    async def wait(self) -> T_co:
+        """The same as awaiting the reply, as a coroutine function's result: for task groups.
+
+        Raises:
+            BusError: As awaiting does.
+        """
+        return await self
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        if self._state == _PENDING:
+            waiter = self._loop.waiter()
+            held = self._waiters
+            if held is None:
+                self._waiters = waiter
+            elif isinstance(held, list):
+                held.append(waiter)
+            else:
+                self._waiters = [held, waiter]
+            try:
+                yield from waiter.__await__()
+            except BaseException as error:
+                self._waiter_left(waiter)
+                if isinstance(error, RuntimeError) and not self._loop.is_here():
+                    raise wrong_event_loop() from None
+                raise
+        if self._state == _ANSWERED and self._returns is Any:
+            return self._value  # type: ignore[no-any-return]
+        if self._state == _FAILED and is_remote_deadline(self._error):
+            yield from let_scope_fire(end_of_scope(self)).__await__()
+        return self._result()
+
+    def _result(self) -> T_co:
+        if self._state == _FAILED:
+            error = self._error
+            assert error is not None
+            if self._value is not None:
+                self._value.told = True
+            # Each await gets a fresh traceback on the one error object.
+            raise error.with_traceback(None)
+        if self._returns is Any or self.message is None:
+            return self._value  # type: ignore[no-any-return]
+        return self._converted(self.message)
+
+    def _converted(self, message: Message) -> T_co:
+        returns = self._returns
+        whole = None if isinstance(returns, type) and returns is not Message else body_of(returns)
+        try:
+            value = self._value = typed_body(message, returns if whole is None else whole)
+        except Exception as error:  # also what a check of the application's own raises
+            why = misfit(error)[0]
+            self._error = BadReply(
+                f"the answer to {self.subject!r} is no {type_name(returns)}: {why}; is returns= what its handler gives?"
+            )
+            self._state = _FAILED
+            self._value = None
+            raise self._error from error
+        if whole is not None:
+            message.decoded = value
+            self._value = message
+        self._returns = Any
+        return self._value  # type: ignore[no-any-return]
+
+    def _waiter_left(self, waiter: Any) -> None:
+        """Forget a waiter that was cancelled; with the last one the request is cancelled."""
+        held = self._waiters
+        if isinstance(held, list):
+            held.remove(waiter)
+            if held:
+                return
+        self._waiters = None
+        self.cancel()
+
+    # -- the link's side: no public interface ----------------------------------------------------------------------------
+
+    def resolve(self, message: Message) -> None:
+        if self._state != _PENDING:
+            return
+        self.message = message
+        try:
+            self._value = message.body if message.decoded is MISSING else message.decoded
+        except BusError as error:
+            self._error = BadReply(f"the answer to {self.subject!r} does not decode: {error}")
+            self._state = _FAILED
+        else:
+            self._state = _ANSWERED
+        self._wake()
+
+    def reject(self, message: Message, now: float, *, own: bool = False) -> None:
+        """End with an error that came, or that a handler of the bus itself has answered."""
+        if self._state == _PENDING:
+            self.message = message
+            self.fail(error_of(message, self.subject, now - self.started, own=own))
+
+    def fail(self, error: BusError) -> None:
+        if self._state == _PENDING:
+            self._error = error
+            self._state = _FAILED
+            if self._waiters is None and self.tells_failure and not self._given_up(error):
+                self._value = UnawaitedFailure(self.subject, error)
+            self._wake()
+
+    def _given_up(self, error: BusError) -> bool:
+        """Tell whether the caller expects no answer any more: it was cancelled, or the scope around the call is over."""
+        over = is_remote_deadline(error) and end_of_scope(self) <= self._loop.time() + EARLY
+        return over or isinstance(error, RequestCancelled)
+
+    def pass_over(self, text: str) -> None:
+        """Note an answer that is not taken; another one may come."""
+        if self._state == _PENDING:
+            self._error = DeadlineExceeded(self.subject, 0.0, "local", text)
+
+    def expire(self, now: float, remark: str = "") -> None:
+        """Fail: no answer came in time, or none that could be taken; a remark is for the former."""
+        passed_over = self._error
+        text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else remark
+        self.fail(DeadlineExceeded(self.subject, now - self.started, "local", text))
+
+    def _wake(self) -> None:
+        held, self._waiters = self._waiters, None
+        if held is None:
+            return
+        wake = self._loop.wake
+        if isinstance(held, list):
+            for waiter in held:
+                wake(waiter)
+        else:
+            wake(held)
+
+    def __repr__(self) -> str:
+        state = ("pending", "answered", "failed")[self._state]
+        return f"<Reply {self.subject!r} {state}: await it; a task takes reply.wait()>"
+
+
+class ObservedReply(Reply[T_co]):
+    """A reply of whose end the outgoing hooks of the bus are told."""
+
+    __slots__ = ("departure",)
+
+    def __init__(
+        self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float, ttl: float | None = None
+    ) -> None:
+        super().__init__(loop, subject, returns, started, deadline, ttl)
+        self.departure: Departure | None = None
+
+    def _wake(self) -> None:
+        super()._wake()
+        if self.departure is not None:
+            self.departure.end(self._error, received=int(self._state == _ANSWERED))
+
+
+@define(eq=False)
+class UnawaitedFailure:
+    """The failure of a request for which nobody waited when it came: kept by its `Reply`, and logged if both go unawaited."""
+
+    subject: str | int
+    error: BusError
+    told: bool = False
+
+    def __del__(self) -> None:
+        if not self.told:
+            error = self.error
+            text = "the request %r was never awaited, and failed: %s: %s"
+            logger.error(text, self.subject, type(error).__name__, error, extra=log_fields(subject=self.subject))
+
+
+def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool = False) -> BusError:
+    """Make the exception that an error message stands for: one from a peer, or from a handler of this bus."""
+    code = message.code if message.code is not None else Code.UNKNOWN
+    facts = message.attributes
+    text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
+    if code is Code.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(subject, elapsed, "remote", text, reason, detail)
+    if code is Code.OK:
+        code = Code.UNKNOWN
+    error = make_request_error(code, text, reason=reason, detail=detail)
+    error.subject = subject
+    error._received, error.foreign = True, not own
+    return error
+
+
+def is_remote_deadline(error: BusError | None) -> bool:
+    """Check for the error of a peer that has seen a deadline pass, which may be that of a scope here."""
+    return isinstance(error, DeadlineExceeded) and error.where == "remote"
+
+
+def end_of_scope(asked: Reply[Any] | Channel[Any, Any]) -> float:
+    """Tell until when the scope, or the handler, around the call lasts, where it lasts less long than its ``timeout=``.
+
+    The peer was told that time. Who awaits the answer may be another task, around which there is no scope: one that asyncio
+    has started (`asyncio.gather`), and that ends with the task that is in the scope.
+    """
+    timeout = asked.deadline - asked.started  # the same difference of which `ttl` was made
+    return math.inf if asked.ttl is None or asked.ttl >= timeout else asked.started + asked.ttl

@@ -1,0 +1,1 @@
+"""The services of a bus: runtime, workers, memory, access, execution of handlers."""

@@ -1,0 +1,264 @@
+"""Access control: the application's `authenticate` and `authorize`, plain or async; a hook that raises refuses."""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import anyio
+
+from ..._util.event_loop import is_foreign_exception
+from ..._util.log_fields import log_fields
+from ..._util.repeated_warnings import Warnings
+from ..._validation import check_callable, shown
+from ...errors import BadRequest, BusError, Forbidden, NotFound, RequestError, Unauthorized, Unavailable
+from ...plugins import Admission, Handshake, Identity
+from ...subjects import canonical, is_pattern
+
+if TYPE_CHECKING:
+    from ...message import Message
+    from .ports import RemotePeer
+
+logger: logging.Logger = logging.getLogger("polybus.security")
+
+Authenticate: TypeAlias = Callable[[Handshake], Any]
+"""``authenticate(handshake)`` gives any identity, or `Identity`; None, and what else is empty, refuses. True lets a
+client in that has no name."""
+Authorize: TypeAlias = "Callable[[Any, str, Any], bool | Awaitable[bool]] | Callable[..., bool | Awaitable[bool]]"
+"""``authorize(peer, verb, subject)``; False refuses. With a parameter ``message`` it is given the message too, or None."""
+
+_REMEMBERED = 1024
+_CREDENTIALS: Final = ("authorization", "cookie")
+"""Headers by which clients say who they are."""
+_SECRET: Final = 6
+"""Letters of a word in such a header from which on the log does not show it: shorter ones are `Bearer` and the like."""
+_ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
+"""Verbs whose subject is spelled as the handler is registered."""
+
+
+class AccessControl:
+    """Asks the two hooks, and refuses where they fail."""
+
+    def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None, seconds: float) -> None:
+        """
+        Raises:
+            TypeError: A hook cannot be called with what it is asked.
+        """
+        check_callable(authenticate, "authenticate", "authenticate(handshake)", 1)
+        self._wants_message = authorize is not None and _has_parameter(authorize, "message")
+        named = {"message": None} if self._wants_message else {}
+        check_callable(authorize, "authorize", "authorize(peer, verb, subject) -> bool", 3, **named)
+        if isinstance(authorize, type):
+            raise TypeError(f"authorize={shown(authorize)}: a class, whose objects would allow everything; pass one of them")
+        self._seconds = seconds  # that `authenticate` may take
+        self.authenticate: Authenticate | None = authenticate
+        self.authorize: Authorize | None = authorize
+        self.warnings: Warnings = Warnings()
+        """The warnings of the runtime, while there is one."""
+        self._told: set[str] = set()
+        """Verbs of clients that have been warned of."""
+
+    async def admit(self, handshake: Handshake) -> Admission | BusError:
+        """Authenticate a new connection; `Unavailable`, so that it tries again, if the hook fails or takes too long."""
+        if self.authenticate is None:
+            return Admission(Identity(), handshake)
+        outcome = await self._asked(self.authenticate, handshake)
+        if isinstance(outcome, (Unauthorized, Forbidden)):
+            client = f"{handshake.address or 'a client'} ({handshake.protocol}+{handshake.transport})"
+            why, fields = _refusal(outcome, handshake), _of_handshake(handshake)
+            self.warnings.warn(logger, "refused %s: %s", client, why, about="identity", extra=fields)
+        return outcome
+
+    def turned_away(self, address: str, why: str, about: str) -> None:
+        """Log that a client was not let in: a few of each kind, and the number of the others."""
+        self.warnings.warn(logger, "refused %s: %s", address, why, about=about, extra=log_fields(address=address))
+
+    def denied(self, peer: RemotePeer, verb: str, subject: str | int) -> None:
+        """Log that a peer may not do what it wanted to: a few of each verb, and the number of the others."""
+        text, fields = "refused %s of %r to %s: authorize does not allow it", log_fields(peer, subject=subject)
+        self.warnings.warn(logger, text, verb, subject, str(peer), about=verb, level=logging.INFO, extra=fields)
+
+    @property
+    def trusting(self) -> bool:
+        """True where clients have identities, nothing says what each may do, and their publications have not been warned of."""
+        return self._trusts("publish")
+
+    def _trusts(self, what: str) -> bool:
+        return self.authenticate is not None and self.authorize is None and what not in self._told
+
+    def reached(self, peer: RemotePeer, subject: str | int, handler: str) -> None:
+        """Warn once that a client's publication reaches a handler of this bus without anybody's permission."""
+        text = (
+            "%s published %.100r, which reaches the on handler %s: Bus(authorize=...) is missing, so every client that is let "
+            "in may do that; pass it, or register what only this bus publishes with peers=False"
+        )
+        if self._is_first("publish", peer):
+            logger.warning(text, str(peer), subject, handler, extra=log_fields(peer, subject=subject))
+
+    def subscribed(self, peer: RemotePeer, pattern: str | int) -> None:
+        """Warn once that a client has subscribed to a wildcard without anybody's permission."""
+        text = (
+            "%s subscribed to %.100r: Bus(authorize=...) is missing, so every client that is let in receives all that is "
+            "published there; pass it, and decide about subscribe and deliver"
+        )
+        if is_pattern(pattern) and self._is_first("subscribe", peer):
+            logger.warning(text, str(peer), pattern, extra=log_fields(peer, subject=pattern))
+
+    def _is_first(self, what: str, peer: RemotePeer) -> bool:
+        """Tell whether a client does something for the first time that is to be warned of."""
+        # Over a link that this bus has opened there are clients, too: behind a broker.
+        first = self._trusts(what) and (not peer.link.upstream or peer.identity is not None)
+        if first:
+            self._told.add(what)
+        return first
+
+    async def _asked(self, authenticate: Authenticate, handshake: Handshake) -> Admission | BusError:
+        try:
+            identity = authenticate(handshake)
+            if inspect.isawaitable(identity):
+                with anyio.move_on_after(self._seconds) as scope:
+                    identity = await identity
+                if scope.cancelled_caught:
+                    text = "authenticate took more than %g s (Limits.handshake_timeout)"
+                    self.warnings.warn(logger, text, self._seconds, extra=_of_handshake(handshake))
+                    return Unavailable("it took too long to find out who you are")
+        except (Unauthorized, Forbidden) as error:
+            return error
+        except (NotFound, BadRequest):  # of the service that it asks
+            return Unauthorized("not authenticated")
+        except BaseException as error:  # a new connection does not end the server
+            _raise_unless_foreign(error)
+            text = "authenticate failed, which refuses the connection"
+            self.warnings.warn(logger, text, error=error, extra=_of_handshake(handshake))
+            return Unavailable("this server cannot find out now who you are: try again later")
+        if identity is True:  # not a name: it would be equal to the number 1
+            return Admission(Identity(), handshake)
+        if _is_empty(identity):
+            if identity is not None and identity is not False:
+                hollow = "authenticate gave %s, which names nobody: the connection is refused"
+                self.warnings.warn(logger, hollow, shown(identity), extra=_of_handshake(handshake))
+            return Unauthorized("not authenticated")
+        if isinstance(identity, Identity) and identity.expires_at is not None:
+            if identity.expires_at.tzinfo is None:
+                text = "Identity(expires_at=...) must be an aware datetime; the connection is refused"
+                self.warnings.warn(logger, text, extra=_of_handshake(handshake))
+                return Unauthorized("not authenticated")
+            if identity.expires_at <= datetime.datetime.now(datetime.UTC):
+                return Unauthorized("the identity has expired: authenticate again")
+        if not isinstance(identity, Identity):
+            identity = Identity(identity, key=identity if isinstance(identity, str) else None)
+        return Admission(identity, handshake)
+
+    def asks(self, peer: RemotePeer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
+        """Ask `authorize`: its answer, or something to await for it."""
+        assert self.authorize is not None
+        if peer.link.backbone is not None:  # who is in the cluster, is this bus
+            return True
+        if isinstance(subject, str) and "/" in subject and verb not in _ABOUT_HANDLERS:
+            subject = canonical(subject)
+        try:
+            if self._wants_message:
+                with_message: Callable[..., bool | Awaitable[bool]] = self.authorize
+                allowed = with_message(peer, verb, subject, message=message)
+            else:
+                allowed = self.authorize(peer, verb, subject)
+        except BaseException as error:
+            _raise_unless_foreign(error)
+            text, fields = "authorize(%r, %r, %r) failed, which refuses", log_fields(peer, subject=subject)
+            self.warnings.warn(logger, text, peer, verb, subject, error=error, extra=fields)
+            return False
+        self._check_given(allowed)
+        return allowed
+
+    def _check_given(self, allowed: Any) -> None:
+        """Log that `authorize` gave None, as a function that forgets to answer does."""
+        if allowed is None:
+            text = "authorize=%s gave None, which refuses: let it return True or False in each case"
+            self.warnings.warn(logger, text, shown(self.authorize), about="no answer")
+
+    async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
+        """Wait for an answer of `asks`."""
+        if not inspect.isawaitable(allowed):
+            return bool(allowed)
+        try:
+            given = await allowed
+        except BaseException as error:
+            _raise_unless_foreign(error)
+            self.warnings.warn(logger, "authorize failed, which refuses", error=error)
+            return False
+        self._check_given(given)
+        return bool(given)
+
+    async def may(self, peer: RemotePeer, verb: str, subject: str | int, message: Message) -> bool:
+        """Ask `authorize`, where there is one, and wait for its answer."""
+        return self.authorize is None or await self.answer(self.asks(peer, verb, subject, message))
+
+    def may_receive(self, peer: RemotePeer, subject: str | int) -> bool | Awaitable[bool]:
+        """Ask whether a concrete subject may be sent to a peer; answers are remembered by peer and subject."""
+        if isinstance(subject, str) and "/" in subject:
+            subject = canonical(subject)
+        known = peer.grants
+        if known is None:
+            known = peer.grants = {}
+        allowed = known.get(subject)
+        if allowed is None:
+            answer = self.asks(peer, "deliver", subject)
+            if inspect.isawaitable(answer):
+                return self._remember_later(known, subject, answer)
+            allowed = _remember(known, subject, bool(answer))
+        return allowed
+
+    async def _remember_later(self, known: dict[str | int, bool], subject: str | int, answer: Awaitable[bool]) -> bool:
+        return _remember(known, subject, await self.answer(answer))
+
+
+def _refusal(error: RequestError, handshake: Handshake) -> str:
+    """Why a client is not let in, for the log: what it brought, by name, and nothing secret of that."""
+    text = str(error)
+    for name in _CREDENTIALS:
+        for word in handshake.headers.get(name, "").replace(";", " ").replace("=", " ").split():
+            if len(word) >= _SECRET:
+                text = text.replace(word, "***")
+    brought = [name for name in _CREDENTIALS if name in handshake.headers]
+    if handshake.tls_peer:
+        brought.append("a client certificate")
+    brought += [f"the parameter {name!r}" for name in handshake.params]
+    return f"{text}; it brought {', '.join(brought) or 'nothing that says who it is'}"
+
+
+def _is_empty(identity: Any) -> bool:
+    """True for None, False, ``""``, 0, an empty container, and an `Identity` of one of these: none of them names anybody."""
+    if isinstance(identity, Identity):
+        return _is_empty(identity.value) and not identity.key
+    try:
+        return not identity
+    except Exception:  # an object, such as an array, that has no truth value
+        return False
+
+
+def _remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -> bool:
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known[subject] = allowed
+    return allowed
+
+
+def _has_parameter(function: Callable[..., Any], name: str) -> bool:
+    """Check that a function takes an argument of that name."""
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # written in C
+        return False
+
+
+def _of_handshake(handshake: Handshake) -> dict[str, object]:
+    return log_fields(address=handshake.address, protocol=handshake.protocol)
+
+
+def _raise_unless_foreign(error: BaseException) -> None:
+    """Let a cancellation of the task go on: only what a hook has raised is for the log."""
+    if not is_foreign_exception(error):
+        raise error

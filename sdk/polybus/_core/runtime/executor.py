@@ -1,0 +1,281 @@
+"""Runs handlers: middleware around them, threads for plain functions, and the report of a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import anyio
+from attrs import evolve
+
+from ..._util.broadcast import KEPT
+from ..._util.log_fields import log_fields
+from ..._util.sources import sources
+from ..._validation import in_one_line, name_of, shown
+from ...events import HandlerFailed
+from ...message import Kind, Message
+from .context import Context
+from .threads import CallThreads, Threads, holds
+
+if TYPE_CHECKING:
+    from .ports import RequestHandler
+    from .runtime import Runtime
+    from .services import Services
+
+CallNext: TypeAlias = Callable[[Message], Awaitable[Any]]
+"""The rest of the way of a message, as a middleware is given it: further middleware, and the handler."""
+Middleware: TypeAlias = Callable[[Message, Context, CallNext], Awaitable[Any]]
+"""``async def middleware(message, ctx, call_next)``; ``await call_next(message)`` gives the result."""
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+_LONGEST: Final = 4000
+"""Characters of the text of a failure in the log: a peer may have written it."""
+_NO_THREADS = sys.platform == "emscripten"
+
+
+def described(error: BaseException | None) -> str:
+    """Type and text of an exception, even of one whose text cannot be had."""
+    try:
+        text = str(error)
+    except Exception as another:
+        text = f"(its text raises {type(another).__name__})"
+    return f"{type(error).__name__}: {text}"
+
+
+_OF_HTTP: Final = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    503: "Unavailable",
+}
+
+
+def _advice(error: BaseException | None) -> str:
+    """Say what to raise in place of the exception of a web framework, which means nothing to a peer; empty for all others."""
+    status = getattr(error, "status_code", None)
+    if type(error).__name__ != "HTTPException" or type(status) is not int:
+        return ""
+    return f": on the bus raise polybus.{_OF_HTTP.get(status, 'RequestError')} in its place"
+
+
+async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], original: Message, message: Message) -> Any:
+    """Call the handler: in a traceback its frame is the border between what a middleware raises and what the handler does."""
+    if message is not original:  # the answer is one, whatever message goes further in
+        message.answer_headers = Context(None, original).answer_headers
+    return await call(message)
+
+
+def _code_of(function: Any) -> Any:
+    while isinstance(function, partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+
+
+def _party_of(peer: Any) -> tuple[object, object]:
+    """Owner of a message: a network address, or a link that this bus has opened, and a peer there; None for this bus."""
+    link = None if peer is None else peer.link
+    return (link if link is None or link.share is None else link.share.address), peer
+
+
+class HandlerExecutor:
+    """Runs the handlers of one bus."""
+
+    context_in_a_thread: Callable[[Any, Message, float | None, str | int, CallThreads | None], Context]
+    """Makes the `Context` of a `def` handler, whose bus blocks: handed in from floors above."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.middleware: list[Middleware] = []
+        self._proven: set[int] = set()
+        """Ids of the middleware that have given an answer, or were told that they give none."""
+        self._threads: Threads | None = None
+
+    def start(self, runtime: Runtime) -> None:
+        """Begin: the bus is entered."""
+        abandoned = [] if self._threads is None else self._threads.abandoned
+        self._threads = Threads(runtime, self._services.limits.threads, abandoned)
+
+    def leave(self, deadline: float) -> None:
+        """End: threads that do not return until the deadline are left alone."""
+        if self._threads is not None:
+            self._threads.leave(deadline)
+
+    @property
+    def threads_left(self) -> list[tuple[str, bool]]:
+        """Handlers of an earlier run of the bus whose threads have not returned, and whether the interpreter waits for each."""
+        abandoned = [] if self._threads is None else self._threads.abandoned
+        return [(work.name, work.waited_for) for work in abandoned if not work.returned]
+
+    def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
+        """Run a handler through all middleware, and give its result, checked where the bus wants that of answers.
+
+        Raises:
+            Exception: (here or by awaiting) As the handler or a middleware raises it.
+        """
+        if self._services.check_answers and message.kind is Kind.REQUEST:
+            return self.around(handler, message, deadline, partial(self._checked, handler, deadline=deadline))
+        if not self.middleware:
+            return self._call(handler, message, deadline)
+        if handler.style == "async":
+            services = self._services
+            return self.around(handler, message, deadline, partial(handler.invoke, services, deadline=deadline))
+        return self.around(handler, message, deadline, partial(self._call, handler, deadline=deadline))
+
+    def around(
+        self, handler: RequestHandler, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]
+    ) -> Awaitable[Any]:
+        """Run the call of a handler through all middleware, and give its result; of a stream or channel the call is all of its
+        conversation.
+
+        Raises:
+            Exception: (here or by awaiting) As the call or a middleware raises it.
+        """
+        middleware, bus, pattern = self.middleware, self._services.bus, handler.subject
+        if not middleware:
+            return call(message)
+
+        def step(index: int, current: Message) -> Awaitable[Any]:
+            if current is not message:
+                current.answer_headers = Context(None, message).answer_headers
+            function = middleware[index]
+            innermost = index + 1 == len(middleware)
+            call_next = partial(_beyond_middleware, call, message) if innermost else partial(step, index + 1)
+            context = Context(bus, current, deadline, pattern)
+            if message.kind is Kind.REQUEST and id(function) not in self._proven:
+                return self._watched(function, current, context, call_next)
+            return function(current, context, call_next)
+
+        return step(0, message)
+
+    async def _watched(self, middleware: Middleware, message: Message, context: Context, call_next: CallNext) -> Any:
+        """Run a middleware that has not given an answer yet, and tell of one that keeps the handler's for itself."""
+        below: Any = None
+
+        async def watched_next(message: Message) -> Any:
+            nonlocal below
+            below = await call_next(message)
+            return below
+
+        running = middleware(message, context, watched_next)
+        if not inspect.isawaitable(running):
+            raise TypeError(
+                f"the middleware {name_of(middleware)} gave {shown(running)}, and nothing to await: make it async def"
+            )
+        given = await running
+        if given is not None or below is not None:
+            self._proven.add(id(middleware))
+        if given is None and below is not None:
+            text = "the middleware %s gives None in place of the handler's answer: a missing `return await call_next(message)`?"
+            logger.warning(text, name_of(middleware), extra=log_fields(message=message))
+        return given
+
+    def _blamed(self, error: BaseException) -> Middleware | None:
+        """The middleware that raised an error; None where what it called next did."""
+        codes = {_code_of(one): one for one in self.middleware}
+        blamed = None
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_code in codes:
+                blamed = codes[frame.f_code]
+            elif frame.f_code is _beyond_middleware.__code__:
+                blamed = None
+        return blamed
+
+    async def _checked(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
+        """The handler's own answer: a middleware may make something else of it."""
+        return self._services.sent(await self._call(handler, message, deadline), handler.checked)
+
+    async def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
+        if handler.style == "async":
+            return await handler.invoke(self._services, message, deadline)
+        if handler.style == "inline" or _NO_THREADS:
+            result = handler.invoke(self._services, message, deadline)
+        else:
+            result = await self._call_in_thread(handler, message, deadline)
+        if inspect.isawaitable(result):  # a plain function around a coroutine function
+            result = await result
+        return result
+
+    async def _call_in_thread(self, handler: Any, message: Message, deadline: float | None) -> Any:
+        """Call a `Handler`: no other part runs in threads."""
+        if handler.injection is not None:
+            return await handler.invoke(self._services, message, deadline)
+        threads = self.threads_of(handler.name, message)
+        make_context = partial(self.context_in_a_thread, self._services.bus, message, deadline, handler.subject, threads)
+        arguments = handler.arguments(make_context, message)
+        try:
+            return await self.in_a_thread(threads, partial(handler.function, **arguments))
+        finally:
+            if threads is not None:
+                threads.over = True
+
+    def threads_of(self, handler: str, message: Message) -> CallThreads | None:
+        """The threads for a call of a handler, which is named so, with a message; None where there are none."""
+        if _NO_THREADS:
+            return None
+        assert self._threads is not None
+        return CallThreads(self._threads, handler, _party_of(message.peer), holds())
+
+    async def in_a_thread(self, threads: CallThreads | None, function: Callable[[], Any]) -> Any:
+        """Call a function in a thread of the bus, or in place where there are none.
+
+        Raises:
+            Exception: As the function raises it.
+        """
+        if threads is None:
+            return function()
+        (result,) = await threads.run(lambda: (function(),))  # trio takes no coroutine from a thread
+        return result
+
+    def is_own_cancellation(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
+        """Check that this bus itself stopped the handler: then no client is told."""
+        runtime = self._services.runtime
+        stopped = runtime is None or runtime.closing or (scope is not None and scope.cancel_called)
+        if isinstance(error, (anyio.get_cancelled_exc_class(), BaseExceptionGroup)):
+            # trio has no cancellation without a scope around the handler, but for one that a dependency has opened and left.
+            around = runtime.backend == "trio" and anyio.current_effective_deadline() == -math.inf  # type: ignore[union-attr]
+            return stopped or (around and not isinstance(error, BaseExceptionGroup))
+        # Python closes coroutines whose event loop is over; in one that runs the application has raised it.
+        return isinstance(error, GeneratorExit) and (runtime is None or not runtime.loop.is_here())
+
+    def must_propagate(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
+        """Check that an exception that is no `Exception` must go on through the worker."""
+        if isinstance(error, KeyboardInterrupt) or self.is_own_cancellation(error, scope):
+            return True
+        runtime = self._services.runtime
+        if not isinstance(error, anyio.get_cancelled_exc_class()) or runtime is None or runtime.backend == "trio":
+            return False
+        task = asyncio.current_task()  # the application cancelled the worker's own task
+        return task is not None and task.cancelling() > 0
+
+    def publication_failed(self, message: Message, error: BaseException) -> str:
+        """Log and count the failure of an `on` handler: no client waits for it. Gives the id of the error."""
+        error_id = sources.get().urandom(4).hex()
+        self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error), message)
+        return error_id
+
+    def failed(self, event: HandlerFailed, message: Message) -> None:
+        """Log, count and report a handler's failure."""
+        self._services.counters.failed += 1
+        text = in_one_line(described(event.error)[:_LONGEST]) + _advice(event.error)
+        fields = log_fields(event.peer, message=message, error_id=event.error_id)
+        if event.error is not None and (middleware := self._blamed(event.error)) is not None:
+            failed = "the middleware %s failed at %.200r [%s]: %s"
+            name = name_of(middleware)
+            logger.error(failed, name, event.subject, event.error_id, text, exc_info=event.error, extra=fields)
+        else:
+            failed = "handler of %.200r failed [%s]: %s"
+            logger.error(failed, event.subject, event.error_id, text, exc_info=event.error, extra=fields)
+        if self._services.events.late and len(message.raw or b"") > KEPT:  # its frames hold the body
+            event = evolve(event, error=None)
+        self._services.emit(event)

@@ -1,0 +1,284 @@
+"""Values that handlers ask for by `Depends`: made before the call, once in it, and cleaned up before its answer leaves."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import anyio
+import anyio.lowlevel
+from attrs import define, field
+
+from ..._util.log_fields import log_fields
+from .context import Context
+from .threads import holding
+
+if TYPE_CHECKING:
+    from ...message import Message
+    from .services import Services
+    from .threads import CallThreads
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+ProviderStyle: TypeAlias = Literal["async", "plain", "async generator", "generator"]
+"""Awaited, called in a thread, or one of these that is cleaned up after its `yield`."""
+Maker: TypeAlias = "Callable[[Callable[[], Context], Message, None], Any]"
+
+_CLEAN_UP: Final = 5.0
+"""Seconds for the clean-up of a call that was cancelled, as for that of a stream."""
+
+
+@define(eq=False)
+class Provider:
+    """A function that makes a value for handlers, with the makers of its arguments."""
+
+    function: Callable[..., Any]
+    name: str
+    style: ProviderStyle
+    in_thread: bool
+    makers: list[tuple[str, Maker]] = field(factory=list)
+    """Makers of what the call has."""
+    needs: list[tuple[str, Provider]] = field(factory=list)
+    """The functions that it asks for itself, by parameter."""
+    cached: bool = True
+    """True where the others of the same call share its value."""
+
+
+@define(eq=False)
+class Injection:
+    """The values that one handler asks for."""
+
+    handler: str
+    """Name of its function, for the log."""
+    needs: list[tuple[str, Provider]]
+
+    @asynccontextmanager
+    async def values(
+        self,
+        services: Services,
+        message: Message,
+        deadline: float | None,
+        pattern: str | int,
+        threads: CallThreads | None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Make the values for one call; they are cleaned up when the block is left, the last one first.
+
+        What the block raises is raised in each of them, as in a ``with``. One that swallows it changes nothing for the asker;
+        one that raises another error chooses the answer. Where the call was cancelled they have `_CLEAN_UP` seconds.
+
+        Raises:
+            Exception: As a function raises it that makes a value, or cleans up.
+        """
+        scope = anyio.CancelScope()  # around all of it: what is made may hold scopes of its own
+        call = _Call(self.handler, services, message, deadline, pattern, scope, threads)
+        with scope:
+            try:
+                yield {name: await call.value(provider) for name, provider in self.needs}
+            except BaseException as error:
+                await call.leave(error)
+            else:
+                await call.leave(None)
+        if scope.cancelled_caught:  # the clean-up has taken too long; the call is cancelled all the same
+            if call.cancelled is not None:
+                raise call.cancelled
+            await anyio.lowlevel.checkpoint()
+
+    async def call(
+        self,
+        bound: Callable[[CallThreads | None], Callable[..., Any]],
+        services: Services,
+        message: Message,
+        deadline: float | None,
+        pattern: str | int,
+        *,
+        in_thread: bool,
+    ) -> Any:
+        """Call the function that `bound` gives with the values, and give its result.
+
+        Raises:
+            Misfit: An argument does not fit: nothing was made.
+            Exception: As the function, or as `values`.
+        """
+        threads = services.executor.threads_of(self.handler, message)
+        function = bound(threads)
+        async with self.values(services, message, deadline, pattern, threads) as values:
+            with_values = partial(function, **values)
+            result = await services.executor.in_a_thread(threads, with_values) if in_thread else with_values()
+            return await result if inspect.isawaitable(result) else result
+
+    @asynccontextmanager
+    async def items(
+        self,
+        bound: Callable[[CallThreads | None], Callable[..., Any]],
+        services: Services,
+        message: Message,
+        deadline: float | None,
+        pattern: str | int,
+    ) -> AsyncIterator[Any]:
+        """Call the function that `bound` gives with the values: these are there as long as its items are read.
+
+        Raises:
+            Misfit: An argument does not fit: nothing was made.
+            Exception: As `values`.
+        """
+        threads = services.executor.threads_of(self.handler, message)
+        function = bound(threads)
+        async with self.values(services, message, deadline, pattern, threads) as values:
+            items = function(**values)
+            yield await items if inspect.isawaitable(items) else items
+
+
+class _Call:
+    """One call of a handler, with what was made for it."""
+
+    def __init__(
+        self,
+        handler: str,
+        services: Services,
+        message: Message,
+        deadline: float | None,
+        pattern: str | int,
+        scope: anyio.CancelScope,
+        threads: CallThreads | None,
+    ) -> None:
+        facts = services.bus, message, deadline, pattern
+        self._handler = handler
+        self._services = services
+        self._message = message
+        self._scope = scope
+        self._context = partial(Context, *facts)
+        self._in_thread = partial(services.executor.context_in_a_thread, *facts, threads)
+        self._threads = threads
+        self._held: contextvars.Token[CallThreads | None] | None = None
+        self._made: dict[Callable[..., Any], Any] = {}
+        self._entered: list[AbstractAsyncContextManager[Any]] = []
+        self.cancelled: BaseException | None = None
+        """The end of the call, when it was found to be cancelled."""
+
+    async def value(self, provider: Provider) -> Any:
+        """Make a value, and those that it needs."""
+        key = provider.function
+        if provider.cached and key in self._made:
+            return self._made[key]
+        cached = provider.cached
+        provider = self._services.override_of(key) or provider
+        context = self._in_thread if provider.in_thread else self._context
+        arguments = {name: make(context, self._message, None) for name, make in provider.makers}
+        for name, needed in provider.needs:
+            arguments[name] = await self.value(needed)
+        value = await self._make(provider, arguments)
+        self._holds()
+        if cached:
+            self._made[key] = value
+        return value
+
+    def _holds(self) -> None:
+        """Note that this call may hold something that others wait for: it does not wait for threads any more."""
+        if self._threads is not None and self._held is None:
+            self._threads.holds, self._held = True, holding.set(self._threads)
+
+    async def _make(self, provider: Provider, arguments: Mapping[str, Any]) -> Any:
+        function = partial(provider.function, **arguments)
+        if provider.style == "async":
+            return await function()
+        if provider.style == "plain":
+            return await self._services.executor.in_a_thread(self._threads, function)
+        held: AbstractAsyncContextManager[Any]
+        if provider.style == "generator":
+            held = _HeldInThread(self._services, self._threads, contextmanager(function)())
+        else:
+            held = asynccontextmanager(function)()
+        try:
+            value = await held.__aenter__()
+        except BaseException:
+            if isinstance(held, _HeldInThread) and held.entered:  # the call was cancelled while the thread made it
+                self._entered.append(held)
+                self._holds()
+            raise
+        self._entered.append(held)
+        return value
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Clean up, the last one first, and raise what the call ends with.
+
+        Raises:
+            BaseException: `error`, or what one of them raises in its place.
+        """
+        while self._entered:
+            if not self._scope.shield and _is_cancelled(error):
+                self.cancelled = error
+                self._scope.shield, self._scope.deadline = True, anyio.current_time() + _CLEAN_UP
+            try:
+                await self._entered.pop().__aexit__(
+                    type(error) if error else None, error, error.__traceback__ if error else None
+                )
+            except BaseException as another:
+                error = another
+                if self._scope.cancel_called:
+                    text = "clean-up after a call of %s, which was cancelled, took more than %g s"
+                    fields = log_fields(message=self._message, handler=self._handler)
+                    logger.error(text, self._handler, _CLEAN_UP, extra=fields)
+        if self._threads is not None:
+            self._threads.over = True
+        if self._held is not None:
+            with suppress(ValueError):  # a stream was closed by another task
+                holding.reset(self._held)
+        if error is not None:
+            raise error
+
+
+def _is_cancelled(error: BaseException | None) -> bool:
+    """Check that a call was cancelled, whatever it has made of that, or is ended with its task."""
+    return isinstance(error, anyio.get_cancelled_exc_class()) or anyio.current_effective_deadline() == -math.inf
+
+
+@define(eq=False)
+class _HeldInThread(AbstractAsyncContextManager[Any]):
+    """A context manager of a plain generator, which is entered and left in threads, in one context: what it sets there it may
+    set back.
+    """
+
+    _services: Services
+    _threads: CallThreads | None
+    _held: AbstractContextManager[Any]
+    _context: contextvars.Context | None = field(default=None, init=False)
+    entered: bool = field(default=False, init=False)
+
+    async def __aenter__(self) -> Any:
+        return await self._services.executor.in_a_thread(self._threads, self._enter)
+
+    def _enter(self) -> Any:
+        self._context = contextvars.copy_context()
+        value = self._context.run(self._held.__enter__)
+        self.entered = True
+        return value
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        context = self._context
+        assert context is not None
+        leave: Callable[[], Any] = lambda: context.run(self._held.__exit__, kind, error, trace)  # noqa: E731  # pyright: partial
+        return bool(await self._services.executor.in_a_thread(self._threads, leave))
+
+
+@define(eq=False)
+class InjectedStream(AbstractAsyncContextManager[Any]):
+    """The items of a stream whose handler asks for values: these are there as long as it is entered."""
+
+    _held: AbstractAsyncContextManager[Any]
+
+    async def __aenter__(self) -> Any:
+        return await self._held.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._held.__aexit__(kind, error, trace)
