@@ -33,9 +33,9 @@ BOUNDS = {
         peer.subscription._readers pubsub.announcer._grouped pubsub.announcer._interests pubsub.group.members
         pubsub.peer_subscriptions._patterns pubsub.peer_subscriptions.indices pubsub.publisher._turns
         pubsub.pubsub._groups pubsub.pubsub._handler_queues pubsub.pubsub._subscriptions rpc.channel._line
-        rpc.channel._readers _util.broadcast._waiters broker._broker._listening cluster.children._running
-        cluster.durable.readers._durables cluster.durable.readers._handlers cluster.durable.readers._of_subscriptions
-        cluster.durable.readers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
+        rpc.channel._readers _util.broadcast._waiters broker._broker._listening cluster.engine._running
+        cluster.durable.consumers._durables cluster.durable.consumers._handlers cluster.durable.consumers._of_subscriptions
+        cluster.durable.consumers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
         cluster.workers.urls prometheus.durations._recent prometheus.durations._tallies protocols.csb.codec.chosen
         protocols.nats.cluster.dialect._handled protocols.nats.native._pulled protocols.nats.session._pings
         protocols.nats.subscriptions._sids protocols.nats.subscriptions.by_sid protocols.nats.subscriptions.refused
@@ -103,8 +103,8 @@ BOUNDS = {
     "Limits.payload: Intake.room; a client reads all before it asks again": "bindings.jrep_http.intake._unread",
     "Limits.peers": """
         bus.acceptor.links link.multiplexer._expires link.multiplexer._offences link.multiplexer._pending
-        link.multiplexer._unasked link.multiplexer.peers broker.connections.ends broker.participants.clients
-        broker.participants.held broker.registry.servers broker.slow_readers._slow cluster.arrivals._clients
+        link.multiplexer._unasked link.multiplexer.peers broker._broker.ends broker.participants.clients
+        broker.participants.held broker.registry.servers broker.registry._slow cluster.arrivals._clients
         cluster.arrivals._names cluster.arrivals._newcomers cluster.departures._parked cluster.departures._secrets
     """,
     "Limits.peers and handshakes: the gate of the listener; one that is silent ends": "bindings.jrep_http.server._sessions",
@@ -185,7 +185,7 @@ BOUNDS = {
         _tunnel.frame_channel._queue
     """,
     "the patterns of _nodes": "protocols.nats.cluster.known_handlers._present",
-    "the reasons that there are": "broker.stats.dropped",
+    "the reasons that there are": "broker.events.dropped",
     "the routes of an endpoint": "bindings.http.listener._endings bindings.http.listener._exact",
     "the verbs": "runtime.access._told",
     "those of _present and _gone": "protocols.nats.cluster.known_handlers._wide",

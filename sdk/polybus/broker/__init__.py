@@ -1,8 +1,7 @@
 """The broker of CSB: transports and codecs, no bus. It never decodes a payload."""
 
 from ._broker import Broker
-from .events import BrokerEvent, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
-from .stats import BrokerStats
+from .events import BrokerEvent, BrokerStats, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
 
 __all__ = [
     "Broker",

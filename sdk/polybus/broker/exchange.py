@@ -12,11 +12,9 @@ from typing import Final
 from ..errors import Code, TooLarge
 from ..protocols.csb import wire
 from . import frames
-from .client_states import Event, Stage
 from .frames import BROKER, HEAD
-from .participants import Client, Server
-from .registry import ClientRegistry
-from .slow_readers import SLOW
+from .participants import Client, Event, Server, Stage
+from .registry import SLOW, ClientRegistry
 
 _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30

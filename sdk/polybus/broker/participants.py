@@ -1,14 +1,88 @@
-"""Servers and clients as the exchange knows them."""
+"""Servers and clients as the exchange knows them, and the life of a client as a table.
+
+The table is the one of document CSB, "Workflow with broker", steps 3 to 8.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from attrs import define, field
 
 from .._util.violation_counter import ViolationCounter
-from .client_states import Stage
+
+
+class Stage(enum.Enum):
+    """State of a client's number."""
+
+    OPEN = "open"
+    """Connected, and assigned to a server that knows of it."""
+    LEAVING = "leaving"
+    """The broker has closed the connection and waits for its end."""
+    RESTING = "resting"
+    """The connection is gone. The number is kept out of use until nothing that was meant for it can be under way."""
+
+
+class Event(enum.Enum):
+    """Occurrences that the state depends on."""
+
+    CLIENT_SPEAKS = "client speaks"
+    SERVER_SPEAKS = "server speaks"
+    SERVER_CLOSES = "server closes"
+    SERVER_GONE = "server gone"
+    CLIENT_SLOW = "client slow"
+    SENT_AWAY = "sent away"
+    """It broke a rule, or its identity has expired."""
+    DRAIN = "drain"
+    CLIENT_GONE = "client gone"
+    RESTED = "rested"
+
+
+class Act(enum.Enum):
+    """Actions of the broker."""
+
+    TO_SERVER = "to server"
+    """Steps 4.1 and 5.3: hand the frame on, with the client's number in front."""
+    TO_CLIENT = "to client"
+    """Steps 4.3 and 5.1: hand the frame on, without it."""
+    CLOSE = "close"
+    """Steps 7.1 and 8.1: close the client's connection."""
+    TELL = "tell"
+    """Step 6.1: tell the server that the client has closed."""
+    COUNT_LATE = "count late"
+    """Too late: drop it and count it."""
+    FREE = "free"
+    """The number may be given again."""
+    NOTHING = "nothing"
+
+
+_OPEN, _LEAVING, _RESTING = Stage.OPEN, Stage.LEAVING, Stage.RESTING
+
+_CLOSES = dict.fromkeys(
+    (Event.SERVER_CLOSES, Event.SERVER_GONE, Event.CLIENT_SLOW, Event.SENT_AWAY, Event.DRAIN), (Act.CLOSE, _LEAVING)
+)
+
+
+def _late(stage: Stage) -> dict[Event, tuple[Act, Stage | None]]:
+    """Nobody has a say any more."""
+    late = dict.fromkeys((Event.CLIENT_SPEAKS, Event.SERVER_SPEAKS), (Act.COUNT_LATE, stage))
+    return {**dict.fromkeys(Event, (Act.NOTHING, stage)), **late}
+
+
+TABLE: Final[Mapping[Stage, Mapping[Event, tuple[Act, Stage | None]]]] = {
+    Stage.OPEN: {
+        Event.CLIENT_SPEAKS: (Act.TO_SERVER, _OPEN),
+        Event.SERVER_SPEAKS: (Act.TO_CLIENT, _OPEN),
+        **_CLOSES,
+        Event.CLIENT_GONE: (Act.TELL, _RESTING),
+        Event.RESTED: (Act.NOTHING, _OPEN),
+    },
+    Stage.LEAVING: {**_late(_LEAVING), Event.CLIENT_GONE: (Act.TELL, _RESTING)},
+    Stage.RESTING: {**_late(_RESTING), Event.RESTED: (Act.FREE, None)},
+}
+"""For every stage and event what is done, and the next stage; None where the number is forgotten."""
 
 
 class End(Protocol):

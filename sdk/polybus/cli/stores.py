@@ -23,7 +23,7 @@ from .values import cluster_of, connecting, hasty_bus, json_line
 
 if TYPE_CHECKING:
     from ..cluster.durable.administration import Administration, StoreState
-    from ..cluster.durable.letters import DeadLetter, Letters
+    from ..cluster.durable.dead_letters import DeadLetter, Letters
 
 P = TypeVar("P")
 T = TypeVar("T")

@@ -1,8 +1,12 @@
-"""A NATS server of its own for the workers of one machine: started, restarted, and ended with the process that wants it."""
+"""A NATS server of its own for the workers of one machine: started, restarted, and ended with the process that wants it.
+
+With the processes that this one starts (`Children`), and the folder in which the engine keeps stores.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -14,23 +18,147 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 import anyio.abc
+from attrs import define, field
 
 from .._core.bus.cluster import VARIABLE
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
 from . import guard
-from .children import Child, Children
-from .store_folder import STORE, held
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
+
+STORE: Final = "POLYBUS_STORE"
+"""The environment variable that names it."""
+
+
+@contextmanager
+def held(named: str) -> Iterator[Path | None]:
+    """Make the folder where there is none, and keep the engines of other programs out of it; None where none is named.
+
+    The lock is that of a process, and ends with it, however that ends.
+
+    Raises:
+        LocalProtocolError: It cannot be made or written to, or another engine keeps its stores there.
+    """
+    if not named:
+        yield None
+        return
+    folder = Path(named).absolute()
+    lock = _open(folder)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LocalProtocolError(
+                f"{STORE}={folder}: the engine of another program keeps its stores there, and two would destroy them: name "
+                f"another folder, or have both use one engine, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
+            ) from None
+        except OSError:
+            pass  # a shared folder that knows no locks
+        logger.info("stores are kept in %s", folder)
+        yield folder
+    finally:
+        os.close(lock)
+
+
+def _open(folder: Path) -> int:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        why = "it is no folder" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        raise _unusable(folder, why) from None
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        os.close(lock)
+        raise _unusable(folder, "it cannot be written to")
+    return lock
+
+
+def _unusable(folder: Path, why: str) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"{STORE}={folder}: stores cannot be kept there: {why}; name a folder that this user may write to"
+    )
+
+
+@define(eq=False)
+class Child:
+    """One of them."""
+
+    pid: int
+    _process: subprocess.Popen[bytes]
+    ended: anyio.Event = field(factory=anyio.Event, init=False)
+
+    @property
+    def status(self) -> int:
+        """Its exit status once it has ended; of a signal the negative number."""
+        status = self._process.returncode
+        assert status is not None
+        return int(status)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it has ended."""
+        self._process.send_signal(number)
+
+    def wait(self) -> None:
+        """Wait, and have everything else wait, for what SIGKILL has been sent to."""
+        self._process.wait()
+        self.ended.set()
+
+    def reap(self) -> None:
+        """See whether it has ended."""
+        if self._process.poll() is not None:
+            self.ended.set()
+
+
+class Children:
+    """All of them.
+
+    They are started by the main thread, at once: what the kernel ends with its parent ends with the thread that started it.
+    """
+
+    def __init__(self) -> None:
+        self._running: set[Child] = set()
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        files: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+        stderr: int | None = None,
+    ) -> Child:
+        """Start one, in a process group of its own: what a terminal sends to this group is for this process to pass on.
+
+        Args:
+            command: What to run.
+            files: Open files that it inherits.
+            environment: All of it; this process's, if not given.
+            stdin: The file, or nothing.
+            stderr: The file, or this process's.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        process = subprocess.Popen(command, stdin=stdin, stderr=stderr, pass_fds=files, env=environment, process_group=0)
+        child = Child(process.pid, process)
+        self._running.add(child)
+        return child
+
+    def reap(self) -> None:
+        """Let those know who wait for one that has ended: on SIGCHLD."""
+        for child in list(self._running):
+            child.reap()
+            if child.ended.is_set():
+                self._running.discard(child)
+
 
 NAME: Final = "nats-server"
 

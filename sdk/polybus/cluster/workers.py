@@ -25,9 +25,7 @@ from ..backoff import Backoff
 from ..errors import LocalProtocolError
 from ..plugins.registry import metrics_maker
 from ..transports._stream.sockets import unlink_if_ours
-from .children import Child, Children
-from .engine import Engine, find_server
-from .store_folder import STORE
+from .engine import STORE, Child, Children, Engine, find_server
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 

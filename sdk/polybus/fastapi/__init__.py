@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 if find_spec("starlette") is None:
     raise ImportError("polybus.fastapi needs FastAPI or Starlette: pip install 'polybus[fastapi]'")
 
-from ._attach import attach
-from ._depends import bus_of
-from ._errors import bus_error_response
-from ._metrics import metrics_endpoint
-from ._readiness import readiness_endpoint
+from ._attach import attach, bus_error_response
+from ._attachment import bus_of
+from ._pages import metrics_endpoint, readiness_endpoint
 from ._run import run
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from fastapi import Depends
 from .._core.bus.bus import Bus
 from ..sync.event_loop_thread import HandlerLoop
 from ..sync.verbs import BlockingBus
-from ._depends import bus_of
+from ._attachment import bus_of
 
 # FastAPI looks at the annotations of dependencies at run time.
 from starlette.requests import HTTPConnection  # isort: skip

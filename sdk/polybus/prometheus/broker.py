@@ -6,7 +6,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from ..broker.stats import BrokerStats
+from ..broker.events import BrokerStats
 from .families import families, help_texts
 from .scraping import text_of
 

@@ -15,8 +15,8 @@ from polybus import Bus, Cluster, Context, Limits, LocalProtocolError, Message, 
 from polybus._core.bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
+from polybus.cluster.durable.dead_letters import DeadLetter
 from polybus.cluster.durable.jetstream import JetStream
-from polybus.cluster.durable.letters import DeadLetter
 from polybus.events import DeadLettered
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
 from tests.support import eventually, next_event

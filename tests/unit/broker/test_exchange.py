@@ -9,11 +9,10 @@ import pytest
 from attrs import fields
 from prometheus_client.parser import text_string_to_metric_families
 
-from polybus.broker.client_states import Stage
+from polybus.broker.events import BrokerStats
 from polybus.broker.exchange import Exchange
-from polybus.broker.participants import Client, Server
+from polybus.broker.participants import Client, Server, Stage
 from polybus.broker.registry import REST
-from polybus.broker.stats import BrokerStats
 from polybus.errors import TooLarge
 from polybus.prometheus.broker import broker_text
 

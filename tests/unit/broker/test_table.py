@@ -8,9 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.broker.client_states import TABLE, Stage
 from polybus.broker.exchange import Exchange
-from polybus.broker.participants import Client
+from polybus.broker.participants import TABLE, Client, Stage
 from polybus.broker.registry import REST, ClientRegistry
 
 

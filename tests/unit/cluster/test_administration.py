@@ -14,8 +14,8 @@ from polybus._core.bus.bus import parts_of
 from polybus.body import JSON
 from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
+from polybus.cluster.durable.dead_letters import DeadLetter
 from polybus.cluster.durable.jetstream import JetStream
-from polybus.cluster.durable.letters import DeadLetter
 from polybus.message import Kind, Message
 from tests.unit.cluster.handlers import failing, noting
 

@@ -22,9 +22,7 @@ import pytest
 
 from polybus import LocalProtocolError
 from polybus.cluster import guard
-from polybus.cluster.children import Children
-from polybus.cluster.engine import Engine, find_server, level_and_text
-from polybus.cluster.store_folder import held
+from polybus.cluster.engine import Children, Engine, find_server, held, level_and_text
 from tests.support import BOUND, eventually
 
 pytestmark = pytest.mark.native

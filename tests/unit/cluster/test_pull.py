@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.cluster.durable.pull import HEARTBEAT, TRANSITIONS, Pull, PullEvent, PullState
+from polybus.cluster.durable.reader import HEARTBEAT, TRANSITIONS, Pull, PullEvent, PullState
 
 
 def asking(places: int) -> Pull:

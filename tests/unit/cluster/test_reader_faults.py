@@ -12,8 +12,8 @@ import pytest
 from polybus import Bus, Cluster, Context, DeadlineExceeded, LocalProtocolError, QueueFull, Retry, Store
 from polybus._core.bus.bus import parts_of
 from polybus.cluster.durable.administration import Administration
+from polybus.cluster.durable.consumers import PACE
 from polybus.cluster.durable.jetstream import JetStream
-from polybus.cluster.durable.readers import PACE
 from polybus.protocols.nats.operations import Operation
 from polybus.testing import NatsEngine
 from polybus.testing.nats_engine import EngineClient

@@ -13,8 +13,8 @@ from ...errors import LocalProtocolError
 from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern
 from ..backbone import Backbone
 from .dead_letters import NAME as DEAD
+from .dead_letters import LetterPlace, Letters
 from .jetstream import NO_CONSUMER, NOT_FOUND, JetStream, JetStreamError, config_of, is_stream_name
-from .letters import LetterPlace, Letters
 from .publishing import StoredPublishing
 from .stores import Stores, stream_members, stream_name
 

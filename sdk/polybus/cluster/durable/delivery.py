@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from attrs import define, evolve, field
 
 from ..._core.handlers.durable import check_pause
+from ..._core.runtime.executor import described
+from ..._core.runtime.outcomes import Misfit
+from ..._secrets import without_secrets
 from ..._util.log_fields import log_fields
-from ..._validation import check_given, seconds
+from ..._validation import check_given, in_one_line, seconds
 from ...errors import BusError, Code, LocalProtocolError
 from .dead_letters import Death
 from .jetstream import NANOSECONDS
 
 if TYPE_CHECKING:
     from ..._core.handlers.durable import DurableSpec
+    from ..._core.handlers.handler import Handler
+    from ..._core.peer.subscription import Subscription
+    from ..._core.runtime.executor import HandlerExecutor
     from ..._core.runtime.services import Services
     from ...message import Message
     from ...plugins import ToReader
@@ -218,3 +226,134 @@ class Delivery:
 def again(pause: float) -> str:
     """Make the word that has a publication come again after a pause in seconds."""
     return f"-NAK {json.dumps({'delay': round(pause * NANOSECONDS)})}"
+
+
+_TEXT: Final = 200
+"""Characters of a failure that its dead letter says."""
+
+
+@define(eq=False)
+class HandlerTaker:
+    """Runs a handler for each publication. Implements `reader.Taker`."""
+
+    _services: Services
+    handler: Handler
+    fate: Fate
+    full = False
+
+    @property
+    def executor(self) -> HandlerExecutor:
+        """The part that runs handlers."""
+        return self._services.executor
+
+    def take(self, delivery: Delivery) -> None:
+        """Have a worker of the bus handle a publication."""
+        self._services.running.workers.submit(_Job(self, delivery))
+
+    def stop(self) -> None:
+        """Take note that nothing more comes: what runs is finished."""
+
+    async def handle(self, delivery: Delivery, scope: anyio.CancelScope | None) -> None:
+        """Run the handler for a publication, and settle it."""
+        hopeless = self.fate.hopeless(delivery)
+        if hopeless is not None and await self.fate.is_over(delivery, *hopeless):
+            return
+        executor, message, name = self.executor, delivery.message, self.handler.name
+        try:
+            await executor.run(self.handler, message, None)
+        except Misfit as error:
+            self._services.counters.failed += 1
+            await self.fate.bury(delivery, delivery.to.attempt, f"it does not fit {name}: {error.text}")
+        except BaseException as error:
+            if executor.is_own_cancellation(error, scope) or executor.must_propagate(error, scope):
+                raise
+            error_id = executor.publication_failed(message, error)
+            if self.fate.is_last(delivery):
+                await self.fate.bury(delivery, delivery.to.attempt, f"{name} failed: {_words(error)}", error_id)
+            else:
+                delivery.end(again(self.fate.pause(delivery)))
+        else:
+            delivery.done()
+
+
+def _words(error: BaseException) -> str:
+    """Class and text of a failure, as far as an operator needs them to know what it is. Its traceback is in the log."""
+    text = in_one_line(without_secrets(described(error))).removesuffix(": ")
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]}..."
+
+
+class _Job:
+    """A worker's job: one stored publication."""
+
+    __slots__ = ("_delivery", "_taker", "scope", "waited")
+    ended = False
+    run_plain = None
+
+    def __init__(self, taker: HandlerTaker, delivery: Delivery) -> None:
+        self._taker: HandlerTaker = taker
+        self._delivery: Delivery = delivery
+        self.scope: anyio.CancelScope | None = None
+        self.waited: int = 0
+
+    @property
+    def function(self) -> str:
+        handler = self._taker.handler
+        return f"the handler {handler.name} of {handler.subject!r}"
+
+    @property
+    def party(self) -> tuple[object, object]:
+        return self._taker, self._taker
+
+    def run(self) -> Coroutine[Any, Any, None]:
+        return self._run()
+
+    async def _run(self) -> None:
+        executor, delivery = self._taker.executor, self._delivery
+        try:
+            await self._taker.handle(delivery, self.scope)
+        except BaseException as error:
+            if not executor.is_own_cancellation(error, self.scope):
+                executor.publication_failed(delivery.message, error)
+            if executor.must_propagate(error, self.scope):
+                raise
+        finally:
+            delivery.give_back()  # where it was cut: another worker has it at once
+
+
+@define(eq=False)
+class SubscriptionTaker:
+    """Puts publications into the queue of a subscription. Implements `reader.Taker`."""
+
+    _services: Services
+    _subscription: Subscription[Any]
+    fate: Fate | None
+    """None where nothing is acknowledged."""
+
+    @property
+    def full(self) -> bool:
+        """True while there is no room for one more."""
+        return self._subscription.full
+
+    def take(self, delivery: Delivery) -> None:
+        """Queue a publication, but one that is not even tried."""
+        fate = self.fate
+        hopeless = None if fate is None else fate.hopeless(delivery)
+        if fate is not None and hopeless is not None:
+            self._services.running.spawn(self._take_last, fate, delivery, hopeless)
+        elif delivery.to.fault:
+            self._subscription.skip(delivery.message, "this version", delivery.to.fault)
+            delivery.done()
+        else:
+            self._offer(delivery)
+
+    async def _take_last(self, fate: Fate, delivery: Delivery, hopeless: tuple[int, str, str]) -> None:
+        if not await fate.is_over(delivery, *hopeless):
+            self._offer(delivery)
+
+    def _offer(self, delivery: Delivery) -> None:
+        delivery.message.attributes["delivery"] = delivery
+        self._subscription.offer(delivery.message)
+
+    def stop(self) -> None:
+        """End the iteration after what has come."""
+        self._subscription.end(None)

@@ -16,12 +16,10 @@ from ..._core.bus.bus import parts_of
 from ..._util.pattern_index import tokens_overlap
 from ...errors import LocalProtocolError
 from ...protocols.nats.checks import local_pattern
-from .consumers import Consumers, find_streams
-from .dead_letters import OVER, Burial, Death, Graveyard, LetterWriter
+from .consumers import Consumers, StoreReaders, find_streams
+from .dead_letters import OVER, Burial, Death, Graveyard, LetterPlace, Letters, LetterWriter
 from .jetstream import Advice, JetStream, JetStreamError
-from .letters import LetterPlace, Letters
 from .publishing import StoredPublishing
-from .readers import StoreReaders
 
 if TYPE_CHECKING:
     from ..._core.bus.bus import Bus

@@ -1,18 +1,15 @@
-"""The endpoint of ``/metrics`` in an application."""
-
-from __future__ import annotations
+"""Endpoints of an application for those that watch it: ``/metrics`` and ``/readyz``."""
 
 from collections.abc import Awaitable, Callable
 
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 
 from .._core.bus.bus import Bus
 from .._validation import check_given
 from ..plugins.registry import metrics_maker
 
-# FastAPI looks at the annotations of an endpoint at run time.
-from starlette.requests import Request  # isort: skip
-
+# No annotations from the future: FastAPI looks at those of an endpoint at run time.
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -33,3 +30,20 @@ def metrics_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
         return Response(await scrape(bus), media_type=_TYPE)
 
     return metrics
+
+
+def readiness_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
+    """Make the endpoint that a load balancer asks: ``app.add_route("/readyz", readiness_endpoint(bus))``.
+
+    It answers 200, or 503 with `Bus.why_not_ready`: of several workers of an application for the one that is asked.
+
+    Raises:
+        TypeError: `bus` is no bus.
+    """
+    check_given(bus, Bus, "bus", "readiness_endpoint(bus)")
+
+    async def readiness(request: Request) -> Response:
+        why = bus.why_not_ready
+        return PlainTextResponse(f"{why}\n" if why else "OK\n", 503 if why else 200)
+
+    return readiness
