@@ -173,10 +173,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, overload
 
-from .._bus.cluster import Survey
-from .._bus.remote_peer import RemotePeer
-from .._handlers.signature import ContextPart
-from .._peer.peer import Peer
+from .._core.bus.cluster import Survey
+from .._core.bus.remote_peer import RemotePeer
+from .._core.handlers.signature import ContextPart
+from .._core.peer.peer import Peer
 from ..contracts.client import blocking_client_of
 
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
