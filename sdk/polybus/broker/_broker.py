@@ -409,6 +409,10 @@ class Broker:
             listening = await transport.listen(address, options)
             self._listening.append(listening)
             urls.append(f"{adapter.name}+{listening.url}{suffix}")
+            if options.tls is not None:
+                from .._util.certificates import warn_of_certificate  # needs ssl, which not every platform has
+
+                warn_of_certificate(options.tls, urls[-1])
         return tuple(urls)
 
     async def drain(self, timeout: float = 20.0) -> None:

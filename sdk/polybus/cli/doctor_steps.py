@@ -19,7 +19,8 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from attrs import define
 
 from .. import Bus, BusError, ConnectFailed, DeadlineExceeded, Disconnected, Limits, NoHandler, Peer, RequestError, connect
-from .._validation import shown
+from .._util.certificates import SOON
+from .._validation import counted, shown
 from ..errors import RemoteProtocolError
 from ..plugins import Connector, DialOptions, ProtocolAdapter, ProtocolFeatures, Transport
 from ..plugins.registry import resolve_url
@@ -282,9 +283,13 @@ class _Halves:
 
 
 def _certificate(facts: Mapping[str, Any]) -> str:
+    """The names and the days of a valid certificate. May raise `StepDoubtful`: they will not see it for long."""
     names = [value for kind, value in facts.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
     expires = facts.get("notAfter")
     if expires is None:
         return "a certificate"
-    days = (datetime.fromtimestamp(ssl.cert_time_to_seconds(expires), UTC) - datetime.now(UTC)).days
-    return f"certificate for {', '.join(names) or 'no name'}, valid for {days} more days"
+    left = datetime.fromtimestamp(ssl.cert_time_to_seconds(expires), UTC) - datetime.now(UTC)
+    what = f"certificate for {', '.join(names) or 'no name'}, valid for {counted(left.days, 'more day')}"
+    if left <= SOON:
+        raise StepDoubtful(what, "renew it, and restart what serves with it: clients refuse one that has expired")
+    return what

@@ -120,6 +120,8 @@ def _of_tls(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         if "expired" in text:
             return "renew the certificate of the server (and check the clock of this machine)"
+        if "not yet valid" in text:
+            return "correct the clock of this machine, or that of the one which made the certificate"
         if "hostname" in text or "ip address" in text:
             return "use a name that stands in the certificate, or have this one added to it"
         return "name the authority that signed it with --ca FILE"

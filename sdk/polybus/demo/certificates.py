@@ -47,7 +47,7 @@ def with_openssl(folder: Path) -> Certificate | None:
     if command is None:
         return None
     made = Certificate(folder / "self.pem", folder / "self.key", folder / "self.pem")
-    arguments = ["req", "-x509", *_KEY, "-days", "2", *_SUBJECT, "-keyout", str(made.key), "-out", str(made.certificate)]
+    arguments = ["req", "-x509", *_KEY, "-days", "30", *_SUBJECT, "-keyout", str(made.key), "-out", str(made.certificate)]
     try:
         subprocess.run([command, *arguments], check=True, capture_output=True, timeout=20)
     except (subprocess.SubprocessError, OSError):

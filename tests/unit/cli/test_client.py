@@ -4,6 +4,7 @@ import json
 import signal
 import ssl
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,18 @@ def test_a_server_that_wants_a_client_certificate_gets_it_by_cert_and_key(
         assert run(["request", listener.url, "greet", '"Ann"', *shown]) == 0
         assert json.loads(capsys.readouterr().out) == "Hello, Ann"
         assert run(["doctor", listener.url, *shown]) == 0
+
+
+def test_doctor_warns_of_a_certificate_that_expires_soon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    authority, tls = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1", not_after=datetime.now(UTC) + timedelta(days=3)).configure_cert(tls)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(Bus().serve("ubre+tls://127.0.0.1:0", tls=tls)) as listener,
+    ):
+        assert run(["doctor", listener.url, "--ca", str(tmp_path / "ca.pem")]) == 0
+    assert "valid for 2 more days; renew it" in " ".join(capsys.readouterr().err.split())
 
 
 def test_wait_goes_on_until_the_server_is_there(tmp_path: Path) -> None:

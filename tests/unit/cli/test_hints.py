@@ -40,6 +40,7 @@ from polybus.cli.reload import Reloader, changed, look
         (Forbidden("takes clients of its own machine alone"), "upgrade", "ws", "ubre", "a proxy on the way says"),
         (Forbidden("something else"), "upgrade", "ws", "ubre", "may not: ask whoever runs the server"),
         (ssl.SSLCertVerificationError("certificate has expired"), "tls", "tls", "ubre", "renew the certificate"),
+        (ssl.SSLCertVerificationError("certificate is not yet valid"), "tls", "tls", "ubre", "correct the clock"),
         (ssl.SSLCertVerificationError("Hostname mismatch"), "tls", "tls", "ubre", "use a name that stands in the certificate"),
         (ssl.SSLCertVerificationError("self-signed certificate"), "tls", "tls", "ubre", "with --ca FILE"),
         (ssl.SSLError("[SSL: WRONG_VERSION_NUMBER]"), "tls", "tls", "ubre", "try the URL without TLS"),

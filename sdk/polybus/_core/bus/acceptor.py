@@ -209,7 +209,9 @@ class Serving:
         if bind is None or self._address is None:
             shown = self._address or "a transport object"
             raise Unsupported(f"{shown} cannot be shared by several processes: tcp, tls, unix, ws, wss, http and https can")
-        return await bind(self._address)
+        sockets = await bind(self._address)
+        self._warn_of_certificate(join_url(self._adapter, self._address))
+        return sockets
 
     def serve_at(self, sockets: Sequence[socket.socket]) -> None:
         """Serve at sockets that are bound already."""
@@ -248,10 +250,18 @@ class Serving:
             listening: Listening = await self._transport.listen(*where, options)
             gate.url = join_url(self._adapter, listening.url)
             links.add_gate(gate, listening)
+            if not self._sockets:  # else who bound them has said it, once for all
+                self._warn_of_certificate(gate.url)
         except BaseException as error:
             await parts.life.leave(self._runtime, error)
             raise
         return Listener(gate)
+
+    def _warn_of_certificate(self, url: str) -> None:
+        if self._tls is not None:
+            from ..._util.certificates import warn_of_certificate  # needs ssl, which not every platform has
+
+            warn_of_certificate(self._tls, without_secrets(url))
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         life = self._parts.life

@@ -1,0 +1,95 @@
+"""The validity of the certificate that a server shows: outside of it clients refuse the server."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from .log_fields import log_fields
+from .sources import sources
+
+logger: logging.Logger = logging.getLogger("polybus.transports")
+
+SOON: Final = timedelta(days=14)
+"""Before its end a certificate is to be renewed by then: the usual ones are renewed a month before."""
+
+_UTC_TIME: Final = 0x17
+_VERSION: Final = 0xA0
+
+
+def warn_of_certificate(tls: ssl.SSLContext, url: str) -> None:
+    """Log that what a server shows at `url` has expired, is not valid yet, or expires within `SOON`. Never raises."""
+    now = datetime.fromtimestamp(sources.get().wall_clock_ns() / 1e9, UTC)
+    try:
+        begin, end = _validity(_shown_by(tls))
+    except Exception:  # clients will say what is wrong with it
+        return
+    fields = log_fields(address=url)
+    if now >= end:
+        text = "the certificate of %s has expired, on %s: clients refuse it; renew it, and restart the service"
+        logger.warning(text, url, _told(end), extra=fields)
+    elif now < begin:
+        text = "the certificate of %s is not valid before %s, and clients refuse it: is the clock of this machine right?"
+        logger.warning(text, url, _told(begin), extra=fields)
+    elif end - now <= SOON:
+        text = "the certificate of %s expires on %s: renew it, and restart the service, which reads it at its start only"
+        logger.warning(text, url, _told(end), extra=fields)
+
+
+def _told(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _shown_by(tls: ssl.SSLContext) -> bytes:
+    """The certificate that a server with this context shows, in DER.
+
+    A context does not tell what was loaded into it: a client that verifies nothing shakes hands with it, in memory.
+
+    Raises:
+        Exception: It shows none, or with TLS 1.2 none to a client without a certificate of its own.
+    """
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    there = tls.wrap_bio(to_server, to_client, server_side=True)
+    here = client.wrap_bio(to_client, to_server)
+    for _ in range(3):  # one more than TLS 1.2 needs, for a server that asks for another key
+        with suppress(ssl.SSLWantReadError):
+            here.do_handshake()
+            break
+        with suppress(ssl.SSLWantReadError):
+            there.do_handshake()
+    return here.getpeercert(binary_form=True) or b""
+
+
+def _validity(certificate: bytes) -> tuple[datetime, datetime]:
+    """From when to when a certificate (X.509, in DER) is valid."""
+    (_, begin, _), *_ = _values(certificate, 0, len(certificate))
+    (_, begin, end), *_ = _values(certificate, begin, len(certificate))  # what is signed
+    fields = [value for value in _values(certificate, begin, end) if value[0] != _VERSION]
+    _, begin, end = fields[3]  # after its number, the kind of signature, and who signed it
+    first, last = _values(certificate, begin, end)
+    return _moment(certificate, first), _moment(certificate, last)
+
+
+def _values(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Tag, begin and end of the values in DER that follow each other there."""
+    while at < end:
+        tag, size, at = data[at], data[at + 1], at + 2
+        if size & 0x80:  # the size of the size
+            width = size & 0x7F
+            size, at = int.from_bytes(data[at : at + width]), at + width
+        yield tag, at, at + size
+        at += size
+
+
+def _moment(data: bytes, value: tuple[int, int, int]) -> datetime:
+    tag, begin, end = value
+    text = data[begin:end].decode("ascii")
+    if tag == _UTC_TIME:  # with two digits of the year, as RFC 5280 reads them
+        text = f"{'20' if text < '50' else '19'}{text}"
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
