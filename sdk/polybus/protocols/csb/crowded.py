@@ -23,9 +23,8 @@ from .._rules import too_large
 from . import wire
 from .bodies import refuse
 from .codec import CsbCodec, unwrap
-from .ids import NUMBER_SHIFT, Party
 from .reader import DEADLINE_WORD
-from .session import DIRECT, CsbSession
+from .session import DIRECT, NUMBER_SHIFT, CsbSession, Party
 
 BROKER: Final = 0
 """The broker itself, among the numbers of clients."""

@@ -7,8 +7,8 @@ from typing import Final
 
 from ...plugins import FrameField
 from . import wire
+from .bodies import LAST_USER, RESULTS
 from .reader import NO_TTL, NUMBERED
-from .results import LAST_USER, RESULTS
 
 _ENCODINGS: Final[Mapping[int, str]] = {number: word for word, number in wire.ENCODINGS.items()}
 _RESERVED: Final[Mapping[int, str]] = dict(

@@ -16,8 +16,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from .._rules import MODES, fault_in_subject
 from . import wire
-from .bodies import WIRE_RULES, payload_readers, refuse
-from .results import fill_error
+from .bodies import WIRE_RULES, fill_error, payload_readers, refuse
 
 NUMBERED: Final = 0xFFFF
 """In place of the length of a subject: it is an action's number, four bytes."""

@@ -16,9 +16,8 @@ from ...limits import Limits
 from ...message import Kind, Message
 from .._rules import fault_in_subject, milliseconds
 from . import wire
-from .bodies import FORMATS, NUMBERS, WIRE_RULES
+from .bodies import FORMATS, NUMBERS, WIRE_RULES, error_payload
 from .reader import DEADLINE_WORD, NO_TTL, NUMBERED
-from .results import error_payload
 
 _REQUEST, _NOTIFY, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _AS_REQUEST: Final = wire.REQUEST << 4

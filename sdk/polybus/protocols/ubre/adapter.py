@@ -15,12 +15,10 @@ from ...limits import Limits
 from ...message import Message
 from ...plugins import FrameField, Role
 from .._options import UrlOptions, choice, one_of
-from .binary_reader import BinaryReader
-from .binary_writer import BinaryWriter
+from .binary_format import BinaryReader, BinaryWriter
 from .codec import UbreCodec
 from .dissect import dissect
-from .json_reader import JsonReader
-from .json_writer import JsonWriter
+from .json_format import JsonReader, JsonWriter
 from .session import UbreSession
 
 _LIMITS: Final = Limits()

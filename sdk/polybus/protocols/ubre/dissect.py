@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ...plugins import FrameField
-from .binary_reader import HEADER, REST_OF_FRAME
+from .binary_format import HEADER, REST_OF_FRAME
 
 _TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "S": ("subscribe", "subject"),

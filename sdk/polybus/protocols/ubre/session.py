@@ -12,8 +12,8 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent
 from .._rules import too_large
-from .checks import refuse
 from .codec import UbreCodec
+from .members import refuse
 
 _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay never meet and ids cannot be guessed

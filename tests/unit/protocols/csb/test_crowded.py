@@ -12,8 +12,7 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import CloseWanted, PeerClosed, PeerOpened, Ready, Refused
 from polybus.protocols import Csb
-from polybus.protocols.csb.ids import REST
-from polybus.protocols.csb.session import CsbSession
+from polybus.protocols.csb.session import REST, CsbSession
 
 
 def session_of(**options: Any) -> CsbSession:

@@ -11,8 +11,7 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import CloseWanted, Ready, Refused
 from polybus.protocols import Csb
-from polybus.protocols.csb.ids import REST
-from polybus.protocols.csb.session import CsbSession
+from polybus.protocols.csb.session import REST, CsbSession
 
 REQUEST = Message(Kind.REQUEST, 7, body=1)
 
