@@ -16,7 +16,7 @@ from attrs import frozen
 from polybus import Message
 from polybus.message import Kind
 from polybus.protocols import Up, UProtocol
-from polybus.protocols.up.accounts import REMEMBERED, Accounts
+from polybus.protocols.up.session import REMEMBERED, Accounts
 
 __all__ = ["main", "measured"]
 

@@ -39,7 +39,7 @@ BOUNDS = {
         cluster.workers.urls prometheus.durations._recent prometheus.durations._tallies protocols.csb.codec.chosen
         protocols.nats.cluster.dialect._handled protocols.nats.native._pulled protocols.nats.session._pings
         protocols.nats.subscriptions._sids protocols.nats.subscriptions.by_sid protocols.nats.subscriptions.refused
-        protocols.up.filters._wanted protocols.up.names._methods protocols.up.names._names protocols.up.names._topics
+        protocols.up.fabric._wanted protocols.up.names._methods protocols.up.names._names protocols.up.names._topics
         protocols.up.services.methods protocols.up.services.topics transports.zenoh.copies.came_by
         transports.zenoh.node._subscribers
     """,
@@ -52,7 +52,7 @@ BOUNDS = {
         protocols.up.session._methods protocols.up.session._topics
     """,
     "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.inbox.samples",
-    "2,048 of up to 1,024 bytes, then it is emptied": "protocols.up.reader._known",
+    "2,048 of up to 1,024 bytes, then it is emptied": "protocols.up.codec._known",
     "256 subjects": "pubsub.relay._hinted pubsub.relay._stopped",
     "30 questions, one a second": "peer.negotiation._late",
     "4 MiB of patterns, and Cluster.remember": "protocols.nats.cluster.known_handlers._gone",
@@ -172,7 +172,7 @@ BOUNDS = {
     "one question a node of those that have something of this one": """
         protocols.nats.cluster.liveness._asked protocols.nats.cluster.liveness._nodes
     """,
-    "REMEMBERED": "protocols.up.accounts._older protocols.up.accounts._settled",
+    "REMEMBERED": "protocols.up.session._older protocols.up.session._settled",
     "requests of one turn; what is over the limits is answered at once, and gone": "protocols.nats.cluster.dialect._fresh",
     "running= of the handler": "runtime.places._taken",
     "the codes": "prometheus.durations.outcomes",
@@ -197,7 +197,7 @@ BOUNDS = {
     "two for each session, for the time of a handshake": "bindings.jrep_http.websocket._claiming",
     "two questions to `authorize` at a time, and one for each time that a handler is told": "peer.peer._scopes",
     "Up(per_authority=) of each authority, and within Limits.waiting and running": """
-        protocols.up.accounts._counts protocols.up.accounts._under_way
+        protocols.up.session._counts protocols.up.session._under_way
     """,
     "what a handler sets; Limits.headers when it is sent": "runtime.context.answer_headers",
     "what is not read makes the link pause: HIGH_WATER, then the outbox": "transports._ws.asgi._pending",

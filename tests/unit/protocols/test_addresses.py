@@ -10,7 +10,7 @@ import pytest
 
 from polybus import Bus, Forbidden, LocalProtocolError, Peer, Route, Unsupported, bridge, connect
 from polybus.protocols import Csb, Ubre, Up, UProtocol
-from polybus.protocols.up.filters import Filters
+from polybus.protocols.up.fabric import Filters
 from polybus.protocols.up.names import Names
 from polybus.protocols.up.samples import DIALECTS
 from polybus.protocols.up.uuris import UUri, parse_entity

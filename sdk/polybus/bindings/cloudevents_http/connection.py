@@ -10,7 +10,7 @@ import anyio
 from ...errors import TooLarge
 from ...message import Kind, Message
 from ...plugins import Closed, Identity, Receiver
-from ...protocols._uuids import IdFactory
+from ...protocols._uprotocol import IdFactory
 from ...protocols.uprotocol.adapter import UProtocol
 from ...transports._stream.transport import TransportState
 from ...transports._stream.wire import HIGH_WATER

@@ -12,8 +12,8 @@ from attrs import field, frozen
 from ..._util.sources import sources
 from ...limits import Limits
 from ...plugins import FrameField, Role
-from .._levels import Pairs, SubjectLevels, pairs_of
 from .._options import UrlOptions, choice
+from .._uprotocol import Pairs, SubjectLevels, pairs_of
 from .codec import MAX_TTL, UpCodec
 from .dissect import dissect
 from .fabric import UpFabric

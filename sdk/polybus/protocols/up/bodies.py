@@ -10,10 +10,9 @@ import msgspec
 from ...body import JSON, OCTETS, TEXT, BodyFormat, check_json
 from ...errors import RemoteProtocolError
 from ...message import Message
-from .._protobuf.any_body import ANY, check_any
-from .._protobuf.classes import is_message
+from .._protobuf.any_body import ANY, check_any, is_message
 from .attributes import FORMAT_NAMES, PayloadFormat
-from .checks import WIRE_RULES, refuse
+from .rules import WIRE_RULES, refuse
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON, ANY, OCTETS, TEXT)
 _READ: Final[Mapping[int, BodyFormat]] = {

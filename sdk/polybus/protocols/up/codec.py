@@ -1,27 +1,192 @@
-"""A codec: messages of the bus from serialised UMessages, and back."""
+"""A codec: messages of the bus from serialised UMessages, and back.
+
+What is the same in many messages, all but the ids and the payload, is examined once and known by its bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from ...body import BodyFormat
+from ...body import JSON, OCTETS, BodyFormat
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
-from .._levels import LEVELS
-from .._protobuf.status import status_of
-from .._relayed import relayed_priority
-from .attributes import Attributes, MessageType, PayloadFormat, priority_name, uuid_bytes, uuid_text
-from .bodies import FORMATS, format_for, given_body, written_body
-from .checks import NAME
-from .messages import ReturnAddress, UpMessage
-from .reader import UpReader
-from .rules import PROFILE, first_violation
+from .._protobuf.any_body import type_name, unpack
+from .._protobuf.status import code_of, facts_of, status_of
+from .._protobuf.wire import read_varint
+from .._uprotocol import LEVELS, relayed_priority
+from .attributes import Attributes, MessageType, PayloadFormat, is_v7, priority_name, uuid_bytes, uuid_text
+from .bodies import FORMATS, check_payload, format_for, given_body, read_json, written_body
+from .messages import ReturnAddress, Shape, UpMessage, shape_of
+from .rules import NAME, PROFILE, WIRE_RULES, first_violation, refuse, shown
 from .uuris import UUri, parse_uuri
-from .wire import read_uuid, write_attributes, write_message
+from .wire import is_wire_id, read_attributes, read_uuid, split_message, write_attributes, write_message, write_uuid
+
+_REMEMBERED: Final = 2048
+_LONGEST: Final = 1024
+"""Bytes of attributes that are remembered."""
+_ID: Final = b"\x0a\x12\x09"
+_REQID: Final = b"\x4a\x12\x09"
+_IS_RESPONSE: Final = bytes((0x10, MessageType.RESPONSE))
+_PAYLOAD: Final = 0x12
+_STATUSES: Final = ("uprotocol.v1.UStatus", "google.rpc.Status")
+_UNANSWERABLE: Final = frozenset({"request.source", "request.sink"})
+_ERROR: Final = Kind.ERROR
+Parts: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes | None]"
+"""A frame in the usual form: the id, the attributes before the id of a request, that id, those behind it, and the payload."""
+
+
+class UpReader:
+    """Makes messages of frames."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._max_frame: Final = limits.message
+        self._depth: Final = limits.depth
+        # By the bytes of the attributes before and behind the id of a request.
+        self._known: dict[tuple[bytes, bytes], Shape] = {}
+
+    def read(self, frame: bytes) -> UpMessage:
+        """The one message of a frame. May raise `RemoteProtocolError`: it is none, or a bad one."""
+        if len(frame) > self._max_frame:
+            raise WIRE_RULES.refuse_size(len(frame), self._max_frame)
+        try:
+            parts = _parts(frame)
+            if parts is not None:
+                uuid, before, reqid, behind, payload = parts
+                shape = self._known.get((before, behind))
+                if shape is not None:
+                    return self._message(shape, payload, uuid, reqid)
+            return self._examined(frame, parts)
+        except RemoteProtocolError as error:
+            error.frame = shown(frame)
+            raise
+        except (ValueError, IndexError) as error:
+            refused = refuse(f"not a UMessage: {error}")
+            refused.frame = shown(frame)
+            raise refused from error
+
+    def _examined(self, frame: bytes, parts: Parts | None) -> UpMessage:
+        attributes, payload = split_message(frame)
+        given = read_attributes(attributes or b"")
+        _check(given)
+        shape, uuid, reqid = shape_of(given), write_uuid(given.id), write_uuid(given.reqid) if given.reqid else b""
+        if parts is not None and parts[0] == uuid and parts[2] == reqid and len(parts[1]) + len(parts[3]) <= _LONGEST:
+            self._remember(parts[1], parts[3], shape)
+        return self._message(shape, payload, uuid, reqid)
+
+    def _remember(self, before: bytes, behind: bytes, shape: Shape) -> None:
+        try:
+            for part in (before, behind):  # each consists of whole fields: so nothing else can be taken for the id between
+                read_attributes(part)
+        except ValueError:
+            return
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[before, behind] = shape
+
+    def _message(self, shape: Shape, payload: bytes | None, uuid: bytes, reqid: bytes) -> UpMessage:
+        message = UpMessage(shape, payload, uuid, reqid)
+        format = shape.format
+        if payload is not None:
+            try:
+                if format is JSON:
+                    message.decoded = read_json(payload, self._depth)
+                elif format is not OCTETS:
+                    check_payload(payload, format)
+            except RemoteProtocolError as error:
+                raise _told(error, message) from error.__cause__
+            message.checked = payload
+        elif shape.given.payload_format and shape.kind is not _ERROR:
+            raise _told(refuse("a format, and no payload (rule payload_format)", "invalid_attribute"), message)
+        return _failure(message, payload) if shape.kind is _ERROR else message
+
+
+def _parts(frame: bytes) -> Parts | None:
+    """The parts of a frame in the usual form; else None."""
+    try:
+        at = 2
+        if (size := frame[1]) > 127:
+            size, at = read_varint(frame, 1)
+        end, start = at + size, at + 20
+        if frame[0] != 10 or frame[at : at + 3] != _ID or frame[at + 11] != 17:  # attributes, and in them the halves of an id
+            return None
+        if frame[at + 4] >> 4 != 7 or frame[start - 1] >> 6 != 2:  # its version and variant
+            return None
+        total, payload = len(frame), None
+        if end != total:
+            if frame[end] != _PAYLOAD:
+                return None
+            data = end + 2
+            if (size := frame[end + 1]) > 127:
+                size, data = read_varint(frame, end + 1)
+            if data + size != total:
+                return None
+            payload = frame[data:]
+    except IndexError:
+        return None
+    if start > end:
+        return None
+    # None but an answer has the id of a request; where one has all the same, it is examined each time.
+    if frame[start : start + 2] != _IS_RESPONSE:
+        return frame[at + 2 : start], frame[start:end], b"", b"", payload
+    place = frame.find(_REQID, start, end)
+    if place < 0:
+        return None  # what remains of it is what may remain of a good one
+    reqid = frame[place + 2 : place + 20]
+    return (frame[at + 2 : start], frame[start:place], reqid, frame[place + 20 : end], payload) if is_wire_id(reqid) else None
+
+
+def _check(given: Attributes) -> None:
+    """May raise `RemoteProtocolError`: a rule is broken."""
+    broken = first_violation(given)
+    if broken is None:
+        return
+    error = refuse(f"{broken.text} (rule {broken.name}, profile {PROFILE})", "invalid_attribute")
+    if broken.name.startswith("request.") and given.sink is not None and broken.name not in _UNANSWERABLE:
+        error.answer_id = ReturnAddress((write_uuid(given.id), shape_of(given)))
+    elif given.type == MessageType.RESPONSE and is_v7(given.reqid):
+        error.reply_id = write_uuid(given.reqid)
+    raise error
+
+
+def _told(error: RemoteProtocolError, message: UpMessage) -> RemoteProtocolError:
+    """The error of a bad payload, with whom it concerns: who asked, or whoever waits for this answer."""
+    if message.kind is Kind.REQUEST:
+        error.answer_id = message.id
+    elif message.kind is Kind.RESPONSE:
+        error.reply_id = message.reqid
+    return error
+
+
+def _failure(message: UpMessage, payload: bytes | None) -> UpMessage:
+    """The error of an answer that says so; its payload is looked at where it is a UStatus, bare or in an ``Any``."""
+    given = message.shape.given
+    facts: dict[str, Any] = {"text": "", "reason": None, "detail": None}
+    if payload is not None:
+        try:
+            found = _status(payload, given.payload_format)
+            facts = facts if found is None else facts_of(found)[1]
+        except ValueError:
+            pass  # the number in the attributes says enough
+    message.raw = None
+    message.code, unknown = code_of(given.commstatus or 0)
+    if unknown and not facts["text"]:
+        facts["text"] = unknown
+    message.facts = facts
+    return message
+
+
+def _status(payload: bytes, format: int) -> bytes | None:
+    if format == PayloadFormat.PROTOBUF:
+        return payload
+    if format == PayloadFormat.PROTOBUF_IN_ANY:
+        url, inner = unpack(payload)
+        return inner if type_name(url) in _STATUSES else None
+    return None
+
 
 TYPES: Final = {
     Kind.PUBLISH: MessageType.PUBLISH,

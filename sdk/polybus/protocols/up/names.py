@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 from attrs import evolve
 
 from ...errors import BusError, LocalProtocolError, Unsupported
-from .._levels import pairs_in
-from .checks import NAME
+from .._uprotocol import pairs_in
+from .rules import NAME
 from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri
 
 Place: TypeAlias = "int | UUri"

@@ -11,8 +11,21 @@ from typing import Final
 
 from attrs import frozen
 
+from .._rules import WireRules
 from .attributes import LAST_PRIORITY, REQUEST_PRIORITY, Attributes, MessageType, PayloadFormat, is_v7
 from .uuris import UUri
+
+NAME: Final = "up"
+WIRE_RULES: Final = WireRules(NAME)
+refuse: Final = WIRE_RULES.refuse
+
+_TOKEN: Final = b"\x52"
+
+
+def shown(frame: bytes) -> bytes:
+    """The beginning of a frame, for people; of one that may have a token nothing: a token is never shown."""
+    return b"" if _TOKEN in frame else frame[:200]
+
 
 PROFILE: Final = "1.6-alpha.7"
 """The release whose rules these are: later ones want a ttl and a priority in every message."""

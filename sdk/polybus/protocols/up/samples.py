@@ -6,10 +6,11 @@
     rust-0.6    key of 9 segments     01, attributes                            the payload        up-rust 0.3 to 0.6
     cpp-1.0     key of 9 segments     02 00 01 01 00, length, attributes        length, payload    up-cpp
 
-Keys of 11 segments and of 9 never meet. The other two dialects share their keys: what the one has written comes to the
-other, which refuses the attachment. A frame of `up`, one serialised UMessage, becomes a sample, and a sample such a frame; what
-the message means is not looked at. An address without authority is one of the sender's host, whose name is in the key in its
-place (up-l1/zenoh.adoc, URI Mapping): the frame has it from there, since a receiver would take it for its own.
+A key is ``up/``, the segments of the source and those of the sink: five an address, with type and instance apart, or four with
+the entity as one. Keys of 11 segments and of 9 never meet. The other two dialects share their keys: what the one has written
+comes to the other, which refuses the attachment. A frame of `up`, one serialised UMessage, becomes a sample, and a sample such
+a frame; what the message means is not looked at. An address without authority is one of the sender's host, whose name is in the
+key in its place (up-l1/zenoh.adoc, URI Mapping): the frame has it from there, since a receiver would take it for its own.
 """
 
 from __future__ import annotations
@@ -22,9 +23,40 @@ from ...errors import TooLarge
 from ...plugins import Sample
 from .._protobuf.wire import length, read_varint
 from .attributes import LAST_PRIORITY, USUAL_PRIORITY
-from .keys import key_of
-from .uuris import ANY_AUTHORITY, UUri, UUriError, check_authority
+from .uuris import ANY_AUTHORITY, ANY_PART, ANY_VERSION, UUri, UUriError, check_authority
 from .wire import read_attributes, split_message, write_attributes, write_message
+
+_NO_SINK: Final = "{}/{}/{}/{}/{}"
+_NO_SINK_OF_FOUR: Final = "{}/{}/{}/{}"
+
+
+def segments_of(uri: UUri, host: str, *, whole_entity: bool = False) -> str:
+    """The five segments of an address or a pattern; `host` stands where it has no authority.
+
+    Args:
+        uri: The address or the pattern.
+        host: The name of the own host.
+        whole_entity: Write four. A pattern of any type or any instance is one of any entity then: match again what comes.
+    """
+    type = "*" if uri.type == ANY_PART else f"{uri.type:X}"
+    instance = "*" if uri.instance == ANY_PART else f"{uri.instance:X}"
+    version = "*" if uri.version == ANY_VERSION else f"{uri.version:X}"
+    resource = "*" if uri.resource == ANY_PART else f"{uri.resource:X}"
+    entity = f"{type}/{instance}"
+    if whole_entity:
+        entity = "*" if "*" in entity else f"{uri.entity:X}"
+    return f"{uri.authority or host}/{entity}/{version}/{resource}"
+
+
+def key_of(source: UUri, sink: UUri | None, host: str, *, whole_entity: bool = False) -> str:
+    """The key of a message, or the expression of a filter. May raise `ValueError`: the own host has no name."""
+    if host in ("", ANY_AUTHORITY):
+        raise ValueError(f"{host!r} is no name of the own host, which stands in keys for an empty authority")
+    start = f"up/{segments_of(source, host, whole_entity=whole_entity)}"
+    if sink is None:
+        return f"{start}/{_NO_SINK_OF_FOUR if whole_entity else _NO_SINK}"
+    return f"{start}/{segments_of(sink, host, whole_entity=whole_entity)}"
+
 
 _VERSION: Final = b"\x01"
 _PAIRS: Final = b"\x02\x00\x01\x01\x00"

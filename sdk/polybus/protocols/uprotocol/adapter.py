@@ -12,18 +12,15 @@ from attrs import field, frozen
 from ..._util.sources import sources
 from ...limits import Limits
 from ...plugins import FrameField, Role
-from .._levels import Pairs, SubjectLevels, pairs_of
 from .._options import UrlOptions, choice
+from .._uprotocol import Pairs, SubjectLevels, pairs_of
 from .cloudevents.envelope import Envelope
-from .cloudevents.json_reader import JsonEventReader
-from .cloudevents.json_writer import JsonEventWriter
-from .cloudevents.proto_reader import ProtoReader
-from .cloudevents.proto_writer import ProtoWriter
+from .cloudevents.json_event import JsonEventReader, JsonEventWriter
+from .cloudevents.proto_event import ProtoReader, ProtoWriter
 from .codec import UProtocolCodec
 from .dissect import dissect
 from .names import Names, entity_key
-from .rules import Leniency
-from .rules.checks import MAX_INTEGER, is_text, is_uri_reference
+from .rules import MAX_INTEGER, Leniency, is_text, is_uri_reference
 from .session import UProtocolSession
 
 _LIMITS: Final = Limits()

@@ -1,12 +1,22 @@
-"""Bodies: ``google.protobuf.Any``, in which uProtocol packs protobuf messages (document, 3 Formats, Table 6), and bytes."""
+"""Bodies: ``google.protobuf.Any``, in which uProtocol packs protobuf messages (document, 3 Formats, Table 6), and bytes.
+
+An error is a ``google.rpc.Status`` in an ``Any``: what a handler raises (document, 4.4; up-l2 dispatchers).
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import binascii
+from functools import lru_cache
+from typing import Any, Final
 
-from ...body import OCTETS, BodyFormat
+import msgspec
+
+from ...body import JSON, OCTETS, TEXT, BodyFormat, check_json
+from ...errors import BusError, RemoteProtocolError
 from ...message import Message
-from .._protobuf.any_body import ANY
+from .._protobuf.any_body import ANY, pack, type_name, unpack
+from .._protobuf.status import facts_of, status_of
+from .rules import Leniency, refuse
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 
@@ -20,3 +30,88 @@ def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
         return None, ANY
     chosen = OCTETS if isinstance(message.body, (bytes, bytearray, memoryview)) else ANY
     return message.encoded(FORMATS, lambda value: chosen), chosen
+
+
+_STATUS: Final = "google.rpc.Status"
+STATUSES: Final = (_STATUS, "uprotocol.v1.UStatus")
+"""The document's, and the one that the SDKs answer with, whose fields are the same."""
+STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.googleapis.com", "") for name in STATUSES)
+"""Types of a Status, as they stand in an ``Any``."""
+
+
+def write_status(message: Message) -> bytes:
+    """An ``Any`` that says why, of an error or of an end that failed. May raise `EncodeError`: the detail cannot be written."""
+    return pack(_STATUS, status_of(message))
+
+
+def read_status(data: bytes | None) -> tuple[int, dict[str, Any]] | None:
+    """Code and facts of an ``Any`` that holds a Status, or None. May raise `ValueError`: it says that it is one and is none."""
+    if data is None or not data[2:].startswith(STATUS_URLS):
+        return None
+    url, inner = unpack(data)
+    return facts_of(inner) if type_name(url) in STATUSES else None
+
+
+PROTOBUF: Final = "application/protobuf"
+OCTET_STREAM: Final = "application/octet-stream"
+_decode: Final = msgspec.json.Decoder().decode
+
+
+@lru_cache(256)
+def format_of(content_type: str | None) -> BodyFormat:
+    """The body format of a content type. Both media types of protobuf mean ``Any``: of before and after June 2023."""
+    media = "" if content_type is None else content_type.partition(";")[0].strip().lower()
+    if media in ("", PROTOBUF, "application/x-protobuf"):
+        return ANY
+    if media == "application/json" or media.endswith("+json"):
+        return JSON
+    return TEXT if media.startswith("text/") else OCTETS
+
+
+def from_base64(text: Any, name: str = "data_base64") -> bytes:
+    """The bytes of ``data_base64``, or of the attribute of this name. May raise `RemoteProtocolError`: it is no base64."""
+    try:
+        if not isinstance(text, str):
+            raise ValueError("not text")
+        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except ValueError as error:  # UnicodeEncodeError and binascii.Error are ValueErrors
+        raise refuse(f"{name} is no base64: {error} (document, 3 Formats, Table 6)") from error
+
+
+def hash_of(text: str, leniency: Leniency) -> bytes:
+    """The bytes of a ``hash`` that stands as base64 in JSON or a header. May raise `RemoteProtocolError`: it is none."""
+    try:
+        return from_base64(text, "hash")
+    except RemoteProtocolError:
+        if leniency is Leniency.LENIENT:  # up-python and up-java write any text: what happens to be base64 cannot be told apart
+            return text.encode()
+        raise
+
+
+def from_json(value: Any, format: BodyFormat, leniency: Leniency) -> bytes:
+    """The bytes of ``data`` in a JSON event. May raise `RemoteProtocolError`: it must stand in ``data_base64``."""
+    if format is JSON:
+        return msgspec.json.encode(value)
+    if format is TEXT and isinstance(value, str):
+        return value.encode()
+    if is_misplaced(value, format) and leniency:
+        return from_base64(value, "data")
+    raise refuse("data in the member data: protobuf and binary data stand in data_base64 (document, 3 Formats, Table 6)")
+
+
+def is_misplaced(value: Any, format: BodyFormat) -> bool:
+    """True of base64 in ``data``: the document's examples show it there, its Table 6 wants it in ``data_base64``."""
+    return format is ANY and isinstance(value, str)
+
+
+def from_text(data: bytes, format: BodyFormat, depth: int) -> bytes:
+    """Data that came, checked where they say that they are JSON or text. May raise `RemoteProtocolError`: they are not."""
+    try:
+        if format is JSON:
+            check_json(data, depth)
+            _decode(data)
+        elif format is TEXT:
+            str(data, "utf-8")
+    except (BusError, ValueError, RecursionError) as error:
+        raise refuse(f"the data are no {format.content_type}: {error}") from error
+    return data

@@ -12,23 +12,15 @@ from attrs import field, frozen
 from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
-from .._levels import LEVELS
 from .._protobuf.any_body import ANY
-from .._relayed import relayed_priority
-from .bodies import FORMATS, written_body
-from .cloudevents.envelope import ReturnAddress, is_id, known_schema
-from .cloudevents.json_reader import JsonEventReader
-from .cloudevents.json_writer import JsonEventWriter
-from .cloudevents.proto_reader import ProtoReader
-from .cloudevents.proto_writer import ProtoWriter
-from .events import EventMessage, UsualEvent
-from .rules import TOLERATED, violations
-from .rules.checks import TYPES, Facts
-from .rules.extensions import NAMES, extension_attributes
-from .rules.headers import write_headers
-from .rules.items import ITEM, item_id
-from .rules.payloads import OCTET_STREAM, PROTOBUF
-from .status import write_status
+from .._uprotocol import LEVELS, relayed_priority
+from .bodies import FORMATS, OCTET_STREAM, PROTOBUF, write_status, written_body
+from .cloudevents.envelope import ReturnAddress, known_schema
+from .cloudevents.json_event import JsonEventReader, JsonEventWriter
+from .cloudevents.proto_event import ProtoReader, ProtoWriter
+from .events import EventMessage, UsualEvent, is_id
+from .extensions import ITEM, NAMES, extension_attributes, item_id, write_headers
+from .rules import TOLERATED, TYPES, Facts, violations
 
 _TYPES: Final = {
     Kind.PUBLISH: "pub.v1",

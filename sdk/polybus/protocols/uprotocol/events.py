@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
@@ -114,6 +115,8 @@ class EventMessage(Message):
         return self.extras
 
 
+USUAL_ID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+is_id: Final = re.compile(USUAL_ID).fullmatch
 EVENT_FIELDS: Final = frozenset(UsualEvent.__struct_fields__) - frozenset(_NO_ATTRIBUTES)
 """The attributes that are usual."""
 

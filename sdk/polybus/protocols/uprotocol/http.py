@@ -18,13 +18,11 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
 from .adapter import DEFAULT_ENTITY, UProtocol
-from .bodies import FORMATS, written_body
+from .bodies import FORMATS, format_of, written_body
 from .cloudevents.cloudevent import attributes_of, message_of, named, typed
 from .cloudevents.envelope import OLD_LEVEL, normalise
 from .codec import UProtocolCodec
-from .rules import TOLERATED, Leniency
-from .rules.checks import refuse
-from .rules.payloads import format_of
+from .rules import TOLERATED, Leniency, refuse
 
 Format: TypeAlias = Literal["json", "protobuf"]
 Mode: TypeAlias = Literal["structured", "binary", "batch"]

@@ -12,18 +12,15 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
 from .._protobuf.any_body import ANY
-from .._relayed import relayed_id, relayed_priority
 from .._rules import too_large
-from .._uuids import IdFactory, id_time_ms
-from .bodies import written_body
+from .._uprotocol import IdFactory, id_time_ms, relayed_id, relayed_priority
+from .bodies import write_status, written_body
 from .cloudevents.envelope import ReturnAddress, return_address
 from .codec import UProtocolCodec
 from .events import EventMessage
+from .extensions import NAMES, extension_attributes, write_headers
 from .names import MESSAGE, Names, subject_text
-from .rules.checks import MAX_INTEGER, is_text, refuse
-from .rules.extensions import NAMES, extension_attributes
-from .rules.headers import write_headers
-from .status import write_status
+from .rules import MAX_INTEGER, is_text, refuse
 from .uris import RESPONSE, read_uri
 
 if TYPE_CHECKING:

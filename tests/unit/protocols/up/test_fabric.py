@@ -12,7 +12,7 @@ from polybus.message import MISSING, Kind
 from polybus.plugins import Ready, Refused, Sample
 from polybus.protocols.up import Up
 from polybus.protocols.up.attributes import Attributes, MessageType
-from polybus.protocols.up.filters import Filters
+from polybus.protocols.up.fabric import Filters
 from polybus.protocols.up.names import Names
 from polybus.protocols.up.samples import DIALECTS, MAX_ATTRIBUTES, Dialect, check_attributes
 from polybus.protocols.up.session import UpSession

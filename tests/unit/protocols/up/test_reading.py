@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from polybus import Limits, RemoteProtocolError
 from polybus.message import Kind
 from polybus.protocols.up.attributes import Attributes, uuid_bytes
-from polybus.protocols.up.ids import WireIds, is_wire_id, wire_ms
-from polybus.protocols.up.reader import UpReader
-from polybus.protocols.up.wire import read_uuid, write_attributes, write_message, write_uuid
+from polybus.protocols.up.codec import UpReader
+from polybus.protocols.up.wire import WireIds, is_wire_id, read_uuid, wire_ms, write_attributes, write_message, write_uuid
 from tests.vectors import up_vectors as vectors
 
 from .test_rules import GOOD
@@ -78,7 +77,7 @@ def test_the_id_of_a_request_that_stands_twice_is_the_last_one() -> None:
 
 
 def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus.protocols.up.reader._REMEMBERED", 8)
+    monkeypatch.setattr("polybus.protocols.up.codec._REMEMBERED", 8)
     reader = UpReader(Limits())
     for ttl in range(1, 50):
         reader.read(write_message(write_attributes(replace(GOOD["publish"], ttl=ttl)), None))

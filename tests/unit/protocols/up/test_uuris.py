@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.protocols.up.keys import key_of, segments_of
+from polybus.protocols.up.samples import key_of, segments_of
 from polybus.protocols.up.uuris import UUri, UUriError, parse_entity, parse_uuri
 from tests.vectors import up_vectors as vectors
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from polybus import Limits, RemoteProtocolError
 from polybus.protocols.up.attributes import Attributes, is_v7, uuid_bytes, uuid_text
-from polybus.protocols.up.reader import UpReader
+from polybus.protocols.up.codec import UpReader
 from polybus.protocols.up.uuris import UUri, parse_uuri
 from polybus.protocols.up.wire import (
     read_attributes,

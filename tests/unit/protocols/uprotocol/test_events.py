@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from polybus import Code, EncodeError, Limits, LocalProtocolError, Message, RemoteProtocolError
 from polybus.message import Kind
 from polybus.protocols import UProtocol
-from polybus.protocols._protobuf.any_body import ANY, pack
-from polybus.protocols._protobuf.values import read_value, write_value
+from polybus.protocols._protobuf.any_body import ANY, pack, read_value, write_value
 from polybus.protocols.uprotocol.cloudevents import cloudevents_pb2
 from polybus.protocols.uprotocol.rules import Violation
 

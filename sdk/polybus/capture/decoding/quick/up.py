@@ -17,9 +17,8 @@ from ....protocols._protobuf.wire import read_varint
 from ....protocols.up.attributes import FORMAT_NAMES, Attributes, MessageType, PayloadFormat, priority_name, uuid_text
 from ....protocols.up.bodies import check_payload, format_of
 from ....protocols.up.codec import MAX_TTL
-from ....protocols.up.ids import is_wire_id
 from ....protocols.up.rules import first_violation
-from ....protocols.up.wire import read_attributes, read_uuid
+from ....protocols.up.wire import is_wire_id, read_attributes, read_uuid
 from .bodies import is_json
 from .remembered import Remembered
 

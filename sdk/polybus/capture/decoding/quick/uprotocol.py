@@ -14,10 +14,9 @@ from ....errors import RemoteProtocolError
 from ....message import Kind
 from ....protocols._protobuf.any_body import ANY
 from ....protocols._protobuf.wire import read_varint
-from ....protocols.uprotocol.cloudevents.envelope import USUAL_ID, is_id, known_schema
-from ....protocols.uprotocol.events import EventMessage, UsualEvent
-from ....protocols.uprotocol.rules.payloads import OCTET_STREAM
-from ....protocols.uprotocol.status import STATUS_URLS
+from ....protocols.uprotocol.bodies import OCTET_STREAM, STATUS_URLS
+from ....protocols.uprotocol.cloudevents.envelope import known_schema
+from ....protocols.uprotocol.events import USUAL_ID, EventMessage, UsualEvent, is_id
 from .remembered import Remembered
 
 _event: Final = msgspec.json.Decoder(UsualEvent).decode

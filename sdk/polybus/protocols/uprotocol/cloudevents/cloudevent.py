@@ -18,13 +18,12 @@ from ....errors import LocalProtocolError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind, Message
 from ..._protobuf.any_body import ANY
-from ..._uuids import IdFactory, id_time_ms
+from ..._uprotocol import IdFactory, id_time_ms
 from ..adapter import DEFAULT_ENTITY, MODES, UProtocol
+from ..bodies import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
 from ..codec import UProtocolCodec
 from ..names import Names
-from ..rules import Leniency
-from ..rules.checks import MAX_INTEGER, refuse
-from ..rules.payloads import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
+from ..rules import MAX_INTEGER, Leniency, refuse
 from .envelope import Envelope
 
 if TYPE_CHECKING:

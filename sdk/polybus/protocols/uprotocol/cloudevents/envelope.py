@@ -5,7 +5,6 @@ The readers take what is beyond doubt and costs little; ``examined`` asks the ta
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Any, Final
 
@@ -15,20 +14,16 @@ from ....limits import Limits
 from ....message import Kind, Message
 from ..._protobuf.any_body import ANY, check_any, pack
 from ..._protobuf.status import code_of
-from ..._uuids import id_version
+from ..._uprotocol import id_version
+from ..bodies import STATUSES, read_status
 from ..events import EventMessage, UsualEvent, event_of
-from ..rules import RULES, TOLERATED, Leniency, Violation, violations
-from ..rules.checks import TYPES, Facts, is_uri_reference, refuse
-from ..rules.extensions import KINDS, read_extension
-from ..rules.headers import read_headers
-from ..status import STATUSES, read_status
+from ..extensions import KINDS, read_extension, read_headers
+from ..rules import RULES, TOLERATED, TYPES, Facts, Leniency, Violation, is_uri_reference, refuse, violations
 from ..uris import UriError, read_uri
 
 BATCH: Final = 4096
 """Events in one batch: a frame of 1 MiB holds some thousands."""
 
-USUAL_ID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
-is_id: Final = re.compile(USUAL_ID).fullmatch
 _ADDRESSES: Final = 1024
 _KINDS: Final = {"publish": Kind.PUBLISH, "notification": Kind.NOTIFY, "request": Kind.REQUEST, "response": Kind.RESPONSE}
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE

@@ -1,29 +1,52 @@
-"""Reads the protobuf format of CloudEvents 1.0.2 (``io.cloudevents.v1.CloudEvent``).
+"""The protobuf format of CloudEvents 1.0.2 (``io.cloudevents.v1.CloudEvent``), with the data as the document wants them.
 
 The usual case is read by hand: attributes that come again and again are known by their bytes. What is not usual goes through
-the generated class and the table of rules.
+the generated class and the table of rules. Events are written by hand, because what is the same in many is then written once; a
+test compares with the generated class.
+
+``cloudevents_pb2.py`` was made from ``cloudevents.proto`` beside it with protoc 30 (grpcio-tools 1.72.2), in this folder::
+
+    python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. cloudevents.proto
+
+In the ``.pyi``, ``Mapping`` was then given its type arguments. What protoc 30 makes runs with protobuf 6.30 and 7; what a later
+one makes would ask for a later package.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from ....body import OCTETS, BodyFormat
 from ....errors import EncodeError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind
-from ..._levels import LEVELS
-from ..._protobuf.any_body import ANY, check_any
-from ..._protobuf.wire import length, read_fields, read_varint
-from ..events import EventMessage, UsualEvent
-from ..rules.checks import MAX_INTEGER, WIRE_RULES, is_text, refuse
-from ..rules.items import ITEM, read_proto_item
-from ..rules.payloads import OCTET_STREAM, PROTOBUF, format_of, from_text
-from ..status import STATUS_URLS
-from .envelope import BATCH, Envelope, is_id, is_packed, known_schema, shown
-from .generated import cloud_event_classes
+from ..._protobuf.any_body import ANY, check_any, known_class
+from ..._protobuf.wire import field, length, read_fields, read_varint, varint
+from ..._uprotocol import LEVELS
+from ..bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_text
+from ..events import Attributes, EventMessage, Extra, Head, UsualEvent, is_id
+from ..extensions import ITEM, read_proto_item
+from ..rules import MAX_INTEGER, WIRE_RULES, is_text, refuse
+from .envelope import BATCH, Envelope, is_packed, known_schema, shown
+
+
+@cache
+def cloud_event_classes() -> tuple[type[Any], type[Any]]:
+    """``CloudEvent`` and ``CloudEventBatch``: ours, or those that another package has registered under these names."""
+    try:
+        from . import cloudevents_pb2 as generated
+    except TypeError:  # the pool has the same names from another file, for example of an older up-python
+        event, batch = known_class("io.cloudevents.v1.CloudEvent"), known_class("io.cloudevents.v1.CloudEventBatch")
+        if event is None or batch is None:
+            raise
+        return event, batch
+    return generated.CloudEvent, generated.CloudEventBatch
+
 
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
+# Fields of CloudEvent.
 _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x32, 0x42
 _REQUIRED: Final = frozenset({"id", "source", "type"})
 _PROTOBUFS: Final = frozenset({PROTOBUF, "application/x-protobuf"})
@@ -306,3 +329,97 @@ def _value(name: str, value: Any) -> Any:
         raise refuse(f"the attribute {name[:60]!r} has no value (CloudEvents 1.0.2, protobuf format)", "invalid_attribute")
     found = getattr(value, kind)
     return found.ToJsonString() if kind == "ce_timestamp" else found
+
+
+# The same as bytes, and fields of CloudEventAttributeValue.
+_ID_TAG, _SOURCE_TAG, _VERSION_TAG, _TYPE_TAG, _ATTRIBUTE_TAG, _BINARY_TAG, _PROTO_TAG = (
+    bytes((tag,)) for tag in (_ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO)
+)
+_CE_BOOLEAN, _CE_INTEGER, _CE_STRING, _CE_BYTES, _CE_URI_REF, _CE_TIMESTAMP = b"\x08", b"\x10", b"\x1a", b'"', b"2", b":"
+_NO_DATA: Final = _BINARY_TAG + length(b"")
+"""Without any field of data, `UCloudEvent.get_payload` of up-python raises."""
+_REFERENCES: Final = frozenset({"sink", "dataschema"})
+
+
+class ProtoWriter:
+    """Makes protobuf events.
+
+    Args:
+        schema: ``dataschema`` of bytes.
+        old: As up-python 1.5 reads them: data in ``binary_data`` always, even where there are none; addresses as ``ce_string``.
+    """
+
+    def __init__(self, schema: str, old: bool) -> None:
+        self._old = old
+        self._data = _BINARY_TAG if old else _PROTO_TAG
+        self._octets = self._attribute("datacontenttype", OCTET_STREAM)
+        self._octets_and_schema = self._octets + self._attribute("dataschema", schema)
+        # ``ce_integer`` has 31 bits and a sign, the document's ttl 32 bits and none.
+        self._ttl = lru_cache(1024)(lambda ttl: self._attribute("ttl", min(ttl, MAX_INTEGER)))
+        self.head: Head = lru_cache(1024)(self._head)
+        """``head(type, source, sink, priority, more)``: what is the same in many events."""
+
+    def write(
+        self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
+    ) -> bytes:
+        """One event."""
+        parts = [_ID_TAG, length(name := id.encode()), name, head]
+        if raw is not None and format is not ANY:  # before what differs from event to event
+            parts.append(self._octets if extra and "dataschema" in extra else self._octets_and_schema)
+        if ttl:
+            parts.append(self._ttl(ttl))
+        if reqid is not None:
+            if len(reqid) == 36:
+                parts += (b"*/\n\x05reqid\x12&\x1a$", reqid.encode())
+            else:
+                parts.append(self._attribute("reqid", reqid))
+        if extra:
+            parts += (self._attribute(name, value) for name, value in extra.items())
+        if raw is not None:
+            parts += (self._data if format is ANY else _BINARY_TAG, length(raw), raw)
+        elif self._old:
+            parts.append(_NO_DATA)
+        return b"".join(parts)
+
+    @staticmethod
+    def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
+        """An item of bytes, which all formats are here; see `rules.items`."""
+        return b"".join((_ID_TAG, length(name := id.encode()), name, head, _BINARY_TAG, length(raw), raw))
+
+    @staticmethod
+    def batch(frames: Sequence[bytes]) -> bytes:
+        """Several events as one ``CloudEventBatch``."""
+        return b"".join(field(b"\n", frame) for frame in frames)
+
+    def _head(self, type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ()) -> bytes:
+        head = field(_SOURCE_TAG, source.encode()) + field(_VERSION_TAG, b"1.0") + field(_TYPE_TAG, type.encode())
+        if sink is not None:
+            head += self._attribute("sink", sink)
+        if priority is not None:
+            head += self._attribute("priority", priority)
+        return head + b"".join(self._attribute(name, value) for name, value in more)
+
+    def _attribute(self, name: str, value: str | int | bool | bytes) -> bytes:
+        if isinstance(value, bool):
+            inner = _CE_BOOLEAN + (b"\x01" if value else b"\x00")
+        elif isinstance(value, int):
+            inner = _CE_INTEGER + varint(value if value >= 0 else value + 2**64)
+        elif isinstance(value, bytes):
+            inner = field(_CE_BYTES, value)
+        elif name == "time" and not self._old and (moment := _timestamp(value)) is not None:
+            inner = field(_CE_TIMESTAMP, moment)
+        else:
+            inner = field(_CE_URI_REF if name in _REFERENCES and not self._old else _CE_STRING, value.encode())
+        return field(_ATTRIBUTE_TAG, field(b"\n", name.encode()) + field(b"\x12", inner))
+
+
+def _timestamp(text: str) -> bytes | None:
+    """A ``google.protobuf.Timestamp`` (CloudEvents 1.0.2, protobuf format, 2.1); None where the text is no time."""
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    moment = Timestamp()
+    try:
+        moment.FromJsonString(text)
+    except ValueError:
+        return None
+    return moment.SerializeToString()
