@@ -1,4 +1,4 @@
-"""What both generations of uProtocol share: ids, priorities, and the facts about a message that outlive a relay.
+"""The part that both generations of uProtocol share: ids, priorities, and the facts about a message that outlive a relay.
 
 Ids are UUIDs that hold the time of their making (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). The document's layout is
 UUID version 8: 48 bits of Unix milliseconds, the version, 12 bits of a counter that begins anew with each millisecond, the
