@@ -86,7 +86,7 @@ BOUNDS = {
     "CREDIT items, _TOLERANCE * CREDIT_BYTES and one item more; charged to the peer": "rpc.channel._items",
     "CREDIT_BYTES: each entry counts for 200 bytes at least": "rpc.channel._ahead",
     "each has one client at least that was parked": "cluster.departures._claims",
-    "HIGH_BYTES or HIGH_FRAMES, then the outbox of the link; charged while paused": "transports._memory_transport._inbox",
+    "HIGH_BYTES or HIGH_FRAMES, then the outbox of the link; charged while paused": "transports.memory._inbox",
     "HIGH_WATER and one frame: then the link keeps what follows in its outbox": """
         bindings.http.client._queue bindings.jrep_http.connection._queue
     """,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 
 from attrs import field, frozen
@@ -75,3 +76,11 @@ class Gate(Protocol):
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         """The connection is established; the bus calls `transport.start`."""
+
+
+def cookies_of(text: str) -> dict[str, str]:
+    """The cookies in the value of a Cookie header, for `Handshake.cookies`; none where it is malformed."""
+    try:
+        return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
+    except CookieError:
+        return {}

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from attrs import define, field
-
-from .._secrets import shown_url
 from ..errors import BusError, ConnectFailed, LocalProtocolError, Unsupported
 from ..plugins import Admission, Connector, DialOptions, Handshake, Listening, ListenOptions, Transport
-from ._stream.addresses import ServerAddresses
+from ._stream.addresses import NetConnector
 from ._stream.close_codes import code_for, text_of
 from ._stream.dial import dial_tcp, dial_unix, dial_with_preface
 from ._stream.framed import FramedTransport, PendingFramedConnection
-from ._stream.length_prefix import closing_frame
 from ._stream.listen import PendingConnection, StreamListener
-from ._stream.prefixed import TcpTransport
+from ._stream.prefixed import TcpTransport, closing_frame
 from ._stream.sockets import bind_tcp, bind_unix, load_names
-from ._stream.tls import ClientTls, check_server_tls
+from ._stream.tls import check_server_tls
 from ._stream.urls import bare_address, unix_path
 from ._stream.wire import Wire
 
@@ -56,27 +52,13 @@ def _name(url: str) -> str:
     return url.partition(":")[0]
 
 
-@define
-class TcpConnector:
+class TcpConnector(NetConnector):
     """Dials ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``."""
-
-    url: str = field(repr=shown_url)
-    reconnects: bool = field(default=True, init=False)
-    _tls: ClientTls = field(factory=ClientTls, init=False)
-    _addresses: ServerAddresses | None = field(default=None, init=False)
-
-    @property
-    def addresses(self) -> ServerAddresses:
-        """Addresses of the service, as far as they are known."""
-        if self._addresses is None:
-            own = bare_address(self.url)
-            self._addresses = ServerAddresses(own.host, own.port)
-        return self._addresses
 
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
         """Try these addresses too, when one does not answer."""
         if not self.url.startswith("unix:"):
-            self.addresses.learn(addresses, leaving)
+            super().other_servers(addresses, leaving)
 
     async def connect(self, options: DialOptions) -> Transport:
         """One attempt."""
@@ -90,7 +72,7 @@ class TcpConnector:
                 raise LocalProtocolError("tls= given for unix://, which never leaves the machine", protocol="unix")
             wire = await dial_unix(self.url, unix_path(self.url), options.host)
         else:
-            tls = self._tls.context(name, options.tls)
+            tls = self.tls.context(name, options.tls)
             try:
                 return await self._dial(name, tls, options)
             except ConnectFailed:

@@ -7,51 +7,29 @@ it costs memory for each connection, and a message of 1 KiB may stand for 1 MiB.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from attrs import define, field
-
-from .._secrets import shown_url
 from ..errors import ConnectFailed
 from ..plugins import Connector, DialOptions, Listening, ListenOptions, Transport
-from ._stream.addresses import ServerAddresses
+from ._stream.addresses import NetConnector
 from ._stream.sockets import bind_tcp, is_loopback, load_names
-from ._stream.tls import ClientTls, check_server_tls
+from ._stream.tls import check_server_tls
 from ._stream.urls import net_address
 
 if TYPE_CHECKING:
     import socket
 
 
-@define
-class WebSocketConnector:
+class WebSocketConnector(NetConnector):
     """Dials ``ws://host/path`` or ``wss://host/path``."""
-
-    url: str = field(repr=shown_url)
-    reconnects: bool = field(default=True, init=False)
-    _tls: ClientTls = field(factory=ClientTls, init=False)
-    _addresses: ServerAddresses | None = field(default=None, init=False)
-
-    @property
-    def addresses(self) -> ServerAddresses:
-        """Addresses of the service, as far as they are known."""
-        if self._addresses is None:
-            own = net_address(self.url)
-            self._addresses = ServerAddresses(own.host, own.port)
-        return self._addresses
-
-    def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Try these addresses too, when one does not answer."""
-        self.addresses.learn(addresses, leaving)
 
     async def connect(self, options: DialOptions) -> Transport:
         """One attempt."""
         from ._ws.client import open_websocket
 
-        tls = self._tls.context(urlsplit(self.url).scheme, options.tls)
+        tls = self.tls.context(urlsplit(self.url).scheme, options.tls)
         try:
             return await open_websocket(self.url, tls, options, self.addresses)
         except ConnectFailed:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from polybus.transports._ws.policy import HandshakeRejected, OriginPolicy, UpgradeRequest, cookies_of, query_of
+from polybus.plugins.admission import cookies_of
+from polybus.transports._ws.policy import HandshakeRejected, OriginPolicy, UpgradeRequest, query_of
 
 
 def door(**changes: Any) -> OriginPolicy:

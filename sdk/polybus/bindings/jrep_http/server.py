@@ -11,8 +11,9 @@ import secrets
 from collections.abc import Mapping, Sequence
 
 from ...plugins import Closed, WebRoute
+from ...plugins.admission import cookies_of
 from ...transports._ws.asgi import Send
-from ...transports._ws.policy import HandshakeRejected, cookies_of, query_of
+from ...transports._ws.policy import HandshakeRejected, query_of
 from ..http.server import HttpEndpoint, HttpRequest, WriteStalled, respond
 from .connection import ErraiConnection
 from .payloads import NOTHING, command_in, complaint

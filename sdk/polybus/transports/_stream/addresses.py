@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 
 from attrs import define, field
 
-from .urls import host_port
+from ..._secrets import shown_url
+from .tls import ClientTls
+from .urls import host_port, net_address
 
 _MOST: Final = 64
 """Addresses besides the application's own that are remembered."""
@@ -51,6 +53,27 @@ class ServerAddresses:
         self._at = everything.index(current) if current in everything else 0
         if leaving:
             self.failed()
+
+
+@define
+class NetConnector:
+    """The half that connectors to services on a network share: the URL, TLS, and the addresses as far as they are known."""
+
+    url: str = field(repr=shown_url)
+    reconnects: bool = field(default=True, init=False)
+    tls: ClientTls = field(factory=ClientTls, init=False, repr=False)
+    _addresses: ServerAddresses | None = field(default=None, init=False)
+
+    @property
+    def addresses(self) -> ServerAddresses:
+        if self._addresses is None:
+            own = net_address(self.url)
+            self._addresses = ServerAddresses(own.host, own.port)
+        return self._addresses
+
+    def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
+        """Try these addresses too, when one does not answer."""
+        self.addresses.learn(addresses, leaving)
 
 
 def _parsed(text: str) -> tuple[str, int] | None:

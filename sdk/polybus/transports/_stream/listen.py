@@ -24,7 +24,7 @@ from ...errors import BusError, TooManyRequests
 from ...plugins import Admission, Handshake, ListenOptions
 from .dial import open_wire
 from .sockets import address_of, unlink_if_ours
-from .tls_failures import server_reason
+from .tls import server_reason
 from .transport import WireTransport
 from .wire import Wire, call_later, plain_reason
 

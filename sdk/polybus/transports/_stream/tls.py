@@ -42,3 +42,54 @@ def check_server_tls(scheme: str, given: ssl.SSLContext | None) -> None:
         raise LocalProtocolError(f"tls= given for {scheme}://: use {_SECURE[scheme]}://", protocol=scheme)
     if scheme not in _SECURE and given is None:
         raise LocalProtocolError(f"{scheme}:// needs tls= with the server's certificate", protocol=scheme)
+
+
+_EXPIRED: Final = (9, 10)
+"""X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED."""
+_OF_ANOTHER: Final = (62, 63, 64)
+"""X509_V_ERR_HOSTNAME_MISMATCH, _EMAIL_MISMATCH and _IP_ADDRESS_MISMATCH."""
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+_NOT_TRUSTED: Final = ("UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED")
+_WANTED: Final = ("CERTIFICATE_REQUIRED", "PEER_DID_NOT_RETURN_A_CERTIFICATE")
+
+
+def client_reason(error: ssl.SSLError) -> str:
+    """Why a client has no connection."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _EXPIRED:
+            late = "has expired: renew it" if error.verify_code == _EXPIRED[1] else "is not valid yet: wait"
+            return f"the server's certificate {late}, or set the clock of this machine"
+        if error.verify_code in _OF_ANOTHER:
+            whom = error.verify_message.rpartition("for ")[2].strip("'.") or "this name"
+            return (
+                f"the server's certificate is not for {whom}: connect to a name that stands in it, or have this one added to it"
+            )
+        return (
+            f"the server's certificate is not trusted ({error.verify_message}): name its authority with --ca, "
+            "or with tls=ssl.create_default_context(cafile=...)"
+        )
+    reason = error.reason or str(error)
+    if any(word in reason for word in _NO_TLS):
+        return (
+            f"the server speaks no TLS on this port ({reason}): write ws:// in place of wss://, tcp:// in place of tls://, or "
+            "http:// in place of https://"
+        )
+    if any(word in reason for word in _WANTED):
+        return f"the server wants a certificate of this client ({reason}): load one into tls=, by load_cert_chain(cert, key)"
+    return f"the TLS handshake failed ({reason}): compare the TLS versions and ciphers of both sides"
+
+
+def server_reason(error: BaseException) -> str:
+    """Why a server has no connection with a client."""
+    if not isinstance(error, ssl.SSLError):
+        return "the client went away during the TLS handshake: does it trust this server's certificate?"
+    reason = error.reason or str(error)
+    if any(word in reason for word in _NOT_TRUSTED):
+        return f"the client does not trust this server's certificate ({reason})"
+    if "EOF" in reason:
+        return f"the client went away during the TLS handshake ({reason}): does it trust this server's certificate?"
+    if any(word in reason for word in _NO_TLS):
+        return f"the client came without TLS ({reason}): it is to connect by wss://, tls:// or https://"
+    if any(word in reason for word in _WANTED):
+        return f"the client has no certificate ({reason}), and this server wants one"
+    return f"the TLS handshake failed ({reason})"

@@ -17,7 +17,7 @@ import anyio
 
 from ...plugins import Closed, Host
 from .sockets import Signs
-from .tls_failures import client_reason
+from .tls import client_reason
 
 BURST: Final = 2 * 1024
 """Bytes that are written before the turn of the event loop ends, so that both ends work at the same time."""
