@@ -18,6 +18,7 @@ from rich.text import Text
 from .. import BadRequest, Bus, Disconnected, Message, Unsupported
 from .._validation import in_one_line
 from ..events import BusEvent, LinkDown, LinkUp
+from ..plugins import ProtocolFeatures
 from ..subjects import literal_wildcards
 from .options import AnyUrl, Body, Header, Json, Tls, Url, Wait, argument, connects, duration, option
 from .problems import PeerError, UsageError, say, unwrapped
@@ -108,14 +109,17 @@ def publish(
     subject: SubjectArgument,
     body: Body = None,
     timeout: Annotated[
-        float, duration("Seconds to connect, for room, and for a first sign of life on a wire without handshake; 0: none.")
+        float,
+        duration(
+            "Seconds to connect, for room, to be stored, and for a first sign of life on a wire without handshake; 0: none."
+        ),
     ] = 5.0,
     user: Annotated[str, option("KEY", "Of a cluster: publish to this user alone, at whatever worker.")] = "",
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Publish something. Whether anybody hears it is not known."""
+    """Publish something. Whether anybody hears it is not known; what a NATS server keeps of it is stored, or status is 1."""
     name, value = parse_subject(url, subject), parse_body(body)
     _check_user(url, user)
 
@@ -125,6 +129,11 @@ def publish(
                 if not await bus.user(user).online():
                     raise _not_there(user)
                 await bus.user(user).publish(name, value)
+                return
+            if bus.cluster is not None or ProtocolFeatures.of(bus.peers[0].link.adapter).keeps:
+                from ..cluster.durable.administration import publish_stored  # an eighth of a second, for NATS alone
+
+                await publish_stored(bus, name, value, timeout)
                 return
             with _meant_for_peers(bus):
                 await bus.publish(name, value, timeout=timeout)

@@ -76,6 +76,9 @@ def test_commands_at_a_cluster_trust_the_authority_of_ca(run: Run, tmp_path: Pat
             done = run(*command, *trust)
             assert (done.status, done.err) == (0, "")
         assert "work: work.>; 1 publication" in run("store", "list", url, *trust).out
+        assert run("store", "add", url, "small", "small.>", "--max-bytes", "500", *trust).status == 0
+        done = run("publish", url, "small.x", json.dumps("x" * 600), *trust)
+        assert (done.status, "maximum bytes exceeded" in done.err) == (1, True)
         assert run("dead", "list", url, *trust).out.startswith("no dead letters")
         done = run("doctor", url, *trust)
         assert done.status == 0, done.out + done.err

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import trustme
+from anyio.from_thread import start_blocking_portal
 
-from polybus import Bus
+from polybus import Bus, Cluster, Store
 from polybus.cli.app import run
+from polybus.testing import NatsEngine
 from tests.support import free_port
 from tests.unit.cli.support import one_line, publishing
 from tests.unit.cluster.in_a_thread import TOKEN, RunningCluster, running_cluster
@@ -46,6 +48,24 @@ def test_a_user_is_asked_and_told_at_whatever_worker(cluster: RunningCluster, ca
         assert json.loads(capsys.readouterr().out) == {"by": key, "ok": True}
     assert run(["publish", cluster.url, "build.done", "true", "--user", "bob"]) == 0
     assert cluster.next_heard(1) == [("bob", "build.done", True)]
+
+
+def test_a_publication_to_a_store_is_stored_when_the_command_ends_or_its_refusal_is_status_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = Store("s", "s.>", max_bytes=700)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(NatsEngine("tcp://127.0.0.1:0")) as engine:
+        shop = f"{engine.url}/shop"
+        with portal.wrap_async_context_manager(Bus(cluster=Cluster(shop, stores=[store]))):
+            pass
+        for url, subject in ((shop, "s.x"), (engine.url, "shop.p.s.x")):  # by a link it is a stream of others
+            assert run(["publish", url, subject, json.dumps("x" * 100)]) == 0
+            status, text = one_line(capsys, "publish", url, subject, json.dumps("x" * 900))
+            assert status == 1
+            assert "is not stored: the NATS server says: maximum bytes exceeded" in text
+            assert run(["publish", url, "other.x", json.dumps("x" * 900)]) == 0
+        assert run(["store", "list", shop]) == 0
+        assert "s: s.>; 2 publications" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["request", "publish"])

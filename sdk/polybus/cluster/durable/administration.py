@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from ..._core.bus.bus import Bus, parts_of
+from ..._core.pubsub.publisher import make_publication
 from ..._validation import shown
 from ...errors import LocalProtocolError
 from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern
 from ..backbone import Backbone
 from .dead_letters import NAME as DEAD
 from .dead_letters import LetterPlace, Letters
+from .foreign import publishing_of
 from .jetstream import NO_CONSUMER, NOT_FOUND, JetStream, JetStreamError, config_of, is_stream_name
 from .publishing import StoredPublishing
 from .stores import Stores, stream_members, stream_name
 
 if TYPE_CHECKING:
     from ..._core.bus.store import Store
+    from ...message import Message
 
 
 @frozen
@@ -42,6 +45,20 @@ class StoreState:
     config: dict[str, Any]
     durables: dict[str, tuple[int, int]] = field(factory=dict)
     again: dict[str, int] = field(factory=dict)
+
+
+async def publish_stored(bus: Bus, subject: str | int, body: Any, timeout: float) -> None:
+    """Publish at a NATS server, to a cluster or to others there; what a stream keeps is stored when this returns.
+
+    Raises:
+        BusError: As `Bus.publish`.
+    """
+    parts = parts_of(bus)
+    route = parts.pubsub.publisher.route(subject)
+    publish_kept = publishing_of(bus).publish_kept if bus.cluster is None else Administration.of(bus).publish_kept
+    deadline = parts.services.running.time() + timeout
+    if not await publish_kept(make_publication(route, subject, body, None, None), deadline):
+        await bus.publish(subject, body, timeout=timeout)
 
 
 @define(eq=False)
@@ -72,6 +89,10 @@ class Administration(Letters):
 
         place = LetterPlace(f"the cluster {name!r}", stream_name(name, DEAD), f"{name}.{DEAD}", written, ours=True)
         return cls(place, jetstream, publishing, services.running.time, name)
+
+    async def publish_kept(self, message: Message, deadline: float) -> bool:
+        """As `StoredPublishing.publish_kept`."""
+        return await self._publishing.publish_kept(message, deadline)
 
     async def stores(self) -> list[StoreState]:
         """Find the stores of the cluster, that of dead letters among them.

@@ -141,6 +141,14 @@ async def letters_of(bus: Bus) -> Letters:
     return Letters(place, jetstream, publishing, services.running.time)
 
 
+def publishing_of(bus: Bus) -> StoredPublishing:
+    """Make what publishes to the streams behind the link of a bus."""
+    (peer,) = bus.peers
+    adapter: Any = peer.link.adapter
+    jetstream = JetStream(peer.link, _PATIENCE, OF_OTHERS, adapter.domain)
+    return StoredPublishing(parts_of(bus).services, peer.link, jetstream, "", _EACH, _KNOWN)
+
+
 @define(eq=False)
 class ForeignStreams:
     """The streams behind one link. Implements `_core.bus.stored.ForeignStreamsPort`, `jetstream.EngineLink`."""

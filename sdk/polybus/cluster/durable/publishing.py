@@ -16,7 +16,7 @@ from ...errors import BusError, DeadlineExceeded, Disconnected, LocalProtocolErr
 from ...message import Kind, Message
 from ...plugins import ToStore
 from ...protocols.nats.cluster.subjects import escape_subject
-from .jetstream import JetStreamError, read_answer
+from .jetstream import JetStreamError, config_of, read_answer
 
 if TYPE_CHECKING:
     from ..._core.bus.store import Store
@@ -90,6 +90,21 @@ class StoredPublishing:
             other = await self._other(self._written(subject), answer)
             if other is not None:
                 raise LocalProtocolError(_OTHER.format(subject=subject, id=id, other=other, better=f"{subject}:{id}"))
+
+    async def publish_kept(self, message: Message, deadline: float) -> bool:
+        """Publish what a stream keeps, whoever made that. False where none is known to that would say so: nothing is published.
+
+        Raises:
+            BusError: As `publish`.
+        """
+        kept = False
+        with anyio.move_on_after(deadline - self._services.running.time()), suppress(BusError, JetStreamError):
+            for name in await self._jetstream.streams(self._written(message.subject)):
+                config = config_of(await self._jetstream.ask(f"STREAM.INFO.{name}"))
+                kept = kept or not config.get("no_ack")
+        if kept:
+            await self.publish(message, None, deadline)
+        return kept
 
     def _written(self, subject: str | int) -> str:
         """The subject on the wire."""
