@@ -28,7 +28,7 @@ __all__ += ["info", "make_recorder", "recover", "redact_default", "replay", "ver
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
-        ".._bus.recording": ("Recording",),
+        ".._core.bus.recording": ("Recording",),
         "..plugins.recording": ("RecorderStats",),
         ".columns.writer": ("DecodedCapture", "write_columns"),
         ".decoding.decoder": ("Decoded", "decode"),
