@@ -5,7 +5,7 @@
 The second is measured in one run, in turns of some tenths of a second: two clients of one server, only one of them recorded,
 and that one again while a process decodes a capture, as it does beside a recording. That process stands still in the other
 turns. The server and both ends of TCP run in the same process. ``more`` is what a request costs that process more when it is
-recorded, ``with the writer`` the same with what the process costs that writes; ``clock`` is how much longer it takes.
+recorded; ``clock`` is how much longer it takes.
 """
 
 from __future__ import annotations
@@ -29,49 +29,39 @@ from polybus.capture.columns.places import TABLES
 from polybus.capture.columns.process import DecodingProcess
 from polybus.capture.rows import DIRECTION_OUT, FIELDS, MOST, RowHeader
 from polybus.capture.store.segments import SegmentWriter
-from polybus.capture.writer.process import WriterProcess
 from tests.unit.capture.generator import traffic
 
 ROUNDS = 25
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 
 
-def writer_time(recorder: CaptureRecorder) -> float:
-    """Seconds of processor time of the process that writes."""
-    writer = recorder._writer
-    if not isinstance(writer, WriterProcess) or writer.pid is None:
-        return 0.0
-    return time.clock_gettime((~writer.pid << 3) | 2)  # clock_getcpuclockid(3) of Linux
-
-
-def tight(frames: int, redact: Any) -> tuple[float, float, int]:
-    """Frames for each second of processor time here, the same with that of the writer, and how many are on the disk."""
+def tight(frames: int, redact: Any) -> tuple[float, int]:
+    """Frames for each second of processor time, and how many are on the disk."""
     with tempfile.TemporaryDirectory() as folder:
         recorder = make_recorder(folder, redact=redact)
         recorder.open()
         end = RowHeader(DIRECTION_OUT, "c-1", "127.0.0.1:9000", "ubre", "tcp", (), "{}")
         some = [b'{"request":"user.get","id":"x%d","body":{"id":%d,"name":"Ann of the north"}}' % (n, n) for n in range(1000)]
         rows, clock, enough = recorder.rows, time.monotonic_ns, recorder.enough * FIELDS
-        began, writer_began = time.process_time(), writer_time(recorder)
+        began = time.process_time()
         for number in range(frames):
             while len(rows) >= MOST:
                 time.sleep(0.0005)  # the writer is behind: in a bus, frames would be dropped now
             rows.extend((end, clock(), some[number % 1000], None))
             if len(rows) == enough:
                 recorder.wake()
-        here = time.process_time() - began
         while recorder.stats().waiting:
             time.sleep(0.01)
-        there = writer_time(recorder) - writer_began
+        here = time.process_time() - began
         recorder.close()
         stats = recorder.stats()
         assert stats.dropped == 0
-        return frames / here, frames / (here + there), stats.frames
+        return frames / here, stats.frames
 
 
 async def written(recorder: CaptureRecorder) -> None:
     """The writer's work belongs to what caused it."""
-    while recorder.stats().waiting:  # noqa: ASYNC110  # another process writes, and tells nobody here
+    while recorder.stats().waiting:  # noqa: ASYNC110  # its thread tells nobody
         await anyio.sleep(0.01)
 
 
@@ -124,10 +114,9 @@ class Decoder:
 
 @frozen
 class Burst:
-    """Seconds of a burst of requests: of the processor here, of the same with the process that writes, and of the clock."""
+    """Seconds of a burst of requests: of the processor, and of the clock."""
 
     own: float
-    both: float
     clock: float
 
 
@@ -142,15 +131,14 @@ async def busy(protocol: str, requests: int, at_once: int, decoder: Decoder) -> 
 
     async def burst(bus: Bus, around: AbstractContextManager[None]) -> Burst:
         with around:
-            began, writer_began, clock = time.process_time(), writer_time(recorder), time.perf_counter()
+            began, clock = time.process_time(), time.perf_counter()
             for _ in range(requests // at_once):
                 replies = [bus.request(subject, {"id": 7, "name": "Ann"}) for _ in range(at_once)]
                 for reply in replies:
                     await reply
             clock = time.perf_counter() - clock
             await written(recorder)
-            own = time.process_time() - began
-            return Burst(own, own + writer_time(recorder) - writer_began, clock)
+            return Burst(time.process_time() - began, clock)
 
     with tempfile.TemporaryDirectory() as folder:
         async with server.serve(f"{protocol}+tcp://127.0.0.1:0") as listener, connect(listener.url, bus=plain), recorded:
@@ -162,8 +150,8 @@ async def busy(protocol: str, requests: int, at_once: int, decoder: Decoder) -> 
                 assert recording.stats().frames > 4 * requests * ROUNDS
     cells = [f"{statistics.median(one[0].own for one in rounds) / requests * 1e6:.1f}"]
     for turn in (1, 2):
-        for part in ("own", "both", "clock"):
-            ratios = [getattr(one[turn], part) / getattr(one[0], "own" if part == "both" else part) for one in rounds]
+        for part in ("own", "clock"):
+            ratios = [getattr(one[turn], part) / getattr(one[0], part) for one in rounds]
             cells.append(f"{statistics.median(ratios) - 1:.0%}")
     return cells
 
@@ -175,13 +163,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=4_000)
     parser.add_argument("--protocols", default=",".join(PROTOCOLS))
     given = parser.parse_args()
-    print("| recorder in a tight loop | frames/s of processor time | with the writer | frames written |")
-    print("| --- | --- | --- | --- |")
+    print("| recorder in a tight loop | frames/s of processor time | frames written |")
+    print("| --- | --- | --- |")
     for name, redact in (("secrets blanked", "default"), ("as it is", None)):
-        here, both, frames = tight(given.frames, redact)
-        print(f"| {name} | {here:,.0f} | {both:,.0f} | {frames:,} |", flush=True)
-    print("\n| requests over TCP | at once | µs | recorded: more | with the writer | clock | beside decoding: the same | | |")
-    print("|" + " --- |" * 9)
+        here, frames = tight(given.frames, redact)
+        print(f"| {name} | {here:,.0f} | {frames:,} |", flush=True)
+    print("\n| requests over TCP | at once | µs | recorded: more | clock | beside decoding: the same | |")
+    print("|" + " --- |" * 7)
     with tempfile.TemporaryDirectory() as folder:
         decoder = Decoder(folder)
         for at_once in (50, 1):

@@ -1,4 +1,4 @@
-"""Whoever records, writes, decodes or analyses is killed at random moments, again and again: no table is another one for it.
+"""Whoever records, decodes or analyses is killed at random moments, again and again: no table is another one for it.
 
 ``POLYBUS_KILL_ROUNDS=20`` is for those who have the time; the seed is printed, ``POLYBUS_FAULT_SEED=`` takes it.
 """
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.native, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[3]
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "2"))
 SEED = int(os.environ.get("POLYBUS_FAULT_SEED", random.SystemRandom().randrange(1 << 32)))
-RECORDERS = ("application", "writer", "decoder")
+RECORDERS = ("application", "decoder")
 READERS = ("driver", "worker", "decoder")
 
 
@@ -65,36 +65,20 @@ def _record(folder: Path, victim: str, chance: random.Random) -> bool:
     before = len(list(folder.glob("events/*.parquet")))
     child = _begin("tests.unit.capture.sealing_process", str(folder))
     assert child.stdout is not None
-    writer = psutil.Process(int(child.stdout.readline()))
+    child.stdout.readline()
     try:
         until(lambda: len(list(folder.glob("events/*.parquet"))) > before)
         if victim == "decoder":
-            until(lambda: _children(writer.pid))
+            until(lambda: _children(child.pid))
         time.sleep(chance.uniform(0, 0.3))  # at any moment: that is what is tried
-        victims = {"application": [child.pid], "writer": [writer.pid], "decoder": [one.pid for one in _children(writer.pid)]}
+        victims = {"application": [child.pid], "decoder": [one.pid for one in _children(child.pid)]}
         hit = _kill([psutil.Process(number) for number in victims[victim] if psutil.pid_exists(number)])
         if victim != "application":
             until(lambda: list(folder.glob("*.open")))  # it goes on
     finally:
-        _end_with_writers(child, writer)
+        child.kill()
+        child.communicate()
     return hit
-
-
-def _end_with_writers(application: subprocess.Popen[str], first: psutil.Process) -> None:
-    """Kill an application, and wait for its writer, the first or a later one: it still writes what it has been given."""
-    if application.poll() is None:
-        application.send_signal(signal.SIGSTOP)  # it begins no other one meanwhile
-    writers = [first, *_children(application.pid)]
-    application.kill()
-    application.communicate()
-    until(lambda: all(_has_ended(one) for one in writers))
-
-
-def _has_ended(process: psutil.Process) -> bool:
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _analyse(folder: Path, out: Path, victim: str, chance: random.Random) -> bool:
@@ -177,7 +161,7 @@ def _analysing(folder: str, out: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "decode":
-        from polybus.capture.columns.main import main
+        from polybus.capture.columns.process import main
 
         sys.argv = ["-c", "[]", str(os.getppid()), sys.argv[2]]
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,13 +1,8 @@
-"""What most tests do without: a process of a recorder takes half a second to begin, and the plots of a page longer."""
+"""What most tests do without: the plots of a page take long."""
 
 import pytest
 
 from polybus.analysis.report import plots
-
-
-@pytest.fixture(autouse=True)
-def by_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus.capture.record.recorder.possible", lambda: False)
 
 
 @pytest.fixture

@@ -1,7 +1,4 @@
-"""A process that records its own traffic until somebody kills it; it counts in a file what it has sent so far.
-
-It says the id of the process that writes: its own where a thread does.
-"""
+"""A process that records its own traffic until somebody kills it; it counts in a file what it has sent so far."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from polybus import Bus
 from polybus.capture import RecorderStats
 from polybus.capture.store.arrow_messages import END_OF_STREAM
 from polybus.capture.store.segments import SegmentWriter
-from polybus.capture.writer.process import WriterProcess
 from polybus.testing import pair
 from tests.support import eventually
 
@@ -46,18 +42,12 @@ def done(stats: RecorderStats) -> int:
     return stats.frames + stats.dropped
 
 
-def keeps_up(recording: Any, frames: int, apart: bool) -> bool:
-    """Whether the writer does, so that a kill costs what the docs say: two frames more, and no more than a batch is lost.
-
-    One that is apart has in its hands what has left this process.
-    """
-    if frames - done(recording.stats()) > HELD_BACK:
-        return False
-    recorder = recording.recorder
-    return not apart or (len(recorder._waiting) + 2 <= WriterProcess.enough and not recorder._writer._helper.behind)
+def keeps_up(recording: Any, frames: int) -> bool:
+    """Whether the writer does, so that a kill costs what the docs say: two frames more, and no more than a batch is lost."""
+    return frames - done(recording.stats()) <= HELD_BACK
 
 
-async def main(folder: str, shared: mmap.mmap, apart: bool) -> None:
+async def main(folder: str, shared: mmap.mmap) -> None:
     bus = Bus()
 
     @bus.handle("echo")
@@ -66,19 +56,18 @@ async def main(folder: str, shared: mmap.mmap, apart: bool) -> None:
 
     async with pair(bus) as client:
         recording: Any = client.record(folder)
-        recording.recorder._apart = apart
         await recording.__aenter__()
-        print(getattr(recording.recorder._writer, "pid", os.getpid()), flush=True)
+        print("it records", flush=True)
         for number in range(1, 1 << 40):
             assert await client.request("echo", number) == number
             # Two frames for each request, and both are in the recorder's hands by now.
             shared[:8] = struct.pack("<q", number)
-            if not keeps_up(recording, 2 * number, apart):
-                await eventually(partial(keeps_up, recording, 2 * number, apart))
+            if not keeps_up(recording, 2 * number):
+                await eventually(partial(keeps_up, recording, 2 * number))
 
 
 if __name__ == "__main__":
     with open(sys.argv[2], "r+b") as file, mmap.mmap(file.fileno(), 16) as counter:
         if int(sys.argv[3]):
             end_after(int(sys.argv[3]))
-        anyio.run(main, sys.argv[1], counter, sys.argv[4] == "apart")
+        anyio.run(main, sys.argv[1], counter)

@@ -1,6 +1,6 @@
 """A process that records requests of its own, sealed after 64 KiB or a moment and decoded beside it, until somebody kills it.
 
-``python -m tests.unit.capture.sealing_process FOLDER``; it says the number of the process that writes.
+``python -m tests.unit.capture.sealing_process FOLDER``; it says when it has begun.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ async def main(folder: str) -> None:
     async with pair(bus) as client:
         recording: Any = client.record(folder)
         settings = evolve(make_recorder(folder, decode=True)._settings, segment_bytes=1 << 16, segment_seconds=0.2)
-        recording.recorder = CaptureRecorder(settings, apart=True)
+        recording.recorder = CaptureRecorder(settings)
         await recording.__aenter__()
-        print(recording.recorder._writer.pid, flush=True)
+        print("it records", flush=True)
         number = 0
         while True:
             number += 1

@@ -19,24 +19,24 @@ from polybus.capture.columns import writer as columns_writer
 from polybus.capture.columns.places import columns_path
 from polybus.capture.columns.process import DecodingProcess
 from polybus.capture.columns.reader import SegmentColumns
+from polybus.capture.record.recorder import WriterSettings
+from polybus.capture.record.writer import CaptureWriter
 from polybus.capture.rows import RowHeader
 from polybus.capture.store.segments import lock, segment_name
-from polybus.capture.writer.stats import WriterSettings
-from polybus.capture.writer.writer import CaptureWriter
 from tests.support import until
 
 from .folders import damage, write_segment
 from .rows import run
 
-pytestmark = [pytest.mark.native, pytest.mark.usefixtures("by_process")]
+pytestmark = pytest.mark.native
 
 END = RowHeader(0, "c-1", "peer", "ubre", "tcp", (), "{}")
 
 
 @contextmanager
-def _recording(folder: Path, apart: bool, *, seconds: float = 0.05, decode: bool = True) -> Iterator[CaptureRecorder]:
+def _recording(folder: Path, *, seconds: float = 0.05, decode: bool = True) -> Iterator[CaptureRecorder]:
     """A recorder that seals what it has after a moment."""
-    recorder = CaptureRecorder(evolve(make_recorder(folder, decode=decode)._settings, segment_seconds=seconds), apart=apart)
+    recorder = CaptureRecorder(evolve(make_recorder(folder, decode=decode)._settings, segment_seconds=seconds))
     recorder.open()
     try:
         yield recorder
@@ -67,12 +67,10 @@ def _segment(folder: Path, number: int = 0) -> None:
     write_segment(folder, run(10 * number, 10), number=number)
 
 
-@pytest.mark.parametrize(("apart", "frames"), [(True, 1), (False, 0)], ids=["process", "thread"])
-def test_what_is_sealed_and_what_was_left_before_is_decoded_while_the_recording_goes_on(
-    apart: bool, frames: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("frames", [1, 0])
+def test_what_is_sealed_and_what_was_left_before_is_decoded_while_the_recording_goes_on(frames: int, tmp_path: Path) -> None:
     _segment(tmp_path)
-    with _recording(tmp_path, apart) as recorder:
+    with _recording(tmp_path) as recorder:
         until(lambda: _decoded(tmp_path) == {0})
         for number in range(frames):
             recorder.take((END, number, b'{"publish":"news","body":%d}' % number, None))
@@ -84,7 +82,7 @@ def test_what_is_sealed_and_what_was_left_before_is_decoded_while_the_recording_
 
 def test_nothing_is_decoded_where_nobody_wants_it(tmp_path: Path) -> None:
     _segment(tmp_path)
-    with _recording(tmp_path, apart=False, decode=False) as recorder:
+    with _recording(tmp_path, decode=False) as recorder:
         recorder.take((END, 0, b"{}", None))
         until(lambda: not list(tmp_path.glob("*.open")) and len(list(tmp_path.glob("*.arrows"))) == 2)
     assert {path.suffix for path in tmp_path.iterdir()} == {".arrows"}
@@ -160,7 +158,7 @@ def test_why_it_cannot_be_decoded_is_said_once(
     process = DecodingProcess(str(tmp_path))
     process.ask()
     process.turn()
-    monkeypatch.setattr("polybus.capture.columns.process.begin_interpreter", none_more)
+    monkeypatch.setattr("polybus.capture.columns.process._begin_interpreter", none_more)
     until(ended)
     process.ask()
     process.turn()
@@ -170,16 +168,16 @@ def test_why_it_cannot_be_decoded_is_said_once(
 
 
 def test_a_decoder_whose_recorder_is_gone_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from polybus.capture.columns import main
+    from polybus.capture.columns import process
 
     _segment(tmp_path)
     _segment(tmp_path, 1)
     monkeypatch.setattr("sys.argv", ["-c", "[]", str(os.getppid() + 1), str(tmp_path)])
-    monkeypatch.setattr(main, "_step_back", lambda: None)
+    monkeypatch.setattr(process, "_step_back", lambda: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         with pytest.raises(SystemExit):
-            main.main()
+            process.main()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

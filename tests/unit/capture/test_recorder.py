@@ -9,8 +9,6 @@ import math
 import os
 import random
 import shutil
-import signal
-import socket
 import stat
 import struct
 import subprocess
@@ -29,22 +27,16 @@ from typing import Any
 import anyio
 import pyarrow as pa
 import pytest
-from attrs import define, evolve
+from attrs import evolve
 
 from polybus import Backoff, Bus, LocalProtocolError, connect, sync
 from polybus._core.link.link import Link
 from polybus.capture import Capture, CaptureError, CaptureRecorder, Recording, info, make_recorder
-from polybus.capture.record.packing import Packer
-from polybus.capture.record.row_buffer import RowBuffer
+from polybus.capture.record.recorder import BATCH_ROWS, RowBuffer
+from polybus.capture.record.writer import CaptureWriter, Rows
 from polybus.capture.rows import FIELDS, MOST, Gap, RowHeader
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
 from polybus.capture.store.segments import SegmentWriter
-from polybus.capture.writer.batches import Batches
-from polybus.capture.writer.client import Helper
-from polybus.capture.writer.process import WriterProcess
-from polybus.capture.writer.stats import BATCH_ROWS
-from polybus.capture.writer.thread import WriterThread
-from polybus.capture.writer.writer import CaptureWriter
 from polybus.testing import pair
 from tests.support import bounded, eventually, until
 from tests.unit.capture.recording_process import HELD_BACK
@@ -55,7 +47,7 @@ from .folders import events_in, rows_in, write_segment
 pytestmark = pytest.mark.anyio
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 ROOT = Path(__file__).parents[3]
-WAKE_ROWS, MOST_ROWS = WriterThread.enough, MOST // FIELDS
+WAKE_ROWS, MOST_ROWS = CaptureRecorder.enough, MOST // FIELDS
 
 
 def _ends(folder: Path) -> int:
@@ -92,18 +84,10 @@ def _server(protocol: str) -> Bus:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "transport", "writer"),
-    [
-        *((protocol, "tcp", "by_thread") for protocol in PROTOCOLS),
-        ("ubre", "ws", "by_process"),
-        ("ubre", "memory", "by_thread"),
-    ],
+    ("protocol", "transport"), [*((protocol, "tcp") for protocol in PROTOCOLS), ("ubre", "ws"), ("ubre", "memory")]
 )
 @bounded
-async def test_every_frame_of_both_directions_is_recorded(
-    protocol: str, transport: str, writer: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    request.getfixturevalue(writer)
+async def test_every_frame_of_both_directions_is_recorded(protocol: str, transport: str, tmp_path: Path) -> None:
     address = f"memory://recorded-{protocol}" if transport == "memory" else f"{transport}://127.0.0.1:0"
     subject = _subject(protocol)
     async with _server(protocol).serve(f"{protocol}+{address}") as listener, connect(listener.url, record=tmp_path) as bus:
@@ -265,21 +249,14 @@ END = RowHeader(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
 
 
 @contextmanager
-def _opened(
-    folder: Path, *, apart: bool | None = None, segment_seconds: float = 60.0, **options: Any
-) -> Iterator[CaptureRecorder]:
+def _opened(folder: Path, *, segment_seconds: float = 60.0, **options: Any) -> Iterator[CaptureRecorder]:
     recorder = make_recorder(folder, **options)
     recorder._settings = evolve(recorder._settings, segment_seconds=segment_seconds)
-    if apart is not None:
-        recorder._apart = apart
     recorder.open()
     try:
         yield recorder
     finally:
         recorder.close()
-
-
-BOTH = pytest.mark.parametrize("apart", [True, False], ids=["process", "thread"])
 
 
 def _frame(number: int) -> bytes:
@@ -365,7 +342,7 @@ def test_a_full_disk_is_marked_once_and_recording_goes_on_when_there_is_room(
         return write(file, data)
 
     monkeypatch.setattr("polybus.capture.store.segments.os.write", maybe)
-    monkeypatch.setattr("polybus.capture.writer.writer.RETRY", 0.0)
+    monkeypatch.setattr("polybus.capture.record.writer.RETRY", 0.0)
     with _opened(tmp_path) as recorder:
         _take_and_wait(recorder, *range(10))
         full.set()
@@ -390,8 +367,8 @@ class _Disk:
         self.room = 1 << 30
         self._folder, self._write, self._kept = folder, os.write, list[Any]()
         monkeypatch.setattr("polybus.capture.store.segments.os.write", self._maybe)
-        monkeypatch.setattr("polybus.capture.writer.writer.TemporaryFile", self._keep)
-        monkeypatch.setattr("polybus.capture.writer.writer.RETRY", 0.0)
+        monkeypatch.setattr("polybus.capture.record.writer.TemporaryFile", self._keep)
+        monkeypatch.setattr("polybus.capture.record.writer.RETRY", 0.0)
 
     def _keep(self, **options: Any) -> Any:
         self._kept.append(TemporaryFile(**options))
@@ -431,16 +408,14 @@ def test_a_disk_that_stays_full_to_the_end_leaves_a_gap_where_it_can(
 
 
 @pytest.mark.parametrize(
-    ("apart", "where", "lost", "said"),
+    ("where", "lost", "said"),
     [
-        (False, (Batches, "make"), [{"gap": "failed", "frames": 1, "error": "an internal error"}], "failed on a batch"),
-        (True, (Packer, "pack"), [{"gap": "dropped", "frames": 1}], "could not be packed"),
-        (False, (CaptureWriter, "_seal"), [], "it goes on"),
+        ((Rows, "batch"), [{"gap": "failed", "frames": 1, "error": "an internal error"}], "failed on a batch"),
+        ((CaptureWriter, "_seal"), [], "it goes on"),
     ],
-    ids=["in a batch of a thread", "in rows of a process", "between batches of a thread"],
+    ids=["in a batch", "between batches"],
 )
 def test_a_mistake_of_the_recorder_costs_what_it_was_made_with_and_is_marked(
-    apart: bool,
     where: tuple[type, str],
     lost: list[Any],
     said: str,
@@ -456,7 +431,7 @@ def test_a_mistake_of_the_recorder_costs_what_it_was_made_with_and_is_marked(
         failed.set()
         raise KeyError("a mistake")
 
-    with _opened(tmp_path, apart=apart, segment_seconds=0.05) as recorder:
+    with _opened(tmp_path, segment_seconds=0.05) as recorder:
         monkeypatch.setattr(*where, badly)
         _take(recorder, 0)
         assert failed.wait(30)
@@ -474,7 +449,7 @@ def _has_lost(recorder: CaptureRecorder, frames: int) -> bool:
 
 
 def test_a_capture_keeps_to_its_size_and_says_what_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus.capture.writer.thread.FLUSH_SECONDS", 0.005)
+    monkeypatch.setattr("polybus.capture.record.recorder.FLUSH_SECONDS", 0.005)
     noise = [os.urandom(2000) for _ in range(50)]
     with _opened(tmp_path, max_bytes=1 << 18, redact=None) as recorder:
         for number in range(600):
@@ -534,88 +509,54 @@ def test_two_recorders_may_share_a_folder(tmp_path: Path) -> None:
 KILLS = int(os.environ.get("POLYBUS_KILLS", "1"))
 
 
-@define
-class Child:
-    """A process that records, and the process that writes."""
-
-    process: subprocess.Popen[str]
-    writer: int
-    folder: Path
-    counter: Path
-    """The file in which the first one counts its requests."""
-    errors: str = ""
-
-    def sent(self) -> int:
-        return int(struct.unpack("<q", self.counter.read_bytes()[:8])[0])
-
-
 @contextmanager
-def _child(tmp_path: Path, *, last: int, apart: bool) -> Iterator[Child]:
-    """It is killed at the end; then nobody writes any more."""
-    folder, counter = tmp_path / "captures", tmp_path / "counter"
+def _child(tmp_path: Path, last: int) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], int]]]:
+    """A process that records, and how many requests it has made. It is killed at the end."""
+    counter = tmp_path / "counter"
     counter.write_bytes(bytes(16))
-    arguments = [str(folder), str(counter), str(last), "apart" if apart else "inside"]
+    arguments = [str(tmp_path / "captures"), str(counter), str(last)]
     command = [sys.executable, "-m", "tests.unit.capture.recording_process", *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout is not None
-    child = Child(process, int(process.stdout.readline()), folder, counter)
+    process.stdout.readline()
     try:
-        assert (child.writer != process.pid) == apart
-        yield child
+        yield process, lambda: int(struct.unpack("<q", counter.read_bytes()[:8])[0])
     finally:
         process.kill()
-        _, child.errors = process.communicate()
-        until(lambda: not _is_there(child.writer))
-
-
-def _is_there(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return b") Z " not in Path(f"/proc/{process}/stat").read_bytes()  # that nobody waits for
+        process.communicate()
 
 
 @pytest.mark.native
 @pytest.mark.parametrize("moment", range(KILLS))
-@pytest.mark.parametrize("where", ["within a write of a thread", "beside a writer", "both"])
-def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("within", [True, False], ids=["within a write", "from outside"])
+def test_a_killed_process_loses_at_most_one_batch(within: bool, moment: int, tmp_path: Path) -> None:
     # From outside, a kill mostly comes between two writes; so one child ends itself after some byte of some write.
-    within = random.SystemRandom().randint(5_000, 400_000) if where.startswith("within") else 0
-    with _child(tmp_path, last=within, apart=not within) as child:
+    last = random.SystemRandom().randint(5_000, 400_000) if within else 0
+    with _child(tmp_path, last) as (process, sent):
         if within:
-            child.process.wait(60)
+            process.wait(60)
         else:
             requests = random.SystemRandom().randint(HELD_BACK // 2 + 50, HELD_BACK)  # a first batch is written by then
-            until(lambda: child.sent() >= requests)
-        if where == "both":
-            child.process.kill()
-            os.kill(child.writer, signal.SIGKILL)
-    folder = child.folder
-    assert not within or sum(path.stat().st_size - 8 * (path.suffix == ".arrows") for path in folder.iterdir()) == within
-    requests, capture = child.sent(), Capture(folder)
+            until(lambda: sent() >= requests)
+    folder = tmp_path / "captures"
+    assert not within or sum(path.stat().st_size for path in folder.iterdir()) == last
+    requests, capture = sent(), Capture(folder)
     rows = rows_in(folder)
     assert info(capture).lost_stretches == 0
-    assert capture.ended == ([rows[0]["capture_id"]] if where == "beside a writer" else [])
+    assert capture.ended == []
     assert [row["seq"] for row in rows] == list(range(len(rows)))
-    frames = sum(row["frame"] is not None for row in rows)
-    assert 2 * requests - (WriterProcess.enough if where == "beside a writer" else 4096) <= frames <= 2 * requests + 2
+    assert 2 * requests - 4096 <= sum(row["frame"] is not None for row in rows) <= 2 * requests + 2
     # The next recorder seals what was left, and all is there as before.
-    assert where != "beside a writer" or all(segment.sealed for segment in capture.segments())
-    with _opened(folder, apart=bool(within)) as recorder:
+    with _opened(folder) as recorder:
         _take(recorder, 1)
     assert all(segment.sealed for segment in Capture(folder).segments())
     after = rows_in(folder)
     assert after[: len(rows)] == rows
 
 
-@pytest.mark.parametrize(
-    ("apart", "idle"),
-    [(True, True), (False, True), (False, False)],
-    ids=["a process, its segment sealed", "a thread, its segment sealed", "a thread, its segment open"],
-)
-def test_a_recording_that_was_closed_says_that_it_is_over(apart: bool, idle: bool, tmp_path: Path) -> None:
-    with _opened(tmp_path, apart=apart, segment_seconds=0.05 if idle else 60) as recorder:
+@pytest.mark.parametrize("idle", [True, False], ids=["its segment sealed", "its segment open"])
+def test_a_recording_that_was_closed_says_that_it_is_over(idle: bool, tmp_path: Path) -> None:
+    with _opened(tmp_path, segment_seconds=0.05 if idle else 60) as recorder:
         _take_and_wait(recorder, 0)
         if idle:
             until(lambda: [path.suffix for path in tmp_path.iterdir()] == [".arrows"])
@@ -630,123 +571,6 @@ def test_a_recording_that_was_closed_says_that_it_is_over(apart: bool, idle: boo
     # To a reader of Arrow it is a batch like the others.
     with pa.ipc.open_stream(sorted(tmp_path.iterdir())[-1]) as reader:
         assert [batch.num_rows for batch in reader] == [0] if idle else [1, 0]
-
-
-@pytest.mark.native
-def test_whatever_ends_a_writer_another_one_follows_and_what_was_in_its_hands_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("polybus.capture.writer.process._AGAIN", 0.0)
-    with _opened(tmp_path, apart=True) as recorder:
-        writer: Any = recorder._writer
-        first = writer.pid
-        for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            os.kill(first, ignored)
-        _take_and_wait(recorder, *range(10))
-        assert writer.pid == first
-        os.kill(first, signal.SIGKILL)  # with nothing in its hands
-        until(lambda: writer.pid not in (first, None))
-        _take_and_wait(recorder, *range(10, 20))
-        second = writer.pid
-        writer._helper._connection.shutdown(socket.SHUT_WR)  # it lives, and is given up: the recording is not over
-        until(lambda: writer.pid not in (second, None))
-        _take_and_wait(recorder, 20)
-        third = writer.pid
-        os.kill(third, signal.SIGSTOP)
-        recorder._waiting.lose(1000)
-        _take(recorder, *range(1, 2001))
-        until(lambda: writer.given == 21 + 2001)
-        os.kill(third, signal.SIGKILL)
-        until(lambda: writer.pid not in (third, None))
-        _take(recorder, 21)
-    rows = rows_in(tmp_path)
-    assert _numbers(rows) == [*range(21), "gap", 21]
-    assert _gaps(rows) == [{"gap": "killed", "frames": 3000}]
-    assert recorder.stats().dropped == 3000
-    assert [row["seq"] for row in rows] == list(range(len(rows)))
-    assert {row["capture_id"] for row in rows} == {recorder.capture_id}
-    assert _ends(tmp_path) == 1
-    assert caplog.text.count("has ended (SIGKILL); another one goes on") == 2
-
-
-def test_a_writer_that_stands_still_does_not_hold_up_the_bus(tmp_path: Path) -> None:
-    with _opened(tmp_path, apart=True) as recorder:
-        writer: Any = recorder._writer
-        os.kill(writer.pid, signal.SIGSTOP)
-        many = 3 * MOST_ROWS
-        frame = _frame(7) + b" " * 100
-        for number in range(many):
-            recorder.take((END, number, frame, None))
-        dropped = recorder.stats().dropped
-        assert dropped > MOST_ROWS
-        assert len(recorder._waiting) <= MOST_ROWS
-        os.kill(writer.pid, signal.SIGCONT)
-        until(lambda: not recorder.stats().waiting)
-    rows = rows_in(tmp_path)
-    assert sum(row["frame"] is not None for row in rows) == many - dropped
-    assert sum(gap["frames"] for gap in _gaps(rows)) == dropped
-
-
-@pytest.mark.native
-@pytest.mark.parametrize("next_one", ["writes", "is killed too", "does not begin"])
-def test_what_no_writer_has_written_at_the_end_is_a_gap(next_one: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Next(Helper):
-        def __init__(self, *given: Any) -> None:
-            if next_one == "does not begin":
-                raise OSError(errno.EAGAIN, "no more processes")
-            super().__init__(*given)
-            if next_one == "is killed too":
-                os.kill(self.pid, signal.SIGKILL)
-
-    monkeypatch.setattr("polybus.capture.writer.process._AGAIN", 0.0)
-    with _opened(tmp_path, apart=True) as recorder:
-        writer: Any = recorder._writer
-        _take_and_wait(recorder, 0)
-        os.kill(writer.pid, signal.SIGSTOP)
-        recorder._waiting.lose(1000)
-        _take(recorder, *range(1, 101))
-        until(lambda: writer.given == 102)
-        monkeypatch.setattr("polybus.capture.writer.process.Helper", Next)
-        os.kill(writer.pid, signal.SIGKILL)
-    rows, found = rows_in(tmp_path), info(Capture(tmp_path))
-    assert _numbers(rows) == [0, "gap"]
-    assert _gaps(rows) == [{"gap": "killed", "frames": 1100}]
-    assert (recorder.stats().dropped, recorder.stats().waiting) == (1100, 0)
-    assert (found.ended, found.gaps, found.open) == ([recorder.capture_id], {"killed": 1100}, 0)
-
-
-CUT: str = """
-import os, signal, sys
-from polybus.capture import make_recorder
-from polybus.capture.rows import RowHeader
-
-recorder = make_recorder(sys.argv[1])
-recorder.open()
-writer = recorder._writer
-recorder.take((RowHeader(0, "c-1", "peer", "ubre", "tcp", (), "{}"), 0, b'{"publish":"n","body":0}', None))
-while not recorder.stats().frames:
-    pass
-os.kill(writer.pid, signal.SIGSTOP)
-os.waitid(os.P_PID, writer.pid, os.WSTOPPED | os.WNOWAIT)  # until then it may still take everything
-recorder.take((RowHeader(0, "c-1", "peer", "ubre", "tcp", (), "{}"), 1, bytes(4 << 20), None))
-while not writer._helper.behind:
-    pass
-print(writer.pid, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.native
-def test_a_program_that_ends_while_the_writer_is_behind_leaves_a_gap(tmp_path: Path) -> None:
-    """Nobody knows of how many frames: the program may have held others."""
-    ended = subprocess.run([sys.executable, "-c", CUT, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    writer = int(ended.stdout)
-    os.kill(writer, signal.SIGCONT)
-    until(lambda: not _is_there(writer))
-    rows = rows_in(tmp_path)
-    assert _numbers(rows) == [0, "gap"]
-    assert _gaps(rows) == [{"gap": "killed", "frames": 0}]
-    assert info(Capture(tmp_path)).ended == [rows[0]["capture_id"]]
 
 
 class _Clock:
@@ -788,9 +612,8 @@ def test_leaving_waits_as_long_as_something_is_written(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-@BOTH
 def test_leaving_does_not_wait_for_a_writer_that_does_nothing_and_says_what_it_does(
-    apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it still writes afterwards is all there."""
     going = threading.Event()
@@ -799,19 +622,15 @@ def test_leaving_does_not_wait_for_a_writer_that_does_nothing_and_says_what_it_d
         assert frame == b"{}" or going.wait(30)
         return frame
 
-    with _opened(tmp_path, apart=apart, redact="default" if apart else never) as recorder:
-        writer: Any = recorder._writer
-        if apart:
-            os.kill(writer.pid, signal.SIGSTOP)
+    with _opened(tmp_path, redact=never) as recorder:
         _take(recorder, 0)
         with monkeypatch.context() as patched:
             _look_at(_Clock(), patched)
             recorder.close()
         assert caplog.records[-1].levelname == "ERROR"
-        cause = f"the process that writes ({writer.pid}) is stopped" if apart else "is still blanking"
-        assert "does not wait any more for 1 frames that are not written: " in caplog.text and cause in caplog.text
-        if apart:
-            os.kill(writer.pid, signal.SIGCONT)
+        assert (
+            "does not wait any more for 1 frames that are not written: " in caplog.text and "is still blanking" in caplog.text
+        )
         going.set()
     assert _numbers(rows_in(tmp_path)) == [0]
     assert info(Capture(tmp_path)).ended == [recorder.capture_id]
@@ -841,22 +660,6 @@ def test_rows_that_are_taken_while_others_are_lost_do_not_change_what_is_said(tm
 
 
 @pytest.mark.native
-def test_a_forked_child_does_not_keep_the_writer_waiting(tmp_path: Path) -> None:
-    script = (
-        "import os, signal, sys\nfrom polybus.capture import make_recorder\n"
-        "recorder = make_recorder(sys.argv[1])\nrecorder.open()\n"
-        "child = os.fork()\nif not child:\n    os.close(1)\n    os.close(2)\n    signal.alarm(60)\n    signal.pause()\n"
-        "print(child, recorder._writer.pid, flush=True)\nos.kill(os.getpid(), 9)"
-    )
-    child, writer = map(int, _python(script, tmp_path).stdout.split())
-    try:
-        until(lambda: not _is_there(writer))
-        assert _is_there(child)
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-@pytest.mark.native
 def test_a_program_that_ends_without_leaving_and_its_forked_child_lose_nothing(tmp_path: Path) -> None:
     script = (
         "import os, sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.rows import RowHeader\n"
@@ -865,34 +668,11 @@ def test_a_program_that_ends_without_leaving_and_its_forked_child_lose_nothing(t
         "if not os.fork(): sys.exit()\n"
         "assert not os.wait()[1]\n"
         "for number in range(4): recorder.take((RowHeader(0), number, b'x', None))\n"
-        "print('pyarrow' in sys.modules)"
     )
     done = _python(script, tmp_path)
     assert (done.stderr, done.returncode) == ("", 0)
     assert [row["seq"] for row in rows_in(tmp_path)] == list(range(904))
     assert _ends(tmp_path) == 1
-    assert done.stdout == "False\n"  # a program that only records does not load Arrow
-
-
-@pytest.mark.usefixtures("by_process")
-def test_where_no_process_can_be_begun_a_thread_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "no interpreter"))
-    with _opened(tmp_path / "captures") as recorder:
-        assert isinstance(recorder._writer, WriterThread)
-        _take(recorder, 1)
-    assert _numbers(rows_in(tmp_path / "captures")) == [1]
-    assert "a thread does it" in caplog.text
-
-
-def test_what_the_writer_logs_is_logged_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with _opened(tmp_path, apart=True) as recorder:
-        _take_and_wait(recorder, 1)
-        shutil.rmtree(tmp_path)
-    assert "was removed while it was written: 1 frames are lost" in caplog.text
-    assert recorder.stats().dropped == 1
-    assert _gaps(rows_in(tmp_path)) == [{"gap": "disk", "frames": 1, "error": "the file was removed while it was written"}]
 
 
 def test_a_folder_that_was_removed_with_all_that_held_it_is_not_made_again(
@@ -905,18 +685,6 @@ def test_a_folder_that_was_removed_with_all_that_held_it_is_not_made_again(
         until(lambda: recorder.stats().dropped == 1)
     assert "No such file or directory" in caplog.text
     assert not (tmp_path / "held").exists()
-
-
-@pytest.mark.usefixtures("by_process")
-def test_a_recorder_uses_a_process_unless_a_function_of_the_application_blanks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "json.py").write_text("raise SystemExit(7)")  # modules in the working directory are not loaded there
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path / "a path"])
-    with _opened(tmp_path / "default") as one, _opened(tmp_path / "function", redact=lambda protocol, frame: frame) as two:
-        assert isinstance(one._writer, WriterProcess)
-        assert isinstance(two._writer, WriterThread)
 
 
 def test_a_limit_of_file_sizes_costs_nothing_but_more_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -988,13 +756,11 @@ def test_misuse_is_told_at_once(options: dict[str, Any], error: type[Exception],
         Bus().record(path, **options)
 
 
-@BOTH
 @bounded
-async def test_a_folder_that_cannot_be_made_is_told_on_entering_and_nothing_stays(apart: bool, tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_made_is_told_on_entering_and_nothing_stays(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     bus = Bus()
     recording: Any = bus.record(tmp_path / "file" / "captures")
-    recording.recorder._apart = apart
     with pytest.raises(CaptureError, match="cannot record to"):
         async with recording:
             pass
@@ -1093,7 +859,7 @@ def test_a_folder_that_somebody_removes_is_made_again_and_what_went_with_it_is_c
         writer: Any = recorder._writer
         _take_and_wait(recorder, 1)
         shutil.rmtree(folder)
-        writer._writer._since -= 60.0  # that segment alone is old enough to be sealed
+        writer._since -= 60.0  # that segment alone is old enough to be sealed
         until(lambda: recorder.stats().dropped == 1)
         assert recorder.stats().frames == 0
         _take_and_wait(recorder, 2)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import signal
 import subprocess
+import sys
 from contextlib import suppress
 from typing import Final
 
 from ..._util.log_fields import log_fields
-from ..interpreter import begin_interpreter
+from ..errors import CaptureError
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
@@ -16,6 +20,12 @@ _PATIENCE: Final = 1.0
 """Seconds in which it removes what it has not finished, before it is killed."""
 _LONGEST: Final = 1000
 """Characters of why it could not go on."""
+_PROGRAM: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {} import main; main()"
+
+
+def possible() -> bool:
+    """True where a process can be begun, on this platform and from this program: one frozen file has no interpreter."""
+    return os.name == "posix" and sys.platform != "emscripten" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 class DecodingProcess:
@@ -45,9 +55,7 @@ class DecodingProcess:
         if self._due and self._process is None:
             self._due = False
             try:
-                self._process = begin_interpreter(
-                    "polybus.capture.columns.main", self._folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-                )
+                self._process = _begin_interpreter(self._folder)
             except OSError as error:
                 self._failed(error.strerror or str(error))
 
@@ -80,3 +88,57 @@ class DecodingProcess:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_PATIENCE)
             process.kill()
+
+
+def _begin_interpreter(folder: str) -> subprocess.Popen[bytes]:
+    """Begin a process that calls `main`: it finds the same modules, and its work is not known to a terminal.
+
+    There `sys.argv` has this process's number and the folder, from the second on. Ctrl-C is not for it: it ends when this
+    one does.
+
+    Raises:
+        OSError: It cannot be begun.
+    """
+    arguments = json.dumps([str(one) for one in sys.path]), str(os.getpid()), folder
+    command = [sys.executable, "-I", "-c", _PROGRAM.format(__name__), *arguments]
+    # Where there is no standard error, the first file that is opened there would be taken for it.
+    errors = None if _is_open(2) else subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+
+
+def _is_open(file: int) -> bool:
+    with suppress(OSError):
+        os.fstat(file)
+        return True
+    return False
+
+
+def main() -> None:
+    """Decode until nothing is left, this process is told to end, or the one that has begun it is gone."""
+    from .writer import write_columns
+
+    owner, folder = int(sys.argv[2]), sys.argv[3]
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # and what is not finished is removed on the way
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _step_back()
+
+    def go_on(frames: int) -> None:
+        if os.getppid() != owner:
+            sys.exit()
+
+    try:
+        write_columns(folder, go_on)
+    except (CaptureError, OSError) as error:
+        print(error, flush=True)
+        sys.exit(1)
+
+
+def _step_back() -> None:
+    """Take only what nobody else wants: one processor at most, where no other process asks for it."""
+    import pyarrow as pa
+
+    pa.set_cpu_count(1)
+    os.nice(19)
+    with suppress(AttributeError, OSError):  # Linux has it; reading and writing wait for others then, too
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -1,4 +1,4 @@
-"""The recorder: links fill a bounded list, and it is written to segments, by another process where that is possible.
+"""The recorder: links fill a bounded list, and a thread writes it to segments.
 
 The bus never waits for it. What the writer cannot keep up with, and what the disk does not take, is dropped and counted, and a
 row without a frame says so where it is missing.
@@ -14,27 +14,28 @@ import secrets
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+from attrs import evolve, field, frozen
 
 from ..._util.log_fields import log_fields
 from ...errors import LocalProtocolError, Unsupported
 from ...plugins.recording import RecorderStats
+from ..columns.process import possible
 from ..errors import CaptureError
-from ..interpreter import possible
-from ..rows import RecordedFrame
-from ..writer.process import WriterProcess
-from ..writer.stats import WriterCounts, WriterSettings
-from .row_buffer import RowBuffer
+from ..rows import FIELDS, MOST, SMALL, Gap, RecordedFrame
 from .taps import ConnectionTap
 
 if TYPE_CHECKING:
     from ...plugins import ProtocolAdapter, Transport
-    from ..writer.thread import WriterThread
     from .redaction import Redact
+    from .writer import CaptureWriter
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
@@ -45,25 +46,140 @@ _LONG: Final = 10.0
 _LOOK: Final = 0.5
 """Seconds between two looks."""
 _GIB: Final = 1 << 30
+BATCH_ROWS: Final = 4096
+"""At most in one batch: a quarter of what one of 1,024 rows costs is the same however many rows there are."""
+FLUSH_SECONDS: Final = 0.1
+"""After which also fewer are written."""
+_MOST_LARGE: Final = 64 << 20
+"""Bytes of larger frames that may wait."""
+_TOGETHER: Final = 8 << 20
+"""Bytes of rows that are taken away together, but for one frame: what is done with them shall soon be seen to be done."""
+
+
+@frozen(kw_only=True)
+class WriterSettings:
+    """Settings of a recording, for its recorder and for the writer of its segments."""
+
+    path: str
+    """The folder; it is made where there is none (mode 0700)."""
+    capture_id: str
+    """Of the recording."""
+    max_bytes: int
+    """Of all sealed segments in it: beyond that the oldest are removed."""
+    max_age: float
+    """Seconds after which sealed segments are removed."""
+    segment_bytes: int = 64 << 20
+    """Of a segment, when it is sealed."""
+    segment_seconds: float = 60.0
+    """After which one is sealed."""
+    frame_bytes: int = 4 << 20
+    """Kept of a frame; the rest of a longer one is cut off."""
+    redact: Any = "default"
+    """Filter of what must not be written: a function, ``"default"``, or None for nothing."""
+    bodies: bool = True
+    """True if bodies are written."""
+    decode: bool = False
+    """True if another process decodes what has been sealed."""
+    metadata: Mapping[str, str] = field(factory=dict)
+    """Goes into each segment."""
+
+
+class RowBuffer:
+    """A list with bounds: what there is no room for is dropped and counted, and a row says so where it is missing."""
+
+    def __init__(self, longest: int) -> None:
+        self.rows: list[Any] = []
+        """The fields of rows, one after the other. Only links append, only who has called `next` removes."""
+        self.dropped: int = 0
+        """Number of frames that there was no room for."""
+        self._longest = longest  # bytes that are kept of a frame
+        self._large = 0  # bytes of large frames taken in, and given out: each is counted by one side only
+        self._large_done = 0
+        self._taken = 0  # rows given out
+        self._lock = threading.Lock()
+        self._gaps: list[list[int]] = []  # [number of the row before which frames are missing, how many]
+
+    def __len__(self) -> int:
+        return len(self.rows) // FIELDS
+
+    def take(self, row: RecordedFrame, *, room: bool) -> None:
+        """Take a row if there is room for it, else count it."""
+        end, time_ns, frame, ttl = row
+        if frame is not None and len(frame) > self._longest:
+            frame = frame[: self._longest + 1]  # one more, so that the writer sees that it was longer
+        size = 0 if frame is None else len(frame)
+        large = size >= SMALL
+        if not room or len(self.rows) >= MOST or (large and self.large + size > _MOST_LARGE):
+            self.lose(1)
+            return
+        if large:
+            self._large += size
+        self.rows += (end, time_ns, frame, ttl)
+
+    @property
+    def large(self) -> int:
+        """Bytes of large frames that wait."""
+        return self._large - self._large_done
+
+    @property
+    def empty(self) -> bool:
+        """True if no row waits, and no missing frame is yet to be marked."""
+        return not self.rows and not self._gaps
+
+    def lose(self, frames: int) -> None:
+        """So many are missing at the end of what waits."""
+        with self._lock:  # never held for long
+            place = self._taken + len(self)
+            if self._gaps and self._gaps[-1][0] == place:
+                self._gaps[-1][1] += frames
+            else:
+                self._gaps.append([place, frames])
+            self.dropped += frames
+
+    def next(self, most: int) -> list[Any]:
+        """Take away up to so many rows, the longest waiting first, with rows that say where frames are missing."""
+        with self._lock:
+            flat = self.rows[: most * FIELDS]
+            if self.large > _TOGETHER:
+                sizes = accumulate(len(frame or b"") for frame in flat[2::FIELDS])
+                del flat[max(1, sum(size <= _TOGETHER for size in sizes)) * FIELDS :]
+            del self.rows[: len(flat)]
+            start, self._taken = self._taken, self._taken + len(flat) // FIELDS
+        if self._large != self._large_done:
+            self._large_done += sum(len(frame) for frame in flat[2::FIELDS] if frame is not None and len(frame) >= SMALL)
+        if self._gaps:
+            self._mark(flat, start)
+        return flat
+
+    def _mark(self, flat: list[Any], start: int) -> None:
+        with self._lock:
+            gaps = [gap for gap in self._gaps if gap[0] <= self._taken]
+            del self._gaps[: len(gaps)]
+        now = flat[1] if flat else time.monotonic_ns()
+        for place, count in reversed(gaps):
+            index = max(0, place - start) * FIELDS
+            flat[index:index] = (Gap("dropped", count), flat[index + 1 - FIELDS] if index else now, None, None)
 
 
 class CaptureRecorder:
-    """Writes the frames of links to a folder: `apart`, in another process; where None, if that is possible.
+    """Writes the frames of links to a folder. Its thread has to win the interpreter lock from the event loop for each step."""
 
-    A function that blanks cannot leave this process.
-    """
+    enough: Final = 3072
+    """Rows for which it is worth waking up: what comes until it has its turn mostly fits into the batch."""
 
-    def __init__(self, settings: WriterSettings, apart: bool | None = None) -> None:
+    def __init__(self, settings: WriterSettings) -> None:
         self.path: Path = Path(settings.path)
         self.capture_id: str = settings.capture_id
         self._settings = settings
-        self._apart: bool = apart if apart is not None else possible() and not callable(settings.redact)
         self._waiting = RowBuffer(settings.frame_bytes)
         self.rows: list[Any] = self._waiting.rows
         """The rows that wait to be written: their fields, one after the other. Only links append."""
-        self._writer: WriterProcess | WriterThread | None = None
+        self._given = 0  # rows that the writer was given
+        self._blanking, self._blanked = False, 0
+        self._writer: CaptureWriter | None = None
         self._claimed = self._stopping = False
         self._thread: threading.Thread | None = None
+        self._event = threading.Event()
         self._connections = 0
         self._lock = threading.Lock()
         self._process: int | None = None  # that has opened it
@@ -75,15 +191,9 @@ class CaptureRecorder:
         self._connections += 1
         return ConnectionTap(self, adapter, transport, f"{self.capture_id[-8:]}-{self._connections}", opened=opened)
 
-    @property
-    def enough(self) -> int:
-        """Rows at which `wake` is to be called."""
-        return WriterProcess.enough if self._writer is None else self._writer.enough
-
     def wake(self) -> None:
         """There is enough for a batch."""
-        if self._writer is not None:
-            self._writer.wake()
+        self._event.set()
 
     def take(self, row: RecordedFrame) -> None:
         """Take a row if there is room for it, else count it."""
@@ -93,10 +203,12 @@ class CaptureRecorder:
 
     def stats(self) -> RecorderStats:
         """Figures so far."""
-        waiting, writer = len(self._waiting), self._writer
-        given, done = (0, WriterCounts()) if writer is None else (writer.given, writer.counts)
-        dropped = self._waiting.dropped + done.refused
-        return RecorderStats(done.frames, done.bytes, dropped, done.redacted, waiting + given - done.done)
+        waiting, dropped = len(self._waiting), self._waiting.dropped
+        if self._writer is None:
+            return RecorderStats(0, 0, dropped, 0, waiting)
+        counts = self._writer.counts
+        waiting += self._given - counts.done
+        return RecorderStats(counts.frames, counts.bytes, dropped + counts.refused, counts.redacted, waiting)
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
@@ -116,15 +228,18 @@ class CaptureRecorder:
         Raises:
             CaptureError: The folder cannot be made or written, or no thread can be begun.
         """
+        from .writer import CaptureWriter  # loads Arrow, in the thread that opens
+
         self._process = os.getpid()
-        writer = self._begin()
+        redact = self._counted if callable(self._settings.redact) else self._settings.redact
+        writer = CaptureWriter(evolve(self._settings, redact=redact))
+        writer.open()
         with self._lock:
             self._writer = writer
-            thread = threading.Thread(target=writer.run, name="polybus recorder", daemon=True)
+            thread = threading.Thread(target=self._write, args=(writer,), name="polybus recorder", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
-                writer.abandon()
                 raise CaptureError(f"cannot record to {self.path}: {error}") from error
             self._thread = thread
             stopping = self._stopping  # closed meanwhile, by a task that was cancelled
@@ -132,24 +247,35 @@ class CaptureRecorder:
         if stopping:
             self.close()
 
-    def _begin(self) -> WriterProcess | WriterThread:
-        if self._apart:
-            try:
-                process = WriterProcess(self._waiting, self._settings)
-                process.open()
-                return process
-            except OSError as error:
-                logger.warning(
-                    "no process could be begun to write %s (%s): a thread does it",
-                    self.path,
-                    error,
-                    extra=log_fields(path=str(self.path)),
-                )
-        from ..writer.thread import WriterThread
+    def _counted(self, protocol: str, frame: bytes) -> bytes:
+        self._blanking = True
+        try:
+            blanked: bytes = self._settings.redact(protocol, frame)
+            return blanked
+        finally:
+            self._blanking = False
+            self._blanked += 1
 
-        thread = WriterThread(self._waiting, self._settings)
-        thread.open()
-        return thread
+    def _write(self, writer: CaptureWriter) -> None:
+        """Write until it is closed, then what is left."""
+        due = time.monotonic() + FLUSH_SECONDS
+        while not self._stopping:
+            self._event.wait(FLUSH_SECONDS)
+            self._event.clear()
+            while len(self._waiting) >= self.enough or time.monotonic() >= due:
+                self._flush(writer)
+                due = time.monotonic() + FLUSH_SECONDS
+            writer.turn()
+        while self._flush(writer):
+            pass
+        writer.finish()
+
+    def _flush(self, writer: CaptureWriter) -> bool:
+        flat = self._waiting.next(BATCH_ROWS)
+        if flat:
+            self._given += len(flat) // FIELDS
+            writer.write(flat)
+        return bool(flat)
 
     def close(self) -> None:
         """Write what waits, seal the segment, end the writer. Waits while something is written: not for event loops."""
@@ -160,21 +286,26 @@ class CaptureRecorder:
             thread, writer = self._thread, self._writer
         if thread is None or writer is None:
             return
-        writer.stop()
+        self._event.set()
         begun = since = time.monotonic()
         seen, said, more = -1, False, log_fields(path=str(self.path))
         while thread.is_alive() and time.monotonic() - since < PATIENCE:
             thread.join(_LOOK)
-            if writer.progress != seen:
-                seen, since = writer.progress, time.monotonic()
+            if (done := writer.counts.done + self._blanked) != seen:
+                seen, since = done, time.monotonic()
             if not said and time.monotonic() - begun > _LONG:
                 said = True
-                logger.warning("leaving %s waits for %d frames: %s", self.path, self.stats().waiting, writer.why(), extra=more)
+                logger.warning("leaving %s waits for %d frames: %s", self.path, self.stats().waiting, self._why(), extra=more)
         if thread.is_alive():  # it is waited for once more when the program ends
             what = "leaving %s does not wait any more for %d frames that are not written: %s"
-            logger.error(what, self.path, self.stats().waiting, writer.why(), extra=more)
+            logger.error(what, self.path, self.stats().waiting, self._why(), extra=more)
         else:
             atexit.unregister(self.close)
+
+    def _why(self) -> str:
+        """The reason why it takes so long."""
+        name = getattr(self._settings.redact, "__qualname__", "...")
+        return f"redact={name} is still blanking" if self._blanking else "the disk is slow"
 
 
 def make_recorder(
@@ -207,7 +338,7 @@ def make_recorder(
         raise TypeError(f"redact={redact!r:.80}: a function redact(protocol, frame), 'default', or None")
     if sys.platform == "emscripten":
         raise Unsupported("recording needs threads and files, which this platform has not")
-    for module in ("pyarrow", "numpy"):  # loaded where it is written, which may be another process
+    for module in ("pyarrow", "numpy"):  # loaded by the thread that opens it
         if not _installed(module):
             raise ImportError(f"captures need {module}: pip install 'polybus[capture]'", name=module)
     settings = WriterSettings(

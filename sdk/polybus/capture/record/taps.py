@@ -9,31 +9,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from attrs import evolve
 
 from ...errors import RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import ProtocolFeatures
-from ...plugins.recording import Recorder
-from ..rows import DIRECTION_IN, DIRECTION_OUT, FIELDS, MOST, SMALL, RecordedFrame, RowHeader, Ttl
+from ..rows import DIRECTION_IN, DIRECTION_OUT, FIELDS, MOST, SMALL, RowHeader, Ttl
 
 if TYPE_CHECKING:
     from ...plugins import Closed, Receiver
+    from .recorder import CaptureRecorder
 
 _REQUEST: Final = Kind.REQUEST
-
-
-class RowTaker(Recorder, Protocol):
-    """The recorder of a tap."""
-
-    @property
-    def rows(self) -> list[Any]: ...
-    @property
-    def enough(self) -> int: ...
-    def wake(self) -> None: ...
-    def take(self, row: RecordedFrame) -> None: ...
 
 
 def tunnels_of(transport: Any) -> tuple[str, ...]:
@@ -48,8 +37,8 @@ def tunnels_of(transport: Any) -> tuple[str, ...]:
 class ConnectionTap:
     """One connection of a link that is recorded."""
 
-    def __init__(self, recorder: RowTaker, adapter: Any, transport: Any, conn_id: str, *, opened: bool) -> None:
-        self.recorder: RowTaker = recorder
+    def __init__(self, recorder: CaptureRecorder, adapter: Any, transport: Any, conn_id: str, *, opened: bool) -> None:
+        self.recorder: CaptureRecorder = recorder
         # Without these the frames cannot be read; there are no secrets among them.
         self._options: dict[str, Any] = dict(adapter.url_options)
         if actions := ProtocolFeatures.of(adapter).actions:

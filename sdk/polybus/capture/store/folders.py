@@ -60,17 +60,6 @@ class Folder:
                 gaps.append(Gap("killed", 0, segment=number, bytes=torn))
         return gaps + self.trim(time.time())
 
-    def next_seq(self, capture_id: str) -> int:
-        """The number that follows those of a recording in this folder: 0 but for one whose writer was killed, and goes on."""
-        for path in (path for _, sealed, path in reversed(self._segments()) if sealed):
-            reader = SegmentReader(pa.memory_map(str(path)).read_buffer(), path.name)
-            try:
-                if reader.schema_metadata().get("capture_id") == capture_id:
-                    return max((message.seq + message.rows for message in reader.messages()), default=0)
-            except CaptureError:
-                continue  # of another version
-        return 0
-
     def new_segment(self, metadata: Mapping[str, str]) -> SegmentWriter:
         """The next one."""
         for _ in range(_ATTEMPTS):

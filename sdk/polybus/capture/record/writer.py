@@ -1,4 +1,4 @@
-"""The writer: takes packed rows, blanks what must not be written, writes segments. It has no thread, and may wait for the disk.
+"""The writer: takes rows, blanks what must not be written, writes segments. It has no thread, and may wait for the disk.
 
 What the disk does not take is dropped and counted, and a row without a frame says so where it is missing.
 """
@@ -13,22 +13,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from attrs import define
 
 from ..._util.log_fields import log_fields
 from ..columns.process import DecodingProcess
 from ..errors import CaptureError
-from ..record.packing import Packed, Packer, joined
-from ..record.redaction import Redaction
-from ..rows import Gap, RowHeader
+from ..rows import FIELDS, Gap, RowHeader, Ttl
 from ..schema import FRAMES
+from ..store.compute import pc
 from ..store.folders import Folder
 from ..store.segments import NOTHING, SegmentWriter, encode_batch
-from .batches import Batches, frames_of
-from .stats import WriterCounts, WriterSettings
+from .redaction import Redaction
+
+if TYPE_CHECKING:
+    from .recorder import WriterSettings
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
@@ -36,6 +39,75 @@ _ROOM: Final = 32 << 10
 """Bytes kept free for the end, which says what a full disk has not taken."""
 RETRY: Final = 0.5
 """Seconds between attempts to write to a disk that is full."""
+_OF_ENDS: Final = ("direction", "conn_id", "peer", "protocol", "transport", "tunnel", "options", "role", "flags")
+_LONGEST: Final = 1e9
+"""Seconds, some thirty years: a deadline beyond cannot be told from none, and might not fit."""
+
+
+@define
+class WriterCounts:
+    """Figures of a writer so far."""
+
+    done: int = 0
+    """Rows that it was given, and that are written or lost."""
+    frames: int = 0
+    """Frames written, with the rows that say what became of connections."""
+    bytes: int = 0
+    """Bytes written."""
+    refused: int = 0
+    """Frames lost."""
+    redacted: int = 0
+    """Frames in which something was blanked."""
+    seq: int = 0
+    """Number of the next row."""
+
+
+class Rows:
+    """Rows as they have waited, four fields each, on the way to a batch."""
+
+    def __init__(self, flat: list[Any]) -> None:
+        each = flat[::FIELDS]
+        self.ends: list[RowHeader] = list(dict.fromkeys(each))
+        """Each once."""
+        places = {end: place for place, end in enumerate(self.ends)}
+        self.numbers: npt.NDArray[np.int32] = np.fromiter(map(places.__getitem__, each), np.int32, len(each))
+        """The place of its end, for each row."""
+        self.frames: pa.Array = pa.array(flat[2::FIELDS], pa.binary())
+        self._times = np.array(flat[1::FIELDS], np.int64)
+        self._ttls: list[Ttl] = flat[3::FIELDS]
+
+    def batch(
+        self, capture_id: str, seq: int, offset_ns: int, frames: pa.Array, flags: npt.NDArray[np.int32] | None
+    ) -> pa.RecordBatch:
+        """A batch of `FRAMES`, with the frames after redaction, which adds `flags` to those of each row.
+
+        `offset_ns` leads from the monotonic clock to the wall clock.
+        """
+        given = {name: [getattr(end, name) for end in self.ends] for name in _OF_ENDS}
+        given["capture_id"] = [capture_id] * len(self.ends)
+        arrays = [pa.array(values, FRAMES.field(name).type) for name, values in given.items()]
+        shared = pa.RecordBatch.from_arrays(arrays, names=list(given)).take(pa.array(self.numbers))
+        columns = dict(zip(given, shared.columns, strict=True)) | {
+            "seq": pa.array(np.arange(seq, seq + len(frames))),
+            "ts_ns": pa.array(self._times + offset_ns),
+            "mono_ns": pa.array(self._times),
+            "frame": frames,
+            "deadlines_ns": self._deadlines(),
+        }
+        if flags is not None:
+            columns["flags"] = pc.bit_wise_or(columns["flags"], pa.array(flags))
+        return pa.RecordBatch.from_arrays([columns[name] for name in FRAMES.names], schema=FRAMES)
+
+    def _deadlines(self) -> pa.Array:
+        each = self._ttls
+        counts = [0 if ttl is None else len(ttl) if isinstance(ttl, tuple) else 1 for ttl in each]
+        given = [one for ttl in each if ttl is not None for one in (ttl if isinstance(ttl, tuple) else (ttl,))]
+        ttls = np.array(given, np.float64)  # NaN for None
+        endless = np.isnan(ttls)
+        after = np.where(endless, 0.0, np.clip(ttls, 0.0, _LONGEST) * 1e9).astype(np.int64)
+        offsets = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.repeat(self._times, counts) + after, mask=endless))
 
 
 class CaptureWriter:
@@ -46,8 +118,6 @@ class CaptureWriter:
         self.path: str = settings.path
         self.segment_seconds: float = settings.segment_seconds
         self._capture_id = settings.capture_id
-        self._resume = settings.resume
-        self._batches = Batches(settings.capture_id)
         self._folder = Folder(Path(settings.path), settings.max_bytes, settings.max_age)
         self._segment_bytes = max(1 << 16, min(settings.segment_bytes, settings.max_bytes // 4))
         self._redaction = Redaction(settings.redact, bodies=settings.bodies, longest=settings.frame_bytes)
@@ -73,8 +143,6 @@ class CaptureWriter:
             self._notes += self._folder.open()
             if self._decoding is not None and not self._folder.is_empty:
                 self._decoding.ask()
-            if self._resume is not None:
-                self.counts.seq = max(self._resume, self._folder.next_seq(self._capture_id))
             self._warm_up()
             with suppress(OSError):  # a full disk has none
                 self._room = TemporaryFile(dir=self.path, buffering=0)
@@ -84,36 +152,33 @@ class CaptureWriter:
 
     def _warm_up(self) -> None:
         """Uses parts of Arrow for the first time, which takes longer than many batches, before there is traffic."""
-        packed = Packer().pack([RowHeader(0, protocol="ubre"), 0, b"{}", None])
-        batches = Batches("")
-        frames, flags, _ = self._redaction.apply(batches.meet(packed), np.frombuffer(packed.ends, np.int32), frames_of(packed))
-        encode_batch(batches.make(packed, frames, flags, 0, 0), FRAMES, "")
+        rows = Rows([RowHeader(0, protocol="ubre"), 0, b"{}", None])
+        frames, flags, _ = self._redaction.apply(rows.ends, rows.numbers, rows.frames)
+        encode_batch(rows.batch("", 0, 0, frames, flags), FRAMES, "")
 
-    def write(self, some: Sequence[Packed]) -> None:
-        """Write a batch, or lose it and remember how much was lost."""
-        packed = joined(some)
+    def write(self, flat: list[Any]) -> None:
+        """Write rows, four fields each, as a batch, or lose them and remember how many were lost."""
         try:
-            self._try(packed)
+            self._try(flat)
         finally:
-            self.counts.done += len(packed)
+            self.counts.done += len(flat) // FIELDS
 
-    def _try(self, packed: Packed) -> None:
-        ends = self._batches.meet(packed)
+    def _try(self, flat: list[Any]) -> None:
         if self._held_back():
-            self._give_up(packed, ends)
+            self._give_up(flat[::FIELDS])
             return
         try:
-            self._say_what_is_missing(packed.times[0])
-            self._put(packed, self._batches, ends)
+            self._say_what_is_missing(flat[1])
+            self._put(flat)
         except OSError as error:
             self._failed(error)
-            self._give_up(packed, ends)
+            self._give_up(flat[::FIELDS])
         except Exception:  # a mistake of ours: it costs this batch, and neither the bus nor the rest of the recording
             logger.exception(
                 "the recorder of %s has failed on a batch; it goes on", self.path, extra=log_fields(path=str(self.path))
             )
             self._lost_to, self._lost_because = "failed", "an internal error"
-            self._give_up(packed, ends)
+            self._give_up(flat[::FIELDS])
 
     def turn(self) -> None:
         """Does what is due without new rows: marks gaps, and seals segments that are old enough."""
@@ -133,12 +198,8 @@ class CaptureWriter:
                 extra=log_fields(path=str(self.path)),
             )
 
-    def missing(self, gap: Gap) -> None:
-        """Take note of frames that will not come."""
-        self._notes.append(gap)
-
-    def finish(self, *, over: bool = True) -> None:
-        """Write what is missing, and that the recording is over, unless another writer goes on with it; seal the segment.
+    def finish(self) -> None:
+        """Write what is missing, and that the recording is over; seal the segment.
 
         What is not decoded by now is left to those who read it.
         """
@@ -146,9 +207,9 @@ class CaptureWriter:
         if self._room is not None:
             self._room.close()
         try:
-            self._end(over)
+            self._end()
             if self._notes or self._lost:  # as sealing has shown
-                self._end(over)
+                self._end()
         except Exception:
             logger.exception("the recorder of %s could not write its end", self.path, extra=log_fields(path=str(self.path)))
         finally:
@@ -157,25 +218,26 @@ class CaptureWriter:
             if decoding is not None:
                 decoding.stop()
 
-    def _end(self, over: bool) -> None:
+    def _end(self) -> None:
         self._not_before = 0.0
         self.turn()
-        if over and self.counts.seq and not self._lost and not self._notes:
+        if self.counts.seq and not self._lost and not self._notes:
             with suppress(OSError):  # then the end of the recording is not marked, and nothing else is lost
                 self._write(NOTHING)
         self._seal()
 
     # -- a batch ---------------------------------------------------------------------------------------------------------
 
-    def _put(self, packed: Packed, batches: Batches, ends: Sequence[RowHeader]) -> None:
-        frames, flags, blanked = self._redaction.apply(ends, np.frombuffer(packed.ends, np.int32), frames_of(packed))
+    def _put(self, flat: list[Any]) -> None:
+        rows = Rows(flat)
+        frames, flags, blanked = self._redaction.apply(rows.ends, rows.numbers, rows.frames)
         offset = time.time_ns() - time.monotonic_ns()
-        segment = self._write(batches.make(packed, frames, flags, self.counts.seq, offset))
+        segment = self._write(rows.batch(self._capture_id, self.counts.seq, offset, frames, flags))
         self.counts.redacted += blanked
-        self.counts.seq += len(packed)
-        gaps = [end.frames for end in packed.new if isinstance(end, Gap)]  # each in one row
-        self.counts.frames += len(packed) - len(gaps)
-        self._in_segment += len(packed) - len(gaps)
+        self.counts.seq += len(frames)
+        gaps = [end.frames for end in rows.ends if isinstance(end, Gap)]  # each in one row
+        self.counts.frames += len(frames) - len(gaps)
+        self._in_segment += len(frames) - len(gaps)
         self._said += sum(gaps)
         self._failing = False
         self._not_before = 0.0
@@ -237,9 +299,7 @@ class CaptureWriter:
         notes, lost = list(self._notes), self._lost
         gaps = [*notes, Gap(self._lost_to, lost, error=self._lost_because)] if lost else notes
         if gaps:
-            rows: list[Any] = [field for gap in gaps for field in (gap, now, None, None)]
-            packed, batches = Packer().pack(rows), Batches(self._capture_id)
-            self._put(packed, batches, batches.meet(packed))
+            self._put([field for gap in gaps for field in (gap, now, None, None)])
             del self._notes[: len(notes)]  # to write them may have made others
             self._lost -= lost
 
@@ -251,13 +311,11 @@ class CaptureWriter:
         self._lost_to, self._lost_because = "disk", error.strerror or str(error)
         self._not_before = time.monotonic() + RETRY
 
-    def _give_up(self, packed: Packed, ends: Sequence[RowHeader]) -> None:
+    def _give_up(self, ends: Sequence[RowHeader]) -> None:
         """These are not written: remember how many, and what earlier gaps said."""
-        for end in map(ends.__getitem__, packed.ends):
+        for end in ends:
             if not isinstance(end, Gap):
                 self._lost += 1
                 self.counts.refused += 1
-            elif end.what == "killed":
-                self._notes.append(end)
             else:
                 self._lost += end.frames
