@@ -113,11 +113,11 @@ class Bus(BlockingBus):
                 f"sync.Bus() takes a polybus.Bus: a client is polybus.sync.connect({bus!r}), a server bus.serve({bus!r})"
             )
         check_type(bus, AsyncBus, "bus", "bus=polybus.Bus()")
-        self._bus = bus if bus is not None else AsyncBus()
+        self._original = bus if bus is not None else AsyncBus()
         self._backend = backend
         self._life: OwnedBus | BorrowedLoop | None = None
         self._outer: Run | None = None
-        self._enters: Callable[[], AbstractAsyncContextManager[Any]] = lambda: self._bus
+        self._enters: Callable[[], AbstractAsyncContextManager[Any]] = lambda: self._original
 
     if not TYPE_CHECKING:
 
@@ -141,7 +141,7 @@ class Bus(BlockingBus):
     def _begin(self) -> OwnedBus | BorrowedLoop:
         check_not_on_loop()
         manager = self._enters()
-        return OwnedBus(self._bus, self._backend, manager) if self._outer is None else BorrowedLoop(self._outer, manager)
+        return OwnedBus(self._original, self._backend, manager) if self._outer is None else BorrowedLoop(self._outer, manager)
 
     def open(self) -> Self:
         """Start it; nothing happens where it runs already.
@@ -161,7 +161,7 @@ class Bus(BlockingBus):
 
         In a `def` handler of this very bus it returns at once, while the bus ends: it is among those that the drain waits for.
         """
-        if parts_of(self._bus).life.is_inside():
+        if parts_of(self._original).life.is_inside():
             threading.Thread(target=contextvars.Context().run, args=(self.close,), name="polybus closing").start()
         else:
             self.__exit__(None, None, None)

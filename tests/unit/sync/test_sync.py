@@ -614,7 +614,7 @@ def test_ctrl_c_while_the_loop_takes_the_request_cancels_it_too(bus: sync.Bus, m
 
 IMPATIENT = """
 import anyio, polybus, polybus._core.bus.bus
-polybus._bus.bus.Bus.drain.__defaults__ = (600.0,)
+polybus._core.bus.bus.Bus.drain.__defaults__ = (600.0,)
 app = polybus.Bus()
 
 @app.handle("stubborn")

@@ -1,0 +1,189 @@
+"""The making of a blocking class from the verbs of an asynchronous one: what a verb gives decides how it blocks."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+from attrs import frozen
+
+from .. import Survey
+from ..contracts.client import blocking_client_of
+from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+P = TypeVar("P")
+
+
+def blocking(given: Any, run: Run) -> Any:
+    """Show what a verb has given to a thread: peers, and what else has verbs, as their twins."""
+    if isinstance(given, list):
+        return [blocking(one, run) for one in given]
+    if isinstance(given, Survey):
+        return Survey(tuple(blocking(one, run) for one in given), given.complete)
+    twin = Twin.twins.get(type(given))
+    return given if twin is None else twin(given, run)
+
+
+def asynchronous(to: Any) -> Any:
+    """The peers that the asynchronous verbs know; an address is one already."""
+    if isinstance(to, Twin):
+        return to._original
+    return [asynchronous(peer) for peer in to] if isinstance(to, Iterable) and not isinstance(to, str) else to
+
+
+@frozen
+class Way:
+    """A way to block.
+
+    Attributes:
+        annotation: What the twin gives, with ``{0}`` for what the type of the original is about.
+        block: Calls the verb and makes that.
+    """
+
+    annotation: str
+    block: Callable[[Run, Callable[[], Any]], Any]
+
+
+WAYS: Final = {
+    "AbstractAsyncContextManager": Way(
+        "BlockingBlock[{0}]", lambda run, verb: BlockingBlock(run, verb(), partial(blocking, run=run))
+    ),
+    "AsyncIterator": Way("BlockingItems[{0}]", lambda run, verb: BlockingItems(run(called, verb), run)),
+    "Caller": Way("BlockingCaller", lambda run, verb: blocking(verb(), run)),
+    "ChannelContext": Way("BlockingChannel[{0}]", lambda run, verb: BlockingChannel(verb(), run)),
+    "Connector": Way("BlockingTunnel", lambda run, verb: BlockingTunnel(verb(), run)),
+    "Reply": Way("{0}", lambda run, verb: run(awaited, verb)),
+    "Subscription": Way("BlockingSubscription[{0}]", lambda run, verb: BlockingSubscription(verb(), run)),
+    "User": Way("BlockingUser", lambda run, verb: blocking(verb(), run)),
+}
+"""By what a verb gives. All others are called, or awaited, on the event loop."""
+_CALL: Final = Way("{whole}", lambda run, verb: blocking(run(called, verb), run))
+_AWAIT: Final = Way("{whole}", lambda run, verb: blocking(run(verb), run))
+
+
+def way_of(returns: str, *, is_async: bool = False) -> tuple[Way, str]:
+    """The way of a verb with this annotation, and what its twin gives."""
+    kind, _, about = returns.removesuffix("]").partition("[")
+    way = WAYS.get(kind, _AWAIT if is_async else _CALL)
+    shown = re.sub(r"\b(Peer|RemotePeer|Listener)\b", r"Blocking\1", way.annotation.format(about, whole=returns))
+    return way, shown
+
+
+_SUMMARIES: Final = {
+    "request": "Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.",
+}
+_WORDS: Final = (
+    (r"\(by awaiting\) ", ""),
+    (r"\basync (with|for|context manager)\b", r"\1"),
+    (r"\bawait ", ""),
+    (r"``connect\(", "``sync.connect("),
+    (r"`(Bus\.(?!handle)|Peer`|Peer\.|RemotePeer`|Listener`)", r"`Blocking\1"),
+    (r"(he bus) runs in another event loop", r"\1 does not run, or this thread runs its event loop"),
+    (r"or runs in another event loop", "or this thread runs its event loop"),
+)
+
+
+def said(name: str, text: str | None) -> str | None:
+    """A docstring as it is true of threads."""
+    if text is None:  # python -OO
+        return None
+    text = inspect.cleandoc(text)
+    if name in _SUMMARIES:
+        text = "\n".join((_SUMMARIES[name], *text.splitlines()[1:]))
+    for old, new in _WORDS:
+        text = re.sub(old, new, text)
+    return text
+
+
+def _attribute(kind: type, name: str) -> property:
+    """A property for an attribute or a property of the original; a list is made on the event loop."""
+    original = inspect.getattr_static(kind, name, None)
+    if not isinstance(original, property):
+        words = re.search(rf"^ *{name}: (.+)$", kind.__doc__ or "", re.M)
+        return property(lambda self: getattr(self._original, name), doc=words and words[1])
+    assert original.fget is not None
+    if not original.fget.__annotations__["return"].startswith("list"):
+        return property(lambda self: getattr(self._original, name), doc=said(name, original.__doc__))
+    return property(
+        lambda self: _CALL.block(self._run, lambda: getattr(self._original, name)), doc=said(name, original.__doc__)
+    )
+
+
+def _verb(name: str, verb: Callable[..., Any]) -> Any:
+    way, gives = way_of(verb.__annotations__["return"], is_async=inspect.iscoroutinefunction(verb))
+    original, block = verb.__name__, way.block
+
+    def call(self: Twin, /, *args: Any, **kwargs: Any) -> Any:
+        if "to" in kwargs:
+            kwargs["to"] = asynchronous(kwargs["to"])
+        return block(self._run, partial(getattr(self._original, original), *args, **kwargs))
+
+    call.__name__, call.__doc__ = name, said(original, verb.__doc__)
+    of_help: Any = call
+    of_help.__signature__ = inspect.signature(verb).replace(return_annotation=gives)
+    return call
+
+
+class Twin:
+    """An asynchronous object whose verbs block the calling thread.
+
+    ``class BlockingListener(Twin, of=Listener, verbs="url peers")`` makes the members from those of the original;
+    ``close=aclose`` gives one another name.
+    """
+
+    twins: ClassVar[dict[type, type[Twin]]] = {}
+    """All of them, by their originals."""
+    names: ClassVar[dict[str, str]]
+    """The name that the original has for each verb."""
+
+    def __init__(self, original: Any, run: Run) -> None:
+        self._original = original
+        self._runs = run
+
+    @property
+    def _run(self) -> Run:
+        return self._runs
+
+    def __init_subclass__(cls, *, of: type | None = None, verbs: str = "") -> None:
+        if of is None:
+            return
+        cls.twins[of] = cls
+        cls.names = {verb.partition("=")[0]: verb.rpartition("=")[2] for verb in verbs.split()}
+        for name, original in cls.names.items():
+            member = inspect.getattr_static(of, original, None)
+            setattr(cls, name, _verb(name, member) if inspect.isfunction(member) else _attribute(of, original))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._original is other._original
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+
+class AskingTwin(Twin):
+    """One that can be asked, and so has clients of contracts."""
+
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+
+        Args:
+            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
+                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
+            prefix: Subjects are this, a dot, and the name of the method.
+
+        Raises:
+            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+        """
+        asker: Any = self
+        return blocking_client_of(asker, contract, prefix)
