@@ -10,9 +10,20 @@ import anyio
 import pytest
 import trustme
 
-from polybus import Backoff, Bus, ConnectFailed, DeadlineExceeded, Forbidden, Handshake, Limits, Unauthorized, connect
+from polybus import (
+    Backoff,
+    Bus,
+    ConnectFailed,
+    DeadlineExceeded,
+    Forbidden,
+    Handshake,
+    Limits,
+    Unauthorized,
+    Unavailable,
+    connect,
+)
 from polybus._core.bus import dialer
-from polybus.events import LinkUp
+from polybus.events import LinkRetrying, LinkUp
 from tests.support import bounded
 from tests.unit.answering import answering
 
@@ -82,6 +93,36 @@ async def test_a_subscriber_that_is_refused_late_is_told_by_connect(monkeypatch:
         with pytest.raises(Unauthorized):
             async with client.connect(listener.url):
                 raise AssertionError("not reached")
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix", "tls", "ws", "memory"])
+@bounded
+async def test_pauses_grow_while_a_server_tells_a_client_to_come_later(transport: str, urls: dict[str, Any]) -> None:
+    """However long it takes to say so: on plain TCP the link is up meanwhile."""
+    away = False
+
+    async def later(handshake: Handshake) -> str:
+        if away:
+            await anyio.lowlevel.checkpoint()
+            raise Unavailable("the database is away")
+        return "ann"
+
+    url, tls, trust = urls[transport]
+    bus, client = Bus(authenticate=later), Bus()
+    events = client.events()
+    async with bus.serve(url, tls=tls) as listener:
+        # So small that any refusal comes later than the pause.
+        backoff = Backoff(1e-9, 60, jitter=False)
+        async with connect(listener.url, bus=client, tls=trust, backoff=backoff):
+            away = True
+            await bus.peers[0].aclose("a moment")
+            attempts: list[int] = []
+            async for event in events:
+                if isinstance(event, LinkRetrying):
+                    attempts.append(event.attempt)
+                    if len(attempts) == 5:
+                        break
+    assert attempts == [1, 2, 3, 4, 5]
 
 
 @bounded

@@ -53,6 +53,8 @@ _LONGEST_GRACE = 0.2
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
 """Headers for the handshake, or a plain or async function that gives them, called before every attempt."""
 
+_TRY_AGAIN_LATER: Final = 1013
+"""The close code of a server that takes nobody now, or not this peer."""
 _AFTER_REFUSAL: Final = 10.0
 """Seconds at the least between two attempts after a refusal that is tried again."""
 
@@ -434,8 +436,11 @@ class Connecting:
     async def _come_back(self, link: Link, why: Closed) -> None:
         reason = why.reason
         attempts = self._backoff.attempts
-        if link.runtime.time() - self._up_since > self._backoff.bound(self._failures):
-            self._failures = 0  # a link that ends as soon as it is up counts as a failure, or the pauses would never grow
+        # A link that ends as soon as it is up counts as a failure, or the pauses would never grow. A refusal may come later:
+        # where no welcome is said, a link is up while the server still asks who it is.
+        lasting = self._backoff.maximum if why.code == _TRY_AGAIN_LATER else self._backoff.bound(self._failures)
+        if link.runtime.time() - self._up_since > lasting:
+            self._failures = 0
         tell, pause = self._log.lost, 0.0
         while (attempts is None or self._failures < attempts) and self._connector.reconnects:
             delay = max(self._backoff.delay(self._failures, sources.get().rng.random), pause)
