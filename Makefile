@@ -23,7 +23,7 @@ WHEELS_READY := $(WHEELS)/.ready
 LINTS := lint-style lint-floors lint-mypy lint-pyright lint-pages
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo demo-all test test-integration test-all bench bench-peers gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
+.PHONY: help demo demo-all test test-integration test-all bench gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
 
 help:
 	@echo "make demo    two programs in a story of twenty seconds"
@@ -31,8 +31,7 @@ help:
 	@echo "make test    the tests: Python is all that they need"
 	@echo "make test-integration  those that need a browser, Node, Java, nginx, many processes: ARGS=tests/integration/spark for one folder"
 	@echo "make test-all  both on every event loop, with many seeds: before a release"
-	@echo "make bench   throughput and latency beside raw limits and a WebSocket library"
-	@echo "make bench-peers  other libraries beside it, by processor time and by rate"
+	@echo "make bench   rates and processor time beside raw limits; ARGS=--peers: beside other libraries"
 	@echo "make gate    the short run of it that CI holds us to"
 	@echo "make fuzz    a decoder under coverage guidance: make fuzz TARGET=csb SECONDS=600"
 	@echo "make lint    ruff, the blocking twin, the floors, mypy, pyright, also of the programs in docs/, and the completeness of the public types"
@@ -59,11 +58,8 @@ test-all: export POLYBUS_FULL := 1
 test-all: test test-integration
 
 bench: $(READY)
-	$(BIN)/python -m bench $(ARGS)
-
-bench-peers: $(WHOLE) peers
 	@$(PIP_INSTALL) -e '.[bench]' -c constraints.txt
-	$(BIN)/python -m bench --peers $(ARGS)
+	$(BIN)/python -m bench $(ARGS)
 
 gate: $(READY)
 	$(BIN)/python -m bench --gate

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import cProfile
 import gc
 import json
 import os
-import signal
 import statistics
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .meter import Meter
-from .systems import SYSTEMS
-from .systems._base import Client, Laps, Publisher, System
+from .light import fan_out, open_idle
+from .processes import Meter
+from .systems import SYSTEMS, System
+from .systems.base import Client, Laps
 from .workloads import WORKLOADS, Workload
 
 __all__ = ["main"]
@@ -40,35 +38,11 @@ def leave_with_parent() -> threading.Event:
     return told
 
 
-@contextmanager
-def profiled(path: str) -> Iterator[None]:
-    """Writes a profile of the block where a path is given; also when the process is told to end within the block."""
-    if not path:
-        yield
-        return
-    profile = cProfile.Profile()
-
-    def finish() -> None:
-        profile.disable()
-        profile.dump_stats(path)
-
-    def leave(*_: object) -> None:
-        finish()
-        os._exit(0)
-
-    signal.signal(signal.SIGTERM, leave)
-    profile.enable()
-    yield
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    finish()
-
-
 def run_server(system: System, arguments: argparse.Namespace) -> None:
     driver = system.load()
 
     async def main() -> None:
-        with profiled(arguments.profile):
-            await driver.serve(system.options, lambda url: say(url=url))
+        await driver.serve(system.options, lambda url: say(url=url))
 
     system.run(main)
 
@@ -81,16 +55,13 @@ def run_client(system: System, arguments: argparse.Namespace) -> None:
             run = load_of(client, workload)
             await run(arguments.warmup)
             gc.collect()
-            with profiled(arguments.profile):
-                result = await metered(run, arguments.seconds, arguments.server)
-            say(**result)
+            say(**await metered(run, arguments.seconds, arguments.server))
 
     system.run(main)
 
 
 def load_of(client: Client, workload: Workload) -> Callable[[float], Awaitable[Laps]]:
     if workload.kind == "publish":
-        assert isinstance(client, Publisher), "a system without publications is named in a one-way workload"
         return client.publications
     return lambda seconds: client.requests(workload.in_flight, seconds)
 
@@ -106,15 +77,11 @@ async def metered(run: Callable[[float], Awaitable[Laps]], seconds: float, serve
 
 
 def run_fan(system: System, arguments: argparse.Namespace) -> None:
-    from .light import fan_out
-
     wire, connections = system.light(), WORKLOADS[arguments.workload].connections
     say(**fan_out(wire, arguments.url, connections, arguments.deliveries, arguments.server))
 
 
 def run_idle(system: System, arguments: argparse.Namespace) -> None:
-    from .light import open_idle
-
     wire, connections = system.light(), WORKLOADS[arguments.workload].connections
     say(ready=True)
     arguments.told.wait()
@@ -130,13 +97,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.child")
     parser.add_argument("role", choices=ROLES)
     parser.add_argument("system", choices=SYSTEMS)
-    parser.add_argument("--workload", choices=WORKLOADS, default="W2_64")
+    parser.add_argument("--workload", choices=WORKLOADS, default="64")
     parser.add_argument("--url", default="")
     parser.add_argument("--server", type=int, default=0, metavar="PID")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--warmup", type=float, default=0.3)
     parser.add_argument("--deliveries", type=int, default=30_000)
-    parser.add_argument("--profile", default="", metavar="FILE")
     arguments = parser.parse_args()
     arguments.told = leave_with_parent()
     raise_file_limit()

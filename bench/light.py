@@ -4,29 +4,49 @@ from __future__ import annotations
 
 import selectors
 import socket
+from struct import pack
 from time import perf_counter, sleep
 
-from .meter import Meter
-from .systems._base import LightWire
-from .systems._frames import split_address
+from .processes import Meter
+from .systems.base import Wire, split_address
 
 __all__ = ["fan_out", "open_idle"]
 
 _TIMEOUT = 60.0
 _ONE_BY_ONE = 0.3
-_QUIET = 1.5
 
 
-def open_idle(wire: LightWire, url: str, connections: int) -> list[socket.socket]:
+def _framed(wire: Wire, text: bytes) -> bytes:
+    """Behind a length, or as text of a WebSocket, where a mask of zeros leaves it as it is."""
+    length = len(text)
+    if not wire.path:
+        return pack(">I", length) + text
+    head = pack(">BB", 0x81, 0x80 | length) if length < 126 else pack(">BBH", 0x81, 0x80 | 126, length)
+    return head + bytes(4) + text
+
+
+def _greeting(wire: Wire, host: str) -> bytes:
+    lines = (
+        f"GET {wire.path} HTTP/1.1",
+        f"Host: {host}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    )
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def open_idle(wire: Wire, url: str, connections: int) -> list[socket.socket]:
     """Opens that many connections, through their handshake."""
     return [_open(wire, url) for _ in range(connections)]
 
 
-def _open(wire: LightWire, url: str) -> socket.socket:
+def _open(wire: Wire, url: str) -> socket.socket:
     address = split_address(url)
     connection = socket.create_connection(address, timeout=10)
-    if greeting := wire.greeting(f"{address[0]}:{address[1]}"):
-        connection.sendall(greeting)
+    if wire.path:
+        connection.sendall(_greeting(wire, f"{address[0]}:{address[1]}"))
         answer = b""
         while not answer.endswith(b"\r\n\r\n"):
             # Byte for byte at the end of the head, as frames may follow it.
@@ -42,14 +62,14 @@ def _open(wire: LightWire, url: str) -> socket.socket:
 class FanOut:
     """Subscribed connections, and one more that asks for the publications."""
 
-    def __init__(self, wire: LightWire, url: str, connections: int) -> None:
+    def __init__(self, wire: Wire, url: str, connections: int) -> None:
         self.wire = wire
         self.control = _open(wire, url)
         self.selector = selectors.DefaultSelector()
         self.connections = connections
         for _ in range(connections):
             connection = _open(wire, url)
-            connection.sendall(wire.subscribe())
+            connection.sendall(_framed(wire, wire.subscribe))
             connection.setblocking(False)
             self.selector.register(connection, selectors.EVENT_READ, [connection.recv, 0])
         self.frame_size = self._settle()
@@ -73,7 +93,7 @@ class FanOut:
             key.data[1] = 0
 
     def burst(self, count: int) -> None:
-        self.control.sendall(self.wire.burst(count))
+        self.control.sendall(_framed(self.wire, self.wire.burst % count))
 
     def _receive(self, *, until_quiet: float, expected: float = float("inf")) -> int:
         total, select = 0, self.selector.select
@@ -91,21 +111,13 @@ class FanOut:
         """Asks for `count` publications and returns when every connection has all of them."""
         self._forget()
         self.burst(count)
-        self.receive(count)
-
-    def drain(self) -> None:
-        """Throws away what comes until nothing does for a while."""
-        self._receive(until_quiet=_QUIET)
-
-    def receive(self, count: int) -> None:
-        """Returns when every connection has `count` publications more."""
         expected = count * self.frame_size * self.connections
         total = self._receive(until_quiet=_TIMEOUT, expected=expected)
         if total != expected:
             raise RuntimeError(f"{total} of {expected} bytes arrived")
 
 
-def fan_out(wire: LightWire, url: str, connections: int, deliveries: int, server: int) -> dict[str, float]:
+def fan_out(wire: Wire, url: str, connections: int, deliveries: int, server: int) -> dict[str, float]:
     """One burst of `deliveries` in all, after a shorter one that is not counted."""
     clients = FanOut(wire, url, connections)
     count = max(1, deliveries // connections)

@@ -15,12 +15,10 @@ from typing import Any
 
 import psutil
 
-__all__ = ["Child", "ChildFailed", "available_cores", "child", "cpu_seconds", "machine_seconds", "memory", "spinners"]
+__all__ = ["Child", "ChildFailed", "Meter", "available_cores", "child", "memory", "spinners"]
 
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 5.0
-# Children import `bench` and run the interpreter that runs the harness, wherever they were started.
-_PYTHON = [sys.executable, "-m"]
 
 _SPIN = """
 import os, sys
@@ -102,7 +100,7 @@ class Child:
 @contextmanager
 def child(role: str, *arguments: str) -> Iterator[Child]:
     """A process that plays `role` in `bench.child`; it is gone after the block."""
-    running = Child([*_PYTHON, "bench.child", role, *arguments], " ".join([role, *arguments[:1]]))
+    running = Child([sys.executable, "-m", "bench.child", role, *arguments], " ".join([role, *arguments[:1]]))
     try:
         yield running
     finally:
@@ -147,3 +145,30 @@ def memory(pid: int) -> tuple[float, float]:
     """What a process has for itself, in bytes: with its share of shared pages (0 where that is unknown), and without."""
     info = psutil.Process(pid).memory_full_info()
     return float(getattr(info, "pss", 0)), float(info.uss)
+
+
+class Meter:
+    """Reads the clocks of a client, of its server and of the machine around one measurement; made in the client's process."""
+
+    def __init__(self, server: int) -> None:
+        self.server = server
+        # What it has started stands between the two ends: a broker, or an engine. Part of the cost, and none of the ends.
+        self.between = [process.pid for process in psutil.Process(server).children(recursive=True)]
+        self.began = self._clocks()
+
+    def _clocks(self) -> tuple[float, ...]:
+        between = sum(cpu_seconds(pid) for pid in self.between)
+        return machine_seconds(), cpu_seconds(self.server), between, time.process_time(), time.perf_counter()
+
+    def read(self, count: int) -> dict[str, float]:
+        """What passed, for `count` messages; ``others`` is how many cores were busy with something else meanwhile."""
+        passed = [now - then for now, then in zip(self._clocks(), self.began, strict=True)]
+        machine, server, between, client, seconds = passed
+        return {
+            "count": count,
+            "seconds": seconds,
+            "client_cpu": client,
+            "server_cpu": server,
+            "between_cpu": between,
+            "others": max(0.0, (machine - client - server - between) / seconds),
+        }

@@ -1,22 +1,27 @@
 """The systems that are measured, each with its driver in a module of this folder.
 
-To add a peer, write a module with `serve` and `connect` (see `_base.Driver`; with `light` for fan-out and idle connections)
+To add a peer, write a module with `serve` and `connect` (see `base.Driver`; with `light` for fan-out and idle connections)
 and name it here with the workloads that it takes part in.
 """
 
 from __future__ import annotations
 
-from ._base import System
-from ._needs import NATS_PY, NATS_SERVER, NODE, NPM_UBRE, NPM_WS, Need, package
+import subprocess
+from collections.abc import Awaitable, Callable, Iterable
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import Any, cast
 
-__all__ = ["CEILING", "MAIN", "PEERS", "REFERENCE", "SYSTEMS"]
+from attrs import Factory, frozen
 
-_REQUESTS = frozenset({"W1", "W1_awake", "W2_64", "W2_256", "W6"})
-_ROUND_TRIPS = frozenset({"W1", "W1_awake", "W2_64", "W2_256"})
-_ONE_WAY = frozenset({"W3_64", "W3_4k"})
-_FAN_OUT = frozenset({"W4_100", "W4_1000"})
-_IDLE = frozenset({"W5", "W5_5000"})
-_ALL = _REQUESTS | _ONE_WAY | _FAN_OUT | _IDLE
+from .base import Driver, Wire, nats_server
+
+__all__ = ["CEILING", "MAIN", "PEERS", "REFERENCE", "SYSTEMS", "System", "version"]
+
+_MESSAGES = frozenset({"serial", "asleep", "64", "256", "one-way"})
+_BODIES = _MESSAGES | {"one-way-4k", "large"}
+_ALL = _BODIES | {"fan-out", "idle"}
 
 REFERENCE = "R@asyncio"
 CEILING = "F@asyncio"
@@ -24,108 +29,110 @@ MAIN = "ubre-tcp@asyncio"
 _WEBSOCKET, _NATS = "ubre-ws@asyncio", "nats-native@asyncio"
 
 
-def _systems() -> dict[str, System]:
-    systems = [
-        System(name="R", loop="asyncio", driver="raw", workloads=_ALL, note="limit"),
-        System(name="R", loop="uvloop", driver="raw", workloads=_ALL, note="limit"),
-        System(name="F", loop="asyncio", driver="futures", workloads=_REQUESTS | _ONE_WAY, note="limit"),
-        System(name="F", loop="uvloop", driver="futures", workloads=_REQUESTS | _ONE_WAY, note="limit"),
+@frozen(kw_only=True)
+class System:
+    """One row: a driver with its options on one event loop.
+
+    `beside` is the system of ours that a peer is compared with, of the same kind of way: TCP, WebSocket, or an engine in
+    between. `needs` are distributions of Python's, and ``nats-server``.
+    """
+
+    name: str
+    loop: str = "asyncio"
+    driver: str
+    workloads: frozenset[str]
+    options: dict[str, Any] = Factory(dict)
+    needs: tuple[str, ...] = ()
+    beside: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}@{self.loop}"
+
+    @property
+    def missing(self) -> str:
+        """What it needs and is not installed; empty where all is there."""
+        return ", ".join(need for need in self.needs if not version(need))
+
+    def load(self) -> Driver:
+        return cast(Driver, import_module(f"bench.systems.{self.driver}"))
+
+    def light(self) -> Wire:
+        """The wire for light clients, of a system that takes part in what needs them."""
+        wire: Wire = import_module(f"bench.systems.{self.driver}").light(self.options)
+        return wire
+
+    def run(self, main: Callable[[], Awaitable[None]]) -> None:
+        """Runs `main` on this system's event loop."""
+        import anyio
+
+        if self.loop == "trio":
+            anyio.run(main, backend="trio")
+        else:
+            anyio.run(main, backend="asyncio", backend_options={"use_uvloop": self.loop == "uvloop"})
+
+
+def version(need: str) -> str:
+    """Of a distribution of Python's or of nats-server; empty where it is not installed."""
+    if need == "nats-server":
+        path = nats_server()
+        if path is None:
+            return ""
+        words = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout.split()
+        return words[-1].removeprefix("v") if words else "of no version"
+    try:
+        return version_of(need)
+    except PackageNotFoundError:
+        return ""
+
+
+def _ours(
+    name: str, url: str, body: str, workloads: frozenset[str], *, way: str = "direct", trio: bool = True
+) -> Iterable[System]:
+    """polybus at both ends, on every event loop that can have it."""
+    for loop in ("asyncio", "uvloop", "trio") if trio else ("asyncio", "uvloop"):
+        options = {"url": url, "body": body, "way": way, "loop": loop}
+        needs = ("nats-server",) if url.startswith("nats") else ()
+        yield System(name=name, loop=loop, driver="ours", workloads=workloads, options=options, needs=needs)
+
+
+def _peers(name: str, driver: str, beside: str, *needs: str, plain: bool = True) -> Iterable[System]:
+    """Another library, with opaque bytes and with JSON that both ends read and write."""
+    for suffix, body in (("", "bytes"), ("-json", "json")) if plain else (("", "json"),):
+        options = {"body": body}
+        yield System(name=name + suffix, driver=driver, workloads=_MESSAGES, options=options, needs=needs, beside=beside)
+
+
+_TCP, _WS = "127.0.0.1:0", "127.0.0.1:0/bus"
+
+SYSTEMS = {
+    system.key: system
+    for system in (
+        System(name="R", driver="raw", workloads=_ALL),
+        System(name="R", loop="uvloop", driver="raw", workloads=_ALL),
+        System(name="F", driver="raw", workloads=_BODIES, options={"futures": True}),
+        System(name="F", loop="uvloop", driver="raw", workloads=_BODIES, options={"futures": True}),
+        *_ours("ubre-tcp", f"ubre+tcp://{_TCP}", "json", _ALL),
+        *_ours("ubre-binary-tcp", f"ubre+tcp://{_TCP}?format=binary&body=raw", "bytes", _BODIES),
+        *_ours("csb-tcp", f"csb+tcp://{_TCP}", "bytes", _BODIES),
+        *_ours("csb-json-tcp", f"csb+tcp://{_TCP}", "json", _BODIES),
+        *_ours("csb-broker", f"csb+tcp://{_TCP}", "bytes", _MESSAGES, way="broker", trio=False),
+        *_ours("uprotocol-tcp", f"uprotocol+tcp://{_TCP}", "json", _BODIES),
+        *_ours("uprotocol-protobuf-tcp", f"uprotocol+tcp://{_TCP}?format=protobuf", "bytes", _BODIES),
+        *_ours("ubre-ws", f"ubre+ws://{_WS}", "json", _ALL),
+        *_ours("ubre-uvicorn", f"ubre+ws://{_WS}", "json", _ALL, way="uvicorn", trio=False),
+        *_ours("jrep-ws", f"jrep+ws://{_WS}", "json", _BODIES),
+        *_ours("nats-native", f"nats+tcp://{_TCP}", "json", _MESSAGES, way="nats"),
+        *_ours("nats-cluster", f"nats+tcp://{_TCP}", "json", _MESSAGES, way="cluster"),
+        System(name="websockets", driver="bare_websockets", workloads=_ALL, options={"body": "bytes"}, beside=_WEBSOCKET),
         System(
-            name="websockets", loop="asyncio", driver="bare_websockets", workloads=_ALL, note="bare echo", beside=_WEBSOCKET
+            name="websockets-json", driver="bare_websockets", workloads=_MESSAGES, options={"body": "json"}, beside=_WEBSOCKET
         ),
-    ]
-    for loop in ("asyncio", "uvloop", "trio"):
-        systems += [
-            _ours("ubre-tcp", loop, _ALL, url="ubre+tcp://127.0.0.1:0", body="json"),
-            _ours(
-                "ubre-binary-tcp",
-                loop,
-                _REQUESTS | _ONE_WAY,
-                url="ubre+tcp://127.0.0.1:0?format=binary&body=raw",
-                body="bytes",
-            ),
-            _ours("csb-tcp", loop, _REQUESTS | _ONE_WAY, url="csb+tcp://127.0.0.1:0", body="bytes"),
-            _ours("csb-json-tcp", loop, _REQUESTS | _ONE_WAY, url="csb+tcp://127.0.0.1:0", body="json"),
-            _ours("uprotocol-tcp", loop, _REQUESTS | _ONE_WAY, url="uprotocol+tcp://127.0.0.1:0", body="json"),
-            _ours(
-                "uprotocol-protobuf-tcp",
-                loop,
-                _REQUESTS | _ONE_WAY,
-                url="uprotocol+tcp://127.0.0.1:0?format=protobuf",
-                body="bytes",
-            ),
-            _ours("ubre-ws", loop, _ALL, url="ubre+ws://127.0.0.1:0/bus", body="json"),
-            _ours("jrep-ws", loop, _ALL, url="jrep+ws://127.0.0.1:0/bus", body="json"),
-        ]
-    options = {"url": "ubre+ws://127.0.0.1:0/bus", "body": "json"}
-    systems += [
-        System(name="ubre-uvicorn", loop=loop, driver="under_uvicorn", workloads=_ALL, options=options, note="polybus")
-        for loop in ("asyncio", "uvloop")
-    ]
-    for loop in ("asyncio", "uvloop"):
-        systems += [
-            _brokered("csb-broker", loop, "bus", "polybus, three processes"),
-            _brokered("csb-broker-raw", loop, "raw", "raw ends, so the broker alone"),
-        ]
-    systems += [_nats("nats", "asyncio", "nats_py", "bytes"), _nats("nats-json", "asyncio", "nats_py", "json")]
-    for loop in ("asyncio", "uvloop", "trio"):
-        systems.append(_nats("nats-native", loop, "nats_native", "json"))
-        systems.append(_nats("nats-native-bytes", loop, "nats_native", "bytes"))
-        systems.append(_nats("nats-cluster", loop, "nats_cluster", "json"))
-    for name, driver, body, beside, needs in (
-        ("websockets-json", "bare_websockets", "json", _WEBSOCKET, ()),
-        ("picows", "picows_peer", "bytes", _WEBSOCKET, (package("picows"),)),
-        ("picows-json", "picows_peer", "json", _WEBSOCKET, (package("picows"),)),
-        ("zmq", "pyzmq_peer", "bytes", MAIN, (package("pyzmq"),)),
-        ("zmq-json", "pyzmq_peer", "json", MAIN, (package("pyzmq"),)),
-        ("grpc", "grpc_aio", "bytes", MAIN, (package("grpcio"),)),
-        ("grpc-json", "grpc_aio", "json", MAIN, (package("grpcio"),)),
-        ("socketio", "socket_io", "json", _WEBSOCKET, (package("python-socketio"), package("aiohttp"), package("uvicorn"))),
-    ):
-        systems.append(_peer(name, driver, beside, needs, body=body))
-    node = (NODE, NPM_UBRE, NPM_WS)
-    ours = {"url": "ubre+ws://127.0.0.1:0/bus", "body": "json"}
-    systems.append(_peer("npm-ubre", "npm_ubre", _WEBSOCKET, node, **ours, server="ours"))
-    systems.append(_peer("npm-ubre-both", "npm_ubre", _WEBSOCKET, node, body="json", server="node"))
-    return {system.key: system for system in systems}
-
-
-def _peer(name: str, driver: str, beside: str, needs: tuple[Need, ...], **options: str) -> System:
-    return System(
-        name=name,
-        loop="asyncio",
-        driver=driver,
-        workloads=_ROUND_TRIPS | _ONE_WAY,
-        options=options,
-        needs=needs,
-        beside=beside,
+        *_peers("socketio", "socket_io", _WEBSOCKET, "python-socketio", "aiohttp", "uvicorn", plain=False),
+        *_peers("nats", "nats_py", _NATS, "nats-server", "nats-py"),
+        *_peers("grpc", "grpc_aio", MAIN, "grpcio"),
     )
-
-
-def _brokered(name: str, loop: str, endpoints: str, note: str) -> System:
-    options = {"url": "csb+tcp://127.0.0.1:0", "body": "bytes", "endpoints": endpoints, "loop": loop}
-    return System(name=name, loop=loop, driver="csb_broker", workloads=_ROUND_TRIPS, options=options, note=note)
-
-
-def _nats(name: str, loop: str, driver: str, body: str) -> System:
-    theirs = driver == "nats_py"
-    return System(
-        name=name,
-        loop=loop,
-        driver=driver,
-        workloads=_ROUND_TRIPS | _ONE_WAY,
-        options={"url": "nats+tcp://127.0.0.1:0", "body": body},
-        note=f"{'nats-py' if theirs else 'polybus'}, nats-server",
-        needs=(NATS_SERVER, NATS_PY) if theirs else (NATS_SERVER,),
-        beside=_NATS if theirs else "",
-    )
-
-
-def _ours(name: str, loop: str, workloads: frozenset[str], **options: str) -> System:
-    return System(name=name, loop=loop, driver="ours", workloads=workloads, options=options, note="polybus")
-
-
-SYSTEMS = _systems()
+}
 
 PEERS = (
     REFERENCE,
@@ -137,4 +144,4 @@ PEERS = (
     "nats-cluster@asyncio",
     *(key for key, system in SYSTEMS.items() if system.beside),
 )
-"""What the tables of peers compare, with ours and the limits."""
+"""What is measured with ``--peers``: the peers, with ours and the limits."""

@@ -6,6 +6,7 @@ Or with what a program adds to it: JSON at both ends, and a future that each req
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from time import perf_counter
@@ -18,10 +19,7 @@ from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.asyncio.server import serve as open_server
 from websockets.exceptions import ConnectionClosed
 
-from ._answers import Answers
-from ._base import Client, Laps, LightWire, Publisher, json_text
-from ._frames import BACKLOG
-from ._websocket import WebSocketWire
+from .base import BACKLOG, Client, Laps, Wire, json_text
 
 __all__ = ["connect", "light", "serve"]
 
@@ -29,31 +27,31 @@ _SHORT = 32
 _subscribed: set[ServerConnection] = set()
 
 
+def _counts(connection: ServerConnection) -> bool:
+    return connection.request is not None and connection.request.path == "/count"
+
+
 async def _handle(connection: ServerConnection) -> None:
+    count, counts = 0, _counts(connection)
     with suppress(ConnectionClosed):
-        await _answer(connection)
-
-
-async def _answer(connection: ServerConnection) -> None:
-    count = 0
-    async for message in connection:
-        if len(message) > _SHORT:
-            if connection.request is not None and connection.request.path == "/count":
-                count += 1
-            else:
-                await connection.send(message)
-        elif message == "?":
-            await connection.send(str(count))
-        elif message == "subscribe":
-            _subscribed.add(connection)
-        elif message.startswith("burst "):  # type: ignore[arg-type]  # only text is sent here
-            text = json_text(64).decode()
-            for _ in range(int(message[6:])):
-                broadcast(_subscribed, text)
+        async for message in connection:
+            if len(message) > _SHORT:
+                if counts:
+                    count += 1
+                else:
+                    await connection.send(message)
+            elif message == "?":
+                await connection.send(str(count))
+            elif message == "subscribe":
+                _subscribed.add(connection)
+            elif message.startswith("burst "):  # type: ignore[arg-type]  # only text is sent here
+                text = json_text(64).decode()
+                for _ in range(int(message[6:])):
+                    broadcast(_subscribed, text)
 
 
 async def _handle_json(connection: ServerConnection) -> None:
-    count, counts = 0, connection.request is not None and connection.request.path == "/count"
+    count, counts = 0, _counts(connection)
     with suppress(ConnectionClosed):
         while True:
             data = await connection.recv(decode=False)
@@ -67,7 +65,7 @@ async def _handle_json(connection: ServerConnection) -> None:
                 await connection.send(msgspec.json.encode(value), text=True)
 
 
-class WebSocketClient(Publisher):
+class WebSocketClient(Client):
     def __init__(self, connection: ClientConnection, counter: ClientConnection, size: int) -> None:
         super().__init__(size)
         self.connection = connection
@@ -80,7 +78,7 @@ class WebSocketClient(Publisher):
 
     async def requests(self, in_flight: int, seconds: float) -> Laps:
         if in_flight == 1:
-            return await self._serial(seconds)
+            return await super().requests(in_flight, seconds)
         # Replies come in order, so one task may send and receive for all that are in flight.
         send, receive, body, count = self.connection.send, self.connection.recv, self.body, 0
         for _ in range(in_flight):
@@ -97,11 +95,9 @@ class WebSocketClient(Publisher):
     async def publish(self) -> None:
         await self.counter.send(self.body)
 
-    async def counted(self, total: int) -> None:
+    async def counted(self, total: int) -> int:
         await self.counter.send("?")
-        count = int(await self.counter.recv())
-        if count != total:
-            raise RuntimeError(f"{total - count} of {total} messages were lost")
+        return int(await self.counter.recv())
 
 
 class JsonClient(WebSocketClient):
@@ -110,16 +106,19 @@ class JsonClient(WebSocketClient):
     def __init__(self, connection: ClientConnection, counter: ClientConnection, size: int) -> None:
         super().__init__(connection, counter, size)
         self.value = msgspec.json.decode(self.body)
-        self.answers = Answers()
+        self.waiting: deque[asyncio.Future[Any]] = deque()
+        self.new_answer = asyncio.get_running_loop().create_future
 
     async def read(self) -> None:
-        receive, arrived = self.connection.recv, self.answers.arrived
+        receive = self.connection.recv
         with suppress(ConnectionClosed):
             while True:
-                arrived(msgspec.json.decode(await receive(decode=False)))
+                value = msgspec.json.decode(await receive(decode=False))
+                self.waiting.popleft().set_result(value)
 
     async def request(self) -> object:
-        answer = self.answers.next()
+        answer: asyncio.Future[Any] = self.new_answer()
+        self.waiting.append(answer)
         await self.connection.send(msgspec.json.encode(self.value), text=True)
         return await answer
 
@@ -131,7 +130,7 @@ class JsonClient(WebSocketClient):
 
 
 async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
-    handle = _handle_json if options.get("body") == "json" else _handle
+    handle = _handle_json if options["body"] == "json" else _handle
     async with open_server(
         handle, "127.0.0.1", 0, compression=None, max_size=None, ping_interval=None, backlog=BACKLOG
     ) as server:
@@ -146,7 +145,7 @@ async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator
         open_connection(url + "/echo", compression=None, max_size=None, ping_interval=None) as connection,
         open_connection(url + "/count", compression=None, max_size=None, ping_interval=None) as counter,
     ):
-        if options.get("body") != "json":
+        if options["body"] != "json":
             yield WebSocketClient(connection, counter, size)
             return
         client = JsonClient(connection, counter, size)
@@ -158,13 +157,5 @@ async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator
             await asyncio.wait([reading])
 
 
-class BareWire(WebSocketWire):
-    def subscribe(self) -> bytes:
-        return self.frame(b"subscribe")
-
-    def burst(self, count: int) -> bytes:
-        return self.frame(b"burst %d" % count)
-
-
-def light(options: dict[str, Any]) -> LightWire:
-    return BareWire()
+def light(options: dict[str, Any]) -> Wire:
+    return Wire(subscribe=b"subscribe", burst=b"burst %d", path="/")

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from ._base import Client, Publisher, json_text
+from .base import Client, json_text
 
 __all__ = ["connect", "serve"]
 
@@ -52,7 +52,7 @@ async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
     await server.wait_for_termination()
 
 
-class GrpcClient(Publisher):
+class GrpcClient(Client):
     def __init__(self, channel: Any, options: dict[str, Any], size: int) -> None:
         super().__init__(size)
         encode, decode = _coding(options)
@@ -73,11 +73,9 @@ class GrpcClient(Publisher):
             self.counting = self.count()
         await self.counting.write(self.body)
 
-    async def counted(self, total: int) -> None:
+    async def counted(self, total: int) -> int:
         await self.counting.write(self.question)
-        count = int(await self.counting.read())
-        if count != total:
-            raise RuntimeError(f"{total - count} of {total} messages were lost")
+        return int(await self.counting.read())
 
 
 @asynccontextmanager

@@ -1,53 +1,37 @@
-"""polybus as a program uses it: ``async def`` handlers, awaited requests and publications, every feature at its default."""
+"""polybus as a program uses it: ``async def`` handlers, awaited requests and publications, every feature at its default.
+
+The ``way`` is how the two ends meet: directly, in a FastAPI application under uvicorn, through a CSB broker that is a process
+of its own, over Debian's nats-server as programs on a NATS network use it, or as two nodes of a cluster there.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 from anyio.lowlevel import checkpoint
-from attrs import frozen
 
-from polybus import Bus, Cluster, Limits
+from polybus import Broker, Bus, Cluster, Limits
 from polybus import connect as connect_bus
 
-from ._base import Client, LightWire, Publisher, json_text
-from ._frames import framed
-from ._websocket import WebSocketWire
+from .base import Client, Counter, Wire, json_text, serve_uvicorn, start, started_nats
 
-__all__ = ["LIMITS", "BusClient", "Counter", "connect", "light", "make_bus", "serve"]
+__all__ = ["connect", "light", "serve"]
 
 # A body of 1 MiB and its envelope.
-LIMITS = Limits(message=4 * 1024 * 1024, outbox_bytes=16 * 1024 * 1024)
-_BODY = {"id": 7, "name": "x" * (64 - len(json_text(0)))}
+_LIMITS = Limits(message=4 * 1024 * 1024, outbox_bytes=16 * 1024 * 1024)
 
 
-class Counter:
-    """Counts publications and wakes whoever waits for a number of them."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.wanted = -1
-        self.reached = anyio.Event()
-
-    def add(self) -> None:
-        self.count += 1
-        if self.count == self.wanted:
-            self.reached.set()
-
-    async def wait(self, wanted: int) -> int:
-        if self.count < wanted:
-            self.wanted, self.reached = wanted, anyio.Event()
-            with anyio.move_on_after(10):
-                await self.reached.wait()
-        return self.count
+def _value(size: int) -> dict[str, Any]:
+    return {"id": 7, "name": "x" * (size - len(json_text(0)))}
 
 
-def make_bus(options: dict[str, Any], cluster: Cluster | None = None) -> Bus:
-    bus = Bus(limits=LIMITS, cluster=cluster)
+def _make_bus(options: dict[str, Any], cluster: Cluster | None = None) -> Bus:
+    bus = Bus(limits=_LIMITS, cluster=cluster)
     counter = Counter()
 
     if options["body"] == "bytes":
@@ -78,7 +62,7 @@ def make_bus(options: dict[str, Any], cluster: Cluster | None = None) -> Bus:
     @bus.handle("bench.burst")
     async def burst(body: int) -> None:
         for _ in range(body):
-            await bus.publish("bench.fan", _BODY)
+            await bus.publish("bench.fan", _value(64))
             # A turn of the loop for each, so that none is joined with the next one in one write, as a raw peer would not.
             await checkpoint()
 
@@ -88,7 +72,7 @@ def make_bus(options: dict[str, Any], cluster: Cluster | None = None) -> Bus:
 _ACTIONS = {"bench.echo": 0x00010001, "bench.count": 0x00010002, "bench.counted": 0x00010003}
 
 
-def protocol_of(options: dict[str, Any], **more: Any) -> Any:
+def _protocol_of(options: dict[str, Any], **more: Any) -> Any:
     """CSB with numbers for the subjects, as its users have; None leaves it to the URL."""
     from polybus.protocols import Csb
 
@@ -96,19 +80,69 @@ def protocol_of(options: dict[str, Any], **more: Any) -> Any:
 
 
 async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
-    bus = make_bus(options)
-    async with bus.serve(options["url"], protocol=protocol_of(options)) as listener:
+    await _WAYS[options["way"]](options, ready)
+
+
+async def _direct(options: dict[str, Any], ready: Callable[[str], None]) -> None:
+    bus = _make_bus(options)
+    async with bus.serve(options["url"], protocol=_protocol_of(options)) as listener:
         ready(listener.url)
         await bus.wait_closed()
 
 
-class BusClient(Publisher):
+async def _under_uvicorn(options: dict[str, Any], ready: Callable[[str], None]) -> None:
+    from fastapi import FastAPI
+
+    from polybus.fastapi import attach
+
+    app = FastAPI()
+    attach(app, _make_bus(options))
+    await serve_uvicorn(app, lambda port: ready(options["url"].replace(":0/", f":{port}/")))
+
+
+async def _behind_broker(options: dict[str, Any], ready: Callable[[str], None]) -> None:
+    bus = _make_bus(options)
+    with start(sys.executable, "-m", "bench.systems.ours", options["loop"]) as broker:
+        assert broker.stdout is not None
+        clients, servers = (await asyncio.to_thread(broker.stdout.readline)).decode().split()
+        protocol = _protocol_of(options, side="broker-server")
+        async with connect_bus(servers.partition("?")[0], bus=bus, protocol=protocol):
+            ready(clients)
+            await bus.wait_closed()
+
+
+async def _on_nats(options: dict[str, Any], ready: Callable[[str], None]) -> None:
+    bus = _make_bus(options)
+    with started_nats() as address:
+        url = f"nats+tcp://{address}"
+        async with connect_bus(url, bus=bus, wait=20):
+            ready(url)
+            await bus.wait_closed()
+
+
+async def _in_cluster(options: dict[str, Any], ready: Callable[[str], None]) -> None:
+    with started_nats() as address:
+        url = f"nats+tcp://{address}/bench"
+        async with _make_bus(options, Cluster(url, wait=20)) as bus:
+            ready(url)
+            await bus.wait_closed()
+
+
+_WAYS = {
+    "direct": _direct,
+    "uvicorn": _under_uvicorn,
+    "broker": _behind_broker,
+    "nats": _on_nats,
+    "cluster": _in_cluster,
+}
+
+
+class BusClient(Client):
     def __init__(self, bus: Bus, size: int, *, raw: bool) -> None:
         super().__init__(size)
         self.bus = bus
         self.raw = raw
-        text = json_text(size)
-        self.body: Any = text if raw else {"id": 7, "name": "x" * (size - len(json_text(0)))}
+        self.body: Any = json_text(size) if raw else _value(size)
 
     async def request(self) -> object:
         return await self.bus.request("bench.echo", self.body)
@@ -116,68 +150,32 @@ class BusClient(Publisher):
     async def publish(self) -> None:
         await self.bus.publish("bench.count", self.body)
 
-    async def counted(self, total: int) -> None:
-        count = int(await self.bus.request("bench.counted", b"%d" % total if self.raw else total))
-        if count != total:
-            raise RuntimeError(f"{total - count} of {total} messages were lost")
+    async def counted(self, total: int) -> int:
+        return int(await self.bus.request("bench.counted", b"%d" % total if self.raw else total))
 
 
 @asynccontextmanager
 async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator[Client]:
-    async with connect_bus(url, protocol=protocol_of(options), limits=LIMITS) as bus:
+    node = options["way"] == "cluster"
+    opened = Bus(cluster=url, limits=_LIMITS) if node else connect_bus(url, protocol=_protocol_of(options), limits=_LIMITS)
+    async with opened as bus:
         yield BusClient(bus, size, raw=options["body"] == "bytes")
 
 
-@frozen
-class Words:
-    """What a light client says in one protocol; ``%d`` is the number of publications that it asks for."""
-
-    subscribe: bytes
-    burst: bytes
-
-
-_ASSOCIATE = b'{"ToSubject":"ServerBus","CommandType":"Associate","RemoteServices":"ClientBus%b"}'
-_INTEGER = b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}'
-_WORDS = {
-    "ubre": Words(b'{"subscribe":"bench.fan"}', b'{"request":"bench.burst","id":"1","body":%d}'),
-    # Without a handshake a J.REP server takes no message; who associates once more changes nothing.
-    "jrep": Words(
-        b"[%b]" % (_ASSOCIATE % b",bench.fan"),
-        b'[%b,{"ToSubject":"bench.burst","Value":%b}]' % (_ASSOCIATE % b"", _INTEGER),
-    ),
-}
+def light(options: dict[str, Any]) -> Wire:
+    return Wire(
+        subscribe=b'{"subscribe":"bench.fan"}',
+        burst=b'{"request":"bench.burst","id":"1","body":%d}',
+        path="/bus" if "+ws:" in options["url"] else "",
+    )
 
 
-class TcpWire:
-    websocket = False
-
-    def __init__(self, words: Words) -> None:
-        self.words = words
-
-    def greeting(self, host: str) -> bytes:
-        return b""
-
-    def subscribe(self) -> bytes:
-        return framed(self.words.subscribe)
-
-    def burst(self, count: int) -> bytes:
-        return framed(self.words.burst % count)
+async def _broker() -> None:
+    limits = Limits(message=4 * 1024 * 1024, outbox_bytes=64 * 1024 * 1024)
+    async with Broker("csb+tcp://127.0.0.1:0", "csb+tcp://127.0.0.1:0", limits=limits) as broker:
+        print(*broker.client_urls, *broker.server_urls, flush=True)
+        await broker.wait_closed()
 
 
-class WsWire(WebSocketWire):
-    def __init__(self, path: str, words: Words) -> None:
-        self.path = path
-        self.words = words
-
-    def subscribe(self) -> bytes:
-        return self.frame(self.words.subscribe)
-
-    def burst(self, count: int) -> bytes:
-        return self.frame(self.words.burst % count)
-
-
-def light(options: dict[str, Any]) -> LightWire:
-    parts = urlsplit(options["url"])
-    protocol, _, transport = parts.scheme.partition("+")
-    words = _WORDS[protocol]
-    return WsWire(parts.path, words) if transport == "ws" else TcpWire(words)
+if __name__ == "__main__":
+    anyio.run(_broker, backend_options={"use_uvloop": sys.argv[1] == "uvloop"})

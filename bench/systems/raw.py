@@ -1,6 +1,8 @@
-"""R: an asyncio ``Protocol`` with a length prefix and one write per message, and no future anywhere.
+"""R and F: what an asyncio ``Protocol`` with a length prefix does without any library, and nothing is decoded.
 
-What a careful but simple program does without any library, and the reference of all ratios.
+R writes each message by itself and has no future anywhere, as a careful but simple program would: the reference of all ratios.
+F (``futures``) has one future per request, and joins the writes of a turn of the loop: the honest ceiling of a bus whose
+request can be awaited.
 """
 
 from __future__ import annotations
@@ -9,16 +11,77 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from struct import Struct
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-from ._base import Client, Laps, LightWire, Publisher, json_text
-from ._frames import FrameProtocol, framed, open_server, split_address
+from .base import BACKLOG, YIELD_EVERY, Client, Laps, Wire, json_text, split_address
 
 __all__ = ["connect", "light", "serve"]
 
+_LENGTH = Struct(">I")
 # The first frame of a connection is one byte that says what it is for. Later frames of one byte ask for the count.
 ECHO, COUNT, SUBSCRIBE, BURST = b"E", b"C", b"S", b"B"
+
+
+def framed(body: bytes) -> bytes:
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameProtocol(asyncio.Protocol):
+    """Calls `frame_received` for each frame; of a big one the chunks are joined once."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._missing = 0
+        self._resumed: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are of no class of asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
+
+    def frame_received(self, frame: bytes) -> None:
+        raise NotImplementedError
+
+    def data_received(self, data: bytes) -> None:
+        if self._chunks:
+            self._chunks.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            data = b"".join(self._chunks)
+            self._chunks = []
+        unpack, received = _LENGTH.unpack_from, self.frame_received
+        position, end = 0, len(data)
+        while (start := position + 4) <= end:
+            stop = start + unpack(data, position)[0]
+            if stop > end:
+                self._missing = stop - end
+                break
+            received(data[start:stop])
+            position = stop
+        else:
+            self._missing = 4 - (end - position)
+        if position < end:
+            self._chunks = [data[position:]]
+
+    def pause_writing(self) -> None:
+        self._resumed = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self._resumed is not None:
+            self._resumed.set_result(None)
+            self._resumed = None
+
+    @property
+    def paused(self) -> bool:
+        return self._resumed is not None
+
+    async def writable(self) -> None:
+        if self._resumed is not None:
+            await self._resumed
 
 
 class Server(FrameProtocol):
@@ -31,14 +94,18 @@ class Server(FrameProtocol):
         self.mode = b""
         self.count = 0
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.write: Callable[[bytes], object] = self.transport.write
+
     def frame_received(self, frame: bytes) -> None:
         if self.mode == ECHO:
-            self.transport.write(framed(frame))
+            self.write(framed(frame))
         elif self.mode == COUNT:
             if len(frame) > 1:
                 self.count += 1
             else:
-                self.transport.write(framed(b"%d" % self.count))
+                self.write(framed(b"%d" % self.count))
         elif frame == SUBSCRIBE:
             self.subscribed.append(self.transport)
         elif frame[:1] == BURST:
@@ -53,12 +120,30 @@ class Server(FrameProtocol):
                 transport.write(message)
 
 
+class JoiningServer(Server):
+    """The answers to one chunk leave in one write."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.answers: list[bytes] = []
+        self.write = self.answers.append
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.answers:
+            self.transport.write(b"".join(self.answers))
+            self.answers.clear()
+
+
 class Connection(FrameProtocol):
     """The asking side: replies meet a queue of callbacks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waiting: deque[Callable[[bytes], object]] = deque()
+
+    def send(self, body: bytes) -> None:
+        self.transport.write(framed(body))
 
     def ask(self, body: bytes, callback: Callable[[bytes], object]) -> None:
         self.waiting.append(callback)
@@ -68,28 +153,75 @@ class Connection(FrameProtocol):
         self.waiting.popleft()(frame)
 
 
-class RawClient(Publisher):
+class JoiningConnection(Connection):
+    """What is sent in one turn of the loop leaves in one write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.get_running_loop()
+        self.out: list[bytes] = []
+
+    def send(self, body: bytes) -> None:
+        if not self.out:
+            self.loop.call_soon(self.flush)
+        self.out.append(framed(body))
+
+    def flush(self) -> None:
+        self.transport.write(b"".join(self.out))
+        self.out.clear()
+
+    def ask(self, body: bytes, callback: Callable[[bytes], object]) -> None:
+        self.waiting.append(callback)
+        self.send(body)
+
+
+class FutureClient(Client):
+    """F."""
+
     def __init__(self, connection: Connection, size: int) -> None:
         super().__init__(size)
         self.connection = connection
         self.body = json_text(size)
         self.mode = b""
+        self.sent = 0
+        self.loop = asyncio.get_running_loop()
 
-    def _enter(self, mode: bytes) -> None:
+    def enter(self, mode: bytes) -> None:
         if self.mode != mode:
-            self.connection.transport.write(framed(mode))
+            self.connection.send(mode)
             self.mode = mode
 
-    async def request(self) -> bytes:
-        self._enter(ECHO)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.connection.ask(self.body, answer.set_result)
-        return await answer
+    def ask(self, body: bytes) -> asyncio.Future[bytes]:
+        answer: asyncio.Future[bytes] = self.loop.create_future()
+        self.connection.ask(body, answer.set_result)
+        return answer
+
+    def request(self) -> asyncio.Future[bytes]:  # type: ignore[override]  # it is awaited all the same
+        return self.ask(self.body)
 
     async def requests(self, in_flight: int, seconds: float) -> Laps:
-        self._enter(ECHO)
+        self.enter(ECHO)
+        return await super().requests(in_flight, seconds)
+
+    async def publish(self) -> None:
+        self.enter(COUNT)
+        self.connection.send(self.body)
+        self.sent += 1
+        if self.sent % YIELD_EVERY == 0:
+            await asyncio.sleep(0)
+            await self.connection.writable()
+
+    async def counted(self, total: int) -> int:
+        return int(await self.ask(b"?"))
+
+
+class RawClient(FutureClient):
+    """R: callbacks ask again, and writing stops where the other side is behind."""
+
+    async def requests(self, in_flight: int, seconds: float) -> Laps:
+        self.enter(ECHO)
         connection, body, laps = self.connection, self.body, list[float]()
-        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        finished: asyncio.Future[None] = self.loop.create_future()
         count = 0
         started = perf_counter()
         end = started + seconds
@@ -118,47 +250,32 @@ class RawClient(Publisher):
         return Laps(count, laps)
 
     async def publish(self) -> None:
-        self._enter(COUNT)
+        self.enter(COUNT)
         self.connection.transport.write(framed(self.body))
         if self.connection.paused:
             await self.connection.writable()
 
-    async def counted(self, total: int) -> None:
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.connection.ask(b"?", answer.set_result)
-        count = int(await answer)
-        if count != total:
-            raise RuntimeError(f"{total - count} of {total} messages were lost")
-
-
-class RawWire:
-    websocket = False
-
-    def greeting(self, host: str) -> bytes:
-        return b""
-
-    def subscribe(self) -> bytes:
-        return framed(SUBSCRIBE)
-
-    def burst(self, count: int) -> bytes:
-        return framed(BURST + b"%d" % count)
-
 
 async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
-    server, url = await open_server(Server)
+    loop = asyncio.get_running_loop()
+    protocol = JoiningServer if options.get("futures") else Server
+    server = await loop.create_server(protocol, "127.0.0.1", 0, backlog=BACKLOG)
     async with server:
-        ready(url)
+        host, port = server.sockets[0].getsockname()[:2]
+        ready(f"tcp://{host}:{port}")
         await server.serve_forever()
 
 
 @asynccontextmanager
 async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator[Client]:
-    _, connection = await asyncio.get_running_loop().create_connection(Connection, *split_address(url))
+    joined = options.get("futures")
+    made: type[Connection] = JoiningConnection if joined else Connection
+    _, connection = await asyncio.get_running_loop().create_connection(made, *split_address(url))
     try:
-        yield RawClient(connection, size)
+        yield FutureClient(connection, size) if joined else RawClient(connection, size)
     finally:
         connection.transport.close()
 
 
-def light(options: dict[str, Any]) -> LightWire:
-    return RawWire()
+def light(options: dict[str, Any]) -> Wire:
+    return Wire(subscribe=SUBSCRIBE, burst=BURST + b"%d")

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 import msgspec
 import socketio
-import uvicorn
 
-from ._base import Client, Publisher, json_text
-from ._frames import BACKLOG
-from .ours import Counter
+from .base import YIELD_EVERY, Client, Counter, json_text, serve_uvicorn
 
 __all__ = ["connect", "serve"]
-
-_YIELD_EVERY = 64
 
 
 class Json:
@@ -51,19 +44,10 @@ async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
 
     for handler in (echo, count, counted):
         server.on(handler.__name__, handler)
-    config = uvicorn.Config(
-        socketio.ASGIApp(server), ws="websockets-sansio", ws_per_message_deflate=False, log_level="error", backlog=BACKLOG
-    )
-    under = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) as sock:
-        async with anyio.create_task_group() as group:
-            group.start_soon(under.serve, [sock])
-            while not under.started:  # noqa: ASYNC110  # uvicorn tells nobody
-                await anyio.sleep(0.001)
-            ready(f"http://127.0.0.1:{sock.getsockname()[1]}")
+    await serve_uvicorn(socketio.ASGIApp(server), lambda port: ready(f"http://127.0.0.1:{port}"))
 
 
-class SocketioClient(Publisher):
+class SocketioClient(Client):
     def __init__(self, client: socketio.AsyncClient, size: int) -> None:
         super().__init__(size)
         self.client = client
@@ -76,15 +60,12 @@ class SocketioClient(Publisher):
     async def publish(self) -> None:
         await self.client.emit("count", self.body)
         self.since_yield += 1
-        if self.since_yield == _YIELD_EVERY:
+        if self.since_yield % YIELD_EVERY == 0:
             # It queues without a bound and without a turn of the loop.
-            self.since_yield = 0
             await asyncio.sleep(0)
 
-    async def counted(self, total: int) -> None:
-        count = await self.client.call("counted", total, timeout=30)
-        if count != total:
-            raise RuntimeError(f"{total - count} of {total} messages were lost")
+    async def counted(self, total: int) -> int:
+        return int(await self.client.call("counted", total, timeout=30))
 
 
 @asynccontextmanager
