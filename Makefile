@@ -23,11 +23,10 @@ WHEELS_READY := $(WHEELS)/.ready
 LINTS := lint-style lint-floors lint-mypy lint-pyright lint-pages
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo demo-all test test-integration test-all bench gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
+.PHONY: help demo test test-integration test-all bench gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
 
 help:
 	@echo "make demo    two programs in a story of twenty seconds"
-	@echo "make demo-all  a small plant in several processes, over every protocol and transport: two to four minutes"
 	@echo "make test    the tests: Python is all that they need"
 	@echo "make test-integration  those that need a browser, Node, Java, nginx, many processes: ARGS=tests/integration/spark for one folder"
 	@echo "make test-all  both on every event loop, with many seeds: before a release"
@@ -41,9 +40,6 @@ help:
 
 demo: $(READY)
 	$(BIN)/polybus demo $(ARGS)
-
-demo-all: $(READY)
-	$(BIN)/polybus demo --all $(ARGS)
 
 # Two workers that find the tests compiled begin in half the time.
 test test-integration: export PYTHONDONTWRITEBYTECODE :=

@@ -1,256 +1,142 @@
-"""`polybus demo`: the story, or with ``--all`` the matrix. What is shown comes from `polybus.demo`."""
+"""`polybus demo`: the story. What is shown comes from `polybus.demo`."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from io import TextIOWrapper
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated
 
 import anyio
 import typer
-from attrs import asdict
-from rich.console import Console
-from rich.live import Live
+from attrs import asdict, frozen
+from rich.console import Console, Group, RenderableType
+from rich.syntax import Syntax
+from rich.table import Table
 from rich.text import Text
 
-from ..demo.backend import SABOTAGE
-from ..demo.play import RowRun, play
-from ..demo.rows import all_rows, chosen_rows
-from ..demo.story.programs import PROGRAMS, path_of, text_of
-from ..demo.story.scenes import Telling, View, can_record, story_run, tell
-from .demo_report import DemoReport
-from .matrix import Progress, ProgressLines, live, print_matrix
+from ..demo.cast import Cast, Line
+from ..demo.scenes import PROGRAMS, SCENES, Scene, Seen, Telling, can_record, path_of
 from .options import flag, option
 from .problems import UsageError, unwrapped
-from .story.drawing import Drawing, coloured
-from .story.frames import Recorder
-from .story.page import page
-from .story.showing import Lines, Screen, Unseen, can_draw, has_all_letters
 from .values import json_line
 
-T = TypeVar("T")
-
-_PATIENCE: Final = 5.0
-"""Seconds for a browser to open."""
+READ, LOOK = 0.65, 0.8
+"""Seconds to read the lines before they run, and to look at what came of them."""
+_NEXT = {
+    "polybus demo --show": "the programs",
+    "polybus demo --keep rec": "keeps the recording",
+    "polybus analyse rec --out out": "makes a report of it",
+}
+_MARKS = {"ok": ("✓", "green"), "failed": ("✗", "bold red"), "not here": ("–", "dim"), "waiting": ("·", "dim")}
 
 
 def demo(
-    everything: Annotated[
-        bool,
-        flag("--all", "Instead of the story every protocol over every transport, with failures on purpose: 2 to 4 minutes."),
-    ] = False,
-    only: Annotated[
-        str | None,
-        option("WORDS", "Of --all some transports, protocols or variants, with commas: tcp,unix or binary,tcp"),
-    ] = None,
     show: Annotated[bool, flag("--show", "Print the programs of the story, and where they are.")] = False,
-    browser: Annotated[bool, flag("--browser", "Make a page of the story when it has been told, and open it.")] = False,
-    report: Annotated[
-        str,
-        option("DIR", "A new folder for the recording, its tables and a report; with --all and without --only it is made."),
-    ] = "",
+    keep: Annotated[str, option("DIR", "A new folder for the recording, which is kept.")] = "",
     as_json: Annotated[bool, flag("--json", "Print the result as JSON and nothing else.")] = False,
-    sabotage: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """Two programs in a story of twenty seconds; with --all a small plant over every protocol and transport.
+    """Two programs in a story of twenty seconds.
 
     Status 1 if anything did not hold.
     """
-    if sabotage and sabotage not in SABOTAGE:
-        raise UsageError(f"--sabotage {sabotage!r}: one of {', '.join(SABOTAGE)}")
-    if only is not None and not only.replace(",", " ").strip():
-        raise UsageError(f"--only {only!r} names nothing: for example --only tcp,unix; --all plays everything")
-    matrix = everything or only is not None or bool(sabotage)
-    if matrix and (show or browser):
-        raise UsageError(f"{'--show' if show else '--browser'} is about the story: use it without --all and --only")
+    if keep and Path(keep).exists() and any(Path(keep).iterdir()):
+        raise UsageError(f"--keep {keep}: there is something in it; name a new folder")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # where a letter cannot be written
+    paper = Paper(Console(quiet=as_json, highlight=False, emoji=False))
     if show:
-        _show_programs()
+        paper.programs()
         return
-    good = _matrix(only, sabotage, report, as_json) if matrix else _story(report, as_json, browser)
-    if not good:
+    begin = perf_counter()
+    with tempfile.TemporaryDirectory(prefix="polybus-") as folder:
+        record = Path(keep or f"{folder}/capture") if can_record() else None
+        telling = unwrapped(lambda: anyio.run(tell, paper, Path(folder), record))
+    paper.curtain(telling, seconds := perf_counter() - begin)
+    if as_json:
+        scenes = [{"name": name, **asdict(seen), "seconds": round(seen.seconds, 3)} for name, seen in telling.seen.items()]
+        facts = {"ok": telling.ok, "seconds": round(seconds, 3), "python": sys.version.split()[0], "scenes": scenes}
+        print(json_line(facts | {"traffic": telling.traffic or None}, pretty=True), flush=True)
+    if not telling.ok:
         raise typer.Exit(1)
 
 
-# -- the story -------------------------------------------------------------------------------------------------------------
+async def tell(paper: Paper, folder: Path, record: Path | None) -> Telling:
+    """Tell the story; the folder is for what the processes write on stderr."""
+    async with Cast(folder, paper.line, record) as cast:
+        telling = Telling(cast)
+        for scene in SCENES:
+            paper.scene(scene)
+            await paper.pause(READ)
+            seen = await telling.play(scene)
+            paper.outcome(seen)
+            if seen.outcome == "failed":
+                break
+            await paper.pause(LOOK)
+        return telling
 
 
-def _show_programs() -> None:
-    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-    for name in PROGRAMS:
-        console.print(Text(f"# {path_of(name)}", style="dim"))
-        for line in text_of(name).splitlines():
-            console.print(coloured(line))
-        console.print()
+@frozen
+class Paper:
+    """The story in lines: at the pace of a reader on a terminal, anywhere else as fast as it happens."""
+
+    console: Console
+
+    async def pause(self, seconds: float) -> None:
+        if sys.stdout.isatty() and not self.console.quiet:
+            await anyio.sleep(seconds)
+
+    def programs(self) -> None:
+        """All of them, and where they are."""
+        for name in PROGRAMS:
+            self._print(Text(f"# {path_of(name)}", style="dim"), _code(path_of(name).read_text(encoding="utf-8")), "")
+
+    def scene(self, scene: Scene) -> None:
+        """Say what will happen, and the lines that do it."""
+        number = f"{SCENES.index(scene) + 1}/{len(SCENES)} "
+        code = [_row(Text(f"{excerpt.program}.py", style="dim"), _code(excerpt.code), width=8) for excerpt in scene.code]
+        self._print(Text.assemble((number, "cyan"), (scene.title, "bold")), scene.why, "", *code, "")
+
+    def line(self, line: Line) -> None:
+        """A line of a process, with the time that it took."""
+        took = "" if line.ms is None else f"{line.ms:,.1f} ms" if line.ms < 100 else f"{line.ms:,.0f} ms"
+        text = Text(line.text, style="" if line.who else "yellow")
+        self._print(_row(Text(line.who, style="bold"), text, Text(took, style="green"), width=5))
+
+    def outcome(self, seen: Seen) -> None:
+        """Say how a scene came out, where that is not in the lines."""
+        self._print(*([] if seen.outcome == "ok" else [Text(seen.detail, style=_MARKS[seen.outcome][1])]), "")
+
+    def curtain(self, telling: Telling, seconds: float) -> None:
+        """The whole story at its end, and what to look at next."""
+        for name, seen in telling.seen.items():
+            self._print(_row(Text.assemble(_MARKS[seen.outcome], " ", (name, "bold")), Text(seen.detail), width=9))
+        if telling.traffic:
+            self._print("", ", ".join(f"{number:,} {name}" for name, number in telling.traffic.items()))
+        held = sum(seen.outcome == "ok" for seen in telling.seen.values())
+        verdict = f"{held} of {len(SCENES)} scenes held in {seconds:.0f} s"
+        self._print("", Text(verdict, style="bold green" if telling.ok else "bold red"), "")
+        self._print(*(_row(Text(command, style="cyan"), what, width=29) for command, what in _NEXT.items()))
+
+    def _print(self, *parts: RenderableType) -> None:
+        """Parts below each other, broken where they are too wide."""
+        for row in self.console.render_lines(Group(*parts), pad=False):
+            text = Text.assemble(*((segment.text, segment.style or "") for segment in row))
+            text.rstrip()
+            self.console.print(text, soft_wrap=True)
 
 
-def _story(report: str, as_json: bool, browser: bool) -> bool:
-    console, demo_report = Console(), DemoReport.begin(report, wanted=bool(report))
-    recorder = Recorder(Drawing()) if browser else None
-    with tempfile.TemporaryDirectory(prefix="polybus-") as folder:
-        record = (demo_report.record or Path(folder) / "capture") if can_record() else None
-        if as_json:
-            telling = _told(Unseen([] if recorder is None else [recorder]), folder, record)
-        elif can_draw(console):
-            with Live(console=console, screen=True, auto_refresh=False) as screen:
-                telling = _told(Screen(console, screen, recorder), folder, record)
-            _print_curtain(console, telling)
-        else:
-            telling = _told(Lines(console, recorder), folder, record)
-            _print_curtain(console, telling)
-    where = _write_page(telling, recorder, demo_report) if recorder is not None else None
-    if as_json:
-        demo_report.analyse()
-        shown = {} if where is None else {"page": where.as_uri()}
-        print(json_line(_story_result(telling) | shown | demo_report.as_json(), pretty=True), flush=True)
-    else:
-        _say_report(console, demo_report)
-    if where is not None:
-        opened = open_page(where)
-        if not as_json:
-            console.print(Text(f"{'page' if opened else 'open in a browser'}: {where.as_uri()}"), soft_wrap=True)
-    return telling.run.ok
+def _row(left: Text, middle: RenderableType, right: RenderableType = "", *, width: int) -> Table:
+    """Columns beside each other, the left one so wide."""
+    row = Table.grid(expand=True, padding=(0, 1))
+    row.add_column(width=width)
+    row.add_column(ratio=1, overflow="fold")
+    row.add_column(justify="right", no_wrap=True)
+    row.add_row(left, middle, right)
+    return row
 
 
-def _told(view: View, folder: str, record: Path | None) -> Telling:
-    return run_until_signal(lambda: tell(story_run(), view, Path(folder), record))
-
-
-def _print_curtain(console: Console, telling: Telling) -> None:
-    for line in Drawing(max(40, console.width), plain=not has_all_letters(console)).curtain(telling):
-        console.print(line, soft_wrap=True, highlight=False)
-
-
-def _write_page(telling: Telling, recorder: Recorder, demo_report: DemoReport) -> Path:
-    recorder.curtain()
-    folder = demo_report.record.parent if demo_report.record is not None else Path(tempfile.mkdtemp(prefix="polybus-demo-"))
-    where = folder / "story.html"
-    where.write_text(page(telling, recorder), encoding="utf-8")
-    return where
-
-
-def open_page(where: Path) -> bool:
-    """Open it in the user's browser; False where there is none, and nothing waits for it."""
-    screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-    if os.name == "posix" and sys.platform != "darwin" and not any(os.environ.get(name) for name in screens):
-        return False  # there are browsers for terminals, which would take this one
-    script = "import sys, webbrowser; sys.exit(not webbrowser.open(sys.argv[1]))"
-    nothing = subprocess.DEVNULL
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-c", script, where.as_uri()],
-            stdin=nothing, stdout=nothing, stderr=nothing, timeout=_PATIENCE, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return True  # it is the browser that runs
-    return ended.returncode == 0
-
-
-def _story_result(telling: Telling) -> dict[str, Any]:
-    return {
-        "ok": telling.run.ok,
-        "seconds": round(telling.seconds, 3),
-        "python": sys.version.split()[0],
-        "scenes": [{**asdict(step), "seconds": round(step.seconds, 3)} for step in telling.run.steps.values()],
-        "traffic": telling.traffic or None,
-    }
-
-
-# -- the matrix ------------------------------------------------------------------------------------------------------------
-
-
-def _matrix(only: str | None, sabotage: str, report: str, as_json: bool) -> bool:
-    runs = [RowRun.of(row) for row in chosen_rows(all_rows(), (only or "").split(","))]
-    demo_report = DemoReport.begin(report, wanted=bool(report) or not only)
-    begin, console = perf_counter(), Console()
-    lines = ProgressLines(console, Progress(runs))
-
-    async def play_and_say() -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(lines.follow)
-            await play(runs, sabotage, None, demo_report.record)
-            group.cancel_scope.cancel()
-        lines.say()
-
-    async def play_alone() -> None:
-        await play(runs, sabotage, None, demo_report.record)
-
-    if as_json:
-        run_until_signal(play_alone)
-        seconds = perf_counter() - begin
-        demo_report.analyse()
-        print(json_line(_result(runs, seconds) | demo_report.as_json(), pretty=True), flush=True)
-        return all(run.ok for run in runs)
-    if can_draw(console):
-        with live(runs, console):
-            run_until_signal(play_alone)
-    else:
-        run_until_signal(play_and_say)
-    print_matrix(runs, console, perf_counter() - begin)
-    _say_report(console, demo_report)
-    return all(run.ok for run in runs)
-
-
-def _say_report(console: Console, demo_report: DemoReport) -> None:
-    if not demo_report.wanted:
-        return
-    with console.status("Spark looks at what was recorded"):
-        demo_report.analyse()
-    for said in demo_report.lines():
-        console.print(Text(said), soft_wrap=True)  # no markup: an extra of pip is in brackets
-
-
-def run_until_signal(function: Callable[[], Awaitable[T]]) -> T:
-    """Run it in an event loop. SIGTERM and SIGHUP end it in order, as Ctrl-C does, so that terminal and processes are let go.
-
-    Raises:
-        Exit: A signal came; its status is 128 and its number.
-    """
-    came: list[int] = []
-
-    async def heed(scope: anyio.CancelScope) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
-            async for number in signals:
-                came.append(number)
-                scope.cancel()
-
-    async def main() -> list[T]:
-        results: list[T] = []
-        async with anyio.create_task_group() as group:
-            if os.name == "posix":
-                group.start_soon(heed, group.cancel_scope)
-            results.append(await function())
-            group.cancel_scope.cancel()
-        return results
-
-    results = unwrapped(lambda: anyio.run(main))
-    if came:
-        raise typer.Exit(128 + came[0])
-    return results[0]
-
-
-def _result(runs: list[RowRun], seconds: float) -> dict[str, Any]:
-    return {
-        "ok": all(run.ok for run in runs),
-        "seconds": round(seconds, 3),
-        "python": sys.version.split()[0],
-        "rows": [_row_result(run) for run in runs],
-    }
-
-
-def _row_result(run: RowRun) -> dict[str, Any]:
-    return {
-        **{name: getattr(run.row, name) for name in ("name", "protocol", "variant", "transport")},
-        "ok": run.ok,
-        "not_here": run.not_here or None,
-        "trouble": run.trouble or None,
-        "sent": run.sent,
-        "received": run.received,
-        "seconds": round(run.seconds, 3),
-        "steps": [{**asdict(step), "seconds": round(step.seconds, 3)} for step in run.steps.values()],
-    }
+def _code(text: str) -> Syntax:
+    return Syntax(text, "python", theme="ansi_light", background_color="default", word_wrap=True)

@@ -1,6 +1,5 @@
-"""`polybus demo`: a small plant, played by real processes over every protocol and transport that there is.
+"""The story of `polybus demo`: two programs and a visitor, played by real processes.
 
-A *back end* (`backend`) serves, *sensors* (`sensors`) are clients that publish and can be asked, and the operator's *console*
-(`console`) is the client that goes through the steps and checks what comes of them. Each protocol has rows
-(`rows`): one row is all steps over one wire. `play` runs the rows; showing them is the business of `polybus.cli`.
+`plant` is the server, `desk` the client; `van` is a vehicle on Zenoh, `gate` its way in: files to be read. `scenes` is the
+story, step by step, and `cast` the processes. Drawing it is the business of `polybus.cli`.
 """

@@ -1,4 +1,4 @@
-"""The parser of AsyncAPI itself (npm) takes the documents of the demo, and of everything that there is."""
+"""The parser of AsyncAPI itself (npm) takes documents of everything that there is."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ import pytest
 from polybus import Bus
 from polybus.asyncapi import document, to_text
 from polybus.asyncapi.document import servers_of
-from polybus.demo.backend import Backend
-from polybus.demo.crew import make_bus as make_crew
-from polybus.demo.sensors import Sensors
-from polybus.demo.vehicle import Vehicle
 from tests.unit.asyncapi.shop import Users, make_bus
 
 from .node_peer import require_node
@@ -69,26 +65,6 @@ def check(parsed: Parse) -> Check:
             assert sorted(said["replies"]) == sorted(key for key, one in made["operations"].items() if "reply" in one), name
 
     return check
-
-
-def handled(bus: Bus) -> set[str]:
-    """The subjects and patterns of a bus, as its handlers were registered."""
-    return {str(one["title"]) for one in document(bus)["operations"].values()}
-
-
-def test_the_documents_of_the_demo_are_taken_and_every_handler_is_in_them(check: Check) -> None:
-    vehicle = Vehicle()
-    buses = {
-        "backend": Backend().bus,
-        "sensors": Sensors().bus,
-        "vehicle": vehicle.bus,
-        "diagnostics": vehicle.diagnostics,
-        "crew": make_crew(),
-    }
-    assert {"reading.{sensor}", "history.tail", "plant.announce", "sensors.calibrate"} <= handled(buses["backend"])
-    assert {"calibrate", "status", "flood.>"} <= handled(buses["sensors"])
-    assert "door.move" in handled(buses["vehicle"])
-    check({name: document(bus, title=name) for name, bus in buses.items()})
 
 
 def test_a_document_with_everything_is_taken(check: Check) -> None:

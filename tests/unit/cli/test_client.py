@@ -6,7 +6,6 @@ import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -97,12 +96,12 @@ def test_serve_takes_several_addresses_of_every_kind_and_further_hosts(
 
 
 def test_tls_with_the_authority_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made: Any = pytest.importorskip("polybus.demo.certificates").make_certificate(tmp_path)
-    if isinstance(made, str):
-        pytest.skip(made)
-    options = ("--cert", str(made.certificate), "--key", str(made.key))
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    options = ("--cert", str(tmp_path / "server.pem"), "--key", str(tmp_path / "server.pem"))
     with serve_process(tmp_path, *options, url="ubre+tls://127.0.0.1:0") as (url, _):
-        assert run(["request", url, "greet", '"Ann"', "--ca", str(made.ca)]) == 0
+        assert run(["request", url, "greet", '"Ann"', "--ca", str(tmp_path / "ca.pem")]) == 0
         assert json.loads(capsys.readouterr().out) == "Hello, Ann"
         status, text = one_line(capsys, "request", url, "greet", '"Ann"')
         assert status == 1 and "--ca FILE" in text

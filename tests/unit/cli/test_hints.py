@@ -14,7 +14,6 @@ import pytest
 
 from polybus import ConnectFailed, Disconnected, Forbidden, Unauthorized
 from polybus.cli import engines, hints, reload
-from polybus.cli.demo_report import DemoReport
 from polybus.cli.engines import LARGE, EngineName, choose
 from polybus.cli.problems import NATS_CREDENTIALS, UsageError, describe
 from polybus.cli.reload import Reloader, changed, look
@@ -102,20 +101,6 @@ def test_the_engine_is_chosen_by_size_and_by_what_is_installed(
 def test_a_place_of_spark_and_another_engine_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="leave one of them out"):
         choose(EngineName.DUCKDB, 1, "local")
-
-
-def test_a_report_is_not_written_into_a_folder_that_holds_something(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("x")
-    with pytest.raises(UsageError, match="there is something in it; name a new folder"):
-        DemoReport.begin(str(tmp_path), wanted=True)
-
-
-def test_a_recording_that_cannot_be_read_is_told_in_place_of_a_report(tmp_path: Path) -> None:
-    report = DemoReport.begin(str(tmp_path / "new"), wanted=True)
-    report.analyse()
-    assert report.done is None
-    assert report.lines()[0].startswith("no report of it: ")
-    assert report.as_json()["no_report"]
 
 
 class Process:

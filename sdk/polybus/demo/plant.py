@@ -1,6 +1,6 @@
 """A plant with tanks: the server of the story that `polybus demo` tells.
 
-python -m polybus.demo.story.plant ubre+ws://127.0.0.1:8000/bus
+python -m polybus.demo.plant ubre+ws://127.0.0.1:8000/bus
 """
 
 import sys

@@ -1,6 +1,6 @@
 """The gate of the plant: a fabric of Zenoh for vehicles, whose numbers become the names of the plant, until stdin ends.
 
-python -m polybus.demo.story.gate ubre+ws://127.0.0.1:8000/bus up+zenoh://127.0.0.1:7447
+python -m polybus.demo.gate ubre+ws://127.0.0.1:8000/bus up+zenoh://127.0.0.1:7447
 """
 
 import signal

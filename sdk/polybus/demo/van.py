@@ -1,6 +1,6 @@
 """A van that fills tanks, as vehicles do: it speaks UMessage, whose addresses are numbers, over Zenoh.
 
-python -m polybus.demo.story.van up+zenoh://127.0.0.1:7447
+python -m polybus.demo.van up+zenoh://127.0.0.1:7447
 """
 
 import sys
@@ -8,7 +8,7 @@ import sys
 import anyio
 
 from polybus import connect
-from polybus.demo.story.plant import Tank
+from polybus.demo.plant import Tank
 from polybus.protocols import Up
 
 ME = Up(entity="//van7/10AB/1", names={"tank.fill": "//plant/CD/1/B", "tank.filled": "//plant/CD/1/80CD"})

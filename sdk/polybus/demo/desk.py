@@ -1,6 +1,6 @@
 """An operator's desk: the client of the story that `polybus demo` tells. It takes the names of steps, a line each, such as ask.
 
-python -m polybus.demo.story.desk ubre+ws://127.0.0.1:8000/bus
+python -m polybus.demo.desk ubre+ws://127.0.0.1:8000/bus
 """
 
 import signal
@@ -9,7 +9,7 @@ import sys
 import anyio
 
 from polybus import Backoff, BadRequest, Bus, Disconnected, Retry, connect
-from polybus.demo.story.plant import Tank
+from polybus.demo.plant import Tank
 from polybus.events import LinkDown, LinkUp
 
 BACKOFF = Backoff(initial=0.05, maximum=0.5)

@@ -1,0 +1,202 @@
+"""Processes of the story, and what they say while it is told."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Self
+
+import anyio
+import anyio.abc
+from anyio.streams.buffered import BufferedByteReceiveStream
+from attrs import define, field, frozen
+
+DESKS = ("ann", "bob")
+"""Two processes of one program."""
+TIMEOUT = 12.0
+"""Seconds in which something that must happen at the other side has to be seen. On a busy machine two may be gone at once."""
+_START, _END = 40.0, 5.0
+_LINE = 4096
+
+
+class CheckFailed(Exception):
+    """A scene did not give what it has to give."""
+
+
+@frozen
+class Line:
+    """A line that a process has printed, or, of nobody, a command."""
+
+    who: str
+    text: str
+    ms: float | None = None
+    """Milliseconds after what it is the consequence of, as seen from here."""
+
+
+@define
+class Actor:
+    """A process of the story."""
+
+    process: anyio.abc.Process
+    input: anyio.abc.ByteSendStream
+    output: BufferedByteReceiveStream
+
+    async def lines(self) -> AsyncIterator[str]:
+        """Read what it prints, until it ends."""
+        while True:
+            try:
+                line = await self.output.receive_until(b"\n", _LINE)
+            except (anyio.EndOfStream, anyio.IncompleteRead, anyio.DelimiterNotFound):
+                return
+            # A letter that could move the terminal is none to be shown.
+            yield "".join(letter if letter.isprintable() else "?" for letter in line.decode(errors="replace").rstrip())
+
+
+@define
+class Cast:
+    """The plant, two desks, the van and its gate, and what they have printed."""
+
+    folder: Path
+    """For what the processes write on stderr."""
+    say: Callable[[Line], None]
+    """Is called for each line, when it comes."""
+    record: Path | None = None
+    """Folder that the first desk and the gate record to."""
+    url: str = "ubre+ws://127.0.0.1:0/bus"
+    lines: list[Line] = field(factory=list)
+    """Of this scene."""
+    _actors: dict[str, Actor] = field(factory=dict)
+    _started: list[anyio.abc.Process] = field(factory=list)
+    _group: anyio.abc.TaskGroup = field(init=False)
+    _printed: anyio.Event = field(factory=anyio.Event)
+    _since: float = 0.0
+
+    async def __aenter__(self) -> Self:
+        self._group = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        self._group.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_END):
+            for process in self._started:
+                if process.returncode is None:
+                    process.kill()
+                await process.aclose()
+        return await self._group.__aexit__(*error)
+
+    # -- processes -------------------------------------------------------------------------------------------------------
+
+    async def open_plant(self) -> None:
+        """Start a plant: the first where there is room, later ones where it was."""
+        self.url = self._served(await self._start("plant", "children", "plant", self.url))
+
+    async def open_desk(self, name: str) -> None:
+        """Start a desk, which connects, and listens. The first one records."""
+        line = await self._start(name, "desk", self.url, *(self._recording if name == DESKS[0] else ()))
+        self._hear(name, line, timed=False)
+
+    async def open_gate(self) -> str:
+        """Start the gate between the plant and a fabric of Zenoh. Gives the address of the fabric."""
+        return self._served(await self._start("gate", "gate", self.url, "up+zenoh://127.0.0.1:0", *self._recording))
+
+    @property
+    def _recording(self) -> list[str]:
+        return [] if self.record is None else [str(self.record)]
+
+    async def open_van(self, fabric: str) -> None:
+        """Start a van, which connects to a fabric, delivers, and leaves."""
+        self._since = perf_counter()
+        self._hear("van", await self._start("van", "children", "van", fabric), timed=False)
+
+    async def _start(self, name: str, module: str, *arguments: str) -> str:
+        """Start it, and give its first line, when it is ready."""
+        log = self.folder / f"{name}.log"
+        with log.open("ab") as stderr:
+            process = await anyio.open_process(
+                [sys.executable, "-m", f"polybus.demo.{module}", *arguments],
+                stderr=stderr,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                start_new_session=os.name == "posix",
+            )
+        self._started.append(process)
+        assert process.stdin is not None and process.stdout is not None
+        self._actors[name] = actor = Actor(process, process.stdin, BufferedByteReceiveStream(process.stdout))
+        with anyio.move_on_after(_START):
+            async for line in actor.lines():
+                self._group.start_soon(self._listen, name, actor)
+                return line
+        tail = log.read_text(errors="replace").strip().splitlines()[-3:]
+        raise CheckFailed(f"{name} did not start: {' | '.join(tail) or 'it said nothing'}")
+
+    @staticmethod
+    def _served(line: str) -> str:
+        word, _, url = line.partition(" ")
+        if word != "serving":
+            raise CheckFailed(f"a server said {line!r}")
+        return url
+
+    async def kill_plant(self) -> None:
+        """End the plant without a word."""
+        self._signal("kill -9", getattr(signal, "SIGKILL", signal.SIGTERM))
+        await self._actors["plant"].process.wait()
+
+    def drain_plant(self) -> None:
+        """Ask the plant to leave in order."""
+        self._signal("kill -TERM", signal.SIGTERM)
+
+    def _signal(self, command: str, number: int) -> None:
+        process = self._actors["plant"].process
+        self.note(f"$ {command} {process.pid}")
+        self._since = perf_counter()
+        process.send_signal(signal.Signals(number))
+
+    async def close(self, name: str) -> None:
+        """Have a desk or the gate leave."""
+        await self._actors[name].input.aclose()
+        await self.ended(name)
+
+    async def ended(self, name: str) -> None:
+        """Wait for the orderly end of a process; CheckFailed with another status than 0."""
+        with anyio.fail_after(TIMEOUT):
+            status = await self._actors[name].process.wait()
+        if status != 0:
+            raise CheckFailed(f"{name} has left with status {status}")
+
+    # -- what they say ---------------------------------------------------------------------------------------------------
+
+    async def tell(self, desk: str, step: str) -> None:
+        """Have a desk take a step."""
+        self._since = perf_counter()
+        await self._actors[desk].input.send(f"{step}\n".encode())
+
+    async def hears(self, name: str, pattern: str) -> Line:
+        """Wait for a line of this scene; CheckFailed when it does not come."""
+        with anyio.move_on_after(TIMEOUT):
+            while True:
+                printed = self._printed
+                for line in self.lines:
+                    if line.who == name and re.search(pattern, line.text):
+                        return line
+                await printed.wait()
+        said = " | ".join(line.text for line in self.lines if line.who == name)
+        raise CheckFailed(f"{name} has said {said!r}, and not {pattern!r}")
+
+    def note(self, text: str) -> None:
+        """A line of nobody."""
+        self._hear("", text, timed=False)
+
+    async def _listen(self, name: str, actor: Actor) -> None:
+        async for line in actor.lines():
+            self._hear(name, line)
+
+    def _hear(self, name: str, text: str, timed: bool = True) -> None:
+        line = Line(name, text, (perf_counter() - self._since) * 1000 if timed else None)
+        self.lines.append(line)
+        self.say(line)
+        self._printed, printed = anyio.Event(), self._printed
+        printed.set()
