@@ -99,9 +99,7 @@ docs: $(SITE)
 
 # Whatever a page is made of; tests/integration/documentation/test_site.py reads the pages.
 $(SITE): $(DOCS_READY) mkdocs.yml $(shell find docs sdk -type f \( -name '*.md' -o -name '*.py' -o -name '*.svg' -o -name '*.css' \))
-	$(DOCS_VENV)/bin/python docs/make_picture.py
 	$(DOCS_VENV)/bin/python docs/make_reference.py
-	$(DOCS_VENV)/bin/python docs/make_bodies.py
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
 
 clean:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from functools import cache
 from html.parser import HTMLParser
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -100,39 +97,6 @@ def test_pages_lead_on_can_be_searched_and_turned_dark(pages: list[Page]) -> Non
         assert "md-search" in found.classes
         assert "md-header__option" in found.classes, "the button for the palette"
         assert {"md-footer__link--next", "md-footer__link--prev"} & found.classes, named(found)
-
-
-def test_a_page_says_what_is_shown_where_a_link_to_it_is_passed_on(pages: list[Page]) -> None:
-    for found in pages:
-        text = found.path.read_text(encoding="utf-8")
-        assert text.count('<meta property="og:title"') == 1, named(found)
-        assert text.count('<meta property="og:description"') == 1, named(found)
-
-
-def script(name: str) -> ModuleType:
-    spec = spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_site_with_an_address_has_a_card() -> None:
-    shown = SimpleNamespace(is_homepage=False, title='Bus & "co"', canonical_url="https://bus.example/api/")
-    config = {"site_name": "polybus", "site_description": "A bus", "site_url": "https://bus.example/"}
-    made = script("site_hooks").on_post_page("<head></head><body></head>", shown, config)
-    assert '<meta property="og:title" content="Bus &amp; &quot;co&quot; - polybus">' in made
-    assert '<meta property="og:image" content="https://bus.example/assets/card.png">' in made
-    assert made.endswith("</head><body></head>")
-
-
-def test_the_card_was_made_of_the_drawing_that_there_is() -> None:
-    card = script("make_card")
-    png = card.CARD.read_bytes()
-    assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    assert struct.unpack(">II", png[16:24]) == (card.WIDTH, card.HEIGHT)
-    assert len(png) < 150_000
-    assert card.drawing_of(png) == card.digest(card.draw()), "run python docs/make_card.py"
 
 
 def test_a_fence_that_is_none_is_found(tmp_path: Path) -> None:
