@@ -10,12 +10,10 @@ from ._bridge import Route, bridge
 from ._core.bus.acceptor import Listener
 from ._core.bus.bus import Bus
 from ._core.bus.caller import Caller
-from ._core.bus.cluster import Cluster, Node, Survey
 from ._core.bus.connect import connect
 from ._core.bus.remote_peer import RemotePeer, User
 from ._core.bus.router import Router
 from ._core.bus.runner import run
-from ._core.bus.store import Store
 from ._core.handlers.providers import Dependencies
 from ._core.peer.peer import Peer
 from ._core.peer.subscription import Subscription
@@ -29,6 +27,7 @@ from .contracts import method, notify
 from .errors import *  # noqa: F403  # all of them
 from .limits import Limits
 from .message import Kind, Message
+from .nodes import Cluster, Node, Store, Survey
 from .plugins import Handshake, Identity
 from .retry import Retry
 from .stats import Stats

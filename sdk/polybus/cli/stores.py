@@ -12,10 +12,10 @@ import anyio
 import typer
 
 from .. import Store
-from .._core.bus.store import check_store_name
 from .._core.handlers.durable import check_durable_name
 from .._validation import counted, in_one_line
 from ..errors import BusError, ConnectFailed
+from ..nodes import check_store_name
 from ..plugins.registry import resolve_url
 from .options import Json, Tls, argument, connects, flag, option
 from .problems import PeerError, UsageError, describe, for_shell, say, unwrapped

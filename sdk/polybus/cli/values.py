@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from .. import Backoff, Bus, Cluster, Limits, connect
-from .._core.bus.cluster import VARIABLE
+from ..nodes import VARIABLE
 from ..plugins.registry import mistyped_options, resolve_url
 from .problems import UsageError, say
 

@@ -16,7 +16,6 @@ from attrs import define, evolve, field
 
 from .._bridge.route import Route
 from .._bridge.route_side import RouteSide
-from .._core.bus.cluster import VARIABLE, Cluster, Node, Survey
 from .._core.bus.dialer import Connecting
 from .._core.handlers.lookup import HandlerLookup
 from .._core.peer.responses import response_to, send_error
@@ -26,6 +25,7 @@ from ..errors import BusError, Code, LocalProtocolError, Unavailable
 from ..events import ClusterGap, NodeGone
 from ..headers import VIA
 from ..message import Kind, Message
+from ..nodes import VARIABLE, Cluster, Node, Survey
 from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToReader, ToUser
 from ..plugins.registry import resolve_url
 from ..protocols.nats.cluster.known_handlers import KnownHandlers

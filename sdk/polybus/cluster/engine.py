@@ -27,9 +27,9 @@ import anyio
 import anyio.abc
 from attrs import define, field
 
-from .._core.bus.cluster import VARIABLE
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
+from ..nodes import VARIABLE
 from . import guard
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")

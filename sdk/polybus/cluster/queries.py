@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define
 
-from .._core.bus.cluster import Node, Survey
 from .._core.bus.remote_peer import RemotePeer
 from .._core.peer.responses import response_to, send_error
 from .._util.log_fields import log_fields
 from ..errors import BusError, Code, Disconnected
 from ..message import Kind, Message
+from ..nodes import Node, Survey
 from ..plugins import ToNode
 from ..subjects import check_pattern, wire_pattern
 

@@ -16,13 +16,13 @@ import anyio
 import anyio.abc
 
 from .._core.bus.bus import Bus, parts_of
-from .._core.bus.cluster import VARIABLE
 from .._core.bus.worker import ASK, ASK_METRICS, Inheritance
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
 from .._util.process_end import ending_signals
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
+from ..nodes import VARIABLE
 from ..plugins.registry import metrics_maker
 from ..transports._stream.sockets import unlink_if_ours
 from .engine import STORE, Child, Children, Engine, find_server

@@ -29,11 +29,11 @@ from anyio.lowlevel import RunVar
 from starlette.requests import HTTPConnection  # FastAPI looks at the annotations of `bus_of` at run time
 
 from .._core.bus.bus import parts_of
-from .._core.bus.cluster import VARIABLE
 from .._core.handlers.providers import overrides_of
 from .._util.event_loop import Loop, running_loop, wrong_event_loop
 from .._util.log_fields import log_fields
 from ..errors import Unavailable
+from ..nodes import VARIABLE
 from ..transports._stream.sockets import address_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._core.bus.bus import Bus as AsyncBus
 from .._core.bus.bus import parts_of
-from .._core.bus.cluster import VARIABLE, Cluster
 from .._core.bus.connect import connect as connect_async
 from .._core.handlers.signature import injected_as
 from .._core.runtime.context import Context as AsyncContext
@@ -27,6 +26,7 @@ from .._type_variables import State_co
 from .._util.misuse import CONNECT, explains
 from .._validation import check_type
 from ..errors import LocalProtocolError
+from ..nodes import VARIABLE, Cluster
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
 from .verbs import BlockingBus, BlockingCaller, BlockingListener, BlockingPeer, BlockingRemotePeer, BlockingUser

@@ -13,7 +13,7 @@ from .. import Survey
 from .._core.bus.acceptor import Listener
 from .._core.bus.bus import Bus
 from .._core.bus.caller import Caller
-from .._core.bus.cluster import Node
+from ..nodes import Node
 from .._core.bus.dialer import Headers
 from .._core.bus.lifecycle import DRAIN
 from .._core.bus.recording import Recording

@@ -23,6 +23,7 @@ from ...events import BusEvent
 from ...headers import check_headers
 from ...limits import Limits
 from ...message import Kind
+from ...nodes import Cluster, Node, Survey, check_publication_id
 from ...plugins.registry import find_protocol, make_recorder
 from ...retry import Retry
 from ...stats import Stats
@@ -45,14 +46,12 @@ from ..runtime.outgoing import OutgoingHook
 from ..runtime.services import Services
 from .acceptor import WHEN_FULL, Listener, Serving
 from .caller import Caller
-from .cluster import Cluster, Node, Survey
 from .dialer import Connecting, Headers
 from .lifecycle import DRAIN, Lifespan
 from .parts import BusParts
 from .recording import Recording
 from .remote_peer import RemotePeer, User
 from .router import Router
-from .store import check_publication_id
 
 if TYPE_CHECKING:
     import ssl

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...nodes import Cluster
 from ...plugins.registry import make_backbone
 from ..pubsub.pubsub import PubSub
 from ..rpc.loopback import Loopback
-from .cluster import Cluster, ClusterPort
+from .cluster import ClusterPort
 from .lifecycle import Lifecycle, Lifespan
 from .links import LinkRegistry
 

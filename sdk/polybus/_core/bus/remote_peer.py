@@ -12,11 +12,11 @@ from ...contracts.verbs import client_of
 from ...errors import Disconnected
 from ...headers import check_headers
 from ...message import Kind, Message
+from ...nodes import Survey
 from ...plugins import ToClient, ToUser
 from ...subjects import AnySubject, Subject, resolve
 from ..rpc.asker import Asker
 from ..rpc.reply import Reply
-from .cluster import Survey
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm

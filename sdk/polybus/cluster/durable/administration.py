@@ -21,8 +21,8 @@ from .publishing import StoredPublishing
 from .stores import Stores, stream_members, stream_name
 
 if TYPE_CHECKING:
-    from ..._core.bus.store import Store
     from ...message import Message
+    from ...nodes import Store
 
 
 @frozen

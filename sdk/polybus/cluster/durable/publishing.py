@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define, evolve, field
 
-from ..._core.bus.store import as_seconds
 from ..._util.pattern_index import SubjectIndex
 from ..._util.sources import sources
 from ...errors import BusError, DeadlineExceeded, Disconnected, LocalProtocolError, NoHandler, QueueFull
 from ...message import Kind, Message
+from ...nodes import as_seconds
 from ...plugins import ToStore
 from ...protocols.nats.cluster.subjects import escape_subject
 from .jetstream import JetStreamError, config_of, read_answer
 
 if TYPE_CHECKING:
-    from ..._core.bus.store import Store
     from ..._core.runtime.services import Services
+    from ...nodes import Store
     from .jetstream import EngineLink, JetStream
 
 _PAUSE: Final = 0.25

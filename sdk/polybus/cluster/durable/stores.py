@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define
 
-from ..._core.bus.store import as_seconds
 from ..._validation import shown
 from ...errors import BusError, Forbidden, LocalProtocolError
+from ...nodes import as_seconds
 from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
-    from ..._core.bus.store import Store
     from ..._core.runtime.services import Services
+    from ...nodes import Store
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 

@@ -1,0 +1,358 @@
+"""A cluster and its stores, as a bus is told of them, and the nodes and answers that it finds there."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from attrs import field, frozen
+
+from ._secrets import shown_url
+from ._util.pattern_index import tokens_overlap
+from ._validation import at_least, check_count, check_type, seconds, shown
+from .plugins.targets import check_tls
+from .subjects import check_pattern, is_pattern, wire_pattern
+
+if TYPE_CHECKING:
+    import ssl
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_DEAD: Final = "dead"
+"""The name of the store of dead letters, which is nobody else's."""
+_LONGEST_ID: Final = 256
+_LONGEST: Final = timedelta(days=290 * 365).total_seconds()
+"""Seconds that 64 bits of nanoseconds hold."""
+_SHORTEST_AGE: Final = 0.1
+"""Seconds, and bytes, servers: what the engine takes."""
+_LARGEST: Final = (1 << 63) - 1
+_SERVERS: Final = 5
+
+
+def as_seconds(value: Any, name: str) -> float:
+    """Seconds of a number of them, or of a `timedelta`.
+
+    Raises:
+        TypeError, ValueError: It is none, or not more than none at all.
+    """
+    found = value.total_seconds() if isinstance(value, timedelta) else seconds(value, name)
+    if not 0 < found < _LONGEST:
+        raise ValueError(f"{name}={shown(value)}: more than 0 seconds, and less than {_LONGEST:.0f}")
+    return found
+
+
+def check_publication_id(id: object) -> None:
+    """Raise TypeError or ValueError for what cannot be the id of a publication."""
+    if not isinstance(id, str):
+        raise TypeError(f"id={shown(id)}: text, for example id=str(order.id), not {type(id).__name__}")
+    if not 0 < len(id) <= _LONGEST_ID or not id.isprintable() or id != id.strip():
+        raise ValueError(f"id={id!r:.60}: 1 to {_LONGEST_ID} printable characters, with no blank at an end")
+
+
+def _age(store: Any, attribute: Any, value: Any) -> None:
+    if value is not None:
+        if as_seconds(value, attribute.name) < _SHORTEST_AGE:
+            raise ValueError(f"{attribute.name}={shown(value)}: at least {_SHORTEST_AGE} seconds")
+
+
+def _window(store: Any, attribute: Any, value: Any) -> None:
+    as_seconds(value, attribute.name)
+
+
+def _size(store: Any, attribute: Any, value: Any) -> None:
+    if value is not None:
+        check_count(value, attribute.name, 1, _LARGEST)
+
+
+def _servers(store: Any, attribute: Any, value: Any) -> None:
+    check_count(value, attribute.name)
+    if value > _SERVERS:
+        raise ValueError(f"{attribute.name}={shown(value)}: 1 to {_SERVERS}")
+
+
+def _yes_or_no(store: Any, attribute: Any, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"Store({attribute.name}={shown(value)}): True or False, not {type(value).__name__}")
+
+
+@frozen(init=False)
+class Store:
+    """Publications that the engine of a cluster keeps: ``Store("orders", "orders.>", max_age=timedelta(days=7))``.
+
+    `Bus.publish` of such a subject returns when the engine has stored it. A store is made where there is none; one that is
+    there and differs is an error, and is never changed.
+
+    Args:
+        name: 1 to 100 letters, digits, ``-`` and ``_``. The stream of the engine is called so, behind the name of the cluster
+            and ``-``.
+        subjects: The patterns of what is stored; URIs stand there whole. No two of a cluster keep the same subject.
+        max_age: After which publications are removed, in seconds or as a `timedelta`; None keeps them.
+        max_bytes: Of the store: when it is full, `Bus.publish` fails with `QueueFull`. None is as much as the engine allows.
+        replicas: Servers that keep each publication, at most 5: an odd number, as many as may fail twice and one.
+        dedup: Seconds, or a `timedelta`, in which a publication that comes again under the same id is stored once; no longer
+            than `max_age`.
+        work: Remove what a durable handler has dealt with: the store is a queue of work. Each publication is then for one
+            durable handler: several have no subject in common, and begin with all that is stored.
+
+    Raises:
+        TypeError, ValueError: An argument is not what it should be.
+        LocalProtocolError, ReservedSubject: A pattern is not valid.
+    """
+
+    name: str
+    subjects: tuple[str | int, ...]
+    max_age: float | timedelta | None = field(default=None, validator=_age)
+    max_bytes: int | None = field(default=None, validator=_size)
+    replicas: int = field(default=1, validator=_servers)
+    dedup: float | timedelta = field(default=120.0, validator=_window)
+    work: bool = field(default=False, validator=_yes_or_no)
+
+    def __init__(
+        self,
+        name: str,
+        *subjects: str | int,
+        max_age: float | timedelta | None = None,
+        max_bytes: int | None = None,
+        replicas: int = 1,
+        dedup: float | timedelta = 120.0,
+        work: bool = False,
+    ) -> None:
+        check_store_name(name)
+        if name == _DEAD:
+            raise ValueError(f"Store({name!r}): that name is kept for dead letters; take another")
+        if not subjects:
+            raise ValueError(f"Store({name!r}): a pattern of what is stored, for example Store({name!r}, '{name}.>')")
+        for subject in subjects:
+            check_pattern(subject)
+            if isinstance(subject, str) and "/" in subject and is_pattern(subject):
+                raise ValueError(f"Store({name!r}, {subject!r}): a pattern of URIs would keep all of them: name each whole")
+        for number, subject in enumerate(subjects):
+            other = overlapping(subject, subjects[:number])
+            if other is not None:
+                raise ValueError(f"Store({name!r}): {other!r} and {subject!r} have subjects in common: leave out the narrower")
+        self.__attrs_init__(name, subjects, max_age, max_bytes, replicas, dedup, work)  # pyright: ignore[reportAttributeAccessIssue]  # attrs makes it
+
+
+def overlapping(subject: str | int, others: Iterable[str | int]) -> str | int | None:
+    """Find the first of some patterns that has subjects in common with another one; None where none has."""
+    tokens = _tokens(subject)
+    return next((other for other in others if tokens_overlap(_tokens(other), tokens)), None)
+
+
+def _tokens(subject: str | int) -> list[str]:
+    """Tokens as the engine has them, where wildcards cover numbers and URIs, too."""
+    if isinstance(subject, int):
+        return [f"%i{subject}"]
+    name = str(wire_pattern(subject))
+    return ["%u", *name.split("/")] if "/" in name else name.split(".")
+
+
+def check_store_name(name: object) -> None:
+    """Raise TypeError or ValueError for what cannot be the name of a store."""
+    if not isinstance(name, str):
+        raise TypeError(f"Store({shown(name)}): a name, for example Store('orders', 'orders.>'), not {type(name).__name__}")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"Store({name!r:.60}): 1 to 100 letters, digits, '-' and '_'")
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+VARIABLE: Final = "POLYBUS_CLUSTER"
+"""The environment variable that ``auto`` reads."""
+_TOKEN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+_PLAIN: Final = frozenset(("memory", "tcp", "unix", "ws"))
+"""Transports that have no TLS."""
+
+
+def _check_name(cluster: Any, attribute: Any, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"Cluster(name={shown(value)}): text, not {type(value).__name__}")
+    if not 0 < len(value) <= 100 or not _TOKEN.issuperset(value):
+        raise ValueError(f"Cluster(name={value!r:.60}): 1 to 100 letters, digits, '-' and '_'")
+
+
+def _check_time(cluster: Any, attribute: Any, value: Any) -> None:
+    _ = seconds(value, attribute.name)
+
+
+def _check_tls(cluster: Any, attribute: Any, value: object) -> None:
+    check_tls(value)
+
+
+def _check_gap(cluster: Any, attribute: Any, value: object) -> None:
+    if value not in ("tell", "disconnect"):
+        raise ValueError(f"Cluster(gap={value!r:.60}): 'tell' or 'disconnect'")
+
+
+def _stores(given: Any) -> tuple[Store, ...]:
+    if isinstance(given, (str, Store)) or not isinstance(given, Iterable):
+        raise TypeError(f"Cluster(stores={shown(given)}): several stores, for example stores=[Store('orders', 'orders.>')]")
+    stores = tuple(given)
+    for store in stores:
+        check_type(store, Store, "stores", "stores=[Store('orders', 'orders.>')]")
+        if store is None or sum(other.name == store.name for other in stores) > 1:
+            raise ValueError(f"Cluster(stores={shown(given)}): one Store for each name")
+    for one, other in itertools.combinations(stores, 2):
+        for subject in other.subjects:
+            found = overlapping(subject, one.subjects)
+            if found is not None:
+                raise ValueError(
+                    f"Cluster(stores=...): stores {one.name!r} and {other.name!r}: {found!r} and {subject!r} have subjects in "
+                    "common, and each is kept by one store"
+                )
+    return stores
+
+
+@frozen
+class Cluster:
+    r"""The cluster that a bus is a node of: ``Bus(cluster=Cluster("nats+tls://nats.internal/shop"))``.
+
+    Args:
+        url: The engine, ``nats+tcp://host`` (or ``tls``, ``ws``, ``wss``); of ``tcp`` and ``tls`` the path is the name of the
+            cluster. ``auto`` reads ``POLYBUS_CLUSTER``; where that is not set the bus is alone.
+        name: The name of the cluster, where the URL says none. Clusters of other names do not hear this one.
+        wait: Seconds to wait for the engine when the bus is entered.
+        gap: What happens after the engine was away, when publications of other nodes may have been missed: ``tell`` gives the
+            event `ClusterGap`, ``disconnect`` closes the connections of clients besides (1012), so that they come back and read
+            anew.
+        settle: Seconds at the most for which requests and publications wait after the engine has come back until the nodes
+            that were there before are back too.
+        outage: Seconds without the engine, or without a word from it (3 s at least), after which this node is not ready:
+            ``/readyz`` is 503, with the reason, and what a client asks of the cluster (`Bus.forward`) is answered `Unavailable`
+            at once. Before that it waits in the outbox, as do all requests of this program itself, until the engine is back or
+            their time is up.
+        remember: Seconds for which this node remembers what others have handled. A request for a subject whose last handler
+            went, or was killed, in that time is answered `Unavailable`, which ``Retry()`` repeats; later, and where this node
+            has never known a handler, it is `NoHandler`. 0 remembers nothing.
+        handover: Seconds at the end of a drain for which publications are kept for the clients that were told to go: another
+            node to which such a client comes has them handed over. They begin anew with each client that comes back, and are
+            part of the drain's. 0 keeps none.
+        running: Requests of the cluster that run here at once.
+        waiting: Requests of the cluster that wait here for a place; one more is asked elsewhere.
+        stores: `Store`\ s of this application, which the engine makes when the bus is entered: what is published to their
+            subjects is kept. The engine needs JetStream.
+
+    Raises:
+        TypeError, ValueError: An argument is not what it should be.
+    """
+
+    url: str = field(default="auto", repr=shown_url)
+    name: str = field(default="polybus", validator=_check_name, kw_only=True)
+    wait: float = field(default=10.0, validator=_check_time, kw_only=True)
+    gap: Literal["tell", "disconnect"] = field(default="tell", validator=_check_gap, kw_only=True)
+    settle: float = field(default=1.5, validator=_check_time, kw_only=True)
+    outage: float = field(default=5.0, validator=_check_time, kw_only=True)
+    remember: float = field(default=60.0, validator=_check_time, kw_only=True)
+    handover: float = field(default=2.0, validator=_check_time, kw_only=True)
+    running: int = field(default=64, validator=at_least(1), kw_only=True)
+    waiting: int = field(default=64, validator=at_least(0), kw_only=True)
+    stores: Sequence[Store] = field(default=(), converter=_stores, kw_only=True)
+    tls: ssl.SSLContext | None = field(default=None, validator=_check_tls, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.url, str):
+            raise TypeError(f"cluster={shown(self.url)}: a URL, 'auto' or Cluster(...), not {type(self.url).__name__}")
+        if self.url != "auto":
+            url, _ = self._split(self.url)
+            if self.tls is not None and self.tls_for(url) is None:
+                raise ValueError(
+                    f"cluster={_without_secrets(self.url)!r}: tls= is for nats+tls:// and nats+wss://, and this one is in plain"
+                )
+
+    @classmethod
+    def of(cls, given: object) -> Cluster | None:
+        """Make the options of what ``Bus(cluster=...)`` was given.
+
+        Raises:
+            TypeError, ValueError: It is none.
+        """
+        if given is None or isinstance(given, Cluster):
+            return given
+        check_type(given, str, "cluster", "cluster='auto', a URL, or Cluster(...)")
+        return cls(str(given))
+
+    def resolved(self) -> tuple[str, str] | None:
+        """Find the URL of the engine, without the name of the cluster, and that name; None where the bus is alone.
+
+        Raises:
+            ValueError: The URL, or that in the environment, is not one of NATS.
+        """
+        url = os.environ.get(VARIABLE, "") if self.url == "auto" else self.url
+        return self._split(url) if url else None
+
+    def tls_for(self, url: str) -> ssl.SSLContext | None:
+        """Find the context for an engine; None for one without TLS, and where that of the system will do."""
+        return None if urlsplit(url).scheme.rpartition("+")[2] in _PLAIN else self.tls
+
+    def _split(self, url: str) -> tuple[str, str]:
+        parts = urlsplit(url)
+        protocol, _, transport = parts.scheme.partition("+")
+        if protocol != "nats" or not transport:
+            raise ValueError(
+                f"cluster={_without_secrets(url)!r}: the URL of a NATS server, for example nats+tcp://127.0.0.1:4222/shop"
+            )
+        if transport not in ("tcp", "tls"):
+            return url, self.name
+        if "@" in parts.path:
+            raise ValueError(f"cluster={_without_secrets(url)!r}: a '/' in a user, password or token is written %2F")
+        name = unquote(parts.path.strip("/"))
+        if name:
+            _check_name(self, None, name)
+        return urlunsplit((parts.scheme, parts.netloc, "", parts.query, parts.fragment)), name or self.name
+
+
+def _without_secrets(url: str) -> str:
+    head, at, tail = url.partition("#")[0].rpartition("@")
+    scheme, _, _ = head.rpartition("://")
+    return shown_url(f"{scheme}://...@{tail}" if at else tail)[1:-1][:100]
+
+
+@frozen(eq=False)
+class Survey(Generic[T_co], Sequence[T_co]):
+    """The answers of the nodes of a cluster: a sequence.
+
+    Attributes:
+        complete: True if all nodes that are known have answered, or are gone; False if one has stayed silent.
+    """
+
+    _found: tuple[T_co, ...]
+    complete: bool = True
+
+    @overload
+    def __getitem__(self, index: int) -> T_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T_co, ...]: ...
+    def __getitem__(self, index: int | slice) -> T_co | tuple[T_co, ...]:
+        return self._found[index]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[T_co]:
+        return iter(self._found)
+
+    def __repr__(self) -> str:
+        return f"Survey({list(self._found)!r}, complete={self.complete})"
+
+
+@frozen
+class Node:
+    """One node of a cluster.
+
+    Attributes:
+        id: Its name on the engine, another one for each of its connections; empty for a bus that is alone.
+        bus: Random text, the same as long as the bus lives.
+        name: For people: the name of its host and the number of its process.
+        clients: Connections of clients there.
+        here: True for this very bus.
+    """
+
+    id: str
+    bus: str
+    name: str
+    clients: int
+    here: bool = False
