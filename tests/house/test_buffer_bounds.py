@@ -22,9 +22,8 @@ OURS = "grows with what this application does, not with what peers send"
 BOUNDS = {
     OURS: """
         bus.dialer._checked_headers bus.lifecycle._guests bus.lifecycle._holders bus.links.gates
-        bus.links.of_lifespan bus.links.opened bus.runner._entrances bus.stored._readers
-        bus.stored._streams bus.stored._taken
-        bus.stored.engines runtime.executor._proven runtime.executor.middleware runtime.injection.makers
+        bus.links.of_lifespan bus.links.opened bus.runner._entrances bus.links.extensions cluster.durable.storage._readers
+        cluster.durable.storage._streams cluster.durable.storage._taken cluster.durable.storage.engines runtime.executor._proven runtime.executor.middleware runtime.injection.makers
         runtime.injection.needs runtime.runtime._detached runtime.runtime.overriding
         runtime.services.outgoing runtime.services.overrides
         runtime.services.recorders runtime.workers._told handlers.handler._makers handlers.lookup.by_uri

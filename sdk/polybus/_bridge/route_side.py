@@ -33,7 +33,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 class RouteSide:
     """One route, with the bus that it begins at and the one that it leads to."""
 
-    to_cluster: bool = False
+    inward: bool = False
     """True where that is the cluster of the bus itself."""
 
     def __init__(self, route: Route, here: BusParts, there: BusParts) -> None:

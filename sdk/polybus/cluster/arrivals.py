@@ -233,7 +233,7 @@ class Arrivals:
         joined = False
         try:
             with anyio.move_on_after(PATIENCE):  # so that what follows the marks comes here
-                await self._parts.pubsub.announcer.known_to_cluster()
+                await self._parts.pubsub.announcer.known_inside()
             if await self._claim(splice):
                 await self._mark(splice)
                 joined = await self._ask(splice.node, "hand_over", splice.mark, HANDING) is True
@@ -248,7 +248,7 @@ class Arrivals:
 
     async def _ask(self, node: str, what: str, body: Any, seconds: float = PATIENCE) -> Any:
         """May raise `BusError`."""
-        cluster = self._parts.links.choose_cluster()
+        cluster = self._membership.choose()
         return await cluster.send_request(Kind.REQUEST, what, body, seconds, Any, None, ToNode(node))
 
     async def _claim(self, splice: Splice) -> bool:
@@ -269,7 +269,7 @@ class Arrivals:
     async def _mark(self, splice: Splice) -> None:
         """Ask every node for its mark, and wait until all have given it, or are gone."""
         splice.marking = True
-        cluster = self._parts.links.choose_cluster()
+        cluster = self._membership.choose()
         give_mark(splice.mark, splice.node, self._sources.own, cluster)
         self._marked(splice, self._sources.own)
         for node in list(self._membership.nodes_known):
@@ -301,7 +301,7 @@ class Arrivals:
         """Ask a node that has come for its mark too, where others are being asked."""
         for splice in self._splices.values():
             if splice.marking:
-                self._ask_for_mark(splice, node, self._parts.links.choose_cluster())
+                self._ask_for_mark(splice, node, self._membership.choose())
 
     def handed_over(self, name: str, message: Message) -> bool:
         """Send a publication that another node has kept for a client, or for all of a splice; False where it is for none."""

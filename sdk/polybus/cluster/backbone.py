@@ -21,12 +21,13 @@ from .._core.handlers.lookup import HandlerLookup
 from .._core.peer.responses import response_to, send_error
 from .._core.rpc.loopback import Loopback
 from ..backoff import Backoff
-from ..errors import BusError, Code, LocalProtocolError, Unavailable
+from ..errors import BusError, Code, Disconnected, LocalProtocolError, Unavailable
 from ..events import ClusterGap, NodeGone
 from ..headers import VIA
 from ..message import Kind, Message
 from ..nodes import VARIABLE, Cluster, Node, Survey
 from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToReader, ToUser
+from ..plugins.extensions import Extension
 from ..plugins.registry import resolve_url
 from ..protocols.nats.cluster.known_handlers import KnownHandlers
 from ..protocols.nats.cluster.subjects import publication_pattern
@@ -34,6 +35,7 @@ from .durable.consumers import Consumers, StoreReaders, check_names
 from .durable.dead_letters import DeadLetters, LetterWriter
 from .durable.jetstream import JetStream
 from .durable.publishing import StoredPublishing
+from .durable.storage import StoredReading
 from .durable.stores import Stores, stream_members
 from .handover import ClientHandover
 from .queries import PASSES_ON, Queries
@@ -74,7 +76,7 @@ class PeerTarget:
 class ClusterSide(RouteSide):
     """A route inside one bus, to the cluster or from it: it is no bridge, so all headers cross."""
 
-    to_cluster: bool = False
+    inward: bool = False
     """True where it leads from clients to the cluster, which is not told that these subjects are answered here."""
 
     def __init__(self, route: Route, here: BusParts, there: PeerTarget) -> None:
@@ -118,6 +120,7 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
 _ANSWERED: Final = 5.0
 """Seconds in which the engine answers, at the least, when it is asked for stores."""
+_ENGINE: Final = "the engine of the cluster"
 _ONLINE: Final = "_polybus.online"
 _NO_ENGINE: Final = (
     f"stores= and durable= need the engine of a cluster, which keeps, and none is named: set {VARIABLE}, start the "
@@ -127,8 +130,8 @@ _CUT_OFF: Final = "the cluster was cut off: read anew what may have been missed"
 
 
 @define(eq=False)
-class Backbone:
-    """A bus as a node of a cluster. Implements `_core.bus.cluster.ClusterPort` and `_core.link.ports.BackbonePort`."""
+class Backbone(Extension):
+    """A bus as a node of a cluster. Implements `plugins.extensions.Mesh` and `LinkReader`."""
 
     _parts: BusParts
     options: Cluster
@@ -156,13 +159,23 @@ class Backbone:
     """Makes the stores that an engine has lost."""
 
     def __attrs_post_init__(self) -> None:
-        self.handover = ClientHandover(self._parts, self, self.options.handover)
+        self._parts.links.resumption = self.handover = ClientHandover(self._parts, self, self.options.handover)
         self._queries = Queries(self._parts, self)
 
     @property
     def peer(self) -> Peer | None:
         """The cluster, as the peer of its link."""
         peer: Peer | None = None if self.link is None else self.link.peer
+        return peer
+
+    def choose(self) -> Peer:
+        """Give the cluster, to be asked.
+
+        Raises:
+            Disconnected: It has not been reached.
+        """
+        if (peer := self.peer) is None:
+            raise Disconnected("this bus is no node of a cluster: the engine has not been reached yet, or none is named")
         return peer
 
     @property
@@ -212,7 +225,7 @@ class Backbone:
         self.host, self.title = host, title
         connector = transport.connector(address)
         tls, wait = self.options.tls_for(url), self.options.wait
-        return Connecting(self._parts, connector, adapter, (), None, tls, _BACKOFF, wait, backbone=self)
+        return Connecting(self._parts, connector, adapter, (), None, tls, _BACKOFF, wait, inner=self, beyond=_ENGINE)
 
     async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
         """Have the engine make the stores, publish to them, and read them.
@@ -229,18 +242,21 @@ class Backbone:
             publishing.add(store)
         self._prepare_again = partial(stores.prepare_again, wanted, services)
         stack.callback(setattr, self, "_prepare_again", None)
-        pubsub = self._parts.pubsub
+        storage, publisher = self._parts.links.storage, self._parts.pubsub.publisher
+        assert isinstance(storage, StoredReading)
         if self.options.stores:
-            pubsub.publisher.store = publishing
-            pubsub.publisher.routes.clear()
-            stack.callback(setattr, pubsub.publisher, "store", None)
+            storage.stores, publisher.keeps = publishing, publishing.keeps
+            publisher.routes.clear()
+            stack.callback(setattr, storage, "stores", None)
+            stack.callback(setattr, publisher, "keeps", None)
         letters = DeadLetters(cluster, LetterWriter(f"{cluster}.dead", publishing), stores)
-        readers = StoreReaders(services, published, Consumers(jetstream), letters, self._parts.links.choose_cluster)
+        readers = StoreReaders(services, published, Consumers(jetstream), letters, self.choose)
         await readers.prepare(self._parts.lookup.subscribers)
         self.durable = readers
-        engines = self._parts.links.stored.engines
-        engines.insert(0, readers)
-        stack.callback(engines.remove, readers)
+        storage.cluster = readers
+        storage.engines.insert(0, readers)
+        stack.callback(storage.engines.remove, readers)
+        stack.callback(setattr, storage, "cluster", None)
         stack.callback(setattr, self, "durable", None)
 
     @property
@@ -261,9 +277,11 @@ class Backbone:
 
     def link_up(self, link: Link) -> None:
         """Take note that the link to the engine can be used; after an outage wait for those that were there before."""
+        if not link.inner:
+            return
         self.link = link
         link.most_running, link.most_waiting = self.options.running, self.options.waiting
-        self._parts.pubsub.announcer.backbone = link.peer
+        self._parts.pubsub.announcer.inner = link.peer
         self._parts.pubsub.publisher.net_joined = self._tell_who_passes_on
         if self.durable is not None:
             self.durable.up()
@@ -284,9 +302,9 @@ class Backbone:
         else:
             link.release()  # it was held by a settling which the next outage has cut short
 
-    def link_moved(self) -> None:
+    def link_moved(self, link: Link) -> None:
         """Take note that the link goes on over another connection to the engine."""
-        if self.durable is not None:
+        if link.inner and self.durable is not None:
             self.durable.up()
 
     async def _settle(self, link: Link, outages: int) -> None:
@@ -296,16 +314,15 @@ class Backbone:
             self._missing.clear()
             link.release()
 
-    def link_down(self) -> None:
+    def link_down(self, link: Link) -> None:
         """Take note that the link is down, and may come back."""
-        link = self.link
-        if link is None:
+        if link is not self.link:
             return
         self._outages += 1
         if self.durable is not None:
             self.durable.down()
         link.runtime.notifier.signal()
-        self._parts.pubsub.announcer.backbone = None
+        self._parts.pubsub.announcer.inner = None
         self._missing.update(node.facts.get("bus") for node in self.nodes_known.values())
         for node in self.nodes_known:  # those that come back have other names
             self.handover.node_left(node)
@@ -336,6 +353,25 @@ class Backbone:
         if cluster is not None and cluster.connected:
             for node in nodes or tuple(self.nodes_known):
                 cluster.link.answer(Message(Kind.NOTIFY, PASSES_ON, attributes={"to": ToNode(node)}), cluster)
+
+    # -- the life of the bus -------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """True while clients are about to be taken over here."""
+        return self.handover.busy
+
+    async def begin(self) -> None:
+        """Have this node asked what it handles."""
+        await self._parts.pubsub.announcer.begin()
+
+    def last_turn(self) -> None:
+        """Keep publications for the clients that are connected."""
+        self.handover.park()
+
+    async def finish(self, until: float) -> None:
+        """Wait until the clients have been taken over by other nodes."""
+        await self.handover.handed_over(until)
 
     # -- clients of this node ----------------------------------------------------------------------------------------------
 
@@ -422,15 +458,15 @@ class Backbone:
         route = Route(pattern, _same(pattern), kinds={"request", "stream", "channel", "tunnel"})
         target = PeerTarget(self._parts.services, self._reachable)
         side = ClusterSide(route, self._parts, target)
-        side.to_cluster = True
+        side.inward = True
         self._parts.lookup.sides.append(side)
 
     def _reachable(self) -> Peer:
-        if outage := self.outage():
+        if outage := self.why_not_ready():
             raise Unavailable(outage)
-        return self._parts.links.choose_cluster()
+        return self.choose()
 
-    def outage(self) -> str:
+    def why_not_ready(self) -> str:
         """Say since when the engine is away or silent, where that is longer than it may; else empty."""
         link, since = self.link, self._down_since
         if link is None:
@@ -470,8 +506,3 @@ def _same(pattern: str | int) -> str | int:
         else:
             tokens.append("{rest}" if token == ">" else token)
     return ".".join(tokens)
-
-
-def make_backbone(parts: BusParts, options: Cluster) -> Backbone:
-    """Make a bus a node of a cluster."""
-    return Backbone(parts, options)

@@ -23,7 +23,7 @@ _QUESTIONS: Final = frozenset(("claim", "mark", "marked", "hand_over"))
 
 @define(eq=False)
 class ClientHandover:
-    """The part of a node that hands its clients over, and takes over others. Implements `_core.bus.cluster.HandoverPort`."""
+    """The part of a node that hands its clients over, and takes over others. Implements `plugins.extensions.Resumption`."""
 
     _parts: BusParts
     _membership: Membership
@@ -56,13 +56,13 @@ class ClientHandover:
         if self.seconds:
             self._arrivals.came(peer)
 
-    def asked(self, peer: Peer, token: str | None) -> None:
+    def greeted(self, peer: Peer, token: str | None) -> None:
         """Take note of a hello. A client that has been at another node shows its token before all else on a connection."""
         if token is not None and not self._departures.knows(peer):
             self._arrivals.returns(peer, token)
         self._arrivals.speaks(peer)
 
-    def returned(self, peer: Peer) -> None:
+    def resumed(self, peer: Peer) -> None:
         """Take note that a client has told all its subscriptions."""
         self._arrivals.returned(peer)
 

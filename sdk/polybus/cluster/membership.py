@@ -34,6 +34,10 @@ class Membership(Protocol):
         """The cluster, as the peer of its link."""
         ...
 
+    def choose(self) -> Peer:
+        """Give it, to be asked. May raise `Disconnected`."""
+        ...
+
     def node_of(self, bus: str) -> str | None:
         """Find the node that a bus is."""
         ...

@@ -39,7 +39,7 @@ class PublicationSources:
         peer, links = message.peer, self._parts.links
         if peer is None or peer.host is not links:
             return self.own
-        if peer is links.cluster_peer:
+        if peer is links.inner_peer:
             return self.current
         return self.own if self._parts.pubsub.relay.takes(message) else None
 

@@ -62,7 +62,7 @@ _ADVICE: Final = (
 def watch_neighbours(bus: Bus) -> None:
     """Have a bus that is alone find out whether other processes serve at the address of this one; it says so once."""
     parts = parts_of(bus)
-    cluster = parts.links.cluster
+    cluster = parts.links.mesh
     if sys.platform == "linux" and (cluster is None or cluster.peer is None):
         addresses = _addresses()
         if addresses:

@@ -61,7 +61,7 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
     if bus.peers:
         logger.warning("instrument() came after links of its bus, which carry no context: call it before the bus is entered")
     telemetry = Telemetry(tracer_provider, meter_provider, services.limits.headers)
-    stored = parts_of(bus).links.stored
-    telemetry.observe(lambda: stored.progress)
+    links = parts_of(bus).links
+    telemetry.observe(lambda: links.progress)
     bus.use(IncomingSpans(telemetry))
     bus.use(OutgoingSpans(telemetry), outgoing=True)

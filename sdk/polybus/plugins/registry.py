@@ -45,8 +45,10 @@ _BINDINGS = {
     "uprotocol": "polybus.bindings.cloudevents_http.binding:CloudEventsHttp",
 }
 _RECORDERS = {"capture": "polybus.capture:make_recorder"}
-_CLUSTERS = {"nats": "polybus.cluster.backbone:make_backbone"}
-_FOREIGN_STREAMS = {"nats": "polybus.cluster.durable.foreign:make_foreign_streams"}
+_EXTENSIONS = {
+    "cluster": "polybus.cluster.backbone:Backbone",
+    "storage": "polybus.cluster.durable.storage:StoredReading",
+}
 _SUPERVISORS = {"workers": "polybus.cluster.workers:supervise"}
 _METRICS = {
     "scrape": "polybus.prometheus.scraping:scrape",
@@ -58,8 +60,7 @@ _KNOWN = {
     "transports": _TRANSPORTS,
     "bindings": _BINDINGS,
     "recorders": _RECORDERS,
-    "clusters": _CLUSTERS,
-    "foreign streams": _FOREIGN_STREAMS,
+    "extensions": _EXTENSIONS,
     "supervisors": _SUPERVISORS,
     "metrics": _METRICS,
 }
@@ -289,14 +290,9 @@ def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
     return cast("Recorder", _load("recorders", "capture")(path, **options))
 
 
-def make_backbone(parts: Any, options: Any) -> Any:
-    """The part that makes a bus a node of a cluster, a `_core.bus.cluster.ClusterPort`."""
-    return _load("clusters", "nats")(parts, options)
-
-
-def make_foreign_streams(services: Any, link: Any) -> Any:
-    """The part that reads the streams behind a link, a `_core.bus.stored.ForeignStreamsPort`."""
-    return _load("foreign streams", "nats")(services, link)
+def make_extension(name: str, *parts: Any) -> Any:
+    """An `Extension` of a bus, made with what it is handed of the bus: ``cluster`` is a `Mesh`, ``storage`` a `Storage`."""
+    return _load("extensions", name)(*parts)
 
 
 def supervise(**options: Any) -> int:

@@ -53,23 +53,6 @@ def check_transport(target: object, verb: str) -> None:
         )
 
 
-def check_tls(tls: object, *, serves: bool = False) -> None:
-    """Raise TypeError for what is no `ssl.SSLContext`, ValueError for one of the other side; without importing ssl, which not
-    every platform has."""
-    if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
-        raise TypeError(
-            f"tls={shown(tls)}: an ssl.SSLContext, for example ssl.create_default_context(cafile=...), not {type(tls).__name__}"
-        )
-    side = getattr(getattr(tls, "protocol", None), "name", "")
-    if serves and side == "PROTOCOL_TLS_CLIENT":
-        raise ValueError(
-            "tls= is a context for clients, and every connection would fail: a server needs "
-            "ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) with its certificate, by load_cert_chain(cert, key)"
-        )
-    if not serves and side == "PROTOCOL_TLS_SERVER":
-        raise ValueError("tls= is a context for servers: a client needs ssl.create_default_context(cafile=...)")
-
-
 def check_serves(serves: object) -> tuple[str | int, ...]:
     """The patterns of ``serves=``; raise TypeError for what is none."""
     if isinstance(serves, (str, int)):

@@ -35,7 +35,7 @@ async def scrape(bus: Bus) -> str:
         LocalProtocolError: It runs in another event loop.
     """
     check_given(bus, Bus, "bus", "scrape(bus)")
-    runtime, cluster = parts_of(bus).services.runtime, parts_of(bus).links.cluster
+    runtime, cluster = parts_of(bus).services.runtime, parts_of(bus).links.mesh
     if runtime is None or cluster is None or cluster.peer is None:
         return node_text(bus, None)
     runtime.check_here()

@@ -13,7 +13,6 @@ from .. import Survey
 from .._core.bus.acceptor import Listener
 from .._core.bus.bus import Bus
 from .._core.bus.caller import Caller
-from ..nodes import Node
 from .._core.bus.dialer import Headers
 from .._core.bus.lifecycle import DRAIN
 from .._core.bus.recording import Recording
@@ -24,6 +23,7 @@ from .._core.handlers.subscriber import WhenFull
 from .._core.peer.peer import Peer
 from ..backoff import Backoff
 from ..events import BusEvent
+from ..nodes import Node
 from ..plugins import Connector, ProtocolAdapter
 from ..retry import Retry
 from ..stats import Stats

@@ -73,7 +73,7 @@ async def met(bus: Bus, *others: Bus) -> None:
 
 def _backbone(bus: Bus, *, entered: bool = False) -> Backbone:
     parts = parts_of(bus)
-    backbone = parts.links.cluster
+    backbone = parts.links.mesh
     if not isinstance(backbone, Backbone):
         raise LocalProtocolError(
             f"{bus!r} is no node: make it with Bus(cluster='auto'), which is alone where no cluster is named"

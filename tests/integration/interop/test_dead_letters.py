@@ -227,7 +227,7 @@ async def test_an_ordered_handler_goes_on_behind_what_its_worker_has_no_room_for
 ) -> None:
     name, bus, small, large, handled = rooms(engine, ordered=True)
     async with bus:
-        administration, backbone = Administration.of(bus), parts_of(bus).links.cluster
+        administration, backbone = Administration.of(bus), parts_of(bus).links.mesh
         assert isinstance(backbone, Backbone)
         async with small:
             for number, size in enumerate((100_000, 1, 90_000, 2)):
@@ -251,7 +251,7 @@ async def test_a_stream_of_others_with_the_name_of_a_copy_stays_as_it_is(
 ) -> None:
     name, bus, small, _, _ = rooms(engine, ordered=True)
     async with bus:
-        administration, backbone = Administration.of(bus), parts_of(bus).links.cluster
+        administration, backbone = Administration.of(bus), parts_of(bus).links.mesh
         assert isinstance(backbone, Backbone)
         engine_api, theirs = JetStream(backbone), f"{name}-work-rest-1"
         await engine_api.ask(f"STREAM.CREATE.{theirs}", {"name": theirs, "subjects": [f"{name}.theirs"], "storage": "file"})

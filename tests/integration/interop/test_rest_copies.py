@@ -32,7 +32,7 @@ _names = itertools.count()
 
 
 def jetstream(bus: Bus) -> JetStream:
-    backbone = parts_of(bus).links.cluster
+    backbone = parts_of(bus).links.mesh
     assert isinstance(backbone, Backbone)
     return JetStream(backbone, 30.0)  # of three servers that have lost one, somebody has to be chosen first
 
@@ -84,7 +84,7 @@ class Faster(JetStream):
     """A worker that another one overtakes between its look for a copy and the making of one."""
 
     def __init__(self, bus: Bus, other: Bus, *what: Any) -> None:
-        backbone = parts_of(bus).links.cluster
+        backbone = parts_of(bus).links.mesh
         assert isinstance(backbone, Backbone)
         super().__init__(backbone)
         self.other, self.what = other, what

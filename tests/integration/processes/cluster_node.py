@@ -34,7 +34,7 @@ def tasks_here() -> list[str]:
 
 def idle(bus: Bus) -> bool:
     """True if the session with the engine remembers no request of anybody."""
-    peer = parts_of(bus).links.cluster_peer
+    peer = parts_of(bus).links.inner_peer
     session: Any = None if peer is None else peer.link.session
     return session is not None and bool(session._dialect.idle)
 

@@ -171,7 +171,7 @@ class History:
 
 
 def ask(bus: Bus) -> JetStream:
-    backbone = parts_of(bus).links.cluster
+    backbone = parts_of(bus).links.mesh
     assert isinstance(backbone, Backbone)
     return JetStream(backbone, SOON)
 

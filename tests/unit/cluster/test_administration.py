@@ -301,7 +301,7 @@ async def test_a_store_is_shown_although_a_reader_goes_meanwhile(engine: Any, na
             config = {"durable_name": durable, "ack_policy": "explicit", "filter_subject": f"{name}.p.work.>"}
             make = f"CONSUMER.DURABLE.CREATE.{name}-work.{durable}"
             await jetstream(bus).ask(make, {"stream_name": f"{name}-work", "config": config})
-        backbone = parts_of(bus).links.cluster
+        backbone = parts_of(bus).links.mesh
         assert isinstance(backbone, Backbone)
         late = evolve(Administration.of(bus), jetstream=Late(backbone))
         assert (await late.store("work")).durables == {"staying": (0, 0)}

@@ -45,7 +45,7 @@ def node(engine: Any, *stores: Store, name: str = "shop", **options: Any) -> Bus
 
 
 def jetstream(bus: Bus) -> JetStream:
-    backbone = parts_of(bus).links.cluster
+    backbone = parts_of(bus).links.mesh
     assert isinstance(backbone, Backbone)
     return JetStream(backbone)
 
@@ -442,7 +442,7 @@ async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_th
                 return await super().ask(word, members)
 
         asked: list[str] = []
-        backbone = parts_of(bus).links.cluster
+        backbone = parts_of(bus).links.mesh
         assert isinstance(backbone, Backbone)
         with pytest.raises(LocalProtocolError, match="durable='billing' is there already and has another pattern"):
             await Consumers(BeforeTheirs(backbone)).durable(

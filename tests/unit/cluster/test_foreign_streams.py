@@ -503,7 +503,7 @@ async def test_of_a_link_that_is_gone_nothing_is_kept(engine: Any, name: str) ->
             pass
         for _ in range(2):
             await refused(gone.subscribe(f"{name}.>", start="all"), Disconnected)
-            assert gone.link.foreign_streams is None
+            assert gone.link.reader is None
 
 
 async def test_a_server_that_keeps_nothing_says_so() -> None:

@@ -360,7 +360,7 @@ async def test_what_an_engine_gives_out_again_minutes_later_has_one_letter(engin
         with anyio.fail_after(60):
             await eventually(lambda: _letters(administration, 1))
         await anyio.sleep(600)  # longer than an engine usually knows an id
-        await JetStream(parts_of(bus).links.cluster).ask("CONSUMER.DELETE.shop-work.billing")  # type: ignore[arg-type]  # a killed server forgets so
+        await JetStream(parts_of(bus).links.mesh).ask("CONSUMER.DELETE.shop-work.billing")  # type: ignore[arg-type]  # a killed server forgets so
         with anyio.fail_after(60):
             await eventually(lambda: attempts == [1, 1])
             await eventually(lambda: len(engine.times("$JS.ACK.", b"+TERM")) == 2)

@@ -547,10 +547,10 @@ class Bus(Router):
         if id is not None:
             check_publication_id(id)
         message = make_publication(route, name, body, checked, None if to is None else peers)
-        if id is not None or (route.stored and to is None):
+        if id is not None or (route.kept and to is None):
             if gone is not None:
                 raise has_gone(gone)
-            await publisher.publish_stored(message, route, None if to is None else peers, id, deadline)
+            await publisher.publish_kept(message, route, None if to is None else peers, id, deadline)
             return
         targets = route if to is None else publisher.targets(peers)
         await (publisher.publish_observed if self._outgoing else publisher.publish)(message, targets, deadline)
@@ -600,7 +600,7 @@ class Bus(Router):
             name, body = self._publication_to(subject, body)
         self._services.running.check_here()
         route = self._publisher.route_of(name)
-        if route.stored and to is None:
+        if route.kept and to is None:
             raise LocalProtocolError(f"{name!r} is kept by a store, which is waited for: await bus.publish({name!r}, ...)")
         peers, gone, remote = (route.peers, None, ()) if to is None else self._links.recipients(to)
         if remote:
@@ -867,7 +867,7 @@ class Bus(Router):
         if not self._services.ready:
             failed = self._services.failed
             return f"it does not take requests: {failed}" if failed else "it does not take requests"
-        return "" if self._links.cluster is None else self._links.cluster.outage()
+        return next(filter(None, (extension.why_not_ready() for extension in self._links.extensions)), "")
 
     @property
     def leaving(self) -> bool:
@@ -976,9 +976,9 @@ class Bus(Router):
             LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus was made without ``cluster=``.
         """
         check_pattern(pattern, self.limits.subject)
-        if self._links.cluster is None:
+        if self._links.mesh is None:
             raise LocalProtocolError("bus.forward() leads to the cluster: make the bus with cluster=, as Bus(cluster='auto')")
-        self._links.cluster.forward(pattern)
+        self._links.mesh.forward(pattern)
 
     async def nodes(self) -> Survey[Node]:
         """Ask all nodes of the cluster for what they are, this one included; within 2 s.
@@ -987,9 +987,9 @@ class Bus(Router):
             LocalProtocolError: The bus is not entered, or runs in another event loop.
         """
         self._services.running.check_here()
-        if self._links.cluster is None:
+        if self._links.mesh is None:
             return Survey((Node("", self._services.id, "", len(self.peers), here=True),))
-        return await self._links.cluster.nodes()
+        return await self._links.mesh.nodes()
 
     async def present(self, pattern: str | int) -> Survey[Peer | RemotePeer]:
         """Find the clients that have subscribed to this very pattern, here and at all other nodes; within 2 s.
@@ -1001,9 +1001,9 @@ class Bus(Router):
         """
         self._services.running.check_here()
         check_pattern(pattern, self.limits.subject)
-        if self._links.cluster is None:
+        if self._links.mesh is None:
             return Survey(tuple(peer for peer in self.peers if pattern in peer.patterns))
-        return await self._links.cluster.present(pattern)
+        return await self._links.mesh.present(pattern)
 
     # -- running handlers ------------------------------------------------------------------------------------------------
 
@@ -1081,7 +1081,7 @@ class Bus(Router):
             waiting=sum(peer.waiting for peer in peers) + self._loopback.waiting,
             queued=sum(len(link.outbox) for link in links if link.outbox is not None),
             unread=self._pubsub.unread,
-            durables=self._links.stored.progress,
+            durables=tuple(self._links.progress),
             **asdict(counters),
         )
 

@@ -19,14 +19,14 @@ from ..._util.event_loop import is_foreign_exception
 from ..._util.own_thread import in_own_thread
 from ..._util.sources import sources
 from ..._util.text_files import read_text_files
-from ..._validation import check_type, seconds
+from ..._validation import check_tls, check_type, seconds
 from ...backoff import Backoff
 from ...errors import BusError, ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
 from ...events import LinkRetrying
 from ...headers import check_handshake_headers
 from ...plugins import Closed, Connector, DialOptions, EndpointFeatures, ProtocolAdapter, ProtocolFeatures, TransportFeatures
 from ...plugins.registry import make_recorder
-from ...plugins.targets import check_serves, check_tls, resolve_target
+from ...plugins.targets import check_serves, resolve_target
 from ..link.link import Link
 from ..link.state import State
 from ..runtime.lifespan import within
@@ -36,9 +36,9 @@ from .nobody_there import advice_for
 if TYPE_CHECKING:
     import ssl
 
+    from ...plugins.extensions import LinkReader
     from ...plugins.recording import Recorder
     from ..link.moving import Moving
-    from ..link.ports import BackbonePort
     from ..runtime.runtime import Runtime
     from .parts import BusParts
 
@@ -76,7 +76,8 @@ class Connecting:
         record: str | os.PathLike[str] | None = None,
         *,
         gives_bus: bool = False,
-        backbone: BackbonePort | None = None,
+        inner: LinkReader | None = None,
+        beyond: str = "",
     ) -> None:
         self._parts = parts
         self._services = parts.services
@@ -109,10 +110,10 @@ class Connecting:
         self._log = LinkLog(f"{self._adapter.name}+{self._connector.url}", self._time)
         self._runtime: Runtime | None = None
         self._gives_bus = gives_bus
-        self._backbone = backbone
-        self.insists: bool = backbone is not None
+        self._inner, self._beyond = inner, beyond
+        self.insists: bool = inner is not None
         """Once it was up, a refusal is tried again, slowly: without this link the process is of no use, and looks well."""
-        self._keeps = features.keeps and backbone is None
+        self._keeps = features.keeps and inner is None
         self._decided: anyio.Event | None = None
         """Set when the link of the attempt under way is up, or lost."""
         self._lost: Closed | None = None
@@ -147,12 +148,21 @@ class Connecting:
     async def _connected(self) -> Any:
         parts, links = self._parts, self._parts.links
         if self._keeps:
-            links.stored.expected = True
+            links.storage.expected = True
         runtime = self._runtime = await parts.life.enter()
         try:
             url = self._log.url
+            inner = self._inner
             link = self._link = Link(
-                links, self._services, self._adapter, url, dialer=self, serves=self._serves, backbone=self._backbone
+                links,
+                self._services,
+                self._adapter,
+                url,
+                dialer=self,
+                serves=self._serves,
+                reader=inner,
+                inner=inner is not None,
+                beyond=self._beyond,
             )
             link.renews, link.insists = callable(self._headers) or bool(self._files), self.insists
             link.recorder = self._recorder
@@ -166,7 +176,7 @@ class Connecting:
             if (why := link.ends) is not None:  # refused while it was asked who it is
                 raise self._failure(link, why)
             if self._keeps:
-                await links.stored.attach(link)
+                await links.storage.attach(link)
             for sibling in self._siblings:
                 await self._others.enter_async_context(sibling)
         except BaseException as error:
@@ -217,7 +227,7 @@ class Connecting:
             except ConnectFailed as error:
                 left = until - time()
                 if left <= 0 or EndpointFeatures.of(self._connector).spent:  # no other port will come
-                    of_cluster = self._backbone is not None
+                    of_cluster = self._inner is not None
                     if (attempt == 0 or of_cluster) and (advice := advice_for(error, of_cluster)) is not None:
                         raise ConnectFailed(error.url, f"{error.reason}{advice}") from error.__cause__
                     raise

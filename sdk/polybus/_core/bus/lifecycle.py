@@ -110,10 +110,7 @@ class Lifecycle:
             await self._start()
         elif self._phase is Phase.DRAINED and not self.is_inside():
             self._move(Phase.RUNNING)
-            if self._pubsub.clustered:
-                await self._pubsub.announcer.begin()
-            for engine in self._links.stored.engines:
-                engine.begin()
+            await self._begin()
         self._entered += 1
         return self._services.running
 
@@ -153,17 +150,18 @@ class Lifecycle:
                         self._services.bus, runtime, self._lifespan, self._end_with_lifespan
                     )
                     self.state = await task.start()
-                if self._lookup.subscribers:
-                    self._links.stored.check_handlers()
+                if self._lookup.subscribers and any(spec.durable is not None for spec in self._lookup.subscribers):
+                    self._links.storage.check_handlers()
                 self._move(Phase.RUNNING)
-                if self._pubsub.clustered:
-                    await self._pubsub.announcer.begin()
-                for engine in self._links.stored.engines:
-                    engine.begin()
+                await self._begin()
             except BaseException:
                 self._lifespan_task = None
                 await to_the_end(self._shut, runtime)
                 raise
+
+    async def _begin(self) -> None:
+        for extension in self._links.extensions:
+            await extension.begin()
 
     async def take_in(self, guest: Lifecycle) -> None:
         """Enter another bus, until this one ends."""
@@ -267,9 +265,9 @@ class Lifecycle:
         """
         until = runtime.notifier.until
         reason = _UNFINISHED
-        handover, stored = self._links.handover, self._links.stored
-        for engine in stored.engines:
-            engine.withdraw()
+        extensions = self._links.extensions
+        for extension in extensions:
+            extension.withdraw()
         with anyio.move_on_after(timeout) as scope:
             self._services.takes_requests = True  # what is on its way to a member of a group is for no other one
             try:
@@ -286,17 +284,17 @@ class Lifecycle:
                 await guest.drain(timeout)
             for entrance in self._lookup.entrances:  # and where others run the bus inside
                 await entrance.drain(ALL_ANSWERED)
-            await until(lambda: not self._pubsub.busy and not (stored.engines and stored.busy))
+            await until(lambda: not self._pubsub.busy and not any(extension.busy for extension in extensions))
             await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
-            if handover is not None:
-                await until(lambda: not handover.busy)
             reason = ALL_ANSWERED
-        if handover is None or reason is _UNFINISHED:
+        if reason is _UNFINISHED:
             await self._links.close_all(runtime, reason)
             return
-        handover.park()  # and in the same turn goodbye is said
+        for extension in extensions:
+            extension.last_turn()
         await self._links.close_all(runtime, reason)
-        await handover.handed_over(scope.deadline)
+        for extension in extensions:
+            await extension.finish(scope.deadline)
 
     def _serves(self, runtime: Runtime) -> bool:
         """Tell whether a handler runs whose answer a client waits for."""
@@ -381,8 +379,8 @@ class Lifecycle:
         try:
             for listening in list(self._links.gates.values()):
                 await listening.aclose()
-            for engine in self._links.stored.engines:
-                engine.give_back()
+            for extension in self._links.extensions:
+                extension.give_back()
             await self._links.close_all(runtime, "the bus was closed")
             self._loopback.stop()
             self._services.executor.leave(runtime.time() + runtime.limits.close_timeout)

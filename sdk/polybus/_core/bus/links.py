@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +12,23 @@ from ..._tunnel import TunnelConnector
 from ..._validation import shown
 from ...errors import AmbiguousRoute, BusError, Disconnected, NoHandler, another
 from ...plugins import Closed, Listening, ProtocolFeatures
+from ...plugins.extensions import Extension, Mesh, Resumption, Storage
+from ...plugins.registry import make_extension
 from ...subjects import matches
 from ..link.link import Link
 from ..link.state import State
 from ..peer.peer import Peer
 from .acceptor import BusGate
 from .remote_peer import RemotePeer
-from .stored import StoredReading
 
 if TYPE_CHECKING:
     from ...message import Message
     from ...plugins import ProtocolAdapter
+    from ...stats import DurableStats
     from ..handlers.lookup import HandlerLookup
     from ..pubsub.pubsub import PubSub
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
-    from .cluster import ClusterPort, HandoverPort
 
 
 class LinkRegistry:
@@ -37,6 +38,7 @@ class LinkRegistry:
         opened: Links that this bus has opened and that have been up, until they are given up.
         gates: Where others come in, and what listens there.
         of_lifespan: Links that the lifespan has opened: they end after it.
+        extensions: Parts that wings have added to the bus.
     """
 
     def __init__(self, services: Services, lookup: HandlerLookup, pubsub: PubSub) -> None:
@@ -50,10 +52,12 @@ class LinkRegistry:
         self.of_lifespan: set[Link] = set()
         self._of_key: dict[str, dict[Peer, None]] = {}
         """Clients by the key of their identity, where they have one."""
-        self.cluster: ClusterPort | None = None
-        """The part that makes this bus a node of a cluster."""
-        self.stored: StoredReading = StoredReading(self)
-        """The engines at which this bus reads what is stored."""
+        self.extensions: list[Extension] = []
+        self.mesh: Mesh | None = None
+        """That of the extensions which makes several buses one."""
+        self.resumption: Resumption | None = None
+        """Present where sessions of clients can go on at another bus."""
+        self._storage: Storage | None = None
 
     @property
     def services(self) -> Services:
@@ -61,25 +65,23 @@ class LinkRegistry:
         return self._services
 
     @property
-    def cluster_peer(self) -> Peer | None:
-        """The cluster, while this bus is a node of one."""
-        return None if self.cluster is None else self.cluster.peer
+    def storage(self) -> Storage:
+        """That of the extensions which keeps publications and reads what is kept: made when it is first wanted."""
+        if self._storage is None:
+            made: Any = make_extension("storage", self)
+            self.extensions.append(made)
+            self._storage = made
+        return self._storage
 
     @property
-    def handover(self) -> HandoverPort | None:
-        """The part that hands clients over from node to node, on a node of a cluster."""
-        return None if self.cluster is None else self.cluster.handover
+    def progress(self) -> Collection[DurableStats]:
+        """The state of durable handlers."""
+        return () if self._storage is None else self._storage.progress
 
-    def choose_cluster(self) -> Peer:
-        """Give the cluster.
-
-        Raises:
-            Disconnected: This bus is no node of one.
-        """
-        peer = self.cluster_peer
-        if peer is None:
-            raise Disconnected("this bus is no node of a cluster: the engine has not been reached yet, or none is named")
-        return peer
+    @property
+    def inner_peer(self) -> Peer | None:
+        """The peer of the inner link, where other buses are this one."""
+        return None if self.mesh is None else self.mesh.peer
 
     # -- peers -----------------------------------------------------------------------------------------------------------
 
@@ -114,7 +116,7 @@ class LinkRegistry:
             (link.peer for link in opened if any(matches(pattern, subject) for pattern in link.serves)), None
         )
         if chosen is None:
-            chosen = self.cluster_peer
+            chosen = self.inner_peer
         if chosen is None:
             urls = ", ".join(link.url for link in opened)
             raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
@@ -236,34 +238,31 @@ class LinkRegistry:
         """Take note that a link can be used, for the first time or again."""
         recipients = self.pubsub.recipients
         if link.opened:
-            if link.backbone is not None and self.cluster is not None:
-                self.cluster.link_up(link)
+            for extension in self.extensions:
+                extension.link_up(link)
             if link not in self.opened:
                 self.opened.append(link)
-            if link.foreign_streams is not None:
-                link.foreign_streams.up()
             if link.peer is not None:
                 recipients.joined(link.peer)
         elif link.peer is not None and link.peer.admitted.key is not None:
             self._know(link.peer)
         self.pubsub.announcer.restore(link, alone=not self.gates and len(link.runtime.links) < 2)
-        if not link.opened and self.cluster is not None and link.peer is not None:
-            self.cluster.client_up(link.peer)
+        if not link.opened and link.peer is not None:
+            for extension in self.extensions:
+                extension.client_up(link.peer)
 
     def link_moved(self, link: Link) -> None:
         """Take note that a link goes on over another connection: whom it leads to knows nothing of this bus there."""
-        if self.cluster is not None and link.backbone is not None:
-            self.cluster.link_moved()
-        if link.foreign_streams is not None:
-            link.foreign_streams.up()
+        for extension in self.extensions:
+            extension.link_moved(link)
         for peer in link.peers:
             self.pubsub.announcer.restore_peer(peer)
 
     def peer_up(self, peer: Peer) -> None:
         """Take note of one of the many peers of a link."""
         self._know(peer)
-        if self.cluster is not None:
-            self.cluster.client_up(peer)
+        for extension in self.extensions:
+            extension.client_up(peer)
         self.pubsub.announcer.restore_peer(peer)
 
     def _know(self, peer: Peer) -> None:
@@ -290,8 +289,8 @@ class LinkRegistry:
                 self.pubsub.fail_subscriptions(gone)
             if link.peer is not None:
                 recipients.bus_identities.forget(link.peer)
-        if link.foreign_streams is not None:
-            self.stored.link_gone(link, None if self._services.leaving else link.disconnected(sent=False))
+        for extension in self.extensions:
+            extension.link_gone(link, None if self._services.leaving else link.disconnected(sent=False))
         for gate in self.gates:
             gate.gone(link)
         self.of_lifespan.discard(link)
@@ -299,13 +298,12 @@ class LinkRegistry:
     def lost(self, peer: Peer, gone: BusError | None) -> None:
         """Forget the interest of a peer whose connection is gone; `gone` is why it does not come back, where it does not."""
         self.pubsub.recipients.remove(peer)
-        if peer.link.foreign_streams is not None:
-            peer.link.foreign_streams.down()
-        if self.cluster is not None:
-            if peer.link.backbone is not None:
-                self.cluster.link_down()
-            elif not peer.link.upstream:
-                self.cluster.client_gone(peer)
+        link = peer.link
+        for extension in self.extensions:
+            if link.upstream:
+                extension.link_down(link)
+            else:
+                extension.client_gone(peer)
         if gone is not None:
             self._forget(peer)
             self.pubsub.peer_gone(peer, gone)
@@ -315,8 +313,8 @@ class LinkRegistry:
     async def close(self, link: Link, *, drain: bool, code: int = 1000) -> None:
         """Close one link: what it has to write is written first, where it is drained."""
         until, limits = link.runtime.notifier.until, link.runtime.limits
-        if link.foreign_streams is not None:
-            await self.stored.leave(link, limits.close_timeout if drain else 0)
+        for extension in self.extensions:
+            await extension.leave(link, limits.close_timeout if drain else 0)
         if drain:
             with anyio.move_on_after(limits.close_timeout):
                 await until(lambda: not link.outbox or not link.stands)
@@ -337,7 +335,6 @@ class LinkRegistry:
         """Forget all: the bus has been left."""
         self.gates.clear()
         self.opened.clear()
-        self.stored.expected = False
-        if self.stored.engines:
-            self.stored.clear()
+        for extension in self.extensions:
+            extension.clear()
         self.of_lifespan.clear()

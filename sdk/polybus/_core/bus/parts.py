@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...nodes import Cluster
-from ...plugins.registry import make_backbone
+from ...plugins.registry import make_extension
 from ..pubsub.pubsub import PubSub
 from ..rpc.loopback import Loopback
-from .cluster import ClusterPort
 from .lifecycle import Lifecycle, Lifespan
 from .links import LinkRegistry
 
@@ -39,11 +38,11 @@ class BusParts:
         self.loopback: Loopback = Loopback(services)
         self.pubsub: PubSub = PubSub(services, lookup, lambda: self.links.check_gone())
         self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub)
-        self.pubsub.stored = self.links.stored
-        self.pubsub.publisher.foreign_streams = self.links.stored.publishing
+        self.pubsub.storage = self.pubsub.publisher.storage = lambda: self.links.storage
         self.pubsub.publisher.spellings = self.links.spellings
         if cluster is not None:
-            port: ClusterPort = make_backbone(self, cluster)
-            self.links.cluster, self.pubsub.clustered = port, True
-            lifespan = port.around(lifespan)
+            mesh: Any = make_extension("cluster", self, cluster)
+            self.links.extensions.append(mesh)
+            self.links.mesh, self.pubsub.tells_inside = mesh, True
+            lifespan = mesh.around(lifespan)
         self.life: Lifecycle = Lifecycle(services, lifespan, lookup, self.pubsub, self.loopback, self.links)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..peer.peer import Peer
     from ..rpc.channel import Channel
     from ..runtime.services import Services
-    from .cluster import ClusterPort
     from .links import LinkRegistry
     from .parts import BusParts
 
@@ -169,9 +168,9 @@ class User(Asker):
             QueueFull: An outbox is full.
         """
         here = self._here()
-        if here or self._links.cluster_peer is None:
+        if here or self._links.inner_peer is None:
             await self._parts.services.bus.publish(subject, body, headers=headers, to=here)
-        if self._links.cluster_peer is not None:
+        if self._links.inner_peer is not None:
             name, body, checked = _publication(self._links, subject, body, headers)
             await _tell(self._links, ToUser(self.key), Kind.PUBLISH, name, body, checked)
 
@@ -195,9 +194,9 @@ class User(Asker):
         """
         if self._here():
             with anyio.move_on_after(_PATIENCE):
-                await self._parts.pubsub.announcer.known_to_cluster()
+                await self._parts.pubsub.announcer.known_inside()
             return True
-        cluster = self._links.cluster_peer
+        cluster = self._links.inner_peer
         if cluster is None:
             return False
         try:
@@ -213,7 +212,7 @@ class User(Asker):
         Raises:
             Disconnected: The engine of the cluster is not there.
         """
-        port: ClusterPort | None = self._links.cluster
+        port = self._links.mesh
         if port is None:
             return Survey(tuple(self._here()))
         return await port.peers_of(self.key)
@@ -229,7 +228,7 @@ def _ask(
     returns: Any,
     headers: dict[str, str] | None,
 ) -> Reply[Any]:
-    cluster = links.cluster_peer
+    cluster = links.inner_peer
     if cluster is not None:
         return cluster.send_request(kind, subject, body, timeout, returns, headers, to)
     runtime = links.services.running
@@ -260,7 +259,7 @@ async def _tell(
     body: Any,
     headers: dict[str, str] | None,
 ) -> None:
-    cluster = links.cluster_peer
+    cluster = links.inner_peer
     if cluster is None:
         raise _nowhere(to)
     link = cluster.link
@@ -280,7 +279,7 @@ async def _open(
     timeout: float | None,
     receives: Any,
 ) -> Channel[Any, Any]:
-    cluster = links.cluster_peer
+    cluster = links.inner_peer
     if cluster is None:
         raise _nowhere(to)
     return (await cluster.streams.open(subject, body, mode, timeout, to=to)).typed(receives)

@@ -290,13 +290,13 @@ class _Run:
         """Have who has started this worker say what all workers would; False where the error is to be seen as it is."""
         if self._worker is None or not isinstance(error, BusError):
             return False
-        cluster = parts_of(self._bus).links.cluster
-        return cluster is not None and not cluster.entered and self._worker.tell_why_not(str(error))
+        mesh = parts_of(self._bus).links.mesh
+        return mesh is not None and not mesh.entered and self._worker.tell_why_not(str(error))
 
     async def _serve(self, addresses: _Addresses) -> None:
         bus = self._bus
         if addresses.keep:
-            parts_of(bus).links.stored.expected = True
+            parts_of(bus).links.storage.expected = True
         async with bus, AsyncExitStack() as stack:
             served: list[str] = []
             for name, url, serving in addresses.all:

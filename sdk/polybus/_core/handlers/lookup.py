@@ -146,11 +146,11 @@ class HandlerLookup:
             side.route.source == subject and not is_pattern(subject) for side in self.sides if "request" in side.route.kinds
         )
 
-    def answered(self, *, patterns: bool = False, to_cluster: bool = False) -> list[str | int]:
+    def answered(self, *, patterns: bool = False, inner: bool = False) -> list[str | int]:
         """List the subjects of requests that are answered here, by handlers or over bridges; those with wildcards if asked.
 
-        For the cluster (`to_cluster`) without those that are sent on to it.
+        For an inner link without those that are sent on to it.
         """
-        sides = [side for side in self.sides if "request" in side.route.kinds and not (to_cluster and side.to_cluster)]
+        sides = [side for side in self.sides if "request" in side.route.kinds and not (inner and side.inward)]
         crossing = [side.route.source for side in sides]
         return [*self.handlers, *(source for source in crossing if patterns or not is_pattern(source))]

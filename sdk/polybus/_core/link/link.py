@@ -64,17 +64,18 @@ from .state import TRANSITIONS, Change, Ending, State
 if TYPE_CHECKING:
     from ...body import BodyFormat
     from ...plugins import Admission, Codec, Hear, ProtocolAdapter, Receiver, Role, Session, Transport
+    from ...plugins.extensions import LinkReader
     from ...plugins.recording import Recorder
     from ..rpc.reply import Reply
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
-    from .ports import BackbonePort, ForeignStreamsPort, LinkDialer, LinkOwner, PeerPort, StalledCalls
+    from .ports import LinkDialer, LinkOwner, PeerPort, StalledCalls
 
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 _ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)
 _SILENT: Final = 3.0
-"""Seconds after which an engine counts as silent: its session asks it before for a sign of life."""
+"""Seconds after which an inner link counts as silent: its session asks it before for a sign of life."""
 _BROKEN: Final = frozenset({1002, 1003, 1007, 1008, 1009})
 """Codes of connections that end because an end has broken a rule of the transport."""
 
@@ -148,10 +149,12 @@ class Link:
     """True where every attempt asks for credentials anew."""
     insists: bool = field(default=False, init=False)
     """True where a refusal is tried again once it was up."""
-    backbone: BackbonePort | None = field(default=None, kw_only=True)
-    """Present on the link between the nodes of a cluster."""
-    foreign_streams: ForeignStreamsPort | None = field(default=None, init=False)
-    """Present where this bus reads the streams behind it."""
+    reader: LinkReader | None = field(default=None, kw_only=True)
+    """Takes what says in `Message.peer` whom it is for."""
+    inner: bool = field(default=False, kw_only=True)
+    """True where the buses beyond it are this very bus: what comes over it counts as its own."""
+    beyond: str = field(default="", kw_only=True)
+    """The other end of an inner link, for people."""
     most_running: int | None = field(default=None, init=False)
     most_waiting: int | None = field(default=None, init=False)
     """Limits of this link in place of `Limits.running` and `Limits.waiting`."""
@@ -286,8 +289,8 @@ class Link:
         self._due = math.inf
         if self._confirmations is not None:
             self._confirmations.lost()
-        if self.backbone is not None:
-            self.backbone.named(next((event.node for event in early if isinstance(event, Ready)), ""))
+        if self.reader is not None:
+            self.reader.named(next((event.node for event in early if isinstance(event, Ready)), ""))
         moving.began()
         self.set_shared()
         self.owner.link_moved(self)
@@ -482,7 +485,7 @@ class Link:
         assert session is not None
         for event in session.events():
             if isinstance(event, Message):
-                if event.peer is not None and (reader := self.backbone or self.foreign_streams) is not None:
+                if event.peer is not None and (reader := self.reader) is not None:
                     reader.receive(event, now)
                     continue
                 peer = self.peer or self._peer_of(event.peer)
@@ -517,8 +520,8 @@ class Link:
 
     def _session_event(self, event: Any, now: float) -> None:
         if isinstance(event, Ready):
-            if self.backbone is not None:
-                self.backbone.named(event.node)
+            if self.reader is not None:
+                self.reader.named(event.node)
             self._ready(event.bare)
         elif isinstance(event, Refused):
             self.refused(event.error.reason, str(event.error), now, event.peer_key)
@@ -552,8 +555,8 @@ class Link:
             if self.peer is not None:
                 self.peer.lost(event.ids, Disconnected(event.reason, "", event.sent))
         elif isinstance(event, (NodeJoined, NodeLeft)):
-            if self.backbone is not None:
-                self.backbone.node_event(event)
+            if self.reader is not None:
+                self.reader.node_event(event)
         elif isinstance(event, OtherServers):
             if self._dialer is not None:
                 self._dialer.other_servers(event.addresses, event.leaving)
@@ -822,23 +825,21 @@ class Link:
         """Say since when it is down; empty while it is not, and where that is no longer than so many seconds."""
         if self._lost_at is None or self.runtime.time() - self._lost_at < longest:
             return ""
-        which = "" if self.backbone is None else "the link to the engine of the cluster is down "
+        which = f"the link to {self.beyond} is down " if self.inner else ""
         why = f": {self._lost_why}" if self._lost_why else ""
         return f"{which}since {self.runtime.time() - self._lost_at:.3g} s{why}"
 
     def silence(self, longest: float = 0.0) -> str:
-        """Say that the engine of a cluster is silent for longer than so many seconds, and than it may be; else empty."""
-        heard: float | None = None if self.backbone is None else getattr(self.session, "heard", None)
+        """Say that an inner link is silent for longer than so many seconds, and than it may be; else empty."""
+        heard: float | None = getattr(self.session, "heard", None) if self.inner else None
         silent = 0.0 if heard is None else self.runtime.time() - heard
         return (
-            f"nothing has come from the engine of the cluster for {silent:.3g} s: is it stopped?"
-            if silent > max(longest, _SILENT)
-            else ""
+            f"nothing has come from {self.beyond} for {silent:.3g} s: is it stopped?" if silent > max(longest, _SILENT) else ""
         )
 
     def still_down(self, address: str) -> Disconnected:
         """Make the error of a request that has waited in vain for the connection to come back."""
-        if self.backbone is not None and self._lost_at is not None:
+        if self.inner and self._lost_at is not None:
             return Disconnected(self.absence(), "", False)
         absence = f"{self.absence()}; it did not come back within the timeout"
         return Disconnected(absence.removeprefix("; "), address, False)

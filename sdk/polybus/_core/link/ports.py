@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from ...errors import BusError, RemoteProtocolError
     from ...message import Message
-    from ...plugins import Closed, Identity, NodeJoined, NodeLeft
+    from ...plugins import Closed, Identity
     from ..rpc.reply import Reply
     from .link import Link
 
@@ -35,32 +35,6 @@ class LinkDialer(Protocol):
     def link_up(self) -> None: ...
     def link_down(self, why: Closed) -> None: ...
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None: ...
-
-
-class BackbonePort(Protocol):
-    """The part of a bus that makes it a node of a cluster."""
-
-    def named(self, node: str) -> None:
-        """Take note of the name that this node has on its next connection."""
-
-    def receive(self, message: Message, now: float) -> None:
-        """Act on a message that says in `Message.peer` whom it is for."""
-
-    def node_event(self, event: NodeJoined | NodeLeft) -> None:
-        """Take note of a node that has come or gone."""
-
-
-class ForeignStreamsPort(Protocol):
-    """The part of a bus that reads the streams behind a link."""
-
-    def receive(self, message: Message, now: float) -> None:
-        """Act on a message that says in `Message.peer` which reader it is for."""
-
-    def up(self) -> None:
-        """Go on: the link is there again."""
-
-    def down(self) -> None:
-        """Wait: its connection is gone, and may come back."""
 
 
 class PeerPort(Protocol):

@@ -502,7 +502,7 @@ class InboundCalls:
         It is not charged: it may be much less in the end.
         """
         link = self.link
-        if call.message.kind is not Kind.REQUEST or link.backbone is not None:  # the engine reads what all nodes are answered
+        if call.message.kind is not Kind.REQUEST or link.inner:  # the engine reads what all nodes are answered
             return True
         runtime = link.runtime
         now, most = runtime.time(), 2 * runtime.limits.outbox_bytes

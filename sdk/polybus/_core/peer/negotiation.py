@@ -16,8 +16,9 @@ from .responses import response_to, send_error
 from .subscriptions import canonical_pattern
 
 if TYPE_CHECKING:
+    from ...plugins.extensions import Resumption
     from .peer import Peer
-    from .ports import HandoverPort, PeerPubSub
+    from .ports import PeerPubSub
 
 _LATE: Final = 30
 """Unanswered hellos that are remembered: a peer that is asked once a second may answer this many seconds late."""
@@ -47,7 +48,7 @@ class Negotiation:
     _deferred: deque[Message] | None = None
     """Hellos of the peer that wait until it is known who else it is; while there are any."""
     _token: str | None = None
-    """Token of a node of a cluster, by which another node has it hand over what comes after it has said goodbye."""
+    """Token by which another bus goes on with this session, after the goodbye of the one that gave it."""
     _resumes: str | None = None
     """Such a token of an earlier connection, until a hello with it has been answered."""
     _resuming: bool = False
@@ -121,8 +122,8 @@ class Negotiation:
         """Ask on a new connection before anything else is written there, where that tells the other end what it must know.
 
         Subscriptions to a peer that is not known to be a polybus peer are sent without headers, on some wires; and a bus that
-        passes publications on gets them with where they have been. A node of a cluster has another one hand over what came
-        meanwhile, and begins to keep what it would send itself, before it hears of subscriptions.
+        passes publications on gets them with where they have been. A bus that goes on with the session of another one has to
+        know that before it hears of subscriptions.
         """
         session = self._peer.link.session
         if session is not None and self.speaks_extensions is not False:
@@ -245,9 +246,9 @@ class Negotiation:
         except BusError as error:  # a wire that reads a body only when it is wanted
             send_error(peer, message, Code.INVALID_ARGUMENT, f"a hello that cannot be read: {error}")
             return
-        handover = peer.host.handover
-        if handover is not None and not peer.link.upstream:
-            self._resumed(message, handover)
+        resumption = peer.host.resumption
+        if resumption is not None and not peer.link.upstream:
+            self._resumed(message, resumption)
         if not self._is_to_wait(message) or not peer.hold(message):  # who says so much at once has its answer before its time
             self._answer(message)
         elif self._deferred is None:
@@ -256,17 +257,17 @@ class Negotiation:
         else:
             self._deferred.append(message)
 
-    def _resumed(self, message: Message, handover: HandoverPort) -> None:
+    def _resumed(self, message: Message, resumption: Resumption) -> None:
         """Act at once on what a hello says of an earlier connection: what comes behind it, comes after it."""
         body = message.body if isinstance(message.body, dict) else {}
         token = body.get("resume_token")
-        handover.asked(self._peer, token if isinstance(token, str) else None)
+        resumption.greeted(self._peer, token if isinstance(token, str) else None)
         if body.get("resumed") is True:
-            handover.returned(self._peer)
+            resumption.resumed(self._peer)
 
     def _is_to_wait(self, message: Message) -> bool:
-        """Tell whether a hello is answered later: when it is known who else the peer is, and, where it has subscribed at a node
-        of a cluster, when the cluster knows that too."""
+        """Tell whether a hello is answered later: when it is known who else the peer is, and, where it has subscribed and other
+        buses are this one, when those know that too."""
         peer = self._peer
         link = peer.link
         body = message.body if isinstance(message.body, dict) else {}
@@ -276,7 +277,7 @@ class Negotiation:
         known = None if link.opened else key if key is not None else value  # behind a broker each has one of its own
         voice = known if isinstance(known, (str, int)) else None
         alone = link.runtime.bus_identities.take_secret(peer, body.get("secret"), voice)
-        return not alone or (self._pubsub.clustered and bool(body.get("confirm")))
+        return not alone or (self._pubsub.tells_inside and bool(body.get("confirm")))
 
     async def _answer_later(self, deferred: deque[Message]) -> None:
         peer, identities = self._peer, self._peer.link.runtime.bus_identities
@@ -287,7 +288,7 @@ class Negotiation:
                 if peer in identities.held_out:
                     await identities.settled(patience)
                 with anyio.move_on_after(patience):
-                    await self._pubsub.announcer.known_to_cluster()
+                    await self._pubsub.announcer.known_inside()
                 if not peer.connected:
                     return
                 for _ in range(count):
@@ -311,8 +312,8 @@ class Negotiation:
         if not link.initiates:
             answer["answers_only"] = True
         answer |= link.runtime.bus_identities.answer(body.get("nonce"))
-        handover = peer.host.handover
-        token = None if handover is None else handover.token(peer)
+        resumption = peer.host.resumption
+        token = None if resumption is None else resumption.token(peer)
         if token is not None:
             answer["resume_token"] = token
         if to_tell := self._pubsub.announcer.to_tell(peer):

@@ -507,7 +507,7 @@ class Peer(Asker):
     def reads_headers(self) -> bool:
         """True of a peer that reads headers, as far as that is known: by its wire's own specification, or as a polybus peer."""
         link = self.link
-        if link.bare_headers or link.backbone is not None:
+        if link.bare_headers or link.inner:
             return link.carries_headers
         return link.carries_headers and self.speaks_extensions is True
 
@@ -834,7 +834,7 @@ class Peer(Asker):
         """Check that the peer speaks our protocol, or that nothing says that it does not: a WebSocket has agreed on it, and the
         engine of a cluster has let this node in."""
         link = self.link
-        heard = self.transport in ("ws", "wss") or link.backbone is not None or link.services.counters.received > 0
+        heard = self.transport in ("ws", "wss") or link.inner or link.services.counters.received > 0
         return heard or not reply.sent or reply.deadline - reply.started < _TELLING
 
     def lost(self, ids: Collection[Any], error: BusError) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ...errors import BusError
     from ...message import Message
     from ...plugins import Connector
+    from ...plugins.extensions import Resumption
     from ...subjects import AnySubject
     from ..handlers.durable import DurableSpec, ReplaySpec
     from ..handlers.lookup import HandlerLookup
@@ -26,7 +27,7 @@ class AnnouncerPort(Protocol):
     def confirm_late(self, peer: Peer) -> None: ...
     def add_behind(self, interest: Any) -> None: ...
     def remove_behind(self, interest: Any) -> None: ...
-    async def known_to_cluster(self) -> None: ...
+    async def known_inside(self) -> None: ...
 
 
 class PublisherPort(Protocol):
@@ -61,8 +62,8 @@ class PeerPubSub(Protocol):
     """The subscriptions of this bus, and of peers whose publications wait."""
     remote: SubjectIndex[Peer]
     """The subscriptions of peers."""
-    clustered: bool
-    """True where the bus is a node of a cluster, which is told of them."""
+    tells_inside: bool
+    """True where other buses are this one, which are told of them."""
 
     @property
     def announcer(self) -> AnnouncerPort: ...
@@ -88,23 +89,13 @@ class PeerPubSub(Protocol):
     def unsubscribe(self, subscription: Subscription[Any]) -> None: ...
 
 
-class HandoverPort(Protocol):
-    """The handing over of clients from one node of a cluster to another: `cluster.handover`."""
-
-    def token(self, peer: Peer) -> str | None: ...
-    def asked(self, peer: Peer, token: str | None) -> None: ...
-    def returned(self, peer: Peer) -> None: ...
-
-
 class PeerHost(Protocol):
     """The bus, as its peers see it: `_core.bus.links`."""
 
     lookup: HandlerLookup
 
-    @property
-    def handover(self) -> HandoverPort | None:
-        """Present on a node of a cluster."""
-        ...
+    resumption: Resumption | None
+    """Present where sessions can go on at another bus."""
 
     @property
     def pubsub(self) -> PeerPubSub: ...

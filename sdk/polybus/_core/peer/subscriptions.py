@@ -63,7 +63,7 @@ class Subscriptions:
             pubsub.remote.add(pattern, peer)
         else:
             pubsub.local.add(pattern, self._holder)
-        if pubsub.clustered and not link.upstream:
+        if pubsub.tells_inside and not link.upstream:
             pubsub.announcer.add_behind(pattern)
 
     def remove(self, pattern: str | int) -> None:
@@ -76,7 +76,7 @@ class Subscriptions:
                 pubsub.remote.remove(pattern, self._peer)
             else:
                 pubsub.local.remove(pattern, self._holder)
-            if pubsub.clustered and not self._peer.link.upstream:
+            if pubsub.tells_inside and not self._peer.link.upstream:
                 pubsub.announcer.remove_behind(pattern)
 
     def hold(self, queue: Any) -> None:

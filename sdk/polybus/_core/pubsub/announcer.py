@@ -56,9 +56,9 @@ class SubscriptionAnnouncer:
     _grouped: dict[str | int, int] = field(factory=dict, init=False)
     """The interests in groups, by their patterns."""
     _behind: dict[Interest, int] = field(factory=dict, init=False)
-    """Subscriptions of its clients, and the users that they are: told to the cluster alone."""
-    backbone: Peer | None = field(default=None, init=False)
-    """The cluster, while it is connected."""
+    """Subscriptions of its clients, and the users that they are: only told over an inner link."""
+    inner: Peer | None = field(default=None, init=False)
+    """The peer of that link, while it is connected."""
     _told: dict[Link, None] = field(factory=dict, init=False)
     """Links whose peers hear of subscriptions: of a server with many clients often none, so they are not looked for."""
     _restoring: dict[Peer, anyio.Event] = field(factory=dict, init=False)
@@ -86,26 +86,26 @@ class SubscriptionAnnouncer:
                 self._take_back(peer, interest)
 
     def add_behind(self, interest: Interest) -> None:
-        """Count one more interest of a client of this bus, and tell the cluster."""
+        """Count one more interest of a client of this bus, and tell the other buses that are this one."""
         known = interest in self._behind
         self._behind[interest] = self._behind.get(interest, 0) + 1
-        if not known and self.backbone is not None and interest not in self._interests:
-            _send(_announcement("publish", interest, self.backbone), self.backbone)
+        if not known and self.inner is not None and interest not in self._interests:
+            _send(_announcement("publish", interest, self.inner), self.inner)
 
     def remove_behind(self, interest: Interest) -> None:
-        """Count one less; the last one is taken back at the cluster."""
-        if not _one_less(self._behind, interest) and self.backbone is not None:
-            self._take_back(self.backbone, interest)
+        """Count one less; the last one is taken back there."""
+        if not _one_less(self._behind, interest) and self.inner is not None:
+            self._take_back(self.inner, interest)
 
-    async def known_to_cluster(self) -> None:
-        """Wait until the cluster has taken in what it was told so far; at once where there is none, or where it is cut off."""
-        if self.backbone is not None:
+    async def known_inside(self) -> None:
+        """Wait until the inner link has taken in what it was told so far; at once where there is none, or it is down."""
+        if self.inner is not None:
             with suppress(Disconnected):
-                await self.backbone.link.confirmed()
+                await self.inner.link.confirmed()
 
     def _wants(self, interest: Interest, link: Link) -> bool:
         """Tell whether this bus, or a client of it that the other end is told of, has subscribed to it."""
-        if interest in self._interests or (link.backbone is not None and interest in self._behind):
+        if interest in self._interests or (link.inner and interest in self._behind):
             return True
         return not _has_groups(link) and interest in self._grouped
 
@@ -170,10 +170,10 @@ class SubscriptionAnnouncer:
                     _send(Message(Kind.UNSUBSCRIBE, subject, attributes={"handler": True}), peer)
 
     async def begin(self) -> None:
-        """Join the groups of handlers in the cluster, because the bus takes requests now, and wait until that is known."""
-        peer = self.backbone
+        """Join the groups of handlers beyond the inner link, as the bus takes requests now, and wait until that is known."""
+        peer = self.inner
         if peer is not None and peer.connected:
-            for subject in self._lookup.answered(patterns=True, to_cluster=True):
+            for subject in self._lookup.answered(patterns=True, inner=True):
                 _send(_announcement("request", subject, peer), peer)
             with suppress(Disconnected):
                 await peer.link.confirmed()
@@ -340,16 +340,16 @@ class SubscriptionAnnouncer:
 
     def _names(self, peer: Peer, link: Link) -> list[tuple[str, Interest]]:
         """List the verbs and names that a peer is to be told of."""
-        interests: list[Interest] = [*self._interests, *(self._behind if link.backbone is not None else ())]
+        interests: list[Interest] = [*self._interests, *(self._behind if link.inner else ())]
         if not _has_groups(link):
             interests = [_pattern(interest) for interest in interests]
         names: list[tuple[str, Interest]] = [
             ("publish", interest) for interest in dict.fromkeys((*interests, *self._to_peers.patterns(peer)))
         ]
         if _tells_handlers(link):
-            cluster = link.backbone is not None
-            if not cluster or self._services.ready:  # others need not ask what has not started yet
-                answered = self._lookup.answered(patterns=_has_groups(link), to_cluster=cluster)
+            inner = link.inner
+            if not inner or self._services.ready:  # others need not ask what has not started yet
+                answered = self._lookup.answered(patterns=_has_groups(link), inner=inner)
                 names += [("request", subject) for subject in answered]
         return names
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from ...message import Message
-    from ..handlers.durable import DurableSpec, ReplaySpec
-    from ..peer.subscription import Subscription
 
 
 class PublicationQueue(Protocol):
@@ -34,31 +30,6 @@ class PublicationQueue(Protocol):
     def offer_shared(self, message: Message) -> None:
         """Take a publication that others are given too."""
         ...
-
-
-class StreamPort(Protocol):
-    """A place where publications are stored, as the publisher sees it."""
-
-    async def publish(self, message: Message, id: str | None, deadline: float) -> None:
-        """Return when the engine has stored a publication."""
-
-
-class StorePort(StreamPort, Protocol):
-    """The stores of a cluster: `cluster.durable.publishing`."""
-
-    def keeps(self, subject: str | int) -> bool:
-        """Tell whether publications of a subject are stored."""
-        ...
-
-
-class StoredPort(Protocol):
-    """The readers of what is stored, as subscriptions see them: `_core.bus.stored`."""
-
-    async def subscribe(self, subscription: Subscription[Any], spec: DurableSpec | ReplaySpec) -> None:
-        """Hand what is stored to a subscription, until `unsubscribe`."""
-
-    def unsubscribe(self, subscription: Subscription[Any]) -> None:
-        """Hand nothing more to a subscription; one that is not in is ignored."""
 
 
 class HandlerQueue(PublicationQueue, Protocol):

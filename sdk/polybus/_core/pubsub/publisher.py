@@ -29,12 +29,13 @@ from .recipients import bare_peer
 if TYPE_CHECKING:
     from ...body import BodyFormat
     from ...plugins import ProtocolAdapter
+    from ...plugins.extensions import Keeper, Storage
     from ..link.link import Link
     from ..link.send_queue import WaitingMessage
     from ..peer.peer import Peer
     from ..runtime.services import Services
     from ..runtime.via import Deduplicator
-    from .ports import PublicationQueue, StorePort, StreamPort
+    from .ports import PublicationQueue
     from .recipients import Recipients
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -71,7 +72,7 @@ class Targets:
 class PublicationRoute(Targets):
     """The targets of the publications of one subject, and their form; remembered until a subscription changes."""
 
-    __slots__ = ("choose", "message", "only_peer", "stored")
+    __slots__ = ("choose", "message", "only_peer", "kept")
 
     def __init__(
         self,
@@ -79,13 +80,13 @@ class PublicationRoute(Targets):
         queues: tuple[PublicationQueue, ...],
         peers: tuple[Peer, ...],
         confirmed: bool,
-        stored: bool = False,
+        kept: bool = False,
     ) -> None:
         super().__init__(peers, queues)
-        self.stored: bool = stored
-        """True where the engine of the cluster says when it has stored them."""
+        self.kept: bool = kept
+        """True where they are kept, which is waited for."""
         # The commonest case has a short way: one link, opened by this bus, whose peer reads publications, and no queue here.
-        short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not stored
+        short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not kept
         self.only_peer: Peer | None = peers[0] if short else None
         # On the short way a codec writes the message at once and nothing keeps it: one object serves for all.
         self.message: Message = Message(Kind.PUBLISH, subject)
@@ -111,10 +112,6 @@ def make_publication(
     return Message(Kind.PUBLISH, subject, None, raw, body_format, headers, checked=raw)
 
 
-def _no_foreign_streams(subject: str | int, peer: Peer | None) -> None:
-    """Find none."""
-
-
 def _no_spellings(subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
     """Find none."""
     return {}
@@ -133,15 +130,13 @@ class Publisher:
     routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
     """Recent answers of `route`."""
     client_routes: dict[str | int, tuple[Peer, ...]] = field(factory=dict, init=False)
-    """The clients that recent publications of other nodes of the cluster went to."""
+    """The clients that recent publications of other buses that are this one went to."""
     since_yield: int = field(default=0, init=False)
     """Publications, and copies of them, since the last `yield_to_loop`."""
-    store: StorePort | None = field(default=None, init=False)
-    """Present on a node of a cluster with stores."""
-    foreign_streams: Callable[[str | int, Peer | None], tuple[Peer, StreamPort] | None] = field(
-        default=_no_foreign_streams, init=False
-    )
-    """Finds the streams of others that a publication with an id is for, to a peer or to whom requests would go."""
+    keeps: Callable[[str | int], bool] | None = field(default=None, init=False)
+    """Tells which subjects are kept where other buses are this one."""
+    storage: Callable[[], Storage] = field(init=False)
+    """Gives what finds who keeps a publication: set when the bus is put together."""
     in_net: bool = field(default=False, init=False)
     """True from when a publication could reach another bus on two ways, or come back by a peer that passes on.
 
@@ -151,7 +146,7 @@ class Publisher:
     spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]] = field(default=_no_spellings, init=False)
     """Finds what else a publication of this bus is called on each wire that has names and addresses."""
     net_joined: Callable[[], None] | None = field(default=None, init=False)
-    """Tells the other nodes of the cluster, which number what they publish as well."""
+    """Tells the other buses that are this one, which number what they publish as well."""
     _numbering: bool = field(default=False, init=False)
     """True while a publication is on its two ways, and may wait there."""
     _turns: deque[anyio.Event] = field(factory=deque, init=False)
@@ -179,7 +174,7 @@ class Publisher:
             queues,
             peers,
             confirmed=recipients.unconfirmed.keys().isdisjoint(peers),
-            stored=self.store is not None and self.store.keeps(subject),
+            kept=self.keeps is not None and self.keeps(subject),
         )
         if len(peers) > 1 and (self._relays.size > 0 or len(upstream) > 1):
             self.in_net = True
@@ -355,21 +350,21 @@ class Publisher:
             copies.append((message.with_headers(read_alone(message.headers, given, own)), Targets(alike)))
         return copies, departure
 
-    async def publish_stored(
+    async def publish_kept(
         self, message: Message, route: PublicationRoute, peers: tuple[Peer, ...] | None, id: str | None, deadline: float
     ) -> None:
-        """Return when the engine of the cluster, or a stream of others, has stored it, and those here and the clients have it.
+        """Return when it is kept, and those here and the clients have it.
 
         Raises:
-            LocalProtocolError: No store keeps it, or it goes to several `peers` alone.
-            BusError: As `publish`, `foreign_streams` and `StreamPort.publish`.
+            LocalProtocolError: Nothing keeps it, or it goes only to several `peers`.
+            BusError: As `publish`, `Storage.keeper` and `Keeper.publish`.
         """
-        store, others = self._stored_at(message.subject, route, peers, id)
+        keeper, others = self._kept_at(message.subject, route, peers, id)
         copies, departure = self._departing(message, others)
         try:
             failed: BusError | None = None
             try:
-                await store.publish(message, id, deadline)
+                await keeper.publish(message, id, deadline)
             except LocalProtocolError:
                 raise
             except BusError as error:  # each for itself
@@ -382,26 +377,15 @@ class Publisher:
             raise
         departure.end()
 
-    def _stored_at(
+    def _kept_at(
         self, subject: str | int, route: PublicationRoute, peers: tuple[Peer, ...] | None, id: str | None
-    ) -> tuple[StreamPort, Targets]:
-        """Find who stores a publication, and whom else it is for."""
-        if self.store is not None and route.stored and peers is None:
-            others = tuple(peer for peer in route.peers if peer.link.backbone is None)
-            return self.store, Targets(others, route.queues, route.two_ways)
-        found = None
-        if not route.stored and (peers is None or len(peers) == 1):
-            found = self.foreign_streams(subject, None if peers is None else peers[0])
-        if found is None:
-            raise LocalProtocolError(
-                f"publish({subject!r}, id={id!r}): an id is for what a store keeps, so that it is stored once; "
-                + ("leave out to=" if route.stored else "name the subject in Cluster(stores=[Store(...)])")
-            )
-        stream_peer, stream = found
+    ) -> tuple[Keeper, Targets]:
+        """Find who keeps a publication, and whom else it is for."""
+        keeper, told = self.storage().keeper(subject, peers, id, route.kept)
         if peers is not None:
-            return stream, Targets(())
-        others = tuple(peer for peer in route.peers if peer is not stream_peer)
-        return stream, Targets(others, route.queues, route.two_ways)
+            return keeper, Targets(())
+        others = tuple(peer for peer in route.peers if peer is not told)
+        return keeper, Targets(others, route.queues, route.two_ways)
 
     async def yield_to_loop(self) -> None:
         """Let others run; before anything is published, so that a caller cancelled here has published nothing."""
@@ -477,7 +461,7 @@ class Publisher:
             raise failed
 
     def publish_to_clients(self, message: Message) -> None:
-        """Send a publication of another node of the cluster to the clients of this bus, each as its policy says."""
+        """Send a publication that came over the inner link to the clients of this bus, each as its policy says."""
         subject = message.subject
         clients = self.client_routes.get(subject)
         if clients is None:

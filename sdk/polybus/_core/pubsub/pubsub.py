@@ -24,10 +24,11 @@ from .recipients import Recipients
 from .relay import Relay
 
 if TYPE_CHECKING:
+    from ...plugins.extensions import Storage
     from ..handlers.lookup import HandlerLookup
     from ..peer.peer import Peer
     from ..runtime.services import Services
-    from .ports import HandlerQueue, PublicationQueue, StoredPort
+    from .ports import HandlerQueue, PublicationQueue
 
 
 _UNREAD_OF_STORES: Final[Mapping[type, int]] = MappingProxyType({ReplaySpec: 64, DurableSpec: 1})
@@ -48,10 +49,10 @@ class PubSub:
         self._leading = 0
         """The number of them that lead on to another bus."""
         self._subscriptions: dict[Subscription, None] = {}
-        self.clustered: bool = False
-        """True where the bus is a node of a cluster: that is told what clients have subscribed to."""
-        self.stored: StoredPort
-        """The readers of what is stored: set when the bus is put together."""
+        self.tells_inside: bool = False
+        """True where other buses are this one: they are told what clients have subscribed to."""
+        self.storage: Callable[[], Storage]
+        """Gives the reader of what is kept: set when the bus is put together."""
         self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
         self.remote: SubjectIndex[Peer] = SubjectIndex()
@@ -154,7 +155,7 @@ class PubSub:
         self._check_gone()
         self._subscriptions[subscription] = None
         if subscription.stored is not None:
-            await self.stored.subscribe(subscription, subscription.stored)
+            await self.storage().subscribe(subscription, subscription.stored)
             return
         if subscription.peer is not None:
             await self.announcer.ask(subscription.peer, subscription)
@@ -167,7 +168,7 @@ class PubSub:
         if subscription in self._subscriptions:
             del self._subscriptions[subscription]
             if subscription.stored is not None:
-                self.stored.unsubscribe(subscription)
+                self.storage().unsubscribe(subscription)
             elif subscription.peer is not None:
                 self.announcer.unask(subscription.peer, subscription)
             else:
@@ -225,8 +226,8 @@ class PubSub:
             self.announcer.add(queue.pattern, queue.group)
 
     def hears_others(self, queue: PublicationQueue) -> bool:
-        """Tell whether others are to know of a queue: peers, or the other nodes of the cluster."""
-        return queue.peers or self.clustered
+        """Tell whether others are to know of a queue: peers, or the other buses that are this one."""
+        return queue.peers or self.tells_inside
 
     def _join(self, interest: Any, queue: PublicationQueue) -> None:
         group = self._groups.get(interest)

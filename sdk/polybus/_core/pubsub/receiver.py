@@ -77,7 +77,7 @@ class PublicationReceiver:
                 queue.offer_shared(message)
 
     def deliver_to_all(self, message: Message, peer: Peer) -> None:
-        """Deliver a publication of another node of the cluster: to the subscriptions of this bus, and to its clients."""
+        """Deliver a publication that came over the inner link: to the subscriptions of this bus, and to its clients."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
             return
         local = self._local

@@ -92,7 +92,7 @@ class Recipients:
 
     def shares(self) -> bool:
         """Tell whether an engine that this bus is connected to, or comes back to, shares among the members of groups."""
-        return any(peer.link.backbone is not None or peer.link.has_groups for peer in self._upstream)
+        return any(peer.link.inner or peer.link.has_groups for peer in self._upstream)
 
     def clients(self, subject: str | int) -> tuple[Peer, ...]:
         """List the peers that have dialled in, or are behind a broker, and get publications of the subject."""

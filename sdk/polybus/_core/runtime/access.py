@@ -155,7 +155,7 @@ class AccessControl:
     def asks(self, peer: RemotePeer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
         """Ask `authorize`: its answer, or something to await for it."""
         assert self.authorize is not None
-        if peer.link.backbone is not None:  # who is in the cluster, is this bus
+        if peer.link.inner:  # who is beyond it, is this bus
             return True
         if isinstance(subject, str) and "/" in subject and verb not in _ABOUT_HANDLERS:
             subject = canonical(subject)

@@ -60,7 +60,7 @@ class Context(Generic[State_co]):
         peer, extras = self.peer, self.message.extras
         if peer is None and extras is not None:  # of messages of this process: no wire sets it there
             return extras.get("identity")
-        if peer is not None and peer.link.backbone is not None and extras is not None and "user" in extras:
+        if peer is not None and peer.link.inner and extras is not None and "user" in extras:
             return Identity(extras["user"], key=extras["user"])
         return None if peer is None else peer.identity
 

@@ -62,8 +62,8 @@ class PeerLink(UnsentAnswers, Protocol):
     transport: Transport | None
     share: Share | None
     """Present where it was accepted."""
-    backbone: Any
-    """Present on the link between the nodes of a cluster."""
+    inner: bool
+    """True where the buses beyond it are this very bus."""
 
     @property
     def upstream(self) -> bool:

@@ -75,7 +75,7 @@ class Administration(Letters):
             LocalProtocolError: The bus is no node of a cluster.
         """
         parts = parts_of(bus)
-        backbone = parts.links.cluster
+        backbone = parts.links.mesh
         found = backbone.options.resolved() if isinstance(backbone, Backbone) else None
         if not isinstance(backbone, Backbone) or found is None:
             raise LocalProtocolError("stores are those of a cluster: make the bus with Bus(cluster=...), and name its engine")

@@ -446,7 +446,7 @@ def check_names(specs: Iterable[SubscriberSpec]) -> None:
 
 @define(eq=False)
 class StoreReaders:
-    """The readers of stores of a bus while it is entered. Implements `_core.bus.stored.DurablePort`."""
+    """The readers of stores of a bus while it is entered. An engine of `storage.StoredReading`."""
 
     _services: Services
     _published: Callable[[str | int], str]

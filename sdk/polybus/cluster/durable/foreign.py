@@ -7,7 +7,6 @@ name is a consumer of such a stream, made where there is none.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
@@ -23,14 +22,11 @@ from .publishing import StoredPublishing
 
 if TYPE_CHECKING:
     from ..._core.bus.bus import Bus
-    from ..._core.handlers.durable import DurableSpec, ReplaySpec
-    from ..._core.handlers.subscriber import SubscriberSpec
     from ..._core.link.link import Link
     from ..._core.peer.peer import Peer
-    from ..._core.peer.subscription import Subscription
     from ..._core.runtime.services import Services
     from ...message import Message
-    from ...stats import DurableStats
+    from ...plugins import NodeJoined, NodeLeft
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -151,11 +147,12 @@ def publishing_of(bus: Bus) -> StoredPublishing:
 
 @define(eq=False)
 class ForeignStreams:
-    """The streams behind one link. Implements `_core.bus.stored.ForeignStreamsPort`, `jetstream.EngineLink`."""
+    """The streams behind one link. Implements `plugins.extensions.LinkReader` and `Keeper`, and `jetstream.EngineLink`."""
 
     _services: Services
     _link: Link
-    _readers: StoreReaders = field(init=False)
+    readers: StoreReaders = field(init=False)
+    """Reads them."""
     _publishing: StoredPublishing = field(init=False)
     _letters: str = field(init=False)
     """The first tokens of the subjects of dead letters; empty where none are kept."""
@@ -168,7 +165,7 @@ class ForeignStreams:
         graveyard: Graveyard = NoLetters(jetstream)
         if self._letters:
             graveyard = ForeignLetters(jetstream, LetterWriter(self._letters, publishing))
-        self._readers = StoreReaders(services, self._published, Consumers(jetstream), graveyard, self._engine)
+        self.readers = StoreReaders(services, self._published, Consumers(jetstream), graveyard, self._engine)
 
     def _published(self, pattern: str | int) -> str:
         """Write a pattern that is read.
@@ -195,66 +192,22 @@ class ForeignStreams:
         assert peer is not None  # these are made for a link that was up
         return peer
 
-    # -- readers -----------------------------------------------------------------------------------------------------------
+    # -- what the link says of nodes, which such a network has none of --------------------------------------------------------
 
-    @property
-    def progress(self) -> tuple[DurableStats, ...]:
-        """The state of durable handlers, as the network told it last."""
-        return self._readers.progress
+    def named(self, node: str) -> None:
+        """Do nothing."""
 
-    @property
-    def busy(self) -> bool:
-        """True while stored publications are being handled."""
-        return self._readers.busy
+    def node_event(self, event: NodeJoined | NodeLeft) -> None:
+        """Do nothing."""
 
-    async def prepare(self, specs: Iterable[SubscriberSpec]) -> None:
-        """Find the consumers of durable handlers, or make them.
-
-        Raises:
-            BusError: As `StoreReaders.prepare`.
-        """
-        await self._readers.prepare(specs)
-
-    async def subscribe(self, subscription: Subscription[Any], spec: DurableSpec | ReplaySpec) -> None:
-        """Hand what is stored to a subscription, until `unsubscribe`.
-
-        Raises:
-            BusError: As `StoreReaders.subscribe`.
-        """
-        await self._readers.subscribe(subscription, spec)
-
-    def unsubscribe(self, subscription: Subscription[Any]) -> None:
-        """Hand nothing more to a subscription; one that is not in is ignored."""
-        self._readers.unsubscribe(subscription)
-
-    def begin(self) -> None:
-        """Begin to handle what is stored, now that the bus is ready."""
-        self._readers.begin()
-
-    def up(self) -> None:
-        """Go on: the link is back."""
-        self._readers.up()
-
-    def down(self) -> None:
-        """Wait: the link is down."""
-        self._readers.down()
-
-    def withdraw(self) -> None:
-        """Take nothing more."""
-        self._readers.withdraw()
-
-    def give_back(self) -> None:
-        """Take nothing more, and have what is being handled come again at once, to others."""
-        self._readers.give_back()
+    # -- publications ------------------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, now: float) -> None:
         """Take a stored publication, or a word of the engine."""
         to: Any = message.peer
         message.peer = self._link.peer
         self._services.counters.received += 1
-        self._readers.receive(message, to)
-
-    # -- publications ------------------------------------------------------------------------------------------------------
+        self.readers.receive(message, to)
 
     async def publish(self, message: Message, id: str | None, deadline: float) -> None:
         """Return when a stream has stored a publication.
@@ -263,8 +216,3 @@ class ForeignStreams:
             BusError: As `StoredPublishing.publish`.
         """
         await self._publishing.publish(message, id, deadline)
-
-
-def make_foreign_streams(services: Services, link: Link) -> ForeignStreams:
-    """Make what reads the streams behind a link."""
-    return ForeignStreams(services, link)

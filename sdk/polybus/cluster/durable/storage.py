@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import define, field
@@ -12,21 +12,21 @@ from attrs import define, field
 from ..._util.log_fields import log_fields
 from ...errors import AmbiguousRoute, BusError, LocalProtocolError, Unsupported, another
 from ...plugins import ProtocolFeatures
-from ...plugins.registry import make_foreign_streams
+from ...plugins.extensions import Extension, Keeper
 from ...subjects import matches
-from ..link import ports
-from .cluster import DurablePort
 
 if TYPE_CHECKING:
-    from ...message import Message
+    from ..._core.bus.links import LinkRegistry
+    from ..._core.handlers.durable import DurableSpec, ReplaySpec
+    from ..._core.handlers.handler import Handler
+    from ..._core.handlers.subscriber import SubscriberSpec
+    from ..._core.link.link import Link
+    from ..._core.peer.peer import Peer
+    from ..._core.peer.subscription import Subscription
     from ...stats import DurableStats
-    from ..handlers.durable import DurableSpec, ReplaySpec
-    from ..handlers.handler import Handler
-    from ..handlers.subscriber import SubscriberSpec
-    from ..link.link import Link
-    from ..peer.peer import Peer
-    from ..peer.subscription import Subscription
-    from .links import LinkRegistry
+    from .consumers import StoreReaders
+    from .foreign import ForeignStreams
+    from .publishing import StoredPublishing
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -45,19 +45,9 @@ _NO_STREAMS: Final = (
 )
 
 
-class ForeignStreamsPort(DurablePort, ports.ForeignStreamsPort, Protocol):
-    """The streams behind one link: `cluster.durable.foreign`."""
-
-    async def prepare(self, specs: Iterable[SubscriberSpec]) -> None:
-        """Find the consumers of durable handlers, or make them."""
-
-    async def publish(self, message: Message, id: str | None, deadline: float) -> None:
-        """Return when a stream has stored a publication."""
-
-
 @define(eq=False)
-class StoredReading:
-    """The engines at which this bus reads what is stored. Implements `_core.pubsub.ports.StoredPort`.
+class StoredReading(Extension):
+    """The engines at which this bus reads what is stored. Implements `plugins.extensions.Storage`.
 
     Attributes:
         engines: All of them, that of the cluster first.
@@ -65,12 +55,16 @@ class StoredReading:
     """
 
     _links: LinkRegistry
-    engines: list[DurablePort] = field(factory=list, init=False)
+    engines: list[StoreReaders] = field(factory=list, init=False)
     expected: bool = field(default=False, init=False)
-    _streams: dict[Link, ForeignStreamsPort] = field(factory=dict, init=False)
+    cluster: StoreReaders | None = field(default=None, init=False)
+    """The engine of the cluster that this bus is a node of, while it is in."""
+    stores: StoredPublishing | None = field(default=None, init=False)
+    """The publisher to the stores of that cluster, where it has some."""
+    _streams: dict[Link, ForeignStreams] = field(factory=dict, init=False)
     _taken: dict[Handler, Link] = field(factory=dict, init=False)
     """The durable handlers that a link has taken."""
-    _readers: dict[Subscription[Any], DurablePort] = field(factory=dict, init=False)
+    _readers: dict[Subscription[Any], StoreReaders] = field(factory=dict, init=False)
     """The engine of each subscription."""
 
     @property
@@ -83,9 +77,46 @@ class StoredReading:
         """True while stored publications are being handled."""
         return any(engine.busy for engine in self.engines)
 
+    # -- the life of the bus -------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Begin to take what is stored."""
+        for engine in self.engines:
+            engine.begin()
+
+    def withdraw(self) -> None:
+        """Take nothing more."""
+        for engine in self.engines:
+            engine.withdraw()
+
+    def give_back(self) -> None:
+        """Take nothing more, and have what is being handled come again at once, to others."""
+        for engine in self.engines:
+            engine.give_back()
+
+    def clear(self) -> None:
+        """Forget what the end of the links has left: their event loop has gone down."""
+        self.expected = False
+        self.engines.clear()
+        self._streams.clear()
+        self._taken.clear()
+        self._readers.clear()
+
     # -- links -------------------------------------------------------------------------------------------------------------
 
-    def _behind(self, link: Link) -> ForeignStreamsPort:
+    def link_up(self, link: Link) -> None:
+        """Go on with what is behind a link."""
+        if (streams := self._streams.get(link)) is not None:
+            streams.readers.up()
+
+    link_moved = link_up
+
+    def link_down(self, link: Link) -> None:
+        """Wait for a link."""
+        if (streams := self._streams.get(link)) is not None:
+            streams.readers.down()
+
+    def _behind(self, link: Link) -> ForeignStreams:
         """Find the streams behind a link.
 
         Raises:
@@ -98,9 +129,10 @@ class StoredReading:
                 raise Unsupported(_NO_STREAMS.format(link.adapter.name))
             if link not in self._links.opened:
                 raise link.disconnected(sent=False)
-            made: ForeignStreamsPort = make_foreign_streams(self._links.services, link)
-            streams = self._streams[link] = link.foreign_streams = made
-            self.engines.append(streams)
+            from .foreign import ForeignStreams  # a tenth of a second, for few programs
+
+            streams = self._streams[link] = link.reader = ForeignStreams(self._links.services, link)
+            self.engines.append(streams.readers)
         return streams
 
     def _chosen(self, subject: str | int) -> Link | None:
@@ -122,21 +154,21 @@ class StoredReading:
         """Have a new link read for the durable handlers of a bus that is in no cluster; one with ``serves=`` for its own.
 
         Raises:
-            BusError: As `ForeignStreamsPort.prepare`.
+            BusError: As `StoreReaders.prepare`.
         """
-        if self._links.cluster is not None:
+        if self._links.mesh is not None:
             return
         specs = [spec for spec in self._waiting if not link.serves or _serves(link, spec.handler.subject)]
         if specs:
             streams = self._behind(link)
             self._taken.update((spec.handler, link) for spec in specs)
             try:
-                await streams.prepare(specs)
+                await streams.readers.prepare(specs)
             except BaseException:
                 self._forget_handlers(link)
                 raise
             if self._links.services.ready:
-                streams.begin()
+                streams.readers.begin()
         for spec in self._waiting:
             text = "%s: its durable publications come from no link yet: %s has serves=, and none of that is %r"
             name = spec.handler.name
@@ -153,39 +185,36 @@ class StoredReading:
         Raises:
             LocalProtocolError: A durable handler has no engine, and no link is expected that would lead to one.
         """
-        if self._links.cluster is None and not self.expected:
+        if self._links.mesh is None and not self.expected:
             for spec in self._waiting:
                 assert spec.durable is not None
                 raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.durable.name))
 
     def link_gone(self, link: Link, error: BusError | None) -> None:
-        """End what reads behind a link that was read, and does not come back; with an error its subscriptions raise that."""
-        streams, link.foreign_streams = self._streams.pop(link), None
-        self.engines.remove(streams)
-        for subscription, engine in list(self._readers.items()):
-            if engine is streams:
+        """End what reads behind a link, which does not come back; with an error its subscriptions raise that."""
+        streams = self._streams.pop(link, None)
+        if streams is None:
+            return
+        link.reader, engine = None, streams.readers
+        self.engines.remove(engine)
+        for subscription, other in list(self._readers.items()):
+            if other is engine:
                 subscription.end(None if error is None else another(error))
-        streams.withdraw()
-        streams.give_back()
+        engine.withdraw()
+        engine.give_back()
         self._forget_handlers(link)
 
     def _forget_handlers(self, link: Link) -> None:
         self._taken = {handler: other for handler, other in self._taken.items() if other is not link}
 
     async def leave(self, link: Link, patience: float) -> None:
-        """Take nothing more of a link that was read, and is about to be closed; what runs is finished, or given back."""
-        streams = self._streams[link]
-        streams.withdraw()
-        with anyio.move_on_after(patience):
-            await link.runtime.notifier.until(lambda: not streams.busy)
-        streams.give_back()
-
-    def clear(self) -> None:
-        """Forget what the end of the links has left: their event loop has gone down."""
-        self.engines.clear()
-        self._streams.clear()
-        self._taken.clear()
-        self._readers.clear()
+        """Take nothing more of a link that is about to be closed; what runs is finished, or given back."""
+        if (streams := self._streams.get(link)) is not None:
+            engine = streams.readers
+            engine.withdraw()
+            with anyio.move_on_after(patience):
+                await link.runtime.notifier.until(lambda: not engine.busy)
+            engine.give_back()
 
     # -- subscriptions and publications --------------------------------------------------------------------------------------
 
@@ -200,16 +229,15 @@ class StoredReading:
         engine = self._readers[subscription] = self._engine(subscription)
         await engine.subscribe(subscription, spec)
 
-    def _engine(self, subscription: Subscription[Any]) -> DurablePort:
+    def _engine(self, subscription: Subscription[Any]) -> StoreReaders:
         if subscription.peer is not None:
-            return self._behind(subscription.peer.link)
-        cluster = self._links.cluster
-        if cluster is not None and cluster.durable is not None:
-            return cluster.durable
-        link = None if cluster is not None else self._chosen(subscription.pattern)
+            return self._behind(subscription.peer.link).readers
+        if self.cluster is not None:
+            return self.cluster
+        link = None if self._links.mesh is not None else self._chosen(subscription.pattern)
         if link is None:
             raise LocalProtocolError(_NOTHING_STORED % (subscription.pattern,))
-        return self._behind(link)
+        return self._behind(link).readers
 
     def unsubscribe(self, subscription: Subscription[Any]) -> None:
         """Hand nothing more to a subscription; one that is not in is ignored."""
@@ -217,21 +245,30 @@ class StoredReading:
         if engine is not None:
             engine.unsubscribe(subscription)
 
-    def publishing(self, subject: str | int, peer: Peer | None) -> tuple[Peer, ForeignStreamsPort] | None:
-        """Find the streams of others that a publication with an id is for; None where it can be for none.
+    def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Peer | None]:
+        """Find who stores a publication, and the peer that has it thereby.
 
         Raises:
+            LocalProtocolError: Nobody does, or not for several peers.
             Unsupported, AmbiguousRoute: As `subscribe`.
         """
-        if peer is None:
-            link = None if self._links.cluster is not None else self._chosen(subject)
-            return None if link is None or link.peer is None else (link.peer, self._behind(link))
-        return peer, self._behind(peer.link)
+        links = self._links
+        if kept and peers is None and self.stores is not None:
+            return self.stores, links.inner_peer
+        if not kept and (peers is None or len(peers) == 1):
+            link = self._chosen(subject) if peers is None and links.mesh is None else None
+            peer = peers[0] if peers else None if link is None else link.peer
+            if peer is not None:
+                return self._behind(peer.link), peer
+        raise LocalProtocolError(
+            f"publish({subject!r}, id={id!r}): an id is for what a store keeps, so that it is stored once; "
+            + ("leave out to=" if kept else "name the subject in Cluster(stores=[Store(...)])")
+        )
 
 
 def has_streams(link: Link) -> bool:
     """Tell whether there may be streams of others behind a link."""
-    return link.opened and link.backbone is None and ProtocolFeatures.of(link.adapter).keeps
+    return link.opened and not link.inner and ProtocolFeatures.of(link.adapter).keeps
 
 
 def _serves(link: Link, subject: str | int) -> bool:
