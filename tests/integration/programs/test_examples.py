@@ -149,6 +149,22 @@ def test_the_client_and_the_server_in_two_processes() -> None:
     assert all(line.startswith(start) for line, start in zip(lines, CLIENT_PRINTS, strict=True)), lines
 
 
+def test_a_parent_asks_its_helpers_over_standard_streams_and_over_a_pipe() -> None:
+    ended = run_example("processes/parent.py")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [
+        "streams: 42, 400000",
+        "the child has left with status 0",
+        "line by line: 42",
+        "killed: the other end has closed its side",
+        "doubling 21",
+        "pipe: 42, 400000",
+        "the helper has left with status 0",
+    ]
+    (lost,) = ended.stderr.splitlines()
+    assert "is lost for good: the other end has closed its side" in lost
+
+
 def test_the_tool_prints_answers_and_tells_errors_in_one_line() -> None:
     with server("hello_server.py", "ubre+tcp://127.0.0.1:0") as (url, _):
         got = run_example(TOOL, url, "get", "4")

@@ -1,4 +1,4 @@
-"""Buses over message ports: pages and frames, workers, child processes, pipes.
+"""Buses over message ports: pages and frames, workers, and what hands over whole messages otherwise.
 
 `PortTransport` makes a connection of any `MessagePort`: ``connect(PortTransport(port), protocol="ubre")``. `MessageChannel` is
 a browser's in one process; `script` is the JavaScript for a real one, and `polybus.testing.browser` has windows and frames for
@@ -18,18 +18,14 @@ from ._transport import PortTransport
 
 if TYPE_CHECKING:
     from ._js import JSPort as JSPort
-    from ._pipe_port import PipePort as PipePort
-    from ._stream_port import StdioPort as StdioPort
 
 __all__ = [
     "ArrayBuffer", "ClonedError", "DataCloneError", "InMemoryPort", "JSPort", "MessageChannel", "MessageEvent", "MessagePort",
-    "PipePort", "PortInfo", "PortTransport", "StdioPort", "Unreadable", "script",
+    "PortInfo", "PortTransport", "Unreadable", "script",
 ]  # fmt: skip
 
-# They need what not every place has: a browser, processes, threads.
-__getattr__: Callable[[str], Any] = lazy_names(
-    __name__, {"._js": ["JSPort"], "._pipe_port": ["PipePort"], "._stream_port": ["StdioPort"]}
-)
+# It needs what not every place has: a browser.
+__getattr__: Callable[[str], Any] = lazy_names(__name__, {"._js": ["JSPort"]})
 
 
 def script() -> str:

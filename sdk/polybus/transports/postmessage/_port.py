@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -10,14 +9,6 @@ from attrs import frozen
 
 PortData: TypeAlias = str | bytes
 """Payload of a port: text or binary, told apart as a browser tells them apart."""
-
-
-def as_text(content: bytes) -> PortData:
-    """A text as it came over a byte stream. What is no UTF-8 stays bytes, and so is refused where text is spoken."""
-    try:
-        return content.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return content
 
 
 @frozen(kw_only=True)
@@ -60,38 +51,3 @@ class MessagePort(Protocol):
 
     def close(self) -> None:
         """Deliver nothing more. What was posted before still arrives at the other end, which is told nothing."""
-
-
-class ProcessPort(ABC):
-    """Shared half of ports to other processes: the callbacks, and an end that is told once."""
-
-    def __init__(self, address: str) -> None:
-        self.info: PortInfo = PortInfo(address=address)
-        self._callback: Callable[[PortData], None] | None = None
-        self._on_close: Callable[[str], None] | None = None
-        self._closed = False
-
-    def on_message(self, callback: Callable[[PortData], None]) -> None:
-        """Begin to deliver."""
-        self._callback = callback
-
-    def on_close(self, callback: Callable[[str], None]) -> None:
-        """Be told when the other process has closed its side, or died."""
-        self._on_close = callback
-
-    def close(self) -> None:
-        """Write what was posted, and close."""
-        self._on_close = None
-        self._end("the port was closed")
-
-    def _end(self, reason: str) -> None:
-        if not self._closed:
-            self._closed = True
-            self._wake()
-            told, self._on_close = self._on_close, None
-            if told is not None:
-                told(reason)
-
-    @abstractmethod
-    def _wake(self) -> None:
-        """Let `run` see that it is over."""
