@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from polybus.capture.columns.reader import SegmentColumns
 from polybus.capture.columns.stamp import BatchGroup
-from polybus.capture.decoding.decoder import Decoded, decoded
-from polybus.capture.decoding.event_columns import frame_columns
+from polybus.capture.decoding import Decoded, decoded, frame_columns
 from polybus.capture.errors import CaptureError
 from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
 from polybus.capture.store.reader import Capture, Segment

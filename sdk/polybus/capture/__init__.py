@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from .._core.bus.recording import Recording
     from ..plugins.recording import RecorderStats
     from .columns.writer import DecodedCapture, write_columns
-    from .decoding.decoder import Decoded, decode
+    from .decoding import Decoded, decode
     from .errors import CaptureError
     from .record.recorder import CaptureRecorder, make_recorder
     from .record.redaction import redact_default
-    from .replaying.player import Replayed, Selection, replay
+    from .replaying import Replayed, Selection, replay
     from .store.export import compact, export
     from .store.inspection import Info, Verdict, info, verify
     from .store.reader import Batch, Capture, Position
@@ -31,11 +31,11 @@ __getattr__: Callable[[str], Any] = lazy_names(
         ".._core.bus.recording": ("Recording",),
         "..plugins.recording": ("RecorderStats",),
         ".columns.writer": ("DecodedCapture", "write_columns"),
-        ".decoding.decoder": ("Decoded", "decode"),
+        ".decoding": ("Decoded", "decode"),
         ".errors": ("CaptureError",),
         ".record.recorder": ("CaptureRecorder", "make_recorder"),
         ".record.redaction": ("redact_default",),
-        ".replaying.player": ("Replayed", "Selection", "replay"),
+        ".replaying": ("Replayed", "Selection", "replay"),
         ".store.export": ("compact", "export"),
         ".store.inspection": ("Info", "Verdict", "info", "verify"),
         ".store.reader": ("Batch", "Capture", "Position"),

@@ -22,7 +22,7 @@ import pytest
 from polybus.analysis import DuckEngine, Pipeline, duck, open_tables
 from polybus.capture import Capture
 from polybus.capture.columns.reader import SegmentColumns
-from polybus.capture.decoding.decoder import decoded
+from polybus.capture.decoding import decoded
 from polybus.capture.schema import EVENTS
 from tests.support import until
 

@@ -18,7 +18,7 @@ from polybus.analysis.ranges import ReadPosition, ReadWindow, plan
 from polybus.capture import Capture, write_columns
 from polybus.capture.columns import writer
 from polybus.capture.columns.reader import SegmentColumns
-from polybus.capture.decoding.decoder import decoded
+from polybus.capture.decoding import decoded
 from polybus.capture.errors import CaptureError
 from polybus.capture.schema import EVENTS
 from polybus.spark import Pipeline, load, scan

@@ -14,7 +14,7 @@ from polybus.analysis.ingest import take
 from polybus.analysis.range_reader import RangeReader
 from polybus.analysis.ranges import Range, ReadPosition, ReadWindow, plan
 from polybus.analysis.storage import Storage
-from polybus.capture.decoding import decoder
+from polybus.capture import decoding
 from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.store.reader import Capture
 from tests.unit.capture import rows as frames
@@ -99,7 +99,7 @@ def test_large_rows_do_not_wait_until_they_are_many(tmp_path: Path, monkeypatch:
     capture = tmp_path / "capture"
     large = {"frame": b'{"publish":"news","body":"%s"}' % (b"x" * 5000)}
     write_segment(capture, *(frames.run(number, 1, **large) for number in range(4)))
-    monkeypatch.setattr(decoder, "BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(decoding, "BYTES_AT_ONCE", 1)
     monkeypatch.setattr(partitions, "BYTES_AT_ONCE", 8000)
     done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow())
     assert [pq.ParquetFile(tmp_path / "out" / name).num_row_groups for _, name in done.files] == [2]

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
-from polybus.capture.decoding import frame_decoders
-from polybus.capture.decoding.decoder import Decoded, decode
 from polybus.capture.schema import FRAMES
 
 _USUAL: dict[str, Any] = {
@@ -42,24 +39,3 @@ def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
 def run(first: int, count: int, **given: Any) -> pa.RecordBatch:
     """So many rows, from a number on."""
     return batch(*(row(first + number, **given) for number in range(count)))
-
-
-def read_alone(rows: pa.RecordBatch) -> Decoded:
-    """What rows say, each of them read by the codec by itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame_decoders, "quick_reader_for", lambda *given: None)
-        frame_decoders.decoder_for.cache_clear()
-        found = decode(rows)
-    frame_decoders.decoder_for.cache_clear()
-    return found
-
-
-def read_alike(rows: pa.RecordBatch) -> Decoded:
-    """What rows say, which is the same as each of them says by itself."""
-    found, alone = decode(rows), read_alone(rows)
-    if not found.events.equals(alone.events):
-        assert found.events.to_pylist() == alone.events.to_pylist()
-    assert found.quarantine.to_pylist() == alone.quarantine.to_pylist()
-    assert found[2:] == alone[2:]
-    found.events.validate(full=True)
-    return found

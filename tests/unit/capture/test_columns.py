@@ -20,12 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.capture import Capture
-from polybus.capture.columns import reader, versions, writer
+from polybus.capture.columns import reader, stamp, writer
 from polybus.capture.columns.reader import SegmentColumns
-from polybus.capture.columns.stamp import ColumnStamp
-from polybus.capture.columns.versions import decoder_version
+from polybus.capture.columns.stamp import ColumnStamp, decoder_version
 from polybus.capture.columns.writer import write_columns
-from polybus.capture.decoding.decoder import decoded
+from polybus.capture.decoding import decoded
 from polybus.capture.errors import CaptureError
 from polybus.capture.rows import Gap
 from polybus.capture.schema import EVENTS, QUARANTINE
@@ -210,7 +209,7 @@ def test_a_damaged_segment_has_none(folder: Path) -> None:
 
 def test_columns_of_another_decoder_are_not_read_and_are_made_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segments = write_columns(folder).segments
-    monkeypatch.setattr(versions, "_OURS", {name: 2 if name == "jrep" else 1 for name in ("csb", "jrep", "ubre", "uprotocol")})
+    monkeypatch.setattr(stamp, "_OURS", {name: 2 if name == "jrep" else 1 for name in ("csb", "jrep", "ubre", "uprotocol")})
     assert _columns_of(folder) is None
     assert write_columns(folder).segments == segments
     assert _columns_of(folder) is not None
@@ -223,7 +222,7 @@ def test_columns_of_a_plugin_that_is_not_installed_here_are_read_all_the_same(
     monkeypatch.setattr(writer, "decoder_version", lambda protocol: "polybus-mqtt 1.0")
     write_columns(tmp_path)
     assert _columns_of(tmp_path) is not None
-    monkeypatch.setattr(versions, "decoder_version", lambda protocol: "polybus-mqtt 1.1")
+    monkeypatch.setattr(stamp, "decoder_version", lambda protocol: "polybus-mqtt 1.1")
     assert _columns_of(tmp_path) is None
     assert decoder_version("mqtt") is None
     assert decoder_version("ubre") == "4"
@@ -409,7 +408,7 @@ def test_a_decoder_that_makes_other_events_has_another_version(protocol: str) ->
         digest.update(repr(made.events.to_pylist()).encode())
         digest.update(repr(made.quarantine.drop_columns(["detail"]).to_pylist()).encode())
     known = (decoder_version(protocol), digest.hexdigest()[:16])
-    assert known == _DIGESTS[protocol], "other events are made of frames: give the decoder another number in versions.py"
+    assert known == _DIGESTS[protocol], "other events are made of frames: give the decoder another number in stamp.py"
 
 
 @pytest.mark.parametrize(

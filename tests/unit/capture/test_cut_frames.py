@@ -12,7 +12,7 @@ from polybus import Bus, NotFound, connect
 from polybus.analysis.exchanges import exchanges
 from polybus.analysis.ranges import ReadWindow
 from polybus.capture import Capture
-from polybus.capture.decoding.decoder import decode
+from polybus.capture.decoding import decode
 from polybus.capture.schema import FLAG_TRUNCATED
 from tests.support import bounded
 

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polybus.capture.decoding.decoder import Decoded, decode
-from polybus.capture.decoding.event_columns import frame_columns
+from polybus.capture.decoding import Decoded, decode, frame_columns
 from polybus.capture.schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, QUARANTINE, QUARANTINE_REASONS
 
 from .generator import PROTOCOLS, traffic
-from .rows import batch, read_alike, row
+from .rows import batch, row
 
 UBRE_BINARY = '{"format": "binary"}'
 
@@ -206,7 +205,6 @@ def test_gaps_and_other_protocols_in_between_change_nothing() -> None:
             rows.append(row(seq, protocol="jrep", frame=b'[{"ToSubject":"a","Value":1},{"ToSubject":"b","Value":2}]'))
         else:
             rows.append(row(seq, protocol="csb", frame=csb, deadlines_ns=[seq]))
-    read_alike(batch(*rows))
     part = batch(*rows).slice(13, 40)
     assert decode(part).events.to_pylist() == [
         event for event in decode(batch(*rows)).events.to_pylist() if 13 <= event["seq"] < 53

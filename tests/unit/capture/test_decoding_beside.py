@@ -16,9 +16,9 @@ from attrs import evolve
 
 from polybus.capture import Capture, CaptureRecorder, decode, make_recorder, write_columns
 from polybus.capture.columns import writer as columns_writer
-from polybus.capture.columns.places import columns_path
 from polybus.capture.columns.process import DecodingProcess
 from polybus.capture.columns.reader import SegmentColumns
+from polybus.capture.columns.stamp import columns_path
 from polybus.capture.record.recorder import WriterSettings
 from polybus.capture.record.writer import CaptureWriter
 from polybus.capture.rows import RowHeader

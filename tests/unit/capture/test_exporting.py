@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from polybus.capture import Capture, CaptureError, compact, export, recover, verify, write_columns
-from polybus.capture.decoding.decoder import decoded
+from polybus.capture.decoding import decoded
 from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
 from polybus.capture.store import export as exporting
 

@@ -15,7 +15,7 @@ from polybus.analysis import DuckEngine, Pipeline
 from polybus.capture import Capture, CaptureError
 from polybus.capture.schema import FRAMES
 from polybus.capture.store import arrow_messages, segments
-from polybus.capture.store.batch_size import unpacked_size
+from polybus.capture.store.arrow_messages import unpacked_size
 from polybus.capture.store.segments import encode_batch
 
 from .folders import write_segment

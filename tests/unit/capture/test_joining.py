@@ -5,7 +5,7 @@ import gc
 import pyarrow as pa
 import pytest
 
-from polybus.capture.decoding.decoder import BYTES_AT_ONCE, ROWS_AT_ONCE, decoded, joined
+from polybus.capture.decoding import BYTES_AT_ONCE, ROWS_AT_ONCE, decoded, joined
 
 from .rows import run
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.capture import decode
-from polybus.capture.decoding.headers_only import headers_only
-from polybus.capture.decoding.nats_events import StoredFacts
+from polybus.capture.protocols import headers_only
+from polybus.capture.protocols.shared import StoredFacts
 from polybus.capture.schema import EVENTS
 
 from .rows import batch, row

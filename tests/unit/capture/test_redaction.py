@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus._secrets import ENDINGS, OF_QUERIES, SHORT, WORDS
-from polybus.capture.decoding.decoder import decode
-from polybus.capture.decoding.headers_only import headers_only
+from polybus.capture.decoding import decode
+from polybus.capture.protocols import headers_only
 from polybus.capture.record.redact_bytes import blank
 from polybus.capture.record.redact_pairs import OF_NAMES, OF_VALUES
 from polybus.capture.record.redact_protobuf import _NAME, _Protobuf

@@ -19,7 +19,7 @@ import pytest
 from polybus import Bus, ConnectFailed, Context, Forbidden, Handshake, Message, NotFound, Unauthorized, connect
 from polybus.capture import Capture, CaptureError, Selection, info, make_recorder, replay
 from polybus.capture.record.proxy import RecordingProxy
-from polybus.capture.replaying.recorded_messages import client_messages
+from polybus.capture.replaying import client_messages
 from polybus.capture.schema import FLAG_GAP_BEFORE, FLAG_TRUNCATED
 from polybus.message import Kind
 from polybus.protocols import Csb, UProtocol
@@ -226,7 +226,7 @@ async def test_nothing_is_kept_of_a_connection_that_has_ended(tmp_path: Path, mo
         gc.collect()
         return len(there)
 
-    monkeypatch.setattr("polybus.capture.replaying.player.Bus", bus)
+    monkeypatch.setattr("polybus.capture.replaying.Bus", bus)
     _write(tmp_path / "one", 0, *_five_publications(), _asks(10, 1, 1, 1, conn_id="c-5"))
     server = Bus()
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from polybus import Bus, Code, NotFound, connect
-from polybus.capture.decoding.headers_only import headers_only
+from polybus.capture.protocols import headers_only
 from polybus.capture.record.redact_up import blank_up
 from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.rows import RowHeader

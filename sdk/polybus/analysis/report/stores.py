@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from polybus.capture.decoding.nats_events import DEAD_LETTER, DELIVERY, PUBLICATION
+from polybus.capture.protocols.nats import DEAD_LETTER, DELIVERY, PUBLICATION
 from polybus.capture.schema import EXCHANGES
 
 Rows = Sequence[dict[str, Any]]

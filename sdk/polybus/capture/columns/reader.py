@@ -14,8 +14,7 @@ from ..errors import CaptureError
 from ..store.compute import pc
 from ..store.reader import Capture, Segment
 from ..store.segments import MOST_BYTES
-from .places import TABLES, columns_path
-from .stamp import KEY, BatchGroup, ColumnStamp, SegmentIdentity
+from .stamp import KEY, TABLES, BatchGroup, ColumnStamp, SegmentIdentity, columns_path
 
 _ROWS: Final = 32_768
 """Of a batch that is read."""

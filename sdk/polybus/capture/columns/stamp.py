@@ -1,25 +1,39 @@
-"""The stamp of columns: of which segment they are, what has made them, and which batches each group of rows holds."""
+"""Places of the columns of a capture, a file for each table and segment, and their stamp.
+
+It says of which segment they are, what has made them, and which batches each group of rows holds. Columns that another version
+of a decoder has made are not read.
+"""
 
 from __future__ import annotations
 
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 from attrs import asdict, frozen
 
-from ..schema import FLAG_GAP_BEFORE
+from ...plugins.registry import find_reader
+from ..schema import EVENTS, FLAG_GAP_BEFORE, QUARANTINE
 from ..store.compute import pc
-from .versions import is_current
 
+TABLES: Final = MappingProxyType({"quarantine": QUARANTINE, "events": EVENTS})
+"""Their columns, in the order in which the files of a segment appear; where the last one is there, all are."""
 FORMAT: Final = 5
 KEY: Final = b"polybus.decoded"
 """In the metadata of the files."""
 _ENDS: Final = 4096
 """Bytes: the first ones hold the name of the recording, the last ones the checksum of the last batch."""
+_OURS: Final[Mapping[str, int]] = MappingProxyType({"csb": 4, "jrep": 4, "nats": 5, "ubre": 4, "up": 5, "uprotocol": 4})
+"""Another number when other events are made of the same frames: `test_columns.py` knows what they make of some."""
+
+
+def columns_path(folder: str, table: str, segment: int) -> str:
+    """The file of a table of a segment."""
+    return f"{folder}/{table}/segment-{segment:08d}.parquet"
 
 
 @frozen
@@ -79,7 +93,7 @@ class ColumnStamp:
 
     def is_fresh(self, segment: SegmentIdentity) -> bool:
         """True where they are of this very segment, and what decodes it now would make the same."""
-        return self.segment == segment and is_current(self.decoders)
+        return self.segment == segment and _is_current(self.decoders)
 
     def to_json(self) -> bytes:
         """As it stands in a file."""
@@ -125,3 +139,26 @@ def gap_rows(rows: pa.RecordBatch, most: int) -> tuple[int, list[dict[str, Any]]
     gaps = gaps_in(rows)
     noted = gaps.select(["capture_id", "seq", "ts_ns", "conn_id", "options"]).slice(0, max(0, most))
     return gaps.num_rows, noted.rename_columns({"options": "detail"}).to_pylist()
+
+
+def decoder_version(protocol: str) -> str | None:
+    """The version of what decodes a protocol here; None where nothing does. Of a plugin it is that of its distribution."""
+    if protocol in _OURS:
+        return str(_OURS[protocol])
+    try:
+        find_reader(protocol, {})
+    except (ValueError, TypeError):
+        return None
+    from importlib import metadata
+
+    found = [entry.dist for entry in metadata.entry_points(group="polybus.protocols", name=protocol) if entry.dist is not None]
+    return f"{found[0].name} {found[0].version}" if found else ""
+
+
+def _is_current(versions: Mapping[str, str | None]) -> bool:
+    """True where these decoders of protocols are as good as those that there are: the same, or of what nothing here decodes."""
+    for protocol, version in versions.items():
+        here = decoder_version(protocol)
+        if here is not None and here != version:
+            return False
+    return True

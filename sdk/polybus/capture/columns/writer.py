@@ -17,16 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from attrs import define, field
 
-from ..decoding.decoder import decoded
+from ..decoding import decoded
 from ..errors import CaptureError
 from ..store.compute import pc
 from ..store.filesystems import AnyPath, naming
 from ..store.reader import Capture, Segment
 from ..store.segments import SegmentReader, lock
-from .places import TABLES, columns_path
 from .reader import SegmentColumns
-from .stamp import KEY, BatchGroup, ColumnStamp, SegmentIdentity, gap_rows, rows_of
-from .versions import decoder_version
+from .stamp import KEY, TABLES, BatchGroup, ColumnStamp, SegmentIdentity, columns_path, decoder_version, gap_rows, rows_of
 
 _ROWS_OF_GROUP: Final = 65_536
 """Twice as many take 60 MB more while they are written, and more of the disk."""

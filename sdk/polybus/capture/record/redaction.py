@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..._util.log_fields import log_fields
-from ..decoding.headers_only import headers_only
+from ..protocols import headers_only
 from ..rows import RowHeader
 from ..schema import FLAG_REDACTED, FLAG_TRUNCATED
 from ..store.compute import bytes_of, pc

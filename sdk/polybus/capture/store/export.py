@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..columns.reader import SegmentColumns
-from ..decoding.decoder import decoded, joined
+from ..decoding import decoded, joined
 from ..schema import EVENTS, FRAMES, QUARANTINE
 from .filesystems import AnyPath, naming
 from .folders import new_folder

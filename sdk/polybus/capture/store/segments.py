@@ -20,8 +20,7 @@ from attrs import frozen
 
 from ..errors import CaptureError
 from ..schema import FRAMES, SCHEMA_VERSION
-from .arrow_messages import END_OF_STREAM, MARK, ArrowMessage, marked, messages, sealed_message
-from .batch_size import unpacked_size
+from .arrow_messages import END_OF_STREAM, MARK, ArrowMessage, marked, messages, sealed_message, unpacked_size
 
 _NAME: Final = re.compile(r"segment-(\d+)\.(open|arrows)")
 MOST_BYTES: Final = 256 << 20

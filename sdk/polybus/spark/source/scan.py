@@ -8,8 +8,8 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from polybus.analysis.storage import Storage, absolute
-from polybus.capture.columns.places import columns_path
 from polybus.capture.columns.reader import SegmentColumns
+from polybus.capture.columns.stamp import columns_path
 from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
 

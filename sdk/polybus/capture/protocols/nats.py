@@ -14,8 +14,10 @@ from typing import Any, Final, NamedTuple
 from ...errors import Code, RemoteProtocolError
 from ...message import Kind, Message
 from ...protocols.nats.cluster.subjects import REPLAY, node_word
+from ...protocols.nats.codec import INBOX
 from ...protocols.nats.failures import code_of_status
 from ...protocols.nats.stored import ACKS, AckSubject, read_ack, read_pull, read_stored
+from .shared import FIELDS, StoredFacts, plain_event
 
 PUBLICATION: Final = "publication"
 DELIVERY: Final = "delivery"
@@ -36,20 +38,12 @@ _MOST: Final = 2**63 - 1
 _MOST_ATTEMPTS: Final = 2**31 - 1
 _DIGITS: Final = 19
 _CONTROL, _HEARTBEAT, _PUBLISH, _REQUEST, _RESPONSE = "control", "heartbeat", "publish", "request", "response"
+_ACKS, _INBOX = ACKS.encode(), INBOX.encode()
+_SETTLING: Final = (b"+ACK", b"+NXT", b"-NAK", b"+TERM", b"+WPI")
+_TEXTS: Final = (b"nats-service-error", b"polybus-text")
 
 
-class StoredFacts(NamedTuple):
-    """The columns of an event about what is stored. The names are those of `schema.EVENTS`."""
-
-    stored: str
-    store: str | None = None
-    store_seq: int | None = None
-    durable: str | None = None
-    attempt: int | None = None
-    reason: str | None = None
-
-
-class NatsFacts(NamedTuple):
+class _Facts(NamedTuple):
     """Fields of an event that are not those which every protocol has."""
 
     kind: str
@@ -60,13 +54,54 @@ class NatsFacts(NamedTuple):
     stored: StoredFacts | None = None
 
 
-def read_nats(message: Message) -> NatsFacts | None:
+_FACTS: Final = tuple(map(FIELDS.index, _Facts.__annotations__))
+
+
+def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
+    """See `headers_only`."""
+    line, end, rest = frame.partition(b"\r\n")
+    verb, *names = line.split()
+    kind = verb.upper()
+    if kind in (b"PUB", b"MSG"):
+        said = _said_to_engine(names[0], rest[: int(names[-1])])
+        return b" ".join((verb, *names[:-1], b"%d" % len(said))) + b"\r\n" + said + b"\r\n"
+    if kind not in (b"HPUB", b"HMSG"):
+        return line + end
+    block = _told_by_nats(rest[: int(names[-2])])
+    return b" ".join((verb, *names[:-2], b"%d" % len(block), b"%d" % len(block))) + b"\r\n" + block + b"\r\n"
+
+
+def _said_to_engine(subject: bytes, payload: bytes) -> bytes:
+    """The words by which a stored publication is settled, and those of the engine that it is stored; nothing of any other."""
+    if subject.startswith(_ACKS):
+        return payload.partition(b" ")[0] if payload.startswith(_SETTLING) else b""
+    is_answer = subject.startswith(_INBOX) or node_word(subject.decode("utf-8", "replace")) == "a"
+    return payload if is_answer and engine_says(payload) is not None else b""
+
+
+def _told_by_nats(block: bytes) -> bytes:
+    """Headers without what the text of an error says."""
+    lines = block.split(b"\r\n")
+    return b"\r\n".join(line for line in lines if line.partition(b":")[0].lower() not in _TEXTS)
+
+
+def event(message: Message) -> list[Any]:
+    """The fields of an event of a message."""
+    row = plain_event(message)
+    facts = _read(message)
+    if facts is not None:
+        for place, value in zip(_FACTS, facts, strict=True):
+            row[place] = value
+    return row
+
+
+def _read(message: Message) -> _Facts | None:
     """Find what a message is beyond its form; None where that is all."""
     subject, reply = str(message.subject), message.reply_to
     if message.kind is Kind.RESPONSE:
         return _answer(message)
     if message.kind is Kind.ERROR and _READER.fullmatch(str(message.id)):  # a word of the engine, which answers nothing
-        return NatsFacts(_CONTROL, str(message.id))
+        return _Facts(_CONTROL, str(message.id))
     if message.kind not in (Kind.PUBLISH, Kind.REQUEST):
         return None
     if subject.startswith(ACKS):
@@ -74,24 +109,24 @@ def read_nats(message: Message) -> NatsFacts | None:
     if reply is not None and reply.startswith(ACKS):
         return _delivery(subject, reply)
     if read_pull(subject) or node_word(subject) in _WORDS_OF_NODES:
-        return NatsFacts(_CONTROL, subject)
+        return _Facts(_CONTROL, subject)
     word = None if reply is None else node_word(reply)
     if word == "a":
         return _of_node(message, subject, str(reply))
     if word in ("h", "p"):  # a node that greets, or whose publications nobody answers
-        return NatsFacts(_CONTROL if word == "h" else _PUBLISH, subject)
+        return _Facts(_CONTROL if word == "h" else _PUBLISH, subject)
     return None
 
 
-def _of_node(message: Message, subject: str, reply: str) -> NatsFacts | None:
+def _of_node(message: Message, subject: str, reply: str) -> _Facts | None:
     """Read a question of a node."""
     if node_word(subject) == "y":
-        return NatsFacts(_HEARTBEAT, subject)
+        return _Facts(_HEARTBEAT, subject)
     came = "sid" in message.attributes
     if subject.partition(".")[2].startswith("p."):  # to whom it was published the answer does not come
-        return NatsFacts(_PUBLISH, subject) if came else NatsFacts(_REQUEST, subject, reply, stored=StoredFacts(PUBLICATION))
+        return _Facts(_PUBLISH, subject) if came else _Facts(_REQUEST, subject, reply, stored=StoredFacts(PUBLICATION))
     if _DEAD in subject and not came and (letter := _dead_letter(subject, message.headers or {})) is not None:
-        return NatsFacts(_REQUEST, subject, reply, stored=letter)
+        return _Facts(_REQUEST, subject, reply, stored=letter)
     return None
 
 
@@ -104,18 +139,18 @@ def _dead_letter(subject: str, headers: Mapping[str, str]) -> StoredFacts | None
     return StoredFacts(DEAD_LETTER, store, _number(_MOST, number), durable, attempts, headers.get("Polybus-Death"))
 
 
-def _delivery(subject: str, reply: str) -> NatsFacts | None:
+def _delivery(subject: str, reply: str) -> _Facts | None:
     try:
         ack = read_ack(reply)
     except RemoteProtocolError:
         return None
     stored = _given(ack)
     if ack.consumer.startswith(REPLAY):  # who only reads settles nothing
-        return NatsFacts(_PUBLISH, subject, stored=stored)
-    return NatsFacts(_REQUEST, subject, reply, stored=stored)
+        return _Facts(_PUBLISH, subject, stored=stored)
+    return _Facts(_REQUEST, subject, reply, stored=stored)
 
 
-def _settlement(subject: str, said: bytes) -> NatsFacts | None:
+def _settlement(subject: str, said: bytes) -> _Facts | None:
     try:
         ack = read_ack(subject)
     except RemoteProtocolError:
@@ -124,10 +159,10 @@ def _settlement(subject: str, said: bytes) -> NatsFacts | None:
     short = f"{ACKS}{ack.stream}.{ack.consumer}"
     word, _, rest = said.partition(b" ")
     if word == _WORKING:
-        return NatsFacts(_CONTROL, short, stored=_given(ack))
+        return _Facts(_CONTROL, short, stored=_given(ack))
     code, name = _SETTLED.get(word, (Code.OK, Code.OK.name))
     reason = rest.decode("utf-8", "replace") if code is Code.FAILED_PRECONDITION and rest else None
-    return NatsFacts(_RESPONSE, short, subject, int(code), name, _given(ack, reason))
+    return _Facts(_RESPONSE, short, subject, int(code), name, _given(ack, reason))
 
 
 def _given(ack: AckSubject, reason: str | None = None) -> StoredFacts:
@@ -136,7 +171,7 @@ def _given(ack: AckSubject, reason: str | None = None) -> StoredFacts:
     )
 
 
-def _answer(message: Message) -> NatsFacts | None:
+def _answer(message: Message) -> _Facts | None:
     """Read the word of a stream about a publication, or a refusal of the engine."""
     said = engine_says(message.raw or b"")
     if said is None:
@@ -145,11 +180,11 @@ def _answer(message: Message) -> NatsFacts | None:
     store = str(said["stream"]) if isinstance(said.get("stream"), str) and said["stream"] else None
     if error is None:
         stored = StoredFacts(PUBLICATION, store, _up_to(_MOST, said["seq"]))
-        return NatsFacts(_RESPONSE, None, key, 0, "DUPLICATE" if said.get("duplicate") is True else Code.OK.name, stored)
+        return _Facts(_RESPONSE, None, key, 0, "DUPLICATE" if said.get("duplicate") is True else Code.OK.name, stored)
     text = str(error.get("description") or "")
     code = Code.RESOURCE_EXHAUSTED if text.startswith(_FULL) else code_of_status(error.get("code"))
     refused = StoredFacts(PUBLICATION, store, reason=text) if "type" not in said else None
-    return NatsFacts(_RESPONSE, None, key, int(code), code.name, refused)
+    return _Facts(_RESPONSE, None, key, int(code), code.name, refused)
 
 
 _ABOUT: Final = frozenset(("stream", "seq", "domain", "duplicate", "error", "batch", "count", "val"))

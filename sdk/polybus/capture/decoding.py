@@ -1,0 +1,449 @@
+"""Frames to events: an Arrow batch in, Arrow batches out. No Spark here; Spark uses this.
+
+It stands on the codecs that the bus uses. A codec has no role and no state, so frames of both directions are read, from the
+middle of a connection on, each by itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from attrs import evolve, frozen
+
+from ..errors import RemoteProtocolError
+from ..limits import Limits
+from ..message import Message
+from ..plugins import Codec
+from ..plugins.registry import find_protocol, find_reader
+from .protocols import EventMapper, headers_only, mapper_for
+from .protocols.shared import FIELDS, EventFields, StoredFacts
+from .schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, FRAMES, QUARANTINE
+from .store.compute import dates_of, pc
+
+ROWS_AT_ONCE: Final = 4096
+"""So many rows, or a few more, are decoded together. Eight times as many take 15 % longer, for what is made of them does not
+stay in the caches of the processor; an eighth takes 25 % longer."""
+BYTES_AT_ONCE: Final = 16 << 20
+"""No more batches are joined when there are so many bytes."""
+LIMITS: Final = Limits(message=1 << 30)
+"""A frame that has passed a link was within its limits; only the depth protects the decoder itself."""
+MARK: Final = "link"
+"""The member of the options by which a row without a frame marks the begin or the end of its connection."""
+
+
+class Decoded(NamedTuple):
+    """The events of a batch of frames.
+
+    ``frames`` is the number of frames that went in: those with at least one event, plus the rows of the quarantine, plus
+    ``empty`` ones. Rows that only mark a gap are no frames; those that mark the begin or end of a connection count as frames,
+    and are events.
+    """
+
+    events: pa.RecordBatch
+    """In the columns of `schema.EVENTS`, by (seq, sub)."""
+    quarantine: pa.RecordBatch
+    """In the columns of `schema.QUARANTINE`; those of the frame that the batch lacks are null."""
+    empty: int
+    """Frames without a message, by the rules of their protocol."""
+    frames: int
+    refused: int
+    """Messages that could not be read, of frames that hold others that could."""
+
+
+def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str] | None = None) -> Decoded:
+    """The events and the quarantine of a batch of `schema.FRAMES` rows.
+
+    Args:
+        batch: Rows of a capture, in any cut and any order; of their columns at least those that `frame_columns` names.
+        limits: For the codecs.
+        columns: Of the events, at least one; None for all. Others are not made.
+
+    Raises:
+        KeyError: A column is missing, or there is none of this name.
+    """
+    work = _BatchDecoder(batch)
+    gaps = 0
+    decoders, which = _decoders(batch, limits)
+    given = pc.fill_null(batch.column("flags"), 0)
+    frames, flags = batch.column("frame").to_pylist(), given.to_pylist()
+    for row in pc.indices_nonzero(pc.bit_wise_and(given, FLAG_TRUNCATED)).to_pylist():
+        # What was cut off is its body, or a part of that: the message stays one.
+        whole = headers_only(batch.column("protocol")[row].as_py(), decoders[which[row]].options, frames[row] or b"", cut=True)
+        frames[row] = whole or frames[row]
+    for row, (frame, flag, number) in enumerate(zip(frames, flags, which, strict=True)):
+        if frame is not None:
+            work.read(row, frame, decoders[number], flag)
+        elif flag & FLAG_GAP_BEFORE:
+            gaps += 1
+        else:
+            work.read_mark(row, decoders[number])
+    return Decoded(work.events(columns), work.quarantine(), work.empty, batch.num_rows - gaps, work.refused)
+
+
+def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = None) -> Iterator[Decoded]:
+    """Decodes batches of frames, joined to larger ones; of the events some columns, or all."""
+    for rows in joined(batches, ROWS_AT_ONCE, BYTES_AT_ONCE):
+        with _collection_paused():
+            made = decode(rows, columns=columns)
+        yield made
+
+
+def joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches, none of them empty, of so many rows or bytes and one batch more."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= most_rows or size >= most_bytes:
+            yield pa.concat_batches(waiting)
+            waiting.clear()
+            rows = size = 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Pauses the search for cycles: decoding makes none, and hundreds of thousands of objects that would be searched."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+# -- frames --------------------------------------------------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class FrameDecoder:
+    """Decodes the frames of some connections."""
+
+    decode: Callable[[bytes], Sequence[Message | RemoteProtocolError]]
+    mapper: EventMapper
+    options: str
+
+
+@lru_cache(maxsize=256)
+def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDecoder:
+    """The decoder for a protocol with the options that a row has; where it has none, the one that reads the most."""
+    names: dict[int, str] = {}
+    try:
+        given = json.loads(options) if options else None
+        if given is not None and not isinstance(given, dict):
+            raise ValueError(f"the options are no object: {options:.80}")
+        chosen = dict(given or {})
+        chosen.pop(MARK, None)
+        actions = chosen.pop("actions", None)
+        find = find_reader if given is None else find_protocol
+        adapter: Any = find(protocol, {name: str(value) for name, value in chosen.items()})
+        if actions:
+            adapter = evolve(adapter, actions=actions)
+            names = {number: name for name, number in adapter.actions}
+        codec: Codec = adapter.codec(limits)
+    except (ValueError, TypeError, RecursionError) as error:
+        problem = str(error) or type(error).__name__
+
+        def unknown(frame: bytes) -> Sequence[Message]:
+            raise RemoteProtocolError(problem, reason="unknown_protocol")
+
+        return FrameDecoder(unknown, mapper_for(protocol, names), options)
+    return FrameDecoder(codec.decode, mapper_for(protocol, names), options)
+
+
+def _decoders(batch: pa.RecordBatch, limits: Limits) -> tuple[list[FrameDecoder], list[int]]:
+    """The decoders of the frames, and the number of each row's decoder."""
+    protocols, options = (batch.column(name).dictionary_encode("encode") for name in ("protocol", "options"))
+    codes = protocols.indices.to_numpy().astype(np.int64) * len(options.dictionary) + options.indices.to_numpy()
+    known = pa.array(codes).dictionary_encode()
+    names, texts = protocols.dictionary.to_pylist(), options.dictionary.to_pylist()
+    pairs = [divmod(code, len(texts)) for code in known.dictionary.to_pylist()]
+    decoders = [decoder_for(names[name] or "", texts[text] or "", limits) for name, text in pairs]
+    return decoders, known.indices.to_pylist()
+
+
+class _BatchDecoder:
+    """The tables while they are made."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.empty = self.refused = 0
+        self.fields: list[Any] = []
+        """Of the messages, one after the other, as `EventColumns` takes them."""
+        self.rows: list[int] = []
+        """Of each message."""
+        self.subs: list[int] = []
+        """Its number in its row."""
+        self._bad: list[tuple[int, str, str, int | None]] = []
+
+    def take(self, row: int, fields: Sequence[Any], sub: int = 0) -> None:
+        """Take the fields of a message."""
+        self.fields.extend(fields)
+        self.rows.append(row)
+        self.subs.append(sub)
+
+    def read(self, row: int, frame: bytes, decoder: FrameDecoder, flags: int) -> None:
+        """Reads one frame."""
+        try:
+            messages = decoder.decode(frame)
+        except RemoteProtocolError as error:
+            self._refuse(row, error, flags)
+            return
+        sub = 0
+        wrong: list[RemoteProtocolError] = []
+        for message in messages:
+            if isinstance(message, RemoteProtocolError):
+                wrong.append(message)
+                continue
+            self.take(row, decoder.mapper(message), sub)
+            sub += 1
+        if sub:
+            self.refused += len(wrong)
+        elif wrong:
+            self._refuse(row, wrong[0], flags)
+        else:
+            self.empty += 1
+
+    def read_mark(self, row: int, decoder: FrameDecoder) -> None:
+        """Reads a row that marks the begin or the end of a connection."""
+        try:
+            mark = json.loads(decoder.options)[MARK]
+            fields = EventFields("open")
+            if mark["state"] != "open":
+                data = json.dumps({name: mark[name] for name in ("code", "reason") if name in mark}).encode()
+                fields = EventFields("close", datacontenttype="application/json", data=data, code_name=str(mark.get("code")))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            self._bad.append((row, "malformed", "a row without a frame, that says neither of a gap nor of a connection", None))
+            return
+        self.take(row, fields)
+
+    def _refuse(self, row: int, error: RemoteProtocolError, flags: int) -> None:
+        reason = "unknown_protocol" if error.reason == "unknown_protocol" else reason_of(error, flags)
+        self._bad.append((row, reason, str(error), error.offset))
+
+    def events(self, columns: Sequence[str] | None) -> pa.RecordBatch:
+        """The events, in the order of the rows."""
+        return EventColumns(self.batch, self.rows, self.subs, self.fields).table(columns)
+
+    def quarantine(self) -> pa.RecordBatch:
+        """The frames that could not be read."""
+        rows, reasons, details, offsets = zip(*self._bad, strict=True) if self._bad else ((), (), (), ())
+        frame = self.batch.take(pa.array(rows, pa.int64()))
+        columns = dict(zip(frame.schema.names, frame.columns, strict=True)) | {
+            "reason": pa.array(reasons, pa.string()),
+            "detail": pa.array(details, pa.string()),
+            "offset": pa.array(offsets, pa.int32()),
+            "raw": frame.column("frame"),
+        }
+        if "ts_ns" in columns:
+            columns["date"] = dates_of(columns["ts_ns"])
+        found = [columns[field.name] if field.name in columns else pa.nulls(len(rows), field.type) for field in QUARANTINE]
+        return pa.RecordBatch.from_arrays(found, schema=QUARANTINE)
+
+
+# -- reasons --------------------------------------------------------------------------------------------------------------
+
+
+_BY_REASON: Final[Mapping[str, str]] = {
+    "truncated": "bad_length",
+    "unknown_kind": "bad_kind",
+    "encoding": "bad_encoding",
+    "result": "bad_code",
+    **dict.fromkeys(("missing_subject", "missing_part", "missing_attribute"), "missing_field"),
+    **dict.fromkeys(("unknown_verb", "unknown_type"), "unknown_type"),
+    **dict.fromkeys(("too_large", "too_many_messages"), "too_large"),
+    **{reason: reason for reason in ("too_deep", "malformed")},
+}
+_BY_TEXT: Final = (
+    ("trailing bytes", "bad_length"),
+    ("is no object", "not_array"),
+    ("Expected `array`", "not_array"),
+    ("a JSON object, not", "bad_json"),
+    ("JSON", "bad_json"),
+    ("CloudEvent", "bad_protobuf"),
+    ("not a UMessage", "bad_protobuf"),
+    ("google.protobuf", "bad_protobuf"),
+    ("google.rpc.Status", "bad_protobuf"),
+    ("base64", "bad_encoding"),
+    ("ambiguous", "bad_field"),
+)
+
+
+def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
+    """The word for an error, given the flags of the row: a frame that the recorder has cut or blanked is not at fault."""
+    if flags & FLAG_TRUNCATED:
+        return "truncated"
+    if flags & FLAG_REDACTED:
+        return "redacted"
+    text = str(error)
+    if " bytes of a header" in text:
+        return "short_frame"
+    if isinstance(error.__cause__, UnicodeDecodeError) or "UTF-8" in text or "utf-8" in text:
+        return "bad_text"
+    known = _BY_REASON.get(error.reason)
+    if known == "bad_encoding" and "JSON" in text:
+        return "bad_json"
+    if known == "bad_encoding" and "too deeply" in text:
+        return "too_deep"
+    if known not in (None, "malformed"):
+        return str(known)
+    if isinstance(error.__cause__, msgspec.DecodeError) and not isinstance(error.__cause__, msgspec.ValidationError):
+        return "bad_json"
+    for words, reason in _BY_TEXT:
+        if words in text:
+            return reason
+    if getattr(error, "rule", None) is not None:
+        return "missing_field" if "is missing" in text else "unknown_type" if error.text.startswith("type ") else "bad_field"
+    return "malformed" if known else "bad_field"
+
+
+# -- columns --------------------------------------------------------------------------------------------------------------
+
+
+_TYPES: Final = dict.fromkeys(FIELDS, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
+_STORED: Final = {"stored": pa.string(), "store": pa.string(), "store_seq": pa.int64(), "durable": pa.string()} | {
+    "attempt": pa.int32(),
+    "reason": pa.string(),
+}
+"""The columns that come from `StoredFacts`, which few messages have."""
+_FIELDS: Final = frozenset(FIELDS) - {"id", "source", "stored"}
+"""The columns that come from the message alone."""
+_DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
+"""The columns of frames without which nothing is decoded."""
+_FROM: Final[Mapping[str, Sequence[str]]] = {
+    "id": ("capture_id", "seq"),
+    "source": ("capture_id", "direction", "peer"),
+    **dict.fromkeys(("time", "time_ns", "expires_at", "date"), ("ts_ns",)),
+    "deadline_ns": ("deadlines_ns",),
+}
+"""Sources of columns of events, beside the decoded message and beside columns of the same name."""
+_STAMP: Final = pa.timestamp("us", tz="UTC")
+_LAST_US: Final = 253_402_300_799_999_999
+"""The end of the year 9999, in microseconds: as far as time stamps are read everywhere."""
+
+
+def frame_columns(names: Iterable[str]) -> list[str]:
+    """The columns of frames that some columns of events are made of, in the order of `schema.FRAMES`."""
+    needed = _DECODED.union(*(_FROM.get(name, (name,)) for name in names))
+    return [name for name in FRAMES.names if name in needed]
+
+
+class EventColumns:
+    """Makes the columns of `schema.EVENTS` of messages: of their rows, and their numbers in these.
+
+    `fields` are their `EventFields`, one after the other: what stands so is taken apart ten times faster than a list of lists.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, rows: list[int], subs: list[int], fields: list[Any]) -> None:
+        self._batch = batch
+        self._message_rows = rows
+        self._subs = subs
+        self._fields = fields
+        self._rows = None if rows == list(range(batch.num_rows)) else pa.array(rows, pa.int64())
+        self._made: dict[str, pa.Array] = {}
+        self._facts: Sequence[StoredFacts | None] | None = None
+        self._is_stored = False
+        self._makers: dict[str, Callable[[], pa.Array]] = {
+            "id": self._id,
+            "source": self._source,
+            "type": lambda: pc.binary_join_element_wise(self.column("protocol"), self.column("kind"), "."),
+            "time": lambda: self._time().cast(_STAMP),
+            "time_ns": lambda: self.column("ts_ns"),
+            "date": lambda: dates_of(self.column("ts_ns")),
+            "specversion": lambda: pa.repeat(pa.scalar("1.0"), len(rows)),
+            "expires_at": lambda: _ends(self._time(), self.column("ttl_ms")).cast(_STAMP),
+            "sub": lambda: pa.array(self._subs, pa.int32()),
+            "nbytes": self._nbytes,
+            "deadline_ns": self._deadlines,
+            **{name: partial(self._fact, name) for name in _STORED},
+        }
+
+    def table(self, names: Sequence[str] | None) -> pa.RecordBatch:
+        """Some of the columns, or all.
+
+        Raises:
+            KeyError: There is no such column.
+        """
+        schema = EVENTS if names is None else pa.schema([EVENTS.field(name) for name in names], EVENTS.metadata)
+        return pa.RecordBatch.from_arrays([self.column(name) for name in schema.names], schema=schema)
+
+    def column(self, name: str) -> pa.Array:
+        """One column, also one of the frame that no event has."""
+        if name not in self._made:
+            if name in _FIELDS:
+                self._made[name] = self._field(name)
+            elif name in self._makers:
+                self._made[name] = self._makers[name]()
+            else:
+                column = self._batch.column(name)
+                self._made[name] = column if self._rows is None else column.take(self._rows)
+        return self._made[name]
+
+    def _field(self, name: str) -> pa.Array:
+        return pa.array(self._values(name), _TYPES[name])
+
+    def _values(self, name: str) -> list[Any]:
+        return self._fields[FIELDS.index(name) :: len(FIELDS)]
+
+    def _fact(self, name: str) -> pa.Array:
+        """A column about what is stored."""
+        if self._facts is None:
+            self._facts = self._values("stored")
+            self._is_stored = any(self._facts)
+        if not self._is_stored:
+            return pa.nulls(len(self._facts), _STORED[name])
+        return pa.array([None if facts is None else getattr(facts, name) for facts in self._facts], _STORED[name])
+
+    def _time(self) -> pa.Array:
+        return pc.divide(self.column("ts_ns"), 1000)
+
+    def _id(self) -> pa.Array:
+        given = self._field("id")
+        if not given.null_count:
+            return given
+        seq, sub = self.column("seq").cast(pa.string()), self.column("sub").cast(pa.string())
+        return pc.coalesce(given, pc.binary_join_element_wise(self.column("capture_id"), seq, sub, "/"))
+
+    def _source(self) -> pa.Array:
+        given = self._field("source")
+        if not given.null_count:
+            return given
+        return pc.coalesce(
+            given, pc.if_else(pc.equal(self.column("direction"), 1), self.column("peer"), self.column("capture_id"))
+        )
+
+    def _nbytes(self) -> pa.Array:
+        sizes = pc.fill_null(pc.binary_length(self._batch.column("frame")), 0)
+        sizes = sizes if self._rows is None else sizes.take(self._rows)
+        return pc.if_else(pc.equal(self.column("sub"), 0), sizes, 0).cast(pa.int32())
+
+    def _deadlines(self) -> pa.Array:
+        """The deadlines of a frame belong to its requests, in their order."""
+        given, count = self._batch.column("deadlines_ns"), len(self._message_rows)
+        if given.null_count == len(given) or not len(given.flatten()):
+            return pa.nulls(count, pa.int64())
+        asking = np.flatnonzero(pc.equal(self.column("kind"), "request").to_numpy(zero_copy_only=False))
+        rows, ends = np.asarray(self._message_rows, np.int64)[asking], given.offsets.to_numpy()
+        nth = np.arange(len(rows)) - np.searchsorted(rows, rows)  # among the requests of its row
+        places = np.full(count, -1)
+        places[asking] = np.where(ends[rows] + nth < ends[rows + 1], ends[rows] + nth, -1)
+        return given.values.take(pa.array(places, mask=places < 0))
+
+
+def _ends(time: pa.Array, ttl: pa.Array) -> pa.Array:
+    """The ends of times to live, in microseconds."""
+    longest = pc.divide(pc.subtract(_LAST_US, time), 1000)
+    return pc.add(time, pc.multiply(pc.min_element_wise(ttl, longest, skip_nulls=False), 1000))

@@ -1,1 +1,0 @@
-"""Decoding of recorded frames to events."""

@@ -1,0 +1,62 @@
+"""Frames of CSB."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...message import Message
+from ...protocols.csb import wire
+from .shared import FIELDS, plain_event
+
+_SUBJECT, _CORRELATION, _CLIENT = map(FIELDS.index, ("subject", "correlation_id", "client"))
+_WITH_MORE: Final = (wire.REQUEST_MORE, wire.PUBLISH_MORE, wire.OPEN)
+_WITH_SUBJECT: Final = (wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.REQUEST_NAMED)
+_WITHOUT_BODY: Final = (wire.CANCEL, wire.CREDIT, wire.DEADLINE)
+_NUMBERED: Final = 0xFFFF
+_WORDS: Final = {"connected": "open", "closed": "close", "close": "close"}
+
+
+def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
+    """See `headers_only`."""
+    front = 4 if options.get("side") == "broker-server" else 0
+    head = frame[front : front + 8]
+    if len(head) < 8:
+        raise ValueError("cut off")
+    action = int.from_bytes(head[4:], "big")
+    end = front + 8
+    if head[0] >> 4 == wire.REQUEST and action >= wire.FIRST_RESERVED:
+        end = _start_of_body(frame, front, action)
+    # Binary: no payload at all is one that can be read.
+    return frame[:front] + bytes((head[0] & 0xF0,)) + frame[front + 1 : end]
+
+
+def _start_of_body(frame: bytes, front: int, action: int) -> int:
+    """The place of the body in an action of the bus itself."""
+    start = front + 8
+    if action in _WITH_SUBJECT:
+        size = int.from_bytes(frame[start : start + 2], "big")
+        return start + 2 + (4 if size == _NUMBERED else size)
+    if action in _WITH_MORE:
+        size, more = struct.unpack_from(">HH", frame, start)
+        return start + 8 + (4 if size == _NUMBERED else size) + int(more)
+    return len(frame) if action in _WITHOUT_BODY else start
+
+
+def event(names: Mapping[int, str], message: Message) -> list[Any]:
+    """The fields of an event of a message, with the names of actions."""
+    row = plain_event(message)
+    row[_CORRELATION] = None
+    if message.peer is not None:
+        row[_CLIENT] = str(message.peer)
+    if type(message.id) is int:
+        id = message.id if message.id >= 0 else ~message.id
+        action = id >> 16
+        row[_CORRELATION] = f"{id & 0xFFFF:04x}{action:08x}"
+        # From there on they are actions of the bus itself, whose subject stands in the payload.
+        if row[_SUBJECT] is None and action < wire.FIRST_RESERVED:
+            row[_SUBJECT] = names.get(action) or f"0x{action:08X}"
+    elif row[0] == "control":
+        row[0] = _WORDS.get(str(message.subject), "control")
+    return row

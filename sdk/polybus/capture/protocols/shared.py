@@ -1,0 +1,164 @@
+"""Parts that the frames of several protocols have: the fields of an event, members of JSON, fields of protocol buffers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from ...errors import BusError, Code
+from ...message import Kind, Message
+from ...protocols._protobuf.wire import MOST_FIELDS, read_varint
+
+encode: Final = msgspec.json.Encoder().encode
+_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+_elements: Final = msgspec.json.Decoder(list[Raw]).decode
+_value: Final = json.JSONDecoder(strict=False).raw_decode
+BEGINNING: Final = 256
+"""Characters of a body that was cut, to see whether it is an error's; a multiple of four, as base64 is read."""
+_FIXED: Final = {1: 8, 5: 4}
+"""Bytes of fields of protocol buffers, by their type."""
+_KINDS: Final[Mapping[str, str]] = {
+    **{kind.value: kind.value for kind in Kind},
+    Kind.ERROR.value: "response",
+    Kind.OPEN.value: "stream",
+    Kind.CREDIT.value: "control",
+}
+_NAMES: Final[Mapping[int, str]] = {int(code): code.name for code in Code}
+_TRACE: Final = "traceparent"
+
+
+class StoredFacts(NamedTuple):
+    """The columns of an event about what is stored. The names are those of `schema.EVENTS`."""
+
+    stored: str
+    store: str | None = None
+    store_seq: int | None = None
+    durable: str | None = None
+    attempt: int | None = None
+    reason: str | None = None
+
+
+class EventFields(NamedTuple):
+    """The columns of an event that depend on its message; the rest is the frame's. The names are those of `schema.EVENTS`."""
+
+    kind: str
+    subject: str | None = None
+    id: str | None = None
+    source: str | None = None
+    datacontenttype: str | None = None
+    dataschema: str | None = None
+    data: bytes | None = None
+    correlation_id: str | None = None
+    code: int | None = None
+    code_name: str | None = None
+    ttl_ms: int | None = None
+    priority: str | None = None
+    reply_to: str | None = None
+    client: str = ""
+    stored: StoredFacts | None = None
+    traceparent: str | None = None
+
+
+FIELDS: Final = tuple(EventFields.__annotations__)
+
+
+def plain_event(message: Message) -> list[Any]:
+    """The fields as far as every protocol has them."""
+    kind = _KINDS[message.kind.value]
+    data, content = message.raw, message.format.content_type
+    code: int | None = None
+    if message.code is not None:
+        code = int(message.code)
+    elif kind == "response":
+        code = 0
+    if data is None:
+        data, content = _made_body(message)
+    subject, id, ttl = message.subject, message.id, message.ttl
+    text = f"0x{subject:08X}" if type(subject) is int else str(subject) or (None if kind != "request" else "")
+    media, name = content if data is not None else None, None if code is None else _NAMES[code]
+    key, ttl_ms = None if id is None else str(id), None if ttl is None else round(ttl * 1000)
+    trace = message.headers.get(_TRACE) if message.headers else None
+    return [kind, text, None, None, media, None, data, key, code, name, ttl_ms, None, message.reply_to, "", None, trace]
+
+
+def _made_body(message: Message) -> tuple[bytes | None, str]:
+    """A body for a message without one: of a failure its text, of control its attributes."""
+    attributes, kept = message.attributes, {}
+    if message.code is not None:
+        kept = {name: attributes[name] for name in ("text", "reason", "detail") if attributes.get(name) not in (None, "")}
+    elif message.kind is Kind.CONTROL:
+        kept = {name: value for name, value in attributes.items() if name != "encoding"}
+    try:
+        value = kept or (message.body if message.has_body else None)
+        return (None, "") if value is None else (msgspec.json.encode(value, enc_hook=str), "application/json")
+    except (TypeError, ValueError, RecursionError, BusError):
+        return None, ""  # a value that JSON has no form for
+
+
+def objects_in(frame: bytes, cut: bool, body: re.Pattern[str]) -> list[dict[str, Raw]]:
+    """The members of an object, or of those in an array; of one that is cut those before, and the beginning of its body."""
+    if not cut:
+        return [_members(bytes(one)) for one in (_elements(frame) if frame.lstrip()[:1] == b"[" else [Raw(frame)])]
+    text = frame.decode("utf-8", "ignore").lstrip()
+    found, at = list[dict[str, Raw]](), _after_blanks(text, 1) if text[:1] == "[" else 0
+    while text[at : at + 1] == "{":
+        try:
+            end = _value(text, at)[1]
+            found.append(_members(text[at:end].encode()))
+            at = _after_blanks(text, _after_blanks(text, end) + 1)
+        except (ValueError, RecursionError):
+            members, name = _before_the_cut(text, at)
+            return [*found, members] if name is not None and body.fullmatch(name) else found
+    return found
+
+
+def _before_the_cut(text: str, at: int, *, within: bool = False) -> tuple[dict[str, Raw], str | None]:
+    """Members of the object at a place, and the name of the one whose value is not whole; None where the cut is elsewhere.
+
+    Of that value there is the beginning, but not of one `within` it: each level is read once more.
+    """
+    members: dict[str, Raw] = {}
+    while True:
+        try:
+            name, at = _value(text, _after_blanks(text, at + 1))
+        except (ValueError, RecursionError):
+            return members, None
+        start = _after_blanks(text, _after_blanks(text, at) + 1)
+        try:
+            end = _value(text, start)[1]
+        except (ValueError, RecursionError):
+            if text[start : start + 1] == "{" and not within:
+                members[name] = Raw(encode(_before_the_cut(text, start, within=True)[0]))
+            elif text[start : start + 1] == '"' and not within:
+                members[name] = Raw(encode(text[start + 1 : start + 1 + min(BEGINNING, (len(text) - start - 1) // 4 * 4)]))
+            return members, name
+        members[name] = Raw(text[start:end].encode())
+        at = _after_blanks(text, end)
+
+
+def _after_blanks(text: str, at: int) -> int:
+    while text[at : at + 1] in (" ", "\t", "\r", "\n"):
+        at += 1
+    return at
+
+
+def parted(frame: bytes, cut: bool, bodies: range) -> tuple[bytes, bytes]:
+    """The fields of a message of protocol buffers, but for those that are bodies, and the last one of these."""
+    kept, body, at = list[bytes](), b"", 0
+    while at < len(frame):
+        start, (tag, at) = at, read_varint(frame, at)
+        size, at = read_varint(frame, at) if tag & 7 in (0, 2) else (_FIXED.get(tag & 7, len(frame)), at)
+        after = at if tag & 7 == 0 else at + size
+        if tag >> 3 in bodies:
+            body = frame[at:after]
+        else:
+            kept.append(frame[start:after])
+        if len(kept) > MOST_FIELDS or (after > len(frame) and not (cut and tag >> 3 in bodies)):
+            raise ValueError("cut off, or of too many fields")
+        at = after
+    return b"".join(kept), body

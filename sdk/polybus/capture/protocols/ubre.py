@@ -1,0 +1,36 @@
+"""Frames of UBRE."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from .shared import encode, objects_in
+
+_BODY: Final = re.compile("body|headers|data|text|detail")
+_HEADER: Final = struct.Struct(">BHI")
+
+
+def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
+    """See `headers_only`."""
+    if frame[:1] in (b"{", b" ", b"\t", b"\r", b"\n"):
+        (kept,) = objects_in(frame, cut, _BODY)
+        body = kept.pop("body", None)
+        for name in ("data", "text", "detail"):
+            kept.pop(name, None)
+        if body is not None and "request" in kept and "id" not in kept:  # the document's dialect: a subject inside
+            subject = msgspec.json.decode(bytes(body)).get("subject", "")
+            if cut and not (subject and options.get("dialect") == "spec"):
+                raise ValueError("its id, or its subject, may stand behind the cut")
+            kept["body"] = Raw(encode({"subject": subject}))
+        return encode(kept)
+    letter, name_length, _ = _HEADER.unpack_from(frame)
+    text = frame[7 : 7 + name_length]
+    if len(text) != name_length:
+        raise ValueError("cut off")
+    return _HEADER.pack(letter, name_length, 0) + text
