@@ -38,7 +38,7 @@ BOUNDS = {
         cluster.durable.consumers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
         cluster.workers.urls prometheus.durations._recent prometheus.durations._tallies protocols.csb.codec.chosen
         protocols.nats.cluster.dialect._handled protocols.nats.native._pulled protocols.nats.session._pings
-        protocols.nats.subscriptions._sids protocols.nats.subscriptions.by_sid protocols.nats.subscriptions.refused
+        protocols.nats.connection._sids protocols.nats.connection.by_sid protocols.nats.connection.refused
         protocols.up.fabric._wanted protocols.up.names._methods protocols.up.names._names protocols.up.names._topics
         protocols.up.services.methods protocols.up.services.topics transports.zenoh.copies.came_by
         transports.zenoh.node._subscribers
@@ -64,7 +64,7 @@ BOUNDS = {
     "4,096 nodes, and within them Limits.peers": "cluster.arrivals._coming",
     "4,096 of a batch, Limits.outbox_bytes of a peer": "bindings.cloudevents_http.connection.answers",
     "4,096 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.lanes._samples",
-    "4,096 sids": "protocols.nats.subscriptions._leaving",
+    "4,096 sids": "protocols.nats.connection._leaving",
     "4,096 subjects, then it is emptied": """
         runtime.services.known pubsub.publisher.client_routes pubsub.publisher.routes pubsub.receiver.queues
         _util.pattern_index._cache

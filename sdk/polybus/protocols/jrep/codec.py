@@ -13,12 +13,10 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from .formats import ErraiFormat, Parts, PartsFormat
-from .messages.checks import subjects_of
-from .messages.payloads import joined
-from .messages.reader import MessageReader
-from .messages.writer import MessageWriter
-from .names import is_unusable
+from .names import is_unusable, subjects_of
+from .reader import MessageReader
 from .values.java import JavaTypes
+from .writer import MessageWriter, joined
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset(("text",))
 _SUBSCRIPTIONS: Final = {"RemoteSubscribe": Kind.SUBSCRIBE, "RemoteUnsubscribe": Kind.UNSUBSCRIBE}

@@ -11,11 +11,10 @@ import msgspec
 
 from ...body import MASKED, BodyFormat, check_depth, refuse_secrets
 from ...errors import BadRequest, BusError, EncodeError
-from .messages.text import quoted
 from .names import MAX_PARTS, PROTOCOL_PARTS
-from .object_ids import Numbering
 from .values.java import JavaTypes
 from .values.reader import READERS, ValueReading
+from .values.text import Numbering, quoted
 from .values.writer import ValueWriter
 
 _decode: Final = msgspec.json.Decoder().decode

@@ -1,11 +1,20 @@
-"""The words of the wire: parts, suffixes, reserved subjects (document J.REP; Errai's `MessageParts` and `BusTools`)."""
+"""The words of the wire (document J.REP; Errai's `MessageParts` and `BusTools`), and the rules for parts, in both directions.
+
+The rules say exactly what is wrong.
+"""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ...errors import LocalProtocolError, ReservedSubject
+from .._rules import MAX_INT, WireRules, fault_in_subject
 
 SERVER_BUS: Final = "ServerBus"
 CLIENT_BUS: Final = "ClientBus"
@@ -72,3 +81,108 @@ def service_of(subject: str) -> str:
     """Name that is announced of a handler: of a remote procedure its interface, ``x.Svc:RPC``."""
     mark = subject.find(RPC_MARK)
     return subject if mark < 0 else subject[: mark + len(RPC_MARK) - 1]
+
+
+WIRE_RULES: Final = WireRules("jrep")
+refuse: Final = WIRE_RULES.refuse
+refuse_json: Final = WIRE_RULES.refuse_json
+_NAMING: Final = ("Subject", "SubjectsList", "RemoteServices")
+_whole_number: Final = re.compile(r"\s*[+-]?[0-9]{1,16}\s*").fullmatch
+
+
+def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
+    """For subjects that came in. May raise `RemoteProtocolError`, also of one that never leaves a bus."""
+    fault = fault_in_subject(value, limit)
+    if fault is not None:
+        raise refuse(fault, "invalid_subject", answer_id)
+    if not value:
+        raise refuse("the subject is empty", "missing_subject", answer_id)
+    if value.startswith(LOCAL_PREFIX):
+        raise refuse(f"subjects that begin with {LOCAL_PREFIX!r} do not leave their bus", "reserved_subject", answer_id)
+
+
+def check_local_subject(value: Any, limit: int) -> str:
+    """A subject that goes out. Raises as that of `WireRules`, and `ReservedSubject`: it is the buses', or an answer's."""
+    WIRE_RULES.check_local_subject(value, limit)
+    if not value:
+        raise LocalProtocolError("the subject is empty", protocol="jrep")
+    if is_reserved(value) or value.startswith(LOCAL_PREFIX):
+        raise ReservedSubject(f"the subject {value!r} belongs to J.REP's buses: choose another name")
+    if names_an_answer(value):
+        raise ReservedSubject(
+            f"J.REP takes what goes to {value!r} for an answer: choose a name without ':RespondTo:RPC' or ':Errors:RPC'"
+        )
+    return str(value)
+
+
+def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = None) -> str | None:
+    """A part that is text, or None. May raise `RemoteProtocolError`: ``invalid_part`` or ``too_large``."""
+    value = parts.get(name)
+    if value is None:
+        return None
+    if type(value) is not str:
+        raise refuse(f"{name} is text, not {type(value).__name__}", "invalid_part", answer_id)
+    if len(value) > limit:
+        raise refuse(f"{name} of {len(value)} characters: the limit is {limit}", "too_large", answer_id)
+    return value
+
+
+def check_priority(value: Any, answer_id: Any = None) -> None:
+    """A number, also as text: so Errai writes it (notes section 3). May raise `RemoteProtocolError`: ``invalid_part``."""
+    if type(value) is float or (type(value) is int and abs(value) <= MAX_INT):
+        return
+    if type(value) is not str or not _whole_number(value):
+        raise refuse(f"PriorityProcessing is a number, not larger than {MAX_INT}", "invalid_part", answer_id)
+
+
+def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
+    """Subjects that a RemoteSubscribe or RemoteUnsubscribe names: exactly one of Subject, SubjectsList and RemoteServices.
+
+    The last is how an Errai client tells, while it associates, of all that it has: with commas, and with its own bus among it
+    (notes of the second round, B2), which is left out. May raise `RemoteProtocolError`.
+    """
+    given = [(name, parts[name]) for name in _NAMING if parts.get(name) is not None]
+    if len(given) > 1:
+        raise refuse(f"both {given[0][0]} and {given[1][0]}", "ambiguous")
+    if not given:
+        raise refuse("Subject, SubjectsList or RemoteServices is required", "missing_part")
+    ((name, value),) = given
+    if name == "RemoteServices":
+        subjects: list[Any] = [one for one in services_in(value) if one not in OWN["client"]]
+    elif name == "Subject":
+        subjects = [value]
+    elif isinstance(value, (list, set)):
+        subjects = list(value)
+    else:
+        raise refuse(f"SubjectsList is a list of texts, not {type(value).__name__}", "invalid_part")
+    if len(subjects) > many:
+        raise refuse(f"{len(subjects)} subjects at once: the limit is {many} (limit: subscriptions)", "too_large")
+    for subject in subjects:
+        check_subject(subject, limit)
+    return subjects
+
+
+def services_in(value: Any) -> list[str]:
+    """Names in a RemoteServices, with commas between them. May raise `RemoteProtocolError`: ``invalid_part``."""
+    if type(value) is not str:
+        raise refuse(f"RemoteServices is text, not {type(value).__name__}", "invalid_part")
+    return [name for part in value.split(",") if (name := part.strip())]
+
+
+def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
+    """Our headers: a JSON object, as text. May raise `RemoteProtocolError`: ``invalid_headers``."""
+    try:
+        headers = msgspec.json.decode(text, type=dict) if type(text) is str else text
+    except (ValueError, RecursionError):
+        headers = text  # no object
+    return WIRE_RULES.read_headers(headers, limit, answer_id)
+
+
+def read_ttl(value: Any, answer_id: Any = None) -> float | None:
+    """Whole milliseconds that came in, as seconds. May raise `RemoteProtocolError`: ``invalid_ttl``."""
+    return None if value is None else count_of(value, "PolybusTtl", answer_id, "invalid_ttl") / 1000
+
+
+def count_of(value: Any, name: str, answer_id: Any = None, reason: str = "invalid_part") -> int:
+    """A whole number, not below 0. May raise `RemoteProtocolError`: with `reason`."""
+    return WIRE_RULES.read_count(value, name, answer_id, reason)

@@ -1,6 +1,6 @@
 """One J.REP connection, without I/O: the federation of two buses, and the messages between them.
 
-Commands between the buses are in `commands`, which moves the state in `federation` by the tables in `handshake`. Here are the
+Commands between the buses are in `commands`, which moves the state by the tables in `handshake`. Here are the
 other messages: those that are ours to answer, those that answer us, and those that are refused.
 """
 
@@ -15,13 +15,12 @@ from ...limits import Limits
 from ...message import MISSING, Kind, Message
 from ...plugins import Capabilities, CloseWanted, Refused, Role, SessionEvent
 from .._rules import too_large
-from . import commands, subscriptions
+from . import commands
 from .codec import JrepCodec
-from .federation import Federation
-from .handshake import Dialect, FederationState
-from .messages.checks import refuse
-from .messages.payloads import by_priority, payloads_of
-from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, ERRORS_SUFFIX, MAX_MESSAGES, REPLY_SUFFIX, is_reserved, is_unusable
+from .handshake import Dialect, Federation, FederationState
+from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, ERRORS_SUFFIX, MAX_MESSAGES, REPLY_SUFFIX, is_reserved, is_unusable, refuse
+from .reader import by_priority
+from .writer import payloads_of
 
 _REQUEST, _OPEN, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.OPEN, Kind.PUBLISH, Kind.NOTIFY
 _RESPONSE, _ERROR, _CONTROL = Kind.RESPONSE, Kind.ERROR, Kind.CONTROL
@@ -218,7 +217,7 @@ class JrepSession:
         """Queue a message. For a request, a notification or an open: its id, under which the answers will come."""
         kind, federation = message.kind, self.federation
         if kind in _SUBSCRIPTIONS:
-            subscriptions.announce(federation, message)
+            commands.announce(federation, message)
             return None
         if kind is _REQUEST or kind is _OPEN:
             self._count = count = self._count + 1

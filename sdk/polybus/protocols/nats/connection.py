@@ -1,13 +1,16 @@
-"""Facts and buffers of one connection, which its session and its dialect share."""
+"""Facts and buffers of one connection, which its session and its dialect share: what the server says of itself in INFO, the
+subscriptions, and the tokens of requests. Of several copies of a message one counts.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from attrs import define, field, frozen
 
+from ..._util.pattern_index import SubjectIndex
 from ...errors import Code, RemoteProtocolError, TooLarge, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
@@ -18,9 +21,187 @@ from .codec import NatsCodec
 from .credentials import Credentials
 from .failures import ServerError
 from .headers import HeaderBlock
-from .operations import write_subscription, write_unsubscription
-from .server_info import ServerInfo
-from .subscriptions import NatsSubscriptions
+from .operations import INBOX_SID, write_subscription, write_unsubscription
+
+_LEAVING: Final = 4096
+"""Subscriptions that are remembered after their end."""
+
+
+@define(eq=False)
+class NatsSubscription:
+    """One subscription of this side.
+
+    Attributes:
+        number: Its sid; later ones are higher.
+        queue: The queue group that it is in.
+        tag: What it is for, to the dialect.
+    """
+
+    number: int
+    pattern: str
+    queue: str | None
+    tag: Any = None
+    name: Any = None
+    """The pattern as the bus knows it."""
+
+
+@define(eq=False)
+class NatsSubscriptions:
+    """The subscriptions of one connection, by sid.
+
+    A server sends a connection one copy of a message for each of its subscriptions that match, in any order. The copy of the
+    oldest counts; the others are left out. When the oldest is given up while a message is on its way, that message may come by
+    the next one again: the wire has no sign by which the two copies could be told to be one. Groups have copies of their own.
+    """
+
+    by_sid: dict[str, NatsSubscription] = field(factory=dict)
+    refused: dict[Any, None] = field(factory=dict)
+    """Patterns that the server does not allow."""
+    alone: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
+    """The numbers of those that are in no group."""
+    _sids: dict[tuple[str, str | None], str] = field(factory=dict)
+    _last: int = int(INBOX_SID)
+    _leaving: dict[str, None] = field(factory=dict)
+    """Subscriptions in groups that were given up: what the server had chosen this side for before is still to be taken."""
+
+    def add(self, pattern: str, queue: str | None = None, tag: Any = None, name: Any = None) -> str | None:
+        """Add a subscription; its sid, or None where it is there already."""
+        if (pattern, queue) in self._sids:
+            return None
+        self.refused.pop(pattern if name is None else name, None)
+        self._last = number = self._last + 1
+        sid = self._sids[pattern, queue] = str(number)
+        self.by_sid[sid] = NatsSubscription(number, pattern, queue, tag, pattern if name is None else name)
+        if queue is None:
+            self.alone.add(pattern, number)
+        return sid
+
+    def remove(self, pattern: str, queue: str | None = None) -> str | None:
+        """Remove a subscription; the sid that it had, or None where there is none."""
+        if queue is None:
+            self.refused.pop(pattern, None)
+        sid = self._sids.pop((pattern, queue), None)
+        if sid is not None:
+            if queue is None:
+                self.alone.remove(pattern, self.by_sid.pop(sid).number)
+            else:
+                self._leaving[sid] = None
+                if len(self._leaving) > _LEAVING:
+                    self.left((next(iter(self._leaving)),))
+        return sid
+
+    def groups(self) -> list[tuple[str, str]]:
+        """Patterns and groups of the subscriptions that are in one."""
+        return [(pattern, queue) for pattern, queue in self._sids if queue is not None]
+
+    def leaving(self) -> tuple[str, ...]:
+        """The sids that were given up, and of which messages may still be on their way."""
+        return tuple(self._leaving)
+
+    def left(self, sids: Iterable[str]) -> None:
+        """Forget these: the server knows, and nothing more of them comes."""
+        for sid in sids:
+            if sid in self._leaving:
+                del self._leaving[sid], self.by_sid[sid]
+
+    def sid(self, pattern: str, queue: str | None) -> str | None:
+        """Find the sid of a subscription; None where there is none."""
+        return self._sids.get((pattern, queue))
+
+    def refuse(self, pattern: str, queue: str | None = None) -> None:
+        """Take note that the server does not allow a subscription."""
+        sid = self._sids.get((pattern, queue))
+        name = None if sid is None else self.by_sid[sid].name
+        if self.remove(pattern, queue) is not None and queue is None:
+            self.refused[name] = None
+
+    def counts(self, subscription: NatsSubscription, subject: str) -> bool:
+        """True for the copy of a publication that is the one to deliver."""
+        matching = self.alone.match(subject)
+        return len(matching) < 2 or subscription.number == min(matching)
+
+
+_SALT: Final = 8
+"""Hexadecimal digits of a token that are random: who answers one request cannot answer another."""
+_AT_ONCE: Final = 64
+"""Tokens whose random digits are drawn together: the system is asked for each draw."""
+
+
+@define(eq=False)
+class Tokens:
+    """The tokens that were made on one connection. They are never made twice."""
+
+    _rng: random.Random
+    _count: int = 0
+    _salts: str = ""
+
+    def next(self) -> str:
+        """Make another one."""
+        at = self._count % _AT_ONCE * _SALT
+        if not at:
+            digits = _SALT * _AT_ONCE
+            self._salts = f"{self._rng.getrandbits(4 * digits):0{digits}x}"
+        self._count += 1
+        return f"{self._count}{self._salts[at : at + _SALT]}"
+
+    def was_given(self, token: str) -> bool:
+        """True for a token that could be ours; whether it is, and still waited for, the link knows."""
+        count = token[:-_SALT]
+        return count.isascii() and count.isdigit() and len(count) < 20 and 0 < int(count) <= self._count
+
+
+_MOST: Final = 64
+"""Addresses of other servers that are remembered."""
+_VERSION: Final = 40
+"""Characters that are kept of a version."""
+_PAYLOAD: Final = 1024 * 1024
+"""Largest payload that servers take by default, in bytes."""
+
+
+@frozen(kw_only=True)
+class ServerInfo:
+    """The members of INFO that matter to a client.
+
+    Attributes:
+        id: Of the server; None before the first INFO.
+        version: Of the server.
+        max_payload: Bytes of headers and payload together that it takes.
+        headers: It carries headers.
+        nonce: What a client with a key is to sign.
+        others: Addresses of servers of the same cluster, ``host:port``.
+        leaving: It is about to end: clients had better go elsewhere (lame duck).
+    """
+
+    id: str | None = None
+    version: str = ""
+    max_payload: int = _PAYLOAD
+    headers: bool = True
+    tls_required: bool = False
+    nonce: str | None = None
+    others: tuple[str, ...] = ()
+    leaving: bool = False
+
+    @classmethod
+    def read(cls, members: Mapping[str, Any], before: ServerInfo) -> ServerInfo:
+        """From the JSON of an INFO. What has another type than it should counts as not said; what is not said stays."""
+
+        def member(name: str, kind: type, otherwise: Any) -> Any:
+            value = members.get(name)
+            return value if type(value) is kind else otherwise
+
+        size = member("max_payload", int, before.max_payload)
+        urls = member("connect_urls", list, None)
+        others = before.others if urls is None else tuple(url for url in urls if type(url) is str)[:_MOST]
+        return cls(
+            id=member("server_id", str, before.id or ""),
+            version=member("version", str, before.version)[:_VERSION],
+            max_payload=size if size > 0 else before.max_payload,
+            headers=member("headers", bool, before.headers if before.id is not None else False),
+            tls_required=member("tls_required", bool, before.tls_required),
+            nonce=member("nonce", str, before.nonce),
+            others=others,
+            leaving=member("ldm", bool, before.leaving),
+        )
 
 
 @frozen(kw_only=True)

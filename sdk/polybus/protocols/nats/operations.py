@@ -18,11 +18,12 @@ from ...limits import Limits
 from .checks import fault_in_name, refuse
 from .framing import CRLF, words_of
 from .headers import HeaderBlock, HeaderReader
-from .subscriptions import INBOX_SID
 
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
 OK: Final = b"+OK\r\n"
+INBOX_SID: Final = "1"
+"""The subscription to all answers; those of patterns and handlers have higher numbers."""
 
 _MAX_SID: Final = 20
 _DIGITS: Final = 10

@@ -15,8 +15,7 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import CloseWanted, Confirmed, OtherServers, Ready, Refused, Undelivered
 from polybus.protocols import Nats
-from polybus.protocols.nats.session import NatsSession
-from polybus.protocols.nats.states import TRANSITIONS, NatsEvent, NatsState
+from polybus.protocols.nats.session import TRANSITIONS, NatsEvent, NatsSession, NatsState
 
 INFO = {"server_id": "S", "headers": True, "max_payload": 1 << 20}
 

@@ -14,10 +14,8 @@ from attrs import field, frozen
 
 from ...._plain_forms import scalar_form
 from ....errors import EncodeError
-from ..messages.text import number, quoted
-from ..object_ids import KEY_PREFIX, LIST, MAP, SET, Numbering
-from .java import JavaEnum, JavaObject
-from .scalars import write_big_integer, write_decimal, write_double, write_marked
+from .java import JavaEnum, JavaObject, write_big_integer, write_decimal, write_double, write_marked
+from .text import KEY_PREFIX, LIST, MAP, SET, Numbering, number, quoted
 
 Write: TypeAlias = "Callable[[Any, Numbering], bytes]"
 

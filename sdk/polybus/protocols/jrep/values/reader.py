@@ -17,9 +17,20 @@ import msgspec
 from ...._util.typed_body import convert, misfit
 from ....body import check_json
 from ....errors import BadRequest, EncodeError
-from ..object_ids import KEY_PREFIX, NULL_KEY
-from .java import JavaEnum, JavaObject, JavaTypes, Portable
-from .scalars import read_big_decimal, read_big_integer, read_boolean, read_date, read_float, read_integer, read_text
+from .java import (
+    JavaEnum,
+    JavaObject,
+    JavaTypes,
+    Portable,
+    read_big_decimal,
+    read_big_integer,
+    read_boolean,
+    read_date,
+    read_float,
+    read_integer,
+    read_text,
+)
+from .text import KEY_PREFIX, NULL_KEY
 
 _KEY_DEPTH: Final = 4
 _ALIKE: Final = 64

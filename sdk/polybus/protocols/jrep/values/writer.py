@@ -22,11 +22,21 @@ from ...._plain_forms import plain_form, scalar_form
 from ...._util.class_shapes import form_of_struct
 from ....body import items_of, part_that_fails
 from ....errors import EncodeError
-from ..messages.text import json_text, number, quoted
-from ..object_ids import HASHED_TYPES, KEY_PREFIX, LIST, MAP, NULL_KEY, SET, Numbering, throwable
 from .declared import Arguments, Write, write_arguments
-from .java import JavaEnum, JavaObject, JavaTypes, Portable
-from .scalars import BOOLEANS, constants_writer, write_date, write_decimal, write_double, write_integer, write_java_enum
+from .java import (
+    BOOLEANS,
+    JavaEnum,
+    JavaObject,
+    JavaTypes,
+    Portable,
+    constants_writer,
+    write_date,
+    write_decimal,
+    write_double,
+    write_integer,
+    write_java_enum,
+)
+from .text import HASHED_TYPES, KEY_PREFIX, LIST, MAP, NULL_KEY, SET, Numbering, json_text, number, quoted, throwable
 
 _SCALARS: Final = frozenset(f"java.lang.{name}" for name in "Boolean Byte Character Double Float Integer Long Short".split())
 """Errai's server answers 500 where it does not find their ``^NumVal``."""

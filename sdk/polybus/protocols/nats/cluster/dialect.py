@@ -40,7 +40,7 @@ from ....plugins import (
 from ..._rules import milliseconds
 from ..checks import refuse
 from ..codec import HAVE_IT, failure
-from ..connection import NatsConnection
+from ..connection import NatsConnection, NatsSubscription, Tokens
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
 from ..headers import (
     KIND,
@@ -51,10 +51,8 @@ from ..headers import (
     without_those_of_engine,
     write_block,
 )
-from ..operations import write_named, write_publication
+from ..operations import INBOX_SID, write_named, write_publication
 from ..stored import give, give_unreadable, read_refusal, read_stored, word_of_engine, write_to_engine
-from ..subscriptions import INBOX_SID, NatsSubscription
-from ..tokens import Tokens
 from .known_handlers import KnownHandlers, bounded_list
 from .liveness import PACE, Liveness
 from .subjects import HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_node, split_key

@@ -1,22 +1,26 @@
-"""Makes the JSON objects of messages: bytes put together, nothing decoded."""
+"""Makes the JSON objects of messages, bytes put together and nothing decoded, and puts them into few payloads.
+
+An error has ErrorMessage, AdditionalDetails and Throwable for every peer, and code, reason and detail for ours. A Throwable
+that goes out is a RuntimeException, which every Errai client knows, without a stack and without anything that the bus does not
+tell on other protocols either.
+"""
 
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from attrs import frozen
 
-from ....body import JSON, OCTETS, BodyFormat
-from ....errors import LocalProtocolError, Unsupported
-from ....limits import Limits
-from ....message import RELAYED, Kind, Message
-from ..._rules import milliseconds
-from ..errors import failure_parts
-from ..formats import ErraiFormat, Parts, PartsFormat, encoder_of
-from ..names import (
+from ...body import JSON, OCTETS, BodyFormat
+from ...errors import Code, LocalProtocolError, Unsupported
+from ...limits import Limits
+from ...message import RELAYED, Kind, Message
+from .._rules import milliseconds
+from .formats import ErraiFormat, Parts, PartsFormat, encoder_of
+from .names import (
     CLIENT_BUS_ERRORS,
     ERRORS_SUFFIX,
     LOCAL_PREFIX,
@@ -24,10 +28,31 @@ from ..names import (
     REPLY_SUFFIX,
     RPC_MARK,
     SERVER_BUS,
+    WIRE_RULES,
+    check_local_subject,
     service_of,
 )
-from .checks import WIRE_RULES, check_local_subject
-from .text import json_text, quoted
+from .values.text import Numbering, json_text, quoted, throwable
+
+
+def failure_parts(message: Message, marked: bool) -> bytes:
+    """Parts of a failed call or end, each with a comma before it. May raise `EncodeError`: the detail has no JSON."""
+    code = Code.UNKNOWN if message.code is None else message.code
+    facts = message.attributes
+    text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
+    written = [b',"ErrorMessage":%b' % quoted(text)]
+    if message.kind is Kind.ERROR:
+        explained = f"{code.name} ({reason})" if reason else code.name
+        written.append(b',"AdditionalDetails":%b' % quoted(explained))
+        thrown = throwable(text or code.name, Numbering()) if marked else json_text({"message": text or code.name})
+        written.append(b',"Throwable":%b' % thrown)
+    written.append(b',"PolybusCode":%d' % code)
+    if reason is not None:
+        written.append(b',"PolybusReason":%b' % quoted(str(reason)))
+    if detail is not None:
+        written.append(b',"PolybusDetail":%b' % quoted(JSON.encode(detail).decode()))
+    return b"".join(written)
+
 
 _JSON_ONLY: Final = (JSON,)
 _NO_PARTS: Final = PROTOCOL_PARTS | {RELAYED}
@@ -252,3 +277,21 @@ def _address_of(subject: Any, limit: int) -> SubjectParts:
 def _addressed(subject: str) -> bytes:
     """The beginning of an answer."""
     return b'{"ToSubject":' + quoted(subject)
+
+
+def joined(documents: Sequence[bytes]) -> bytes:
+    """One payload."""
+    return b"[%b]" % b",".join(documents)
+
+
+def payloads_of(documents: Sequence[bytes], limit: int, most: int) -> list[bytes]:
+    """As few payloads as `limit` bytes and `most` messages for each allow."""
+    payloads: list[list[bytes]] = []
+    size = 0
+    for document in documents:
+        if not payloads or size + len(document) + 1 > limit or len(payloads[-1]) >= most:
+            payloads.append([])
+            size = 2
+        payloads[-1].append(document)
+        size += len(document) + 1
+    return [joined(payload) for payload in payloads]

@@ -1,1 +1,0 @@
-"""Messages of J.REP: reading and writing of payloads."""
