@@ -62,7 +62,7 @@ BOUNDS = {
         cluster.parking.cut protocols.nats.cluster.dialect._nodes
     """,
     "4,096 nodes, and within them Limits.peers": "cluster.arrivals._coming",
-    "4,096 of a batch, Limits.outbox_bytes of a peer": "bindings.cloudevents_http.connection.answers",
+    "4,096 of a batch, Limits.outbox_bytes of a peer": "bindings.cloudevents_http.server.answers",
     "4,096 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.lanes._samples",
     "4,096 sids": "protocols.nats.connection._leaving",
     "4,096 subjects, then it is emptied": """
@@ -78,7 +78,9 @@ BOUNDS = {
     "16,384 ids of 64 characters, and as many numbers": "runtime.via._numbers runtime.via._said",
     "`queue` messages and Limits.queue_bytes, and what is held back; charged": "peer.queue._queue",
     "a fixed size": "transports._ws.frames._keys",
-    "an event larger than twice Limits.message ends the connection": "bindings.http.sse._data bindings.http.sse._rest",
+    "an event larger than twice Limits.message ends the connection": """
+        bindings.jrep_http.requests._data bindings.jrep_http.requests._rest
+    """,
     "as _missing, of which it is a part": "link.moving._early_copies",
     "as many again as may run; what comes beyond is given back": "cluster.durable.reader._waiting",
     "Cluster.running and waiting, and Limits.channels": "protocols.nats.cluster.dialect._held",
@@ -100,7 +102,7 @@ BOUNDS = {
     "Limits.outbox": "link.send_queue._shares link.send_queue.droppable peer.unsent_requests.replies",
     "Limits.outbox and outbox_bytes": "link.send_queue._entries",
     "Limits.outbox and outbox_bytes; charged": "cluster.parking._waiting",
-    "Limits.payload: Intake.room; a client reads all before it asks again": "bindings.jrep_http.intake._unread",
+    "Limits.payload: Intake.room; a client reads all before it asks again": "bindings.jrep_http.payloads._unread",
     "Limits.peers": """
         bus.acceptor.links link.multiplexer._expires link.multiplexer._offences link.multiplexer._pending
         link.multiplexer._unasked link.multiplexer.peers broker._broker.ends broker.participants.clients
@@ -123,7 +125,7 @@ BOUNDS = {
     "Limits.queue_bytes; charged": "peer.queue._overflow",
     "Limits.running": "peer.inbound_calls.expected",
     "Limits.running + waiting": "peer.inbound_calls.calls",
-    "Limits.running + waiting: more are answered at once": "bindings.cloudevents_http.connection._posted",
+    "Limits.running + waiting: more are answered at once": "bindings.cloudevents_http.server._posted",
     "Limits.running and Limits.waiting": "protocols.nats.native._owed",
     "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged": "link.multiplexer.messages",
     "Limits.running, waiting and channels of each peer": "_bridge.route_side.calls",
@@ -160,7 +162,7 @@ BOUNDS = {
         pubsub.recipients.unconfirmed
     """,
     "one for each peer and link": "runtime.runtime._owners runtime.runtime.timed",
-    "one for each request over HTTP that is being answered; charged": "bindings.cloudevents_http.connection._leaving",
+    "one for each request over HTTP that is being answered; charged": "bindings.cloudevents_http.server._leaving",
     "one frame and 1 MiB behind it: then all is handled at once": "link.receiver._waiting",
     "one frame: its framer refuses more than Limits.message": "transports._stream.framer.parts",
     "one look at a store: its consumers": "cluster.durable.administration.again cluster.durable.administration.durables",
@@ -194,7 +196,7 @@ BOUNDS = {
     "two": "broker._broker._gates",
     "two buses": "_bridge.bridge._entered",
     "two for each peer and link, and 64": "runtime.runtime._due",
-    "two for each session, for the time of a handshake": "bindings.jrep_http.websocket._claiming",
+    "two for each session, for the time of a handshake": "bindings.jrep_http.server._claiming",
     "two questions to `authorize` at a time, and one for each time that a handler is told": "peer.peer._scopes",
     "Up(per_authority=) of each authority, and within Limits.waiting and running": """
         protocols.up.session._counts protocols.up.session._under_way

@@ -314,7 +314,7 @@ async def test_who_asks_in_another_name_is_another_peer_and_a_silent_one_is_gone
         await post(http, event(source="//other.veh7/hmi.app/1/rpc.response"))
         assert len(bus.peers) == 2
         events = bus.events()
-        monkeypatch.setattr("polybus.bindings.cloudevents_http.connection._SILENCE", -1.0)
+        monkeypatch.setattr("polybus.bindings.cloudevents_http.server._SILENCE", -1.0)
         seen = await next_event(events, LinkDown)
         assert seen.reason.startswith("no request for")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.bindings.http.sse import EventReader, EventTooLarge
+from polybus.bindings.jrep_http.requests import EventReader, EventTooLarge
 
 TABLE = {
     b"retry: 500\n\n": [],
@@ -77,7 +77,7 @@ def test_a_line_in_many_pieces_is_searched_once(monkeypatch: pytest.MonkeyPatch)
             searched.append(data)
             return data.split(b"\n")
 
-    monkeypatch.setattr("polybus.bindings.http.sse._LINE_END", Counting())
+    monkeypatch.setattr("polybus.bindings.jrep_http.requests._LINE_END", Counting())
     stream = b"data: " + b"x" * 500 + b"\n\n"
     reader = EventReader(1000)
     assert [event for at in range(len(stream)) for event in reader.feed(stream[at : at + 1])] == [b"x" * 500]

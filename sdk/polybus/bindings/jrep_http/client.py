@@ -17,8 +17,7 @@ from ..._util.log_fields import log_fields
 from ...plugins import Closed, DialOptions
 from ...transports._stream.transport import TransportState
 from ..http.client import ExchangeFailed, HttpClient
-from .intake import Intake
-from .payloads import NOTHING, Echo, next_payload, readable, word
+from .payloads import NOTHING, Echo, Intake, next_payload, readable, word
 from .requests import HEADERS, POLL, ErraiRequests
 from .upgrade import PATIENCE, Offer, WebSocketNegotiation, offer_in
 

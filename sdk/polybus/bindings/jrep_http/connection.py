@@ -20,11 +20,10 @@ from ...plugins import Closed, Receiver
 from ...transports._stream.transport import TransportState
 from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later
 from ..http.server import HttpRequest
-from .intake import Intake
-from .payloads import NOTHING, Offering, next_payload
+from .payloads import NOTHING, Intake, Offering, next_payload
 
 if TYPE_CHECKING:
-    from .websocket import SessionSocket
+    from .server import SessionSocket
 
 _SILENCE = 90.0
 """Seconds without any request after which a session is over, as on a real server."""
