@@ -20,8 +20,7 @@ from ..._util.log_fields import log_fields
 from ...errors import Code, ConnectFailed, RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import Closed, DialOptions
-from ...protocols._uprotocol import IdFactory
-from ...protocols.uprotocol.adapter import UProtocol
+from ...protocols.uprotocol import IdFactory, UProtocol
 from ...protocols.uprotocol.codec import UProtocolCodec
 from ...protocols.uprotocol.http import Form, frames_of, http_of
 from ...transports._stream.dial import bounded

@@ -17,8 +17,7 @@ from attrs import frozen
 from ...errors import RemoteProtocolError, TooLarge
 from ...message import Kind, Message
 from ...plugins import Admission, Closed, Identity, Listening, ListenOptions, Receiver, WebRoute
-from ...protocols._uprotocol import IdFactory
-from ...protocols.uprotocol.adapter import UProtocol
+from ...protocols.uprotocol import IdFactory, UProtocol
 from ...protocols.uprotocol.cloudevents.envelope import ReturnAddress
 from ...protocols.uprotocol.http import Form, form_of, frames_of, http_of
 from ...protocols.uprotocol.names import entity_of
