@@ -174,7 +174,7 @@ BOUNDS = {
     "one question a node of those that have something of this one": """
         protocols.nats.cluster.liveness._asked protocols.nats.cluster.liveness._nodes
     """,
-    "REMEMBERED": "protocols.up.session._older protocols.up.session._settled",
+    "SETTLED": "protocols.up.session._older protocols.up.session._settled",
     "requests of one turn; what is over the limits is answered at once, and gone": "protocols.nats.cluster.dialect._fresh",
     "running= of the handler": "runtime.places._taken",
     "the codes": "prometheus.durations.outcomes",

@@ -1,4 +1,4 @@
-"""The part that both generations of uProtocol share: ids, priorities, and the facts about a message that outlive a relay.
+"""The part that both generations of uProtocol share: ids, priorities, facts that outlive a relay, and a session's rules.
 
 Ids are UUIDs that hold the time of their making (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). The document's layout is
 UUID version 8: 48 bits of Unix milliseconds, the version, 12 bits of a counter that begins anew with each millisecond, the
@@ -12,11 +12,13 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from .._util.pattern_index import SubjectIndex
 from .._util.sources import sources
-from ..message import RELAYED
+from ..errors import Code, RemoteProtocolError
+from ..message import RELAYED, Kind, Message
+from ..plugins import CloseWanted, Ready, Refused, SessionEvent, Undelivered
 
 PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
 LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
@@ -157,3 +159,172 @@ def relayed_id(attributes: Mapping[str, Any], version: int) -> str | None:
     if not isinstance(id, str) or id_version(id) not in _CONVERTIBLE:
         return None
     return f"{id[:_VERSION_AT]}{version}{id[_VERSION_AT + 1 :]}".lower()
+
+
+_USUAL_LEVEL: Final = {Kind.PUBLISH: 1, Kind.NOTIFY: 1}
+_REQUEST_LEVEL: Final = 4
+
+
+def urgency_of(message: Message, asked: str | None, level_of: Callable[[str | int], str | None]) -> int:
+    """Urgency of a message, where some must wait: 0 (CS0) to 6 (CS6). An answer is as urgent as what was `asked`."""
+    name = asked or relayed_priority(message.attributes) or level_of(message.subject)
+    return LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _REQUEST_LEVEL))
+
+
+def check_seconds(adapter: Any, attribute: Any, value: Any) -> None:
+    """A validator of attrs: an option is a number of seconds. May raise `ValueError`."""
+    if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is no number of seconds")
+
+
+def lifetime_within(most: int) -> Callable[[Any, Any, Any], None]:
+    """A validator of attrs: an option is None, or seconds that fit into a ttl of so many milliseconds at the most."""
+
+    def check(adapter: Any, attribute: Any, value: Any) -> None:
+        if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= most / 1000):
+            raise ValueError(f"{adapter.name}: ttl={value!r} is not within 0.001 and {most // 1000} seconds")
+
+    return check
+
+
+# -- sessions ------------------------------------------------------------------------------------------------------------
+
+REMEMBERED: Final = 1024
+"""Subjects whose addresses, or beginnings of messages, a session keeps; then it begins anew."""
+_LAST_MOMENT: Final = 0.001
+"""Time that is left in the very millisecond in which it is up: it has expired only after it."""
+_READY: Final = Ready()
+_REQUEST: Final = Kind.REQUEST
+
+
+class EntitySession:
+    """A session of an entity, in either form: who was asked, what is too late, and how a bad message is answered.
+
+    There is no handshake, no heartbeat and no goodbye. A subclass sets the attributes; times are milliseconds.
+    """
+
+    codec: Any
+    codes: ClassVar[Mapping[str | None, Code]]
+    """Of the reasons of refusals those that are no INVALID_ARGUMENT."""
+    return_address: ClassVar[type]
+    """That of the ids of requests that came in."""
+    refuse: ClassVar[Callable[..., RemoteProtocolError]]
+    _clock: Callable[[], int]
+    _allowance: float
+    _skew: float
+    _names: Any
+    _methods: dict[str | int, tuple[bytes, str]]
+    """By subject the head of a request, and the address of its method."""
+    _topics: dict[Any, bytes]
+    """By subject and more the head of publications and notifications."""
+    _asked: dict[Any, str]
+    """By the key of each request of this side the method that was asked."""
+    _events: list[Message | SessionEvent]
+    _frames: list[bytes]
+
+    def start(self, now: float) -> None:
+        """There is no handshake: ready at once."""
+        self._events.append(_READY)
+
+    def _learn(self, source: str) -> None:
+        """The peer has shown its address: what was meant for it before went elsewhere."""
+        self._names.learn(source)
+        self._methods.clear()
+        self._topics.clear()
+
+    def _in_time(self, message: Message, made: int, ttl: int) -> bool:
+        """True if a message that is no answer still lives: it has expired strictly after its ttl. Sets what is left of that.
+
+        May raise `RemoteProtocolError`: it comes from too far in the future.
+        """
+        age = self._clock() // 1_000_000 - made
+        left = ttl - age + self._allowance
+        if left < 0:
+            if message.kind is _REQUEST:
+                message.ttl = 0.0  # the bus answers it, and holds what the peer does not read within bounds
+                return False
+            return self._expired(message, age, ttl)
+        if -age > self._skew:
+            text = f"made {-age / 1000:.3f} s in the future: at most {self._skew / 1000:g} s (max_clock_skew)"
+            raise self.refuse(text, "clock_skew", message.id if message.kind is _REQUEST else None)
+        message.ttl = min(left, ttl) / 1000 if left > 0 else _LAST_MOMENT
+        return True
+
+    def _answer_in_time(self, message: Message, source: str, made: int, ttl: int) -> bool:
+        """True if an answer still lives. If it has expired the request goes on waiting, to its own deadline."""
+        age = self._clock() // 1_000_000 - made
+        if age <= ttl + self._allowance:
+            return True
+        message.subject = self._names.subject(source)
+        return self._expired(message, age, ttl)
+
+    def _expired(self, message: Message, age: int, ttl: int) -> bool:
+        """Tell the bus of a message that comes too late. False: it is not taken."""
+        text = f"made {age / 1000:.3f} s ago with a ttl of {ttl / 1000:.3f} s; where clocks differ, set allowance="
+        self._events.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
+        return False
+
+    def _refuse(self, error: RemoteProtocolError) -> None:
+        self._events.append(Refused(error))
+        if isinstance(error.answer_id, self.return_address):
+            self._answer(error.answer_id, self.codes.get(error.reason, Code.INVALID_ARGUMENT), error.text, error.reason)
+        if error.reply_id is not None and self._asked.pop(error.reply_id, None) is None:
+            error.reply_id = None
+        if error.close_code is not None:
+            self._events.append(CloseWanted(error.close_code, error.reason, error))
+
+    def _answer(self, address: Any, code: Code, text: str, reason: str | None) -> None:
+        """Say that a request was not delivered."""
+        facts = {"text": text, "reason": reason, "undelivered": True}
+        self._frames.append(self._response(Message(Kind.ERROR, "", address, code=code, attributes=facts)))
+
+    def events(self) -> list[Message | SessionEvent]:
+        """Take away what has happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def _response(self, message: Message) -> bytes:
+        """The frame of an answer: source and sink change places; priority and ttl are those of the request."""
+        raise NotImplementedError
+
+    def _event(self, kind: Kind, message: Message) -> bytes:
+        """The frame of a publication or a notification."""
+        raise NotImplementedError
+
+    def _publication(self, message: Message) -> bytes:
+        """The same frame for all peers: it was made once, so it has one id."""
+        shared, key = message.shared, (self.codec, self._names.entity)
+        frame = shared.get(key)
+        if frame is None:
+            frame = shared[key] = self._event(Kind.PUBLISH, message)
+        return frame
+
+    def _kept_id(self, extras: Mapping[str, Any], version: int) -> tuple[str | None, int]:
+        """The id of what has crossed a bridge, and the milliseconds since it was made: its ttl counts from there."""
+        id = relayed_id(extras, version)
+        made = None if id is None else id_time_ms(id)
+        return id, 0 if made is None else max(0, self._clock() // 1_000_000 - made)
+
+    def forget(self, key: Any, now: float) -> None:
+        """Forget a request: its answer is not wanted any more."""
+        self._asked.pop(key, None)
+
+    def frames_to_send(self) -> list[bytes]:
+        """Frames queued since the last call, in order."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def next_tick(self) -> float | None:
+        """Never: what has a time is looked at when it comes and goes."""
+        return None
+
+    def tick(self, now: float) -> None:
+        """Time has passed; nothing depends on it."""
+
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+        """The protocol has no goodbye; the transport closes."""
+
+    def connection_lost(self, reason: str) -> None:
+        """Frames that were not taken yet are dropped."""
+        self._frames.clear()
+        self._asked.clear()

@@ -13,7 +13,7 @@ from ..._util.sources import sources
 from ...limits import Limits
 from ...plugins import FrameField, Role
 from .._options import UrlOptions, choice
-from .._uprotocol import Pairs, SubjectLevels, pairs_of
+from .._uprotocol import Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of
 from .codec import MAX_TTL, UpCodec
 from .dissect import dissect
 from .fabric import UpFabric
@@ -55,16 +55,6 @@ def _count(adapter: Up, attribute: Any, value: Any) -> None:
         raise ValueError(f"up: {attribute.name}={value!r} is no number of requests, at least 1")
 
 
-def _lifetime(adapter: Up, attribute: object, value: Any) -> None:
-    if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= MAX_TTL / 1000):
-        raise ValueError(f"up: ttl={value!r} is not within 0.001 and {MAX_TTL // 1000} seconds")
-
-
-def _seconds(adapter: Up, attribute: Any, value: Any) -> None:
-    if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise ValueError(f"up: {attribute.name}={value!r} is no number of seconds")
-
-
 def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:
     return pairs_of("up", priorities)
 
@@ -104,15 +94,15 @@ class Up(UrlOptions):
     entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
     peer: str | None = field(default=None, validator=_entity)
     names: Table = field(default=(), converter=table_of)
-    ttl: float | None = field(default=None, validator=_lifetime)
+    ttl: float | None = field(default=None, validator=lifetime_within(MAX_TTL))
     priorities: Pairs = field(default=(), converter=_pairs)
     token: str | Callable[[], str | None] | None = field(default=None, validator=_token, repr=False)
     permission_level: int | None = field(default=None, validator=_number)
     strings: Literal["json", "text"] = choice("json", "text")
     dialect: Literal["spec", "cpp-1.0", "rust-0.6"] = choice(*DIALECTS)
     per_authority: int = field(default=4096, validator=_count)
-    max_clock_skew: float = field(default=30.0, validator=_seconds)
-    allowance: float = field(default=0.0, validator=_seconds)
+    max_clock_skew: float = field(default=30.0, validator=check_seconds)
+    allowance: float = field(default=0.0, validator=check_seconds)
     clock: Callable[[], int] = field(factory=lambda: sources.get().wall_clock_ns)
 
     @property

@@ -17,7 +17,7 @@ from ...message import Kind, Message
 from .._protobuf.any_body import type_name, unpack
 from .._protobuf.status import code_of, facts_of, status_of
 from .._protobuf.wire import read_varint
-from .._uprotocol import LEVELS, relayed_priority
+from .._uprotocol import LEVELS, urgency_of
 from .attributes import Attributes, MessageType, PayloadFormat, is_v7, priority_name, uuid_bytes, uuid_text
 from .bodies import FORMATS, check_payload, format_for, given_body, read_json, written_body
 from .messages import ReturnAddress, Shape, UpMessage, shape_of
@@ -195,8 +195,6 @@ TYPES: Final = {
     Kind.RESPONSE: MessageType.RESPONSE,
     Kind.ERROR: MessageType.RESPONSE,
 }
-_USUAL_LEVEL: Final = {Kind.PUBLISH: 1, Kind.NOTIFY: 1}
-_REQUEST_LEVEL: Final = 4
 _RESPONSE: Final = MessageType.RESPONSE
 MAX_TTL: Final = 2**32 - 1
 
@@ -233,10 +231,9 @@ class UpCodec:
 
     def urgency(self, message: Message) -> int:
         """Urgency of a message, where some must wait: 0 (CS0) to 6 (CS6)."""
-        if isinstance(message.id, ReturnAddress):  # an answer, as urgent as its question
-            return LEVELS[priority_name(message.id.shape.given.priority)]
-        name = relayed_priority(message.attributes) or self.level_of(message.subject)
-        return LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _REQUEST_LEVEL))
+        address = message.id
+        asked = priority_name(address.shape.given.priority) if isinstance(address, ReturnAddress) else None
+        return urgency_of(message, asked, self.level_of)
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 

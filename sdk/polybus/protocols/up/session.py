@@ -12,14 +12,14 @@ from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...headers import is_traceparent
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
+from ...plugins import Capabilities, SessionEvent, Undelivered
 from .._protobuf.status import status_of
 from .._protobuf.wire import field, varint
 from .._rules import too_large
-from .._uprotocol import LEVELS, relayed_id, relayed_priority
+from .._uprotocol import LEVELS, REMEMBERED, EntitySession, relayed_priority
 from .attributes import MessageType, PayloadFormat, uuid_bytes
 from .bodies import written_body
-from .codec import MAX_TTL, UpCodec, milliseconds, no_form
+from .codec import MAX_TTL, TYPES, UpCodec, milliseconds, no_form
 from .messages import ReturnAddress, Shape, UpMessage
 from .names import Names
 from .rules import NAME, refuse
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .adapter import Up
     from .fabric import Filters
 
-REMEMBERED: Final = 4096
+SETTLED: Final = 4096
 """Ids of answered requests, of a fabric, that are known at least; twice as many at most."""
 
 
@@ -100,19 +100,13 @@ CAPABILITIES: Final = Capabilities(
     extensions=False,
 )
 ON_FABRIC: Final = evolve(CAPABILITIES, filters=True, many_senders=True, announce="both")
-_READY: Final = Ready()
-_LAST_MOMENT: Final = 0.001
-"""Time that is left in the very millisecond in which it is up: it has expired only after it."""
-_REMEMBERED: Final = 1024
 _REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR
-_NOTIFICATION: Final = MessageType.NOTIFICATION
 # Tags of attributes, those of ids with the length.
 _ID, _TTL, _COMMSTATUS, _REQID, _TOKEN, _TRACEPARENT = b"\x0a\x12", b"\x30", b"\x40", b"\x4a\x12", b"\x52", b"\x5a"
 _FORMATS: Final = (b"", *(b"\x60" + varint(number) for number in range(1, 9)))
-_CODES: Final = {"clock_skew": Code.DEADLINE_EXCEEDED}
 
 
-class UpSession:
+class UpSession(EntitySession):
     """Either end of a connection: both speak alike.
 
     A request has as key the id of its message, as it stands on the wire. Of an incoming request, `Message.id` is its
@@ -126,12 +120,16 @@ class UpSession:
         filters: On a fabric, where the other end is everybody. None: a connection to one peer.
     """
 
+    codes = {"clock_skew": Code.DEADLINE_EXCEEDED}
+    return_address = ReturnAddress
+    refuse = staticmethod(refuse)
+
     def __init__(self, codec: UpCodec, adapter: Up, limits: Limits, rng: random.Random, filters: Filters | None = None) -> None:
-        self.codec: Final = codec
+        self.codec: UpCodec = codec
         self.capabilities: Final[Capabilities] = CAPABILITIES if filters is None else ON_FABRIC
         self._read = codec.read
         self._options = adapter
-        self._clock: Callable[[], int] = adapter.clock
+        self._clock = adapter.clock
         self._allowance, self._skew = adapter.allowance * 1000, adapter.max_clock_skew * 1000
         """Milliseconds."""
         self._max_frame = limits.message
@@ -142,25 +140,23 @@ class UpSession:
             "" if filters is None else f": another program is {adapter.entity} too, or it asked before its link was cut"
         )
         self._ids = WireIds(adapter.clock, rng)
-        self._accounts = Accounts(adapter.per_authority, 0 if filters is None else REMEMBERED)
+        self._accounts = Accounts(adapter.per_authority, 0 if filters is None else SETTLED)
         self._ttl = None if adapter.ttl is None else milliseconds(adapter.ttl)
         # What all requests have, in the order of the wire.
         level, token = adapter.permission_level, adapter.token
         self._constant = b"" if level is None else b"\x38" + varint(level)
         self._constant += b"" if token is None or callable(token) else field(_TOKEN, token.encode())
-        # By subject: the head of a request and the address of its method; of publications and notifications the head.
-        self._methods: dict[str | int, tuple[bytes, str]] = {}
-        self._topics: dict[tuple[MessageType, str | int, str | None, str | None], bytes] = {}
-        # By the id of each request of this side: the method that was asked.
+        self._methods = {}
+        self._topics: dict[tuple[Kind, str | int, str | None, str | None], bytes] = {}
         self._asked: dict[bytes, str] = {}
         self._events: list[Message | SessionEvent] = []
         self._frames: list[bytes] = []
 
     def start(self, now: float) -> None:
-        """There is no handshake: ready at once; on a fabric with the filter for what is addressed to this side."""
+        """Ready at once; on a fabric with the filter for what is addressed to this side."""
         if self._filters is not None:
             self._filters.declare()
-        self._events.append(_READY)
+        super().start(now)
 
     # -- incoming --------------------------------------------------------------------------------------------------------
 
@@ -187,10 +183,10 @@ class UpSession:
             request = message.uuid + shape.sender  # as `ReturnAddress.account`
             if self._accounts.is_known(request):
                 raise refuse(f"the id {message.id} has come before: a request is asked once", "duplicate_id")
-            self._in_time(message, shape)
+            self._in_time(message, wire_ms(message.uuid), shape.ttl_ms)
             return self._accounts.admit(request, shape.authority) or self._too_many(message, shape.authority)
         if shape.ttl is not None:
-            if not self._in_time(message, shape):
+            if not self._in_time(message, wire_ms(message.uuid), shape.ttl_ms):
                 return False
             message.expires = now + (message.ttl or 0.0)
         return True
@@ -200,12 +196,6 @@ class UpSession:
         """May raise `RemoteProtocolError`: it is for somebody else, whatever the fabric has made of its key."""
         if kind is not Kind.PUBLISH and not filters.is_ours(shape.given.sink):
             raise refuse(f"addressed to {shape.given.sink}, which is not this entity", "wrong_sink")
-
-    def _learn(self, source: str) -> None:
-        """The peer has shown its address: what was meant for it before went elsewhere."""
-        self._names.learn(source)
-        self._methods.clear()
-        self._topics.clear()
 
     def _too_many(self, message: UpMessage, authority: str) -> bool:
         """Say so to whoever asks and to the bus. False: it is not taken."""
@@ -225,55 +215,10 @@ class UpSession:
             return True  # late: the bus counts it
         if source != sink:
             raise refuse(f"an answer from {source} to a request for {sink}", "wrong_peer")
-        if shape.ttl is not None and (age := self._age(message)) > shape.ttl_ms + self._allowance:
-            message.subject = self._names.subject(source)
-            return self._expired(message, age, shape.ttl_ms)
+        if shape.ttl is not None and not self._answer_in_time(message, source, wire_ms(message.uuid), shape.ttl_ms):
+            return False
         del self._asked[key]
         return True
-
-    def _age(self, message: UpMessage) -> int:
-        """Milliseconds since a message was made."""
-        return self._clock() // 1_000_000 - int.from_bytes(message.uuid[3:9], "little")
-
-    def _in_time(self, message: UpMessage, shape: Shape) -> bool:
-        """True if a message that is no answer still lives: it has expired strictly after its ttl. Sets what is left of that."""
-        age, ttl = self._age(message), shape.ttl_ms
-        left = ttl - age + self._allowance
-        if left < 0:
-            if message.kind is _REQUEST:
-                message.ttl = 0.0  # the bus answers it, and holds what the peer does not read within bounds
-                return False
-            return self._expired(message, age, ttl)
-        if -age > self._skew:
-            text = f"made {-age / 1000:.3f} s in the future: at most {self._skew / 1000:g} s (max_clock_skew)"
-            raise refuse(text, "clock_skew", message.id if message.kind is _REQUEST else None)
-        message.ttl = min(left, ttl) / 1000 if left > 0 else _LAST_MOMENT
-        return True
-
-    def _expired(self, message: UpMessage, age: int, ttl: int) -> bool:
-        """Tell the bus of a message that comes too late. False: it is not taken."""
-        text = f"made {age / 1000:.3f} s ago with a ttl of {ttl / 1000:.3f} s; where clocks differ, set allowance="
-        self._events.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
-        return False
-
-    def _refuse(self, error: RemoteProtocolError) -> None:
-        self._events.append(Refused(error))
-        if isinstance(error.answer_id, ReturnAddress):
-            self._answer(error.answer_id, _CODES.get(error.reason, Code.INVALID_ARGUMENT), error.text, error.reason)
-        if error.reply_id is not None and self._asked.pop(error.reply_id, None) is None:
-            error.reply_id = None
-        if error.close_code is not None:
-            self._events.append(CloseWanted(error.close_code, error.reason, error))
-
-    def _answer(self, address: ReturnAddress, code: Code, text: str, reason: str) -> None:
-        """Say that a request was not delivered."""
-        facts = {"text": text, "reason": reason}
-        self._frames.append(self._response(Message(Kind.ERROR, "", address, code=code, attributes=facts)))
-
-    def events(self) -> list[Message | SessionEvent]:
-        """Take away what has happened since the last call, in order."""
-        events, self._events = self._events, []
-        return events
 
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
@@ -291,7 +236,7 @@ class UpSession:
             elif kind is Kind.PUBLISH:
                 frame = self._publication(message)
             elif kind is Kind.NOTIFY:
-                frame = self._event(_NOTIFICATION, message)
+                frame = self._event(kind, message)
             elif self._filters is not None and (kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE):
                 (self._filters.add if kind is Kind.SUBSCRIBE else self._filters.remove)(message.subject)
                 return None
@@ -330,48 +275,33 @@ class UpSession:
         level = LEVELS[max(relayed or self.codec.level_of(subject) or "CS4", "CS4")]
         found = head_of(MessageType.REQUEST, self._names.entity, sink, level + 1), str(sink)
         if not extras:
-            if len(self._methods) >= _REMEMBERED:
+            if len(self._methods) >= REMEMBERED:
                 self._methods.clear()
             self._methods[subject] = found
         return found
 
-    def _publication(self, message: Message) -> bytes:
-        """The same message for all peers: it was made once, so it has one id."""
-        shared, key = message.shared, (self.codec, self._names.entity)
-        frame = shared.get(key)
-        if frame is None:
-            frame = shared[key] = self._event(MessageType.PUBLISH, message)
-        return frame
-
-    def _event(self, type: MessageType, message: Message) -> bytes:
-        relayed = to = None
-        id, passed = b"", 0
+    def _event(self, kind: Kind, message: Message) -> bytes:
+        relayed = to = kept = None
+        passed = 0
         if message.extras:
-            relayed, (id, passed) = relayed_priority(message.extras), self._kept_id(message.extras)
-            to = message.extras.get("to") if type is _NOTIFICATION else None
-        head = self._topics.get((type, message.subject, relayed, to)) or self._topic(type, message.subject, relayed, to)
+            relayed, (kept, passed) = relayed_priority(message.extras), self._kept_id(message.extras, 7)
+            to = message.extras.get("to") if kind is Kind.NOTIFY else None
+        head = self._topics.get((kind, message.subject, relayed, to)) or self._topic(kind, message.subject, relayed, to)
         ttl = self._ttl if message.ttl is None else milliseconds(message.ttl)
         raw, format = written_body(message, self._texts)
         lives = b"" if ttl is None else _TTL + varint(min(ttl + passed, MAX_TTL))
         trace = _trace(message.headers) if message.headers else b""
-        return write_message(b"".join((_ID, id or self._ids.next(), head, lives, trace, _FORMATS[format])), raw)
+        id = self._ids.next() if kept is None else write_uuid(uuid_bytes(kept))
+        return write_message(b"".join((_ID, id, head, lives, trace, _FORMATS[format])), raw)
 
-    def _kept_id(self, extras: Mapping[str, Any]) -> tuple[bytes, int]:
-        """The id of what has crossed a bridge, and the milliseconds since it was made: its ttl counts from there."""
-        text = relayed_id(extras, 7)
-        if text is None:
-            return b"", 0
-        id = write_uuid(uuid_bytes(text))
-        return id, max(0, self._clock() // 1_000_000 - wire_ms(id))
-
-    def _topic(self, type: MessageType, subject: str | int, relayed: str | None, to: str | None) -> bytes:
+    def _topic(self, kind: Kind, subject: str | int, relayed: str | None, to: str | None) -> bytes:
         """The head of publications or notifications of a subject; what is relayed keeps its priority."""
         source = self._names.topic(subject)
-        sink = self._names.destination(to) if type is _NOTIFICATION else None
+        sink = self._names.destination(to) if kind is Kind.NOTIFY else None
         level = LEVELS[relayed or self.codec.level_of(subject) or "CS1"]
-        if len(self._topics) >= _REMEMBERED:
+        if len(self._topics) >= REMEMBERED:
             self._topics.clear()
-        found = self._topics[type, subject, relayed, to] = head_of(type, source, sink, level + 1)
+        found = self._topics[kind, subject, relayed, to] = head_of(TYPES[kind], source, sink, level + 1)
         return found
 
     def _response(self, message: Message) -> bytes:
@@ -389,31 +319,9 @@ class UpSession:
         asked, shape = address
         return write_message(b"".join((_ID, self._ids.next(), shape.answer, status, _REQID, asked, _FORMATS[format])), raw)
 
-    def forget(self, key: Any, now: float) -> None:
-        """Forget a request: its answer is not wanted any more."""
-        self._asked.pop(key, None)
-
-    def frames_to_send(self) -> list[bytes]:
-        """Frames queued since the last call, in order."""
-        frames, self._frames = self._frames, []
-        return frames
-
-    # -- the rest --------------------------------------------------------------------------------------------------------
-
-    def next_tick(self) -> float | None:
-        """Never: what has a time is looked at when it comes and goes."""
-        return None
-
-    def tick(self, now: float) -> None:
-        """Time has passed; nothing depends on it."""
-
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
-        """The protocol has no goodbye; the transport closes."""
-
     def connection_lost(self, reason: str) -> None:
         """Frames that were not taken yet are dropped."""
-        self._frames.clear()
-        self._asked.clear()
+        super().connection_lost(reason)
         self._accounts.clear()
 
 

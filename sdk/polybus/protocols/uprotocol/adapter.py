@@ -13,7 +13,7 @@ from ..._util.sources import sources
 from ...limits import Limits
 from ...plugins import FrameField, Role
 from .._options import UrlOptions, choice
-from .._uprotocol import Pairs, SubjectLevels, pairs_of
+from .._uprotocol import Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of
 from .cloudevents.envelope import Envelope
 from .cloudevents.json_event import JsonEventReader, JsonEventWriter
 from .cloudevents.proto_event import ProtoReader, ProtoWriter
@@ -47,16 +47,6 @@ def _token(adapter: UProtocol, attribute: object, value: Any) -> None:
 def _level(adapter: UProtocol, attribute: object, value: Any) -> None:
     if value is not None and not (isinstance(value, int) and 0 <= value <= MAX_INTEGER):
         raise ValueError(f"uprotocol: permission_level={value!r} is not within 0 and {MAX_INTEGER}")
-
-
-def _lifetime(adapter: UProtocol, attribute: object, value: Any) -> None:
-    if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= MAX_INTEGER / 1000):
-        raise ValueError(f"uprotocol: ttl={value!r} is not within 0.001 and {MAX_INTEGER // 1000} seconds")
-
-
-def _seconds(adapter: UProtocol, attribute: object, value: Any) -> None:
-    if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise ValueError(f"uprotocol: {attribute.name}={value!r} is no number of seconds")  # type: ignore[attr-defined]
 
 
 def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:
@@ -107,14 +97,14 @@ class UProtocol(UrlOptions):
     notification: Literal["pub.v1", "notif.v1"] = choice("pub.v1", "notif.v1")
     content: Literal["structured", "binary", "batch"] = choice("structured", "binary", "batch")
     schema: str = field(default="/polybus/octets", validator=_schema)
-    ttl: float | None = field(default=None, validator=_lifetime)
+    ttl: float | None = field(default=None, validator=lifetime_within(MAX_INTEGER))
     priorities: tuple[tuple[str, str], ...] = field(default=(), converter=_pairs)
     token: str | Callable[[], str | None] | None = field(default=None, validator=_token, repr=False)
     permission_level: int | None = field(default=None, validator=_level)
     sign: Callable[[bytes], bytes] | None = None
     verify: Callable[[bytes, bytes], bool] | None = None
-    max_clock_skew: float = field(default=30.0, validator=_seconds)
-    allowance: float = field(default=0.0, validator=_seconds)
+    max_clock_skew: float = field(default=30.0, validator=check_seconds)
+    allowance: float = field(default=0.0, validator=check_seconds)
     clock: Callable[[], int] = field(factory=lambda: sources.get().wall_clock_ns)
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
 from .._protobuf.any_body import ANY
-from .._uprotocol import LEVELS, relayed_priority
+from .._uprotocol import urgency_of
 from .bodies import FORMATS, OCTET_STREAM, PROTOBUF, write_status, written_body
 from .cloudevents.envelope import ReturnAddress, known_schema
 from .cloudevents.json_event import JsonEventReader, JsonEventWriter
@@ -34,8 +34,6 @@ _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "cr
 _QUICK: Final = frozenset({Kind.PUBLISH, Kind.NOTIFY, Kind.REQUEST, Kind.RESPONSE})
 _json: Final = msgspec.json.Encoder().encode
 _convert: Final = msgspec.convert
-_USUAL_LEVEL: Final = {Kind.PUBLISH: 1, Kind.NOTIFY: 1}
-_CONTROL_LEVEL: Final = 4
 
 
 @frozen(eq=False, kw_only=True)
@@ -81,10 +79,8 @@ class UProtocolCodec:
 
     def urgency(self, message: Message) -> int:
         """Urgency of a message, where some must wait: 0 (CS0) to 6 (CS6)."""
-        name = relayed_priority(message.attributes) or self.level_of(message.subject)
-        if name is None and isinstance(message.id, ReturnAddress):  # an answer, as urgent as its question
-            name = message.id.event.priority
-        return LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _CONTROL_LEVEL))
+        asked = message.id.event.priority if isinstance(message.id, ReturnAddress) else None
+        return urgency_of(message, asked, self.level_of)
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
         """The message of an event, or those of a JSON batch."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._util.hello import HELLO
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
+from ...plugins import Capabilities, SessionEvent
 from .._protobuf.any_body import ANY
 from .._rules import too_large
-from .._uprotocol import IdFactory, id_time_ms, relayed_id, relayed_priority
+from .._uprotocol import REMEMBERED, EntitySession, IdFactory, id_time_ms, relayed_priority
 from .bodies import write_status, written_body
 from .cloudevents.envelope import ReturnAddress, return_address
 from .codec import UProtocolCodec
@@ -27,32 +27,31 @@ if TYPE_CHECKING:
     from .adapter import UProtocol
 
 _CAPABILITIES: Final = Capabilities(subscribe=False)
-_READY: Final = Ready()
 _REQUEST, _RESPONSE, _ERROR, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.NOTIFY
 _OPEN: Final = Kind.OPEN
-_LAST_MOMENT: Final = 0.001
-"""Time that is left in the very millisecond in which it is up: it has expired only after it."""
 _PLAIN: Final = f"#{MESSAGE}"
 _HELLO: Final = f"/rpc.{HELLO}"
 """Its answer is measured by no clock: those of two buses of ours that differ by its one second would keep them apart."""
-# What a refused request is told, where it is not that its header is malformed (up-l2 dispatchers).
-_CODES: Final = {"clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
 
 
-class UProtocolSession:
+class UProtocolSession(EntitySession):
     """Either end of a connection: both speak alike.
 
     A request has as key the id of its event. Of an incoming request, `Message.id` is its `ReturnAddress`.
     """
 
     capabilities: Capabilities = _CAPABILITIES
+    # What a refused request is told, where it is not that its header is malformed (up-l2 dispatchers).
+    codes = {"clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
+    return_address = ReturnAddress
+    refuse = staticmethod(refuse)
 
     def __init__(self, codec: UProtocolCodec, adapter: UProtocol, limits: Limits, rng: random.Random) -> None:
-        self.codec: Final = codec
+        self.codec: UProtocolCodec = codec
         self._write = codec.writer.write
         self._head = codec.writer.head
         self._options = adapter
-        self._clock: Callable[[], int] = adapter.clock
+        self._clock = adapter.clock
         self._max_frame = limits.message
         self._names = Names(adapter.entity, adapter.peer, limits.subject)
         self._ids = IdFactory(adapter.clock, rng)
@@ -62,8 +61,7 @@ class UProtocolSession:
         # What all requests have.
         constant = {"plevel": adapter.permission_level, "token": None if callable(adapter.token) else adapter.token}
         self._constant = tuple((name, value) for name, value in constant.items() if value is not None)
-        # By subject: the head of a request and its sink.
-        self._methods: dict[str | int, tuple[bytes, str]] = {}
+        self._methods = {}
         self._topics: dict[tuple[Kind, str | int, str | None], bytes] = {}
         self._subjects = self._names.subjects
         self._asked: dict[str, str] = {}
@@ -73,12 +71,8 @@ class UProtocolSession:
         self._read = codec.read
         self._checks_hash = adapter.verify is not None
         self._most_bad = limits.bad_messages
-        self._allowance, self._skew = adapter.allowance, adapter.max_clock_skew
+        self._allowance, self._skew = adapter.allowance * 1000, adapter.max_clock_skew * 1000
         self._seen, self._seen_ms = "", 0
-
-    def start(self, now: float) -> None:
-        """There is no handshake: ready at once."""
-        self._events.append(_READY)
 
     # -- incoming --------------------------------------------------------------------------------------------------------
 
@@ -117,33 +111,33 @@ class UProtocolSession:
             address = message.id = ReturnAddress(event.id)
             address.event = event
             sink = event.sink or ""
-            if names.peer is None:
+            if names.peer is None and not read_uri(event.source).short:
                 self._learn(event.source)
             message.subject = self._subjects.get(sink) or names.subject(sink)
-            self._in_time(message, event.id, (event.ttl or 0) / 1000)
+            made = self._made(event.id)
+            if made is not None:
+                self._in_time(message, made, event.ttl or 0)
         elif kind is _RESPONSE or kind is _ERROR:
             if not self._check_answer(message):
                 return
         elif kind is _PUBLISH or kind is _NOTIFY:
             source = str(message.subject)
-            if self._names.peer is None and (kind is _NOTIFY or source.endswith(_PLAIN)):
+            if self._names.peer is None and (kind is _NOTIFY or source.endswith(_PLAIN)) and not read_uri(source).short:
                 self._learn(source)
             message.subject = self._names.subject(source)
             if message.ttl is not None:
-                if not self._in_time(message, message.event.id, message.ttl):
-                    return
-                if message.ttl is not None:
+                made = self._made(message.event.id)
+                if made is None:
+                    message.ttl = None
+                elif self._in_time(message, made, message.event.ttl or 0):
                     message.expires = now + message.ttl
+                else:
+                    return
         elif kind is _OPEN:
             if message.id.endswith(self._ids.suffix):  # both ends name a channel by its opener's id
                 raise refuse("an open under an id of this side", "invalid_id")
             message.subject = self._names.subject(str(message.subject))
         self._events.append(message)
-
-    def _learn(self, source: str) -> None:
-        if not read_uri(source).short:
-            self._names.learn(source)
-            self._methods.clear()
 
     def _check_answer(self, message: EventMessage) -> bool:
         """True if an answer is taken. For one that has expired the request goes on waiting, to its own deadline."""
@@ -156,43 +150,20 @@ class UProtocolSession:
         source = event.source
         if source != sink and read_uri(source).key != read_uri(sink).key:
             raise refuse(f"an answer from {source[:80]!r} to a request for {sink[:80]!r}", "wrong_peer")
-        if event.ttl and not sink.endswith(_HELLO) and not self._in_time(message, event.id, event.ttl / 1000):
-            return False
+        if event.ttl and not sink.endswith(_HELLO) and (made := self._made(event.id)) is not None:
+            if not self._answer_in_time(message, source, made, event.ttl):
+                return False
         del self._asked[key]
         return True
 
-    def _in_time(self, message: Message, id: str, ttl: float) -> bool:
-        """True if a message still lives (document, 1.1 ttl: expired strictly after); sets what is left of its time, but of an
-        answer, for which a timer of this side runs."""
+    def _made(self, id: str) -> int | None:
+        """The milliseconds in an id; None of another version, which has no time: nothing ends by it."""
         if id[:15] == self._seen:  # ids of one sender and one millisecond have the same beginning
-            made = self._seen_ms
-        else:
-            found = int(id[:8] + id[9:13], 16) if id[14] in "78" else id_time_ms(id)
-            if found is None:  # an id of another version has no time, so nothing ends by it
-                if message.kind is not _REQUEST:
-                    message.ttl = None
-                return True
-            made = found
+            return self._seen_ms
+        made = int(id[:8] + id[9:13], 16) if id[14] in "78" else id_time_ms(id)
+        if made is not None:
             self._seen, self._seen_ms = id[:15], made
-        age = (self._clock() // 1_000_000 - made) / 1000
-        if age > ttl + self._allowance:
-            kind = message.kind
-            if kind is _REQUEST:
-                message.ttl = 0.0  # the bus answers it, and holds what the peer does not read within bounds
-            else:
-                if kind is _RESPONSE or kind is _ERROR:
-                    message.subject = self._names.subject(message.attributes["source"])
-                text = f"made {age:.3f} s ago with a ttl of {ttl:.3f} s; where clocks differ, set allowance="
-                self._events.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
-            return False
-        if message.kind is _RESPONSE or message.kind is _ERROR:
-            return True
-        if -age > self._skew:
-            text = f"made {-age:.3f} s in the future: at most {self._skew:g} s (max_clock_skew)"
-            raise refuse(text, "clock_skew", message.id if message.kind is _REQUEST else None)
-        left = ttl - age + self._allowance
-        message.ttl = min(left, ttl) if left > 0 else _LAST_MOMENT
-        return True
+        return made
 
     def _verify(self, message: EventMessage) -> None:
         verify, given = self._options.verify, message.attributes.get("hash")
@@ -210,25 +181,6 @@ class UProtocolSession:
         if failure is not None:
             text += f": verify() raised {type(failure).__name__}"
         raise refuse(text, "invalid_hash", address) from failure
-
-    def _refuse(self, error: RemoteProtocolError) -> None:
-        self._events.append(Refused(error))
-        if isinstance(error.answer_id, ReturnAddress):
-            self._answer(error.answer_id, _CODES.get(error.reason, Code.INVALID_ARGUMENT), error.text, error.reason)
-        if error.reply_id is not None and self._asked.pop(error.reply_id, None) is None:
-            error.reply_id = None
-        if error.close_code is not None:
-            self._events.append(CloseWanted(error.close_code, error.reason, error))
-
-    def _answer(self, address: ReturnAddress, code: Code, text: str, reason: str) -> None:
-        """Say that a request was not delivered."""
-        facts = {"text": text, "reason": reason, "undelivered": True}
-        self._frames.append(self._response(Message(_ERROR, "", address, code=code, attributes=facts)))
-
-    def events(self) -> list[Message | SessionEvent]:
-        """Take away what has happened since the last call, in order."""
-        events, self._events = self._events, []
-        return events
 
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
@@ -272,7 +224,7 @@ class UProtocolSession:
         level = relayed or self.codec.level_of(subject) or "CS4"
         found = self._head("req.v1", self._answers, sink, max(level, "CS4"), self._constant), sink
         if not extras:
-            if len(self._methods) >= 1024:
+            if len(self._methods) >= REMEMBERED:
                 self._methods.clear()
             self._methods[subject] = found
         return found
@@ -283,7 +235,7 @@ class UProtocolSession:
         name, sink = "pub.v1", None
         if kind is _NOTIFY:
             name, sink = self._options.notification, self._names.peer or self._names.entity
-        if len(self._topics) >= 1024:
+        if len(self._topics) >= REMEMBERED:
             self._topics.clear()
         head = self._head(name, source, sink, relayed or self.codec.level_of(subject) or "CS1")
         if kind is _PUBLISH or self._names.peer is not None:
@@ -296,31 +248,17 @@ class UProtocolSession:
             raise LocalProtocolError("a request of uProtocol must have an end: pass timeout=", protocol="uprotocol")
         return min(max(1, int(ttl * 1000 + 0.5)), MAX_INTEGER)
 
-    def _publication(self, message: Message) -> bytes:
-        """The same event for all peers: it was made once, so it has one id."""
-        shared, key = message.shared, (self.codec, self._names.entity)
-        frame = shared.get(key)
-        if frame is None:
-            frame = shared[key] = self._event(_PUBLISH, message)
-        return frame
-
     def _event(self, kind: Kind, message: Message) -> bytes:
         relayed = id = None
         passed = 0
         if message.extras:
-            relayed, (id, passed) = relayed_priority(message.extras), self._kept_id(message.extras)
+            relayed, (id, passed) = relayed_priority(message.extras), self._kept_id(message.extras, 8)
         head = self._topics.get((kind, message.subject, relayed)) or self._topic(kind, message.subject, relayed)
         ttl = self._ttl if message.ttl is None else self._milliseconds(message.ttl)
         ttl = None if ttl is None else min(ttl + passed, MAX_INTEGER)
         raw, format = written_body(message)
         extra = None if self._options.sign is None and message.headers is None else self._extra(message, raw)
         return self._write(head, id or self._ids.next(), ttl, None, extra, raw, format)
-
-    def _kept_id(self, extras: Mapping[str, Any]) -> tuple[str | None, int]:
-        """The id of what has crossed a bridge, and the milliseconds since it was made: its ttl counts from there."""
-        id = relayed_id(extras, 8)
-        made = None if id is None else id_time_ms(id)
-        return id, 0 if made is None else max(0, self._clock() // 1_000_000 - made)
 
     def _response(self, message: Message) -> bytes:
         """Source and sink change places; priority and ttl are those of the request."""
@@ -376,32 +314,6 @@ class UProtocolSession:
         if message.headers:
             extra.update(write_headers(message.headers, self.codec.headers_limit))
         return extra or None
-
-    def forget(self, key: Any, now: float) -> None:
-        """Forget a request: its answer is not wanted any more."""
-        self._asked.pop(key, None)
-
-    def frames_to_send(self) -> list[bytes]:
-        """Frames queued since the last call, in order."""
-        frames, self._frames = self._frames, []
-        return frames
-
-    # -- the rest --------------------------------------------------------------------------------------------------------
-
-    def next_tick(self) -> float | None:
-        """Never: what has a time is looked at when it comes and goes."""
-        return None
-
-    def tick(self, now: float) -> None:
-        """Time has passed; nothing depends on it."""
-
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
-        """The protocol has no goodbye; the transport closes."""
-
-    def connection_lost(self, reason: str) -> None:
-        """Frames that were not taken yet are dropped."""
-        self._frames.clear()
-        self._asked.clear()
 
 
 def _given(option: str, value: Any, kind: type) -> Any:

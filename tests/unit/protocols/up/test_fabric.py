@@ -266,7 +266,7 @@ def test_a_request_that_comes_again_is_refused_and_its_handler_not_asked(answere
 
 
 def test_ids_of_answered_requests_are_forgotten_behind_so_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus.protocols.up.session.REMEMBERED", 2)
+    monkeypatch.setattr("polybus.protocols.up.session.SETTLED", 2)
     fabric = Fabric()
     frames = [asked(id=bytes.fromhex(f"018bcfe5687b70008010101010101a{number:02x}")) for number in range(5)]
     for frame in frames:
