@@ -6,7 +6,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,13 +16,13 @@ from .. import bridge as join
 from .._bridge import Bridge
 from .._core.bus.bus import parts_of
 from .._secrets import without_secrets
-from .options import Header, Insecure, Tls, Wait, argument, connects, option
+from ..plugins.targets import with_tls
+from .options import Ca, Header, Insecure, Key, OwnCert, Wait, argument, option
 from .problems import UsageError, announce, unwrapped
 from .routes import read_routes
-from .values import dialling
+from .values import client_tls, dialling, server_tls
 
 
-@connects
 def bridge(
     left: Annotated[str, argument("LEFT", "One side, for example ubre+ws://127.0.0.1:8000/bus")],
     right: Annotated[str, argument("RIGHT", "The other side, for example csb+tcp://127.0.0.1:9000")],
@@ -34,7 +33,9 @@ def bridge(
     ] = None,
     insecure: Insecure = False,
     header: Header = None,
-    tls: Tls = None,
+    ca: Ca = None,
+    cert: OwnCert = None,
+    key: Key = None,
     wait: Wait = 0.0,
 ) -> None:
     """Pass requests and publications on between two sides, until SIGINT or SIGTERM.
@@ -46,18 +47,32 @@ def bridge(
     served = set(serve or ())
     if unknown := sorted(served - {"left", "right"}):
         raise UsageError(f"--serve {unknown[0]!r}: left or right")
-    dial = partial(dialling, header, tls, wait)
-    unwrapped(lambda: anyio.run(_run, left, right, read_routes(routes), served, insecure, dial))
+    if ca is not None and len(served) == 2:
+        raise UsageError("--ca: authorities to trust where the bridge connects, and it serves both sides")
+    secure = with_tls((left, right))
+
+    def serving(url: str) -> dict[str, Any]:
+        return {"insecure": insecure, "tls": server_tls(cert, key) if url in secure else None}
+
+    def dial(url: str) -> dict[str, Any]:
+        return dialling(header, client_tls(ca, cert, key) if url in secure else None, wait)
+
+    unwrapped(lambda: anyio.run(_run, left, right, read_routes(routes), served, serving, dial))
 
 
 async def _run(
-    left: str, right: str, routes: list[Route], served: set[str], insecure: bool, dial: Callable[[], dict[str, Any]]
+    left: str,
+    right: str,
+    routes: list[Route],
+    served: set[str],
+    serving: Callable[[str], dict[str, Any]],
+    dial: Callable[[str], dict[str, Any]],
 ) -> None:
     async def enter(side: Literal["left", "right"], url: str, bus: Bus) -> str:
         if side in served:
-            listener = await stack.enter_async_context(bus.serve(url, insecure=insecure))
+            listener = await stack.enter_async_context(bus.serve(url, **serving(url)))
             return f"{side} serves {listener.url}"
-        opened[bus] = await stack.enter_async_context(bus.connect(url, **dial()))
+        opened[bus] = await stack.enter_async_context(bus.connect(url, **dial(url)))
         return without_secrets(f"{side} is connected to {url}")
 
     one, two = Bus(), Bus()

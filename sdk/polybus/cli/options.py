@@ -52,6 +52,8 @@ Header: TypeAlias = Annotated[list[str] | None, option("'K: V'", "A header of th
 Wait: TypeAlias = Annotated[float, option("S", "Go on trying to connect for so many seconds.", min=0)]
 Origin: TypeAlias = Annotated[list[str] | None, option("O", "A web origin whose pages may connect; several are possible.")]
 Insecure: TypeAlias = Annotated[bool, flag("--insecure", "Let everybody in although other machines can reach the address.")]
+Ca: TypeAlias = Annotated[Path | None, option("FILE", "Certificates of the authorities to trust, in PEM.")]
+OwnCert: TypeAlias = Annotated[Path | None, option("FILE", "The certificate shown to clients, and to servers, in PEM.")]
 Cert: TypeAlias = Annotated[Path | None, option("FILE", "For tls and wss: the certificate, in PEM.")]
 Key: TypeAlias = Annotated[Path | None, option("FILE", "Its private key, where it is in a file of its own.")]
 Tls: TypeAlias = ssl.SSLContext | None
@@ -60,7 +62,7 @@ Json: TypeAlias = Annotated[bool, flag("--json", "One line of JSON each, for mac
 
 
 _OF_CLIENTS = {
-    "ca": Annotated[Path | None, option("FILE", "Certificates of the authorities to trust, in PEM.")],
+    "ca": Ca,
     "cert": Annotated[Path | None, option("FILE", "The certificate of this client, for a server that wants one, in PEM.")],
     "key": Key,
 }

@@ -15,10 +15,10 @@ import anyio
 from .. import capture
 from .._validation import counted
 from ..plugins.registry import split_url
-from ..plugins.targets import resolve_target
-from .options import Folder, Header, Insecure, Json, Tls, Url, Wait, argument, connects, flag, option
+from ..plugins.targets import resolve_target, with_tls
+from .options import Ca, Folder, Header, Insecure, Json, Key, OwnCert, Tls, Url, Wait, argument, connects, flag, option
 from .problems import PeerError, UsageError, announce
-from .values import dialling, json_line
+from .values import client_tls, dialling, json_line, server_tls
 
 _NOUNS: Final = {
     "publish": "publication",
@@ -30,7 +30,6 @@ _NOUNS: Final = {
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-@connects
 def record(
     url: Url,
     folder: Annotated[str, argument("DIR", "Where the capture is written; made where it is not there.")],
@@ -41,7 +40,9 @@ def record(
     redact: Annotated[bool, flag("--redact/--no-redact", "Whether secrets are blanked.")] = True,
     decode: Annotated[bool, flag("--decode/--no-decode", "Whether what is sealed is decoded meanwhile, once for all.")] = False,
     insecure: Insecure = False,
-    tls: Tls = None,
+    ca: Ca = None,
+    cert: OwnCert = None,
+    key: Key = None,
 ) -> None:
     """Stand between clients and the server at URL and record every frame, until SIGINT or SIGTERM.
 
@@ -52,7 +53,11 @@ def record(
     recorder = capture.make_recorder(folder, max_bytes=_size(max_bytes), max_age=max_age * 86400 or 1.0, **options)
     from ..capture.record.proxy import RecordingProxy
 
-    proxy = RecordingProxy(url, recorder, listen or _beside(url), insecure=insecure, tls=tls)
+    here = listen or _beside(url)
+    secure = with_tls((url, here))
+    tls = client_tls(ca, cert, key) if ca or url in secure else None
+    shown = server_tls(cert, key) if here in secure and here != url else None
+    proxy = RecordingProxy(url, recorder, here, insecure=insecure, tls=tls, listen_tls=shown)
     anyio.run(_record, proxy)
 
 

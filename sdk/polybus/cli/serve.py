@@ -15,11 +15,13 @@ from .. import Bus, BusError
 from .._core.bus.runner import serve_until_signal
 from .._core.bus.worker import Inheritance
 from .._core.runtime.lifespan import raised_by_lifespan
+from ..plugins import ProtocolFeatures
+from ..plugins.registry import resolve_url
 from ..transports._ws.policy import check_hosts, check_origins
-from .options import Cert, Insecure, Key, Origin, argument, duration, flag, option
+from .options import Ca, Insecure, Key, Origin, OwnCert, argument, duration, flag, option
 from .problems import PeerError, UsageError, announce
 from .reload import reloading
-from .values import server_tls
+from .values import client_tls, server_tls
 
 _PACKAGE: Final = Path(__file__).parents[1]
 
@@ -37,7 +39,8 @@ def serve(
         list[str] | None, option("PATTERN", "Pass such publications on to other clients; several are possible.")
     ] = None,
     insecure: Insecure = False,
-    cert: Cert = None,
+    ca: Ca = None,
+    cert: OwnCert = None,
     key: Key = None,
     health: Annotated[str | None, option("URL", "Answer /livez and /readyz there, for example http://127.0.0.1:8081")] = None,
     metrics: Annotated[bool, flag("--metrics", "Answer /metrics beside them, for Prometheus.")] = False,
@@ -71,6 +74,11 @@ def serve(
     options: dict[str, Any] = {"origins": tuple(origin or ()), "hosts": tuple(host or ()), "insecure": insecure}
     if (tls := server_tls(cert, key)) is not None:
         options["tls"] = tls
+    if ca is not None and not any(ProtocolFeatures.of(resolve_url(url)[0]).dials for url in urls):
+        raise UsageError(
+            "--ca: authorities to trust where this command connects (nats+tls), and it only listens; certificates of clients "
+            "are asked for by polybus.run(bus, url, tls=...), whose context has verify_mode=ssl.CERT_REQUIRED"
+        )
     try:
         serve_until_signal(
             bus,
@@ -83,6 +91,7 @@ def serve(
             uvloop=uvloop,
             workers=workers,
             announce=_announce,
+            client_tls=client_tls(ca, cert, key),
             **options,
         )
     except Exception as error:

@@ -9,9 +9,11 @@ from .._secrets import without_secrets
 from .._validation import shown
 from ..subjects import check_pattern
 from . import Connector, ProtocolAdapter
-from .registry import find_protocol, mistyped_options, resolve_url
+from .registry import find_protocol, mistyped_options, resolve_url, split_url
 
 logger: logging.Logger = logging.getLogger("polybus")
+
+_SECURE = ("tls", "wss", "https")
 
 
 def resolve_target(
@@ -51,6 +53,12 @@ def check_transport(target: object, verb: str) -> None:
             f"{shown(target)} is neither a URL, such as 'ubre+ws://127.0.0.1:8000/bus', nor a transport object: "
             f"it is {type(target).__name__}{hint}"
         )
+
+
+def with_tls(urls: Iterable[str]) -> list[str]:
+    """The URLs that a context belongs to: with TLS, or all where none has it, which then refuse the context."""
+    all_of_them = list(urls)
+    return [url for url in all_of_them if split_url(url).transport in _SECURE] or all_of_them
 
 
 def check_serves(serves: object) -> tuple[str | int, ...]:

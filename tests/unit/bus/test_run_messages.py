@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import signal
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -39,6 +40,11 @@ def test_an_event_loop_that_is_not_installed_is_told_with_what_installs_it(
     monkeypatch.setattr(runner, "find_spec", lambda name: None if name == missing else importlib.util.find_spec(name))
     with pytest.raises(ImportError, match=says):
         polybus.run(Bus(), URL, **options)  # type: ignore[arg-type]
+
+
+def test_a_context_for_tls_is_for_the_connections_where_a_bus_connects_by_its_url() -> None:
+    with pytest.raises(LocalProtocolError, match="tls= given for tcp://"):
+        polybus.run(Bus(), "nats+tcp://127.0.0.1:9", tls=ssl.create_default_context())
 
 
 def test_an_unknown_backend_is_a_value_error() -> None:

@@ -23,11 +23,14 @@ from ...backoff import Backoff
 from ...errors import BusError, LocalProtocolError
 from ...plugins import ProtocolFeatures
 from ...plugins.registry import metrics_maker, resolve_url, supervise
+from ...plugins.targets import with_tls
 from ..runtime.lifespan import raised_by_lifespan
 from .bus import Bus, parts_of
 from .worker import Worker
 
 if TYPE_CHECKING:
+    import ssl
+
     from ..peer.peer import Peer
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -78,7 +81,8 @@ def run(
         uvloop: Use uvloop on asyncio.
         workers: Number of processes that serve (POSIX). For more than one the bus has a `cluster`, or each would be a bus of
             its own; where that is ``"auto"`` and ``POLYBUS_CLUSTER`` names none, a NATS server is started for them.
-        options: Further options of `Bus.serve`, for all URLs.
+        options: Further options of `Bus.serve`, for all URLs; `tls` for those with TLS. Where the bus connects by all URLs
+            (``nats``), `tls` is a context for clients.
 
     Raises:
         TypeError: `bus` is no bus, or an argument is of a wrong type.
@@ -146,9 +150,10 @@ def serve_until_signal(
     uvloop: bool,
     workers: int,
     announce: Callable[[str], None],
+    client_tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> None:
-    """`run`; `announce` is told each URL when it is served.
+    """`run`; `announce` is told each URL when it is served, `client_tls` is for those by which the bus connects.
 
     Raises:
         OSError: An address cannot be bound.
@@ -174,7 +179,7 @@ def serve_until_signal(
         _ = metrics_maker("scrape", "run(metrics=True)")
     worker = Worker.here()
     if worker is None and workers > 1:
-        addresses = _Addresses(bus, urls, options)
+        addresses = _Addresses(bus, urls, options, client_tls)
         # Two times `drain`: the lifespan has as many seconds for its end.
         if status := supervise(
             count=workers,
@@ -189,7 +194,7 @@ def serve_until_signal(
     running = _Run(bus, drain, delay, None if worker is not None else health, worker, announce, metrics=metrics)
     backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}
     # Before the loop: what the URLs name is imported here.
-    addresses = _Addresses(bus, urls, options)
+    addresses = _Addresses(bus, urls, options, client_tls)
     anyio.run(running.main, addresses, backend=backend, backend_options=backend_options)
     running.over()
 
@@ -218,14 +223,31 @@ def _check_loop(backend: str, uvloop: bool) -> None:
 class _Addresses:
     """The addresses that a bus is served at."""
 
-    def __init__(self, bus: Bus, urls: tuple[str, ...], options: dict[str, Any]) -> None:
+    def __init__(
+        self, bus: Bus, urls: tuple[str, ...], options: dict[str, Any], client_tls: ssl.SSLContext | None = None
+    ) -> None:
+        without = {name: value for name, value in options.items() if name != "tls"}
+        self._secure = with_tls(urls)
+        dialled = {url for url in urls if ProtocolFeatures.of(resolve_url(url)[0]).dials}
+        self._client_tls = client_tls if client_tls or len(dialled) < len({*urls}) else options.get("tls")
         self.all: list[tuple[str, str, Any]] = [
-            (f"{number} {url}", url, None if ProtocolFeatures.of(resolve_url(url)[0]).dials else bus.serve(url, **options))
+            (
+                f"{number} {url}",
+                url,
+                None if url in dialled else bus.serve(url, **(options if url in self._secure else without)),
+            )
             for number, url in enumerate(urls)
         ]
         """Name, URL and listener of each; none where the bus connects, because its clients come through a broker."""
         self.keep: bool = any(ProtocolFeatures.of(resolve_url(url)[0]).keeps for url in urls)
         """True where there may be streams behind one of them."""
+
+    def connecting(self, bus: Bus, url: str) -> Any:
+        """The connection by which clients come; who brings them may start later."""
+        tls = self._client_tls if url in self._secure else None
+        connecting: Any = bus.connect(url, wait=_PATIENCE, backoff=_BACKOFF, tls=tls)
+        connecting.insists = True
+        return connecting
 
     async def bind(self) -> dict[str, list[socket.socket]]:
         """Bind them all, for several workers. May raise `OSError`, `Unsupported`."""
@@ -300,10 +322,8 @@ class _Run:
         async with bus, AsyncExitStack() as stack:
             served: list[str] = []
             for name, url, serving in addresses.all:
-                if serving is None:  # who brings the clients may start later
-                    connecting: Any = bus.connect(url, wait=_PATIENCE, backoff=_BACKOFF)
-                    connecting.insists = True
-                    self._entrances.append(await stack.enter_async_context(connecting))
+                if serving is None:
+                    self._entrances.append(await stack.enter_async_context(addresses.connecting(bus, url)))
                     served.append(url)
                 else:
                     if self._worker is not None:

@@ -17,6 +17,7 @@ import anyio
 from ... import plugins
 from ..._core.runtime.runtime import Runtime
 from ..._util.cancel_scopes import to_the_end
+from ..._util.certificates import warn_of_certificate
 from ..._util.own_thread import in_own_thread
 from ..._validation import check_tls
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
@@ -73,6 +74,7 @@ class RecordingProxy:
         listen: Where, for example ``ubre+tcp://127.0.0.1:0``.
         insecure: Allow an address that other machines can reach, although the proxy authenticates no client.
         tls: For the connections to a server with ``wss`` or ``tls``.
+        listen_tls: The same for the address where it listens.
 
     Raises:
         TypeError: `tls` is no `ssl.SSLContext`.
@@ -82,7 +84,14 @@ class RecordingProxy:
     """
 
     def __init__(
-        self, url: str, recorder: CaptureRecorder, listen: str, *, insecure: bool = False, tls: ssl.SSLContext | None = None
+        self,
+        url: str,
+        recorder: CaptureRecorder,
+        listen: str,
+        *,
+        insecure: bool = False,
+        tls: ssl.SSLContext | None = None,
+        listen_tls: ssl.SSLContext | None = None,
     ) -> None:
         self.recorder: CaptureRecorder = recorder
         self._adapter, self._there, self._target = resolve_url(url)
@@ -97,7 +106,8 @@ class RecordingProxy:
             if one.partition("+")[2].startswith("zenoh"):
                 raise Unsupported(f"{one}: a proxy records no fabric, which has no two ends to stand between: {_AT_THE_ENDS}")
         check_tls(tls)
-        self._tls = tls
+        check_tls(listen_tls, serves=True)
+        self._tls, self._listen_tls = tls, listen_tls
         self._private = not insecure
         if self._private and not self._transport.is_private(self._address):
             raise LocalProtocolError(
@@ -120,7 +130,13 @@ class RecordingProxy:
         """
         self.recorder.claim()
         runtime = self._runtime = Runtime(self._limits)
-        options = plugins.ListenOptions(gate=self, protocol=self._adapter.name, private=self._private, **self._common_options())
+        options = plugins.ListenOptions(
+            gate=self,
+            protocol=self._adapter.name,
+            private=self._private,
+            tls=self._listen_tls,
+            **self._common_options(),
+        )
         try:
             await runtime.open()
             await in_own_thread(self.recorder.open)
@@ -129,6 +145,8 @@ class RecordingProxy:
             await to_the_end(self._shut)
             raise
         self.url = join_url(self._adapter, self._listening.url)
+        if self._listen_tls is not None:
+            warn_of_certificate(self._listen_tls, self.url)
         runtime.spawn(self._keep_house)
         return self
 
