@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import field, frozen
@@ -19,6 +19,10 @@ from .subjects import check_pattern, is_pattern, wire_pattern
 
 if TYPE_CHECKING:
     import ssl
+
+Start: TypeAlias = Literal["all", "new"] | timedelta | int
+"""The beginning of a durable handler that is new: all that is stored, what is stored from now on, what is not older than that,
+or the publication of that number."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DEAD: Final = "dead"

@@ -109,7 +109,7 @@ def _handled(handler: Handler) -> Operation:
 def _heard(spec: SubscriberSpec) -> Operation:
     handler = spec.handler
     text = "" if handler.signature is None else handler.signature.text
-    durable = None if spec.durable is None else spec.durable.name
+    durable = None if spec.reading is None else spec.reading.name
     return Operation(handler.subject, "publication", handler.takes, None, text, spec.group, name=handler.name, durable=durable)
 
 

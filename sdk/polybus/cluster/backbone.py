@@ -262,7 +262,7 @@ class Backbone(Extension):
     @property
     def _keeps(self) -> bool:
         """Tells whether the engine is to keep something for this bus."""
-        return bool(self.options.stores) or any(spec.durable is not None for spec in self._parts.lookup.subscribers)
+        return bool(self.options.stores) or any(spec.reading is not None for spec in self._parts.lookup.subscribers)
 
     def _left(self) -> None:
         self.handover.clear()

@@ -105,7 +105,7 @@ def supervise(
 def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
     """Refuse stores and durable handlers: each worker would, with a traceback of its own."""
     for bus in buses:
-        durable = any(spec.durable is not None for spec in parts_of(bus).lookup.subscribers)
+        durable = any(spec.reading is not None for spec in parts_of(bus).lookup.subscribers)
         if durable or (bus.cluster is not None and bus.cluster.stores):
             raise LocalProtocolError(
                 f"workers={count}: a bus with stores= or durable=, and the NATS server that is started for its workers keeps "

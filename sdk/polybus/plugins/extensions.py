@@ -125,6 +125,25 @@ class Keeper(Protocol):
         """Return when a publication is kept."""
 
 
+class Reading(Protocol):
+    """A reading of what is kept, as `on` or `subscribe` was asked for it by ``durable=`` and ``start=``."""
+
+    @property
+    def name(self) -> str:
+        """The name of a durable one; empty for one that leaves no trace."""
+        ...
+
+    @property
+    def unread(self) -> int:
+        """Publications that may wait to be read where nothing is said."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """True where the reader says what becomes of each publication."""
+        ...
+
+
 class Storage(Protocol):
     """The `Extension` that keeps publications and reads what is kept: ``id=`` of `Bus.publish`, ``durable=`` and ``start=``."""
 
@@ -143,7 +162,7 @@ class Storage(Protocol):
         """Read what is kept behind a new link, for durable handlers for which nobody does yet."""
 
     async def subscribe(self, subscription: Any, reading: Any) -> None:
-        """Hand what is kept to a subscription, until `unsubscribe`."""
+        """Hand what is kept to a subscription, as its `Reading` says, until `unsubscribe`."""
 
     def unsubscribe(self, subscription: Any) -> None:
         """Hand nothing more to a subscription; one that is not in is ignored."""

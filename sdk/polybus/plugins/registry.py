@@ -47,6 +47,7 @@ _BINDINGS = {
 _RECORDERS = {"capture": "polybus.capture:make_recorder"}
 _EXTENSIONS = {
     "cluster": "polybus.cluster.backbone:Backbone",
+    "reading": "polybus.cluster.durable.reading:reading_of",
     "storage": "polybus.cluster.durable.storage:StoredReading",
 }
 _SUPERVISORS = {"workers": "polybus.cluster.workers:supervise"}
@@ -291,7 +292,10 @@ def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
 
 
 def make_extension(name: str, *parts: Any) -> Any:
-    """An `Extension` of a bus, made with what it is handed of the bus: ``cluster`` is a `Mesh`, ``storage`` a `Storage`."""
+    """An `Extension` of a bus, made with what it is handed of the bus: ``cluster`` is a `Mesh`, ``storage`` a `Storage`.
+
+    ``reading`` is no part of it, but a `Reading` for a storage.
+    """
     return _load("extensions", name)(*parts)
 
 

@@ -124,7 +124,7 @@ class BlockingSubscription(BlockingItems[Message[T]]):
     receive.__doc__ = BlockingItems.receive.__doc__
 
     def _for_threads(self, message: Message[T]) -> Message[T]:
-        if self._items.stored is not None:
+        if self._items.reading is not None:
             settlement = message.attributes["delivery"]
             message.attributes["delivery"] = BlockingSettlement(settlement, self._run)
         return message

@@ -17,13 +17,12 @@ from .._core.bus.dialer import Headers
 from .._core.bus.lifecycle import DRAIN
 from .._core.bus.recording import Recording
 from .._core.bus.remote_peer import RemotePeer, User
-from .._core.handlers.durable import Start
 from .._core.handlers.signature import ContextPart
 from .._core.handlers.subscriber import WhenFull
 from .._core.peer.peer import Peer
 from ..backoff import Backoff
 from ..events import BusEvent
-from ..nodes import Node
+from ..nodes import Node, Start
 from ..plugins import Connector, ProtocolAdapter
 from ..retry import Retry
 from ..stats import Stats

@@ -23,15 +23,14 @@ from ...events import BusEvent
 from ...headers import check_headers
 from ...limits import Limits
 from ...message import Kind
-from ...nodes import Cluster, Node, Survey, check_publication_id
+from ...nodes import Cluster, Node, Start, Survey, check_publication_id
 from ...plugins.registry import find_protocol, make_recorder
 from ...retry import Retry
 from ...stats import Stats
 from ...subjects import AnySubject, Subject, bare, check_pattern, check_subject, resolve, warn_of_literal_wildcards
-from ..handlers.durable import Start, stored_spec
 from ..handlers.providers import Dependencies
 from ..handlers.signature import ContextPart, injected_as
-from ..handlers.subscriber import WhenFull
+from ..handlers.subscriber import WhenFull, reading_of
 from ..peer.peer import Peer, has_gone
 from ..peer.subscription import Subscription
 from ..pubsub.publisher import YIELD_AFTER, make_publication
@@ -718,8 +717,8 @@ class Bus(Router):
             Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
             Forbidden: (on entering) The peer refused.
         """
-        stored = stored_spec(durable, retry, ack_wait, start, ordered, group=group, concurrency=1)
-        return self._pubsub.subscription(pattern, returns, queue, when_full, local=local, group=group, stored=stored)
+        reading = reading_of(durable, retry, ack_wait, start, ordered, group=group)
+        return self._pubsub.subscription(pattern, returns, queue, when_full, local=local, group=group, reading=reading)
 
     def relay(self, pattern: str | int) -> None:
         """Pass matching publications of peers on to the other peers that subscribed. Off by default: sessions are isolated.

@@ -143,14 +143,14 @@ class Lifecycle:
                 self._services.executor.start(runtime)
                 self._pubsub.recipients.start(runtime.bus_identities)
                 for spec in self._lookup.subscribers:
-                    if spec.durable is None:
+                    if spec.reading is None:
                         self._pubsub.subscribe_handler(spec)
                 if self._lifespan is not None:
                     task = self._lifespan_task = LifespanTask(
                         self._services.bus, runtime, self._lifespan, self._end_with_lifespan
                     )
                     self.state = await task.start()
-                if self._lookup.subscribers and any(spec.durable is not None for spec in self._lookup.subscribers):
+                if self._lookup.subscribers and any(spec.reading is not None for spec in self._lookup.subscribers):
                     self._links.storage.check_handlers()
                 self._move(Phase.RUNNING)
                 await self._begin()
@@ -449,8 +449,8 @@ class Lifecycle:
 
     def _subscriber_added(self, spec: SubscriberSpec) -> None:
         if self._services.runtime is not None:
-            if spec.durable is not None:
-                raise LocalProtocolError(_TOO_LATE % (spec.handler.name, spec.durable.name))
+            if spec.reading is not None:
+                raise LocalProtocolError(_TOO_LATE % (spec.handler.name, spec.reading.name))
             queue = self._pubsub.subscribe_handler(spec)
             if self._pubsub.hears_others(queue):
                 self._pubsub.announcer.announce_later(queue.pattern)

@@ -10,13 +10,13 @@ from attrs import evolve
 from ..._util.misuse import HANDLE, explains
 from ..._validation import check_count, check_given, shown
 from ...contracts.verbs import handlers_of
+from ...nodes import Start
 from ...retry import Retry
 from ...subjects import AnySubject, Subject, bare, check_pattern, check_subject, warn_of_literal_wildcards
-from ..handlers.durable import Start, check_no_effect, durable_spec
 from ..handlers.handler import Handler, plan
 from ..handlers.lookup import HandlerLookup
 from ..handlers.publications import declared
-from ..handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_peers, check_queue
+from ..handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_peers, check_queue, reading_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -175,12 +175,20 @@ class Router:
         check_count(concurrency, "concurrency")
         check_group(group)
         check_peers(peers, group, durable)
-        lasting = durable_spec(durable, retry, ack_wait, start, ordered, group=group, concurrency=concurrency)
-        check_no_effect(lasting, queue, when_full)
+        reading = reading_of(
+            durable,
+            retry,
+            ack_wait,
+            start,
+            ordered,
+            group=group,
+            concurrency=concurrency,
+            of_handler=(queue, when_full),
+        )
 
         def register(function: F) -> F:
             handler = plan(name, function, _typed(pattern), inline=inline, publication=True)
-            self._lookup.add_subscriber(SubscriberSpec(handler, queue, when_full, concurrency, group, lasting, peers))
+            self._lookup.add_subscriber(SubscriberSpec(handler, queue, when_full, concurrency, group, reading, peers))
             return function
 
         return register

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from attrs import frozen
 
 from ..._validation import check_count, shown
-from .durable import DurableSpec
+from ...plugins.registry import make_extension
 from .handler import Handler
+
+if TYPE_CHECKING:
+    from ...plugins.extensions import Reading
 
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
 """Policies for one more publication for a full queue.
@@ -33,9 +36,35 @@ class SubscriberSpec:
     when_full: WhenFull
     concurrency: int
     group: str | None = None
-    durable: DurableSpec | None = None
+    reading: Reading | None = None
+    """None: it takes what is published while the bus runs."""
     peers: bool = True
     """False: it takes the publications of its own bus alone."""
+
+
+def reading_of(
+    durable: Any,
+    retry: Any,
+    ack_wait: Any,
+    start: Any,
+    ordered: Any,
+    *,
+    group: Any = None,
+    concurrency: int = 1,
+    of_handler: tuple[int | None, str] | None = None,
+) -> Reading | None:
+    """Make the reading of what is kept that `on` or `subscribe` was asked for; None where it was asked for none.
+
+    Args:
+        of_handler: Its `queue` and `when_full`; None for a subscription.
+
+    Raises:
+        TypeError, ValueError: An argument is not what it should be, or does not go with another one.
+    """
+    if durable is None and retry is None and ack_wait is None and start is None and not ordered:
+        return None
+    made: Reading | None = make_extension("reading", durable, retry, ack_wait, start, ordered, group, concurrency, of_handler)
+    return made
 
 
 def check_group(group: object) -> None:

@@ -18,8 +18,8 @@ from ...errors import BadReply, BusError, Disconnected, QueueFull, RemoteProtoco
 from ...message import Kind, Message
 from ...plugins.clusters import ToNode
 from ...subjects import RESERVED_PREFIX, AnySubject, Subject
-from ..handlers.durable import stored_spec
 from ..handlers.signature import ContextPart, injected_as
+from ..handlers.subscriber import reading_of
 from ..rpc.asker import Asker, notification
 from ..rpc.internal_reply import InternalReply
 from ..rpc.reply import ObservedReply, Reply
@@ -37,9 +37,9 @@ from .unsent_requests import UnsentRequests
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
+    from ...nodes import Start
     from ...plugins import Connector, Identity
     from ...retry import Retry
-    from ..handlers.durable import Start
     from ..handlers.subscriber import WhenFull
     from ..link.link import Link
     from ..rpc.call import Call
@@ -329,8 +329,8 @@ class Peer(Asker):
             Unsupported: (on entering) The wire or a bare peer cannot carry it.
             Disconnected: (on entering, by iterating) The peer has gone.
         """
-        stored = stored_spec(durable, retry, ack_wait, start, ordered, group=None, concurrency=1)
-        return self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self, stored=stored)
+        reading = reading_of(durable, retry, ack_wait, start, ordered)
+        return self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self, reading=reading)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
         """Make an object with the methods of a Protocol class, each of which asks this peer. See `Bus.client`.

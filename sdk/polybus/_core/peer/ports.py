@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from ...errors import BusError
     from ...message import Message
     from ...plugins import Connector
-    from ...plugins.extensions import Resumption
+    from ...plugins.extensions import Reading, Resumption
     from ...subjects import AnySubject
-    from ..handlers.durable import DurableSpec, ReplaySpec
     from ..handlers.lookup import HandlerLookup
     from ..handlers.subscriber import WhenFull
     from .peer import Peer
@@ -83,7 +82,7 @@ class PeerPubSub(Protocol):
         when_full: WhenFull,
         *,
         peer: Peer | None = None,
-        stored: DurableSpec | ReplaySpec | None = None,
+        reading: Reading | None = None,
     ) -> Subscription[Any]: ...
     async def subscribe(self, subscription: Subscription[Any]) -> None: ...
     def unsubscribe(self, subscription: Subscription[Any]) -> None: ...

@@ -13,10 +13,10 @@ from ..._util.typed_body import misfit, typed_body
 from ..._validation import type_name
 from ...errors import BusError, LocalProtocolError, SlowConsumer
 from ...message import Message
-from ..handlers.durable import DurableSpec, ReplaySpec
 from .queue import SubscriptionQueue
 
 if TYPE_CHECKING:
+    from ...plugins.extensions import Reading
     from ..handlers.subscriber import WhenFull
     from ..runtime.services import Services
     from .peer import Peer
@@ -37,7 +37,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
         Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link, or the peer that was asked, is gone for good.
     """
 
-    __slots__ = ("_active", "_entered", "_error", "_pubsub", "_readers", "_returns", "peer", "skipped", "stored")
+    __slots__ = ("_active", "_entered", "_error", "_pubsub", "_readers", "_returns", "peer", "reading", "skipped")
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
         local: bool,
         peer: Peer | None = None,
         group: str | None = None,
-        stored: DurableSpec | ReplaySpec | None = None,
+        reading: Reading | None = None,
     ) -> None:
-        super().__init__(services, pattern, queue, when_full, local, group, paced=stored is not None)
+        super().__init__(services, pattern, queue, when_full, local, group, paced=reading is not None)
         self._pubsub = pubsub
         self.peer: Peer | None = peer
         """The peer whose publications it gets; None for those of all."""
-        self.stored: DurableSpec | ReplaySpec | None = stored
-        """The reading of what a store keeps; None for what is published meanwhile."""
+        self.reading: Reading | None = reading
+        """None: it takes what is published meanwhile."""
         self._returns = returns
         self._readers: deque[Any] = deque()
         self._active = False
@@ -116,7 +116,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
                 if self._overflow:
                     self._begin_turn()
             message = self.take()
-            if self.stored is not None:
+            if self.reading is not None:
                 message.attributes["delivery"].taken()
             if message.expires is not None and self.expired(message):
                 continue
@@ -126,7 +126,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
                 body = typed_body(message, self._returns)
             except Exception as error:  # also what a check of the application's own raises
                 what = f"returns={type_name(self._returns)}"
-                if isinstance(self.stored, DurableSpec):
+                if self.reading is not None and self.reading.settled:
                     self.skipped += 1
                     message.reject(f"it does not fit {what}: {misfit(error)[0]}")
                 else:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ..._util.pattern_index import SubjectIndex
 from ..._util.typed_body import check_returns
 from ...errors import BusError, another
 from ...subjects import AnySubject, Subject, bare, check_pattern, warn_of_literal_wildcards
-from ..handlers.durable import DurableSpec, ReplaySpec
 from ..handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 from ..peer.subscription import Subscription
 from ..runtime.via import Deduplicator
@@ -24,15 +22,11 @@ from .recipients import Recipients
 from .relay import Relay
 
 if TYPE_CHECKING:
-    from ...plugins.extensions import Storage
+    from ...plugins.extensions import Reading, Storage
     from ..handlers.lookup import HandlerLookup
     from ..peer.peer import Peer
     from ..runtime.services import Services
     from .ports import HandlerQueue, PublicationQueue
-
-
-_UNREAD_OF_STORES: Final[Mapping[type, int]] = MappingProxyType({ReplaySpec: 64, DurableSpec: 1})
-"""Publications of a store that wait to be read where nothing is said: each may be large, and somebody's work."""
 
 
 class PubSub:
@@ -121,7 +115,7 @@ class PubSub:
         local: bool = False,
         peer: Peer | None = None,
         group: str | None = None,
-        stored: DurableSpec | ReplaySpec | None = None,
+        reading: Reading | None = None,
     ) -> Subscription[Any]:
         """Make a subscription, to one peer or to all; it takes part while it is entered.
 
@@ -133,16 +127,16 @@ class PubSub:
             returns = pattern.takes
         check_pattern(name, self._services.limits.subject)
         warn_of_literal_wildcards(name)
-        if stored is not None:
+        if reading is not None:
             if when_full != "drop_oldest" or not (local or peer):
                 raise ValueError("what is stored waits in its store, and names no publisher: leave out when_full= and local=")
             when_full = "block"
-        if queue is None and stored is not None:
-            queue = _UNREAD_OF_STORES[type(stored)]
+        if queue is None and reading is not None:
+            queue = reading.unread
         check_queue(queue, when_full)
         check_group(group)
         check_returns(returns)
-        return Subscription(self, self._services, name, returns, queue, when_full, local, peer, group, stored)
+        return Subscription(self, self._services, name, returns, queue, when_full, local, peer, group, reading)
 
     async def subscribe(self, subscription: Subscription) -> None:
         """Take a subscription in; returns when the peers that are connected know of it.
@@ -154,8 +148,8 @@ class PubSub:
         self._services.running.check_here()
         self._check_gone()
         self._subscriptions[subscription] = None
-        if subscription.stored is not None:
-            await self.storage().subscribe(subscription, subscription.stored)
+        if subscription.reading is not None:
+            await self.storage().subscribe(subscription, subscription.reading)
             return
         if subscription.peer is not None:
             await self.announcer.ask(subscription.peer, subscription)
@@ -167,7 +161,7 @@ class PubSub:
         """Take a subscription out; one that is not in is ignored."""
         if subscription in self._subscriptions:
             del self._subscriptions[subscription]
-            if subscription.stored is not None:
+            if subscription.reading is not None:
                 self.storage().unsubscribe(subscription)
             elif subscription.peer is not None:
                 self.announcer.unask(subscription.peer, subscription)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define, field, frozen
 
-from ..._core.handlers.durable import MOST, DurableSpec, ReplaySpec
 from ..._util.sources import sources
 from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
@@ -26,14 +25,15 @@ from .dead_letters import count_few_letters
 from .delivery import GIVEN_BACK, Fate, HandlerTaker, SubscriptionTaker
 from .jetstream import NANOSECONDS, NO_CONSUMER, JetStream, JetStreamError, config_of, count_of
 from .reader import Consumer, Pull, StoreReader, Taker, say
+from .reading import MOST, DurableSpec, ReplaySpec
 
 if TYPE_CHECKING:
-    from ..._core.handlers.durable import Start
     from ..._core.handlers.subscriber import SubscriberSpec
     from ..._core.peer.peer import Peer
     from ..._core.peer.subscription import Subscription
     from ..._core.runtime.services import Services
     from ...message import Message
+    from ...nodes import Start
     from ...plugins import ToReader
     from .dead_letters import Graveyard
 
@@ -434,8 +434,8 @@ def check_names(specs: Iterable[SubscriberSpec]) -> None:
     """
     names = dict[str, str]()
     for spec in specs:
-        if spec.durable is not None:
-            name, handler = spec.durable.name, spec.handler.name
+        if spec.reading is not None:
+            name, handler = spec.reading.name, spec.handler.name
             if name in names:
                 raise LocalProtocolError(
                     f"durable={name!r} is the name of two handlers, {names[name]} and {handler}, and the publications would be "
@@ -481,11 +481,11 @@ class StoreReaders:
         specs = list(specs)
         check_names(specs)
         for spec in specs:
-            if spec.durable is not None:
+            if isinstance(spec.reading, DurableSpec):
                 handler = spec.handler
-                fate = self._fate(spec.durable, handler.name)
+                fate = self._fate(spec.reading, handler.name)
                 taker, pattern = HandlerTaker(self._services, handler, fate), handler.subject
-                consumer = DurableConsumer(self._consumers, spec.durable, self._published(pattern), pattern)
+                consumer = DurableConsumer(self._consumers, spec.reading, self._published(pattern), pattern)
                 reader = await self._add(consumer, taker, spec.concurrency)
                 self._handlers.append(reader)
                 self._durables[reader.number] = consumer

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define, evolve, field
 
-from ..._core.handlers.durable import check_pause
 from ..._core.runtime.executor import described
 from ..._core.runtime.outcomes import Misfit
 from ..._secrets import without_secrets
@@ -19,9 +18,9 @@ from ..._validation import check_given, in_one_line, seconds
 from ...errors import BusError, Code, LocalProtocolError
 from .dead_letters import Death
 from .jetstream import NANOSECONDS
+from .reading import check_pause
 
 if TYPE_CHECKING:
-    from ..._core.handlers.durable import DurableSpec
     from ..._core.handlers.handler import Handler
     from ..._core.peer.subscription import Subscription
     from ..._core.runtime.executor import HandlerExecutor
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from ...plugins import ToReader
     from .dead_letters import Graveyard
     from .reader import StoreReader
+    from .reading import DurableSpec
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 

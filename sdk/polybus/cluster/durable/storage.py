@@ -17,7 +17,6 @@ from ...subjects import matches
 
 if TYPE_CHECKING:
     from ..._core.bus.links import LinkRegistry
-    from ..._core.handlers.durable import DurableSpec, ReplaySpec
     from ..._core.handlers.handler import Handler
     from ..._core.handlers.subscriber import SubscriberSpec
     from ..._core.link.link import Link
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from .consumers import StoreReaders
     from .foreign import ForeignStreams
     from .publishing import StoredPublishing
+    from .reading import DurableSpec, ReplaySpec
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -178,7 +178,7 @@ class StoredReading(Extension):
     def _waiting(self) -> list[SubscriberSpec]:
         """List the durable handlers that no link has taken."""
         specs = self._links.lookup.subscribers
-        return [spec for spec in specs if spec.durable is not None and spec.handler not in self._taken]
+        return [spec for spec in specs if spec.reading is not None and spec.handler not in self._taken]
 
     def check_handlers(self) -> None:
         """
@@ -187,8 +187,8 @@ class StoredReading(Extension):
         """
         if self._links.mesh is None and not self.expected:
             for spec in self._waiting:
-                assert spec.durable is not None
-                raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.durable.name))
+                assert spec.reading is not None
+                raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.reading.name))
 
     def link_gone(self, link: Link, error: BusError | None) -> None:
         """End what reads behind a link, which does not come back; with an error its subscriptions raise that."""

@@ -1,20 +1,17 @@
-"""Readers of what a store keeps: what `on` and `subscribe` are told of one that goes on where it was, or reads anew."""
+"""Readings of what a store keeps, as `on` and `subscribe` are told of them: one goes on where it was, or reads anew."""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final
 
 from attrs import frozen
 
 from ..._validation import check_count, check_type, seconds, shown
 from ...backoff import Backoff
+from ...nodes import Start
 from ...retry import Retry
-
-Start: TypeAlias = Literal["all", "new"] | timedelta | int
-"""The beginning of a durable handler that is new: all that is stored, what is stored from now on, what is not older than that,
-or the publication of that number."""
 
 RETRY: Final = Retry(attempts=5, backoff=Backoff(initial=1.0, maximum=60.0))
 """Attempts and pauses where nothing is said."""
@@ -32,7 +29,7 @@ _USUAL: Final = Retry()
 
 @frozen
 class DurableSpec:
-    """A durable handler or subscription.
+    """A durable handler or subscription. Implements `plugins.extensions.Reading`.
 
     Attributes:
         name: Workers that name the same share the publications, and the engine remembers how far they are.
@@ -42,6 +39,8 @@ class DurableSpec:
         ordered: One publication at a time in the whole cluster.
     """
 
+    unread: ClassVar[int] = 1
+    settled: ClassVar[bool] = True
     name: str
     retry: Retry = RETRY
     ack_wait: float = 30.0
@@ -51,29 +50,45 @@ class DurableSpec:
 
 @frozen
 class ReplaySpec:
-    """A subscription that reads what is stored and leaves no trace of itself.
+    """A subscription that reads what is stored and leaves no trace of itself. Implements `plugins.extensions.Reading`.
 
     Attributes:
         start: Where it begins.
     """
 
+    name: ClassVar[str] = ""
+    unread: ClassVar[int] = 64
+    settled: ClassVar[bool] = False
     start: Start
 
 
-def stored_spec(
-    durable: Any, retry: Any, ack_wait: Any, start: Any, ordered: Any, *, group: Any, concurrency: int
+def reading_of(
+    durable: Any,
+    retry: Any,
+    ack_wait: Any,
+    start: Any,
+    ordered: Any,
+    group: Any,
+    concurrency: int,
+    of_handler: tuple[int | None, str] | None,
 ) -> DurableSpec | ReplaySpec | None:
-    """Check what `subscribe` was given for what a store keeps; None where it is for what is published meanwhile.
+    """Check what `on` or `subscribe` was given for what a store keeps; None where it is for what is published meanwhile.
+
+    Args:
+        of_handler: Its `queue` and `when_full`; None for a subscription.
 
     Raises:
         TypeError, ValueError: As `durable_spec`.
     """
-    if durable is not None or start is None:
-        return durable_spec(durable, retry, ack_wait, start, ordered, group=group, concurrency=concurrency)
-    if group is not None:
-        raise ValueError(f"start={shown(start)} and group={group!r}: to share what is stored say durable='billing' alone")
-    _ = durable_spec(None, retry, ack_wait, None, ordered, group=None, concurrency=1)
-    return ReplaySpec(_start(start))
+    if of_handler is None and durable is None and start is not None:
+        if group is not None:
+            raise ValueError(f"start={shown(start)} and group={group!r}: to share what is stored say durable='billing' alone")
+        _ = durable_spec(None, retry, ack_wait, None, ordered, group=None, concurrency=1)
+        return ReplaySpec(_start(start))
+    spec = durable_spec(durable, retry, ack_wait, start, ordered, group=group, concurrency=concurrency)
+    if spec is not None and of_handler is not None:
+        _check_no_effect(spec.name, *of_handler)
+    return spec
 
 
 def durable_spec(
@@ -113,13 +128,13 @@ def check_durable_name(durable: object) -> None:
         raise ValueError(f"durable={durable!r:.60}: 1 to 100 letters, digits, '-' and '_'")
 
 
-def check_no_effect(durable: DurableSpec | None, queue: int | None, when_full: str) -> None:
+def _check_no_effect(durable: str, queue: int | None, when_full: str) -> None:
     """Raise ValueError where a durable handler is given what is for others, and does nothing."""
     for name, value, usual in (("queue", queue, None), ("when_full", when_full, "drop_oldest")):
-        if durable is not None and value != usual:
+        if value != usual:
             raise ValueError(
-                f"{name}={value!r} has no effect with durable={durable.name!r}: concurrency= is how many this worker has at "
-                "once, and the others wait in the store"
+                f"{name}={value!r} has no effect with durable={durable!r}: concurrency= is how many this worker has at once, "
+                "and the others wait in the store"
             )
 
 
