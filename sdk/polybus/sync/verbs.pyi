@@ -397,12 +397,15 @@ class BlockingRemotePeer(Twin):
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish to this client alone. See `BlockingBus.publish`.
+        """Publish to this client alone, or to all connections of the user, whatever they have subscribed to. See
+        `BlockingBus.publish`.
+
+        A user who is connected nowhere does not hear it; that is no error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.publish`.
-            QueueFull: The outbox to the engine is full.
-            Disconnected: This bus is no node of a cluster any more.
+            QueueFull: An outbox is full, that to the engine for example.
+            Disconnected: This bus is no node of the cluster any more, in which the client is.
         """
     @overload
     def stream(
@@ -535,13 +538,15 @@ class BlockingUser(Twin):
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish to all connections of the user, whatever they have subscribed to. See `BlockingBus.publish`.
+        """Publish to this client alone, or to all connections of the user, whatever they have subscribed to. See
+        `BlockingBus.publish`.
 
         A user who is connected nowhere does not hear it; that is no error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.publish`.
-            QueueFull: An outbox is full.
+            QueueFull: An outbox is full, that to the engine for example.
+            Disconnected: This bus is no node of the cluster any more, in which the client is.
         """
     @overload
     def stream(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from threading import get_ident
@@ -31,10 +31,10 @@ from ...subjects import AnySubject, Subject, bare, check_pattern, check_subject,
 from ..handlers.providers import Dependencies
 from ..handlers.signature import ContextPart, injected_as
 from ..handlers.subscriber import WhenFull, reading_of
+from ..peer.asker import Party, notification, opening
 from ..peer.peer import Peer, has_gone
 from ..peer.subscription import Subscription
 from ..pubsub.publisher import YIELD_AFTER, make_publication
-from ..rpc.asker import notification
 from ..rpc.channel import Channel, ChannelContext
 from ..rpc.reply import Reply
 from ..rpc.retried_reply import retried
@@ -263,22 +263,23 @@ class Bus(Router):
                 returns,
                 lambda left: self.request(name, body, timeout=left, to=to, headers=checked),
             )
+        party: Party
         if to is not None:
-            self._links.check_peer(to)
+            party = self._links.party(to)
         else:
             lookup = self._lookup
             own = lookup.handlers.get(name) or (lookup.find(name) if lookup.by_uri else None)
             if own is not None:
                 return self._loopback.request(own, name, body, timeout, returns, checked)
             try:
-                to = self._links.choose(name)
+                party = self._links.choose(name)
             except (NoHandler, Disconnected, Unauthorized, Forbidden) as error:
                 runtime = self._services.running
                 now = runtime.time()
                 failed: Reply[Any] = Reply(runtime.loop, name, returns, now, now + timeout)
                 failed.fail(error)
                 return failed
-        return to.send_request(_REQUEST, name, body, timeout, returns, checked)
+        return party.send_request(_REQUEST, name, body, timeout, returns, checked)
 
     @overload
     async def notify(
@@ -326,8 +327,7 @@ class Bus(Router):
             peer = self._links.choose(name) if to is None else self._links.choose_behind(name, to)
             await peer.send_notify(name, body, checked, to)
         else:
-            self._links.check_peer(to)
-            await to.send_notify(name, body, checked)
+            await self._links.party(to).send_notify(name, body, checked)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
         """Make an object with the methods of a Protocol class, each of which asks by a verb of this bus.
@@ -392,10 +392,7 @@ class Bus(Router):
         name, returns = resolve(subject, returns)
         if isinstance(subject, Subject):
             body = subject.given(body)
-        self._check_opening(name, timeout, to)
-        return ChannelContext(
-            lambda: self._open(name, body, "stream", timeout, returns, to), half_closed=True, receives=returns
-        )
+        return opening(self._services, self._opener(to), name, body, "stream", timeout, returns)
 
     @overload
     def channel(
@@ -444,26 +441,17 @@ class Bus(Router):
             BusError: As `stream`.
         """
         name, receives = resolve(subject, receives)
-        self._check_opening(name, timeout, to)
-        return ChannelContext(
-            lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False, receives=receives
-        )
+        return opening(self._services, self._opener(to), name, None, "channel", timeout, receives)
 
-    def _check_opening(self, subject: str | int, timeout: float | None, to: AnyPeer | None) -> None:
-        self._services.subjects.check(subject)
-        if timeout is not None:
-            seconds(timeout)
-        if to is not None:
-            self._links.check_peer(to)
+    def _opener(self, to: AnyPeer | None) -> Callable[..., Awaitable[Channel[Any, Any]]]:
+        return self._open if to is None else self._links.party(to).open_channel
 
-    async def _open(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any, to: AnyPeer | None
-    ) -> Channel[Any, Any]:
+    async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
         self._services.running.check_here()
-        if to is None and (own := self._lookup.find(subject)) is not None:
+        own = self._lookup.find(subject)
+        if own is not None:
             return self._loopback.open(own, body, mode, timeout, receives)
-        peer = to if to is not None else self._links.choose(subject)
-        return await peer.open_channel(subject, body, mode, timeout, receives)
+        return await self._links.choose(subject).open_channel(subject, body, mode, timeout, receives)
 
     # -- publications ----------------------------------------------------------------------------------------------------
 
@@ -966,7 +954,7 @@ class Bus(Router):
             TypeError: `key` is no text.
         """
         check_type(key, str, "key", "bus.user('ann')")
-        return User(self._parts, key)
+        return User(self._links, key)
 
     def forward(self, pattern: str | int) -> None:
         """Send what clients ask, and this bus does not handle, on to the cluster, after `authorize`. Off by default.

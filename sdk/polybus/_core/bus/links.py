@@ -19,13 +19,14 @@ from ..link.link import Link
 from ..link.state import State
 from ..peer.peer import Peer
 from .acceptor import BusGate
-from .remote_peer import RemotePeer
+from .remote_peer import RemotePeer, party_of
 
 if TYPE_CHECKING:
     from ...message import Message
     from ...plugins import ProtocolAdapter
     from ...stats import DurableStats
     from ..handlers.lookup import HandlerLookup
+    from ..peer.asker import Party
     from ..pubsub.pubsub import PubSub
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
@@ -134,28 +135,30 @@ class LinkRegistry:
             raise AmbiguousRoute(text)
         return behind[0] if behind else self.choose(subject)
 
-    def check_peer(self, to: Any) -> None:
-        """
+    def party(self, to: Any) -> Party:
+        """Find whom ``to=`` means.
+
         Raises:
             TypeError: Not a peer.
             ValueError: A peer of another bus.
         """
-        if isinstance(to, RemotePeer) and to.links is self:
-            return
+        if isinstance(to, RemotePeer) and (party := party_of(to)).links is self:
+            return party
         if not isinstance(to, Peer):
             raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
         if to.host is not self:
             raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
+        return to
 
     def recipients(self, to: Any) -> tuple[tuple[Peer, ...], Peer | None, tuple[RemotePeer, ...]]:
         """Give the peers that are there, each once, one that is not, and the clients of other nodes.
 
         Raises:
-            TypeError, ValueError: As `check_peer`.
+            TypeError, ValueError: As `party`.
         """
         given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
         for peer in given:
-            self.check_peer(peer)
+            self.party(peer)
         given = list(dict.fromkeys(given))
         peers = [peer for peer in given if isinstance(peer, Peer)]
         remote = tuple(peer for peer in given if isinstance(peer, RemotePeer))

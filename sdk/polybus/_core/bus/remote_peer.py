@@ -6,29 +6,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import anyio
-from attrs import define
+from attrs import frozen
 
-from ...contracts.verbs import client_of
 from ...errors import Disconnected
 from ...headers import check_headers
 from ...message import Kind, Message
 from ...nodes import Survey
 from ...plugins import ToClient, ToUser
 from ...subjects import AnySubject, Subject, resolve
-from ..rpc.asker import Asker
+from ..peer.asker import Asker, Party
 from ..rpc.reply import Reply
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeForm
-
     from ..peer.peer import Peer
     from ..rpc.channel import Channel
     from ..runtime.services import Services
     from .links import LinkRegistry
-    from .parts import BusParts
 
 In = TypeVar("In")
-P = TypeVar("P")
 
 _ONLINE = "_polybus.online"
 """The request that the node answers to which a user is connected."""
@@ -36,8 +31,132 @@ _PATIENCE = 2.0
 """Seconds for the answer to it, or for the engine to take in whom this node has."""
 
 
-@define(eq=False, repr=False)
-class RemotePeer(Asker):
+@frozen(eq=False)
+class RemoteParty:
+    """Whoever is reached through the cluster. Implements `peer.asker.Party`."""
+
+    links: LinkRegistry
+    to: ToClient | ToUser
+
+    @property
+    def services(self) -> Services:
+        """The services of the bus that asks."""
+        return self.links.services
+
+    def send_request(
+        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+    ) -> Reply[Any]:
+        """Ask through the cluster."""
+        cluster = self.links.inner_peer
+        if cluster is not None:
+            return cluster.send_request(kind, subject, body, timeout, returns, headers, self.to)
+        runtime = self.links.services.running
+        now = runtime.time()
+        failed: Reply[Any] = Reply(runtime.loop, subject, returns, now, now + timeout)
+        failed.fail(self._nowhere())
+        return failed
+
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
+        """Tell through the cluster."""
+        await self._tell(Kind.NOTIFY, subject, body, headers)
+
+    async def open_channel(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
+    ) -> Channel[Any, Any]:
+        """Open a stream or channel through the cluster."""
+        self.services.running.check_here()
+        return (await self._inner().streams.open(subject, body, mode, timeout, to=self.to)).typed(receives)
+
+    async def publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:
+        """Publish there, after a check of the arguments."""
+        name, _ = resolve(subject, Any)
+        services = self.links.services
+        if isinstance(subject, Subject):
+            body = services.published(subject, subject.given(body))
+        services.subjects.check(name)
+        services.running.check_here()
+        await self._tell(Kind.PUBLISH, name, body, None if headers is None else check_headers(headers, services.limits.headers))
+
+    async def _tell(self, kind: Kind, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
+        cluster = self._inner()
+        link = cluster.link
+        message = Message(kind, subject, None, None, link.format, headers, attributes={"to": self.to})
+        if body is not None:
+            message.format = chosen = link.format_for(body, subject)
+            message.raw = message.checked = chosen.encode(body)
+        await cluster.send_notification(message)
+
+    def _inner(self) -> Peer:
+        cluster = self.links.inner_peer
+        if cluster is None:
+            raise self._nowhere()
+        return cluster
+
+    def _nowhere(self) -> Disconnected:
+        to = self.to
+        who = f"the user {to.key!r} is not connected here" if isinstance(to, ToUser) else "the peer is at another node"
+        return Disconnected(f"{who}, and this bus is no node of a cluster", "", False)
+
+
+@frozen(eq=False)
+class UserParty(RemoteParty):
+    """A user: the newest connection here, or else one that the cluster knows of."""
+
+    to: ToUser
+
+    def here(self) -> list[Peer]:
+        """The connections to this bus."""
+        return self.links.peers_of(self.to.key)
+
+    def _way(self) -> Party:
+        newest = max(self.here(), key=lambda peer: peer.connected_at, default=None)
+        return newest if newest is not None else RemoteParty(self.links, self.to)
+
+    def send_request(
+        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+    ) -> Reply[Any]:
+        return self._way().send_request(kind, subject, body, timeout, returns, headers)
+
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
+        await self._way().send_notify(subject, body, headers)
+
+    async def open_channel(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
+    ) -> Channel[Any, Any]:
+        return await self._way().open_channel(subject, body, mode, timeout, receives)
+
+    async def publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:
+        here = self.here()
+        if here or self.links.inner_peer is None:
+            await self.services.bus.publish(subject, body, headers=headers, to=here)
+        if self.links.inner_peer is not None:
+            await super().publish(subject, body, headers)
+
+
+class ClusterAsker(Asker):
+    """The verbs of whoever is behind the cluster."""
+
+    __slots__ = ()
+    _party: RemoteParty
+
+    @overload
+    async def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
+    @overload
+    async def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
+    async def publish(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
+        """Publish to this client alone, or to all connections of the user, whatever they have subscribed to. See `Bus.publish`.
+
+        A user who is connected nowhere does not hear it; that is no error.
+
+        Raises:
+            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.publish`.
+            QueueFull: An outbox is full, that to the engine for example.
+            Disconnected: This bus is no node of the cluster any more, in which the client is.
+        """
+        await self._party.publish(subject, body, headers)
+
+
+class RemotePeer(ClusterAsker):
     """A client that is connected to another node of the cluster. It has the verbs of a `Peer`.
 
     Attributes:
@@ -47,62 +166,25 @@ class RemotePeer(Asker):
         protocol: The name of its protocol.
     """
 
-    links: LinkRegistry
-    """The links of this bus. For the rooms of this package, as all that follows without being documented."""
-    id: str
-    node: str
-    identity_key: str | None = None
-    protocol: str = ""
+    __slots__ = ("_party", "id", "identity_key", "node", "protocol")
 
-    @property
-    def _to(self) -> ToClient:
-        return ToClient(self.node, self.id)
+    def __init__(self, links: LinkRegistry, id: str, node: str, identity_key: str | None = None, protocol: str = "") -> None:
+        self._party: RemoteParty = RemoteParty(links, ToClient(node, id))
+        self.id: str = id
+        self.node: str = node
+        self.identity_key: str | None = identity_key
+        self.protocol: str = protocol
 
     def __repr__(self) -> str:
         return f"<RemotePeer {self.id} at the node {self.node}>"
 
-    @property
-    def services(self) -> Services:
-        return self.links.services
 
-    def send_request(
-        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
-    ) -> Reply[Any]:
-        return _ask(self.links, self._to, kind, subject, body, timeout, returns, headers)
-
-    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        await _tell(self.links, self._to, Kind.NOTIFY, subject, body, headers)
-
-    async def open_channel(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
-    ) -> Channel[Any, Any]:
-        return await _open(self.links, self._to, subject, body, mode, timeout, receives)
-
-    @overload
-    async def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
-    @overload
-    async def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
-    async def publish(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Publish to this client alone. See `Bus.publish`.
-
-        Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.publish`.
-            QueueFull: The outbox to the engine is full.
-            Disconnected: This bus is no node of a cluster any more.
-        """
-        name, body, checked = _publication(self.links, subject, body, headers)
-        await _tell(self.links, self._to, Kind.PUBLISH, name, body, checked)
-
-    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make an object with the methods of a Protocol class, each of which asks this client. See `Bus.client`.
-
-        Raises:
-            TypeError: As `Bus.client`.
-        """
-        return client_of(self, contract, prefix)
+def party_of(peer: RemotePeer) -> RemoteParty:
+    """Give the way to a client of another node, for the rooms of this package."""
+    return peer._party
 
 
-class User(Asker):
+class User(ClusterAsker):
     """A user, on whatever connections: `Bus.user`.
 
     What is asked goes to one of them, here where the user is connected to this very bus; what is published goes to all.
@@ -111,76 +193,14 @@ class User(Asker):
         key: The key of the identity that `authenticate` gave; see `plugins.Identity`.
     """
 
-    __slots__ = ("_links", "_parts", "key")
+    __slots__ = ("_party", "key")
 
-    def __init__(self, parts: BusParts, key: str) -> None:
-        self._parts = parts
-        self._links = parts.links
+    def __init__(self, links: LinkRegistry, key: str) -> None:
+        self._party: UserParty = UserParty(links, ToUser(key))
         self.key: str = key
 
     def __repr__(self) -> str:
         return f"<User {self.key!r}>"
-
-    def _here(self) -> list[Peer]:
-        return self._links.peers_of(self.key)
-
-    def _newest(self) -> Peer | None:
-        return max(self._here(), key=lambda peer: peer.connected_at, default=None)
-
-    @property
-    def services(self) -> Services:
-        return self._parts.services
-
-    def send_request(
-        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
-    ) -> Reply[Any]:
-        peer = self._newest()  # of several connections the newest is asked
-        if peer is not None:
-            return peer.send_request(kind, subject, body, timeout, returns, headers)
-        return _ask(self._links, ToUser(self.key), kind, subject, body, timeout, returns, headers)
-
-    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        peer = self._newest()
-        if peer is not None:
-            await peer.send_notify(subject, body, headers)
-        else:
-            await _tell(self._links, ToUser(self.key), Kind.NOTIFY, subject, body, headers)
-
-    async def open_channel(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
-    ) -> Channel[Any, Any]:
-        peer = self._newest()
-        if peer is not None:
-            return await peer.open_channel(subject, body, mode, timeout, receives)
-        return await _open(self._links, ToUser(self.key), subject, body, mode, timeout, receives)
-
-    @overload
-    async def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
-    @overload
-    async def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
-    async def publish(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Publish to all connections of the user, whatever they have subscribed to. See `Bus.publish`.
-
-        A user who is connected nowhere does not hear it; that is no error.
-
-        Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.publish`.
-            QueueFull: An outbox is full.
-        """
-        here = self._here()
-        if here or self._links.inner_peer is None:
-            await self._parts.services.bus.publish(subject, body, headers=headers, to=here)
-        if self._links.inner_peer is not None:
-            name, body, checked = _publication(self._links, subject, body, headers)
-            await _tell(self._links, ToUser(self.key), Kind.PUBLISH, name, body, checked)
-
-    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make an object with the methods of a Protocol class, each of which asks one connection of the user. See `Bus.client`.
-
-        Raises:
-            TypeError: As `Bus.client`.
-        """
-        return client_of(self, contract, prefix)
 
     async def online(self) -> bool:
         """Ask whether the user is connected, here or to another node; one round trip, and nothing is remembered.
@@ -192,15 +212,16 @@ class User(Asker):
             Disconnected: The user is not here, and the engine of the cluster is not there.
             DeadlineExceeded: The node that has the user does not answer within 2 s.
         """
-        if self._here():
+        links = self._party.links
+        if self._party.here():
             with anyio.move_on_after(_PATIENCE):
-                await self._parts.pubsub.announcer.known_inside()
+                await links.pubsub.announcer.known_inside()
             return True
-        cluster = self._links.inner_peer
+        cluster = links.inner_peer
         if cluster is None:
             return False
         try:
-            return bool(await cluster.send_request(Kind.REQUEST, _ONLINE, None, _PATIENCE, Any, None, ToUser(self.key)))
+            return bool(await cluster.send_request(Kind.REQUEST, _ONLINE, None, _PATIENCE, Any, None, self._party.to))
         except Disconnected as error:
             if error.sent or not cluster.connected:
                 raise
@@ -212,79 +233,7 @@ class User(Asker):
         Raises:
             Disconnected: The engine of the cluster is not there.
         """
-        port = self._links.mesh
+        port = self._party.links.mesh
         if port is None:
-            return Survey(tuple(self._here()))
+            return Survey(tuple(self._party.here()))
         return await port.peers_of(self.key)
-
-
-def _ask(
-    links: LinkRegistry,
-    to: ToUser | ToClient,
-    kind: Kind,
-    subject: str | int,
-    body: Any,
-    timeout: float,
-    returns: Any,
-    headers: dict[str, str] | None,
-) -> Reply[Any]:
-    cluster = links.inner_peer
-    if cluster is not None:
-        return cluster.send_request(kind, subject, body, timeout, returns, headers, to)
-    runtime = links.services.running
-    now = runtime.time()
-    failed: Reply[Any] = Reply(runtime.loop, subject, returns, now, now + timeout)
-    failed.fail(_nowhere(to))
-    return failed
-
-
-def _publication(
-    links: LinkRegistry, subject: AnySubject, body: Any, headers: Mapping[str, str] | None
-) -> tuple[str | int, Any, dict[str, str] | None]:
-    """Check the arguments of a publication."""
-    name, _ = resolve(subject, Any)
-    services = links.services
-    if isinstance(subject, Subject):
-        body = services.published(subject, subject.given(body))
-    services.subjects.check(name)
-    services.running.check_here()
-    return name, body, None if headers is None else check_headers(headers, services.limits.headers)
-
-
-async def _tell(
-    links: LinkRegistry,
-    to: ToUser | ToClient,
-    kind: Kind,
-    subject: str | int,
-    body: Any,
-    headers: dict[str, str] | None,
-) -> None:
-    cluster = links.inner_peer
-    if cluster is None:
-        raise _nowhere(to)
-    link = cluster.link
-    message = Message(kind, subject, None, None, link.format, headers, attributes={"to": to})
-    if body is not None:
-        message.format = chosen = link.format_for(body, subject)
-        message.raw = message.checked = chosen.encode(body)
-    await cluster.send_notification(message)
-
-
-async def _open(
-    links: LinkRegistry,
-    to: ToUser | ToClient,
-    subject: str | int,
-    body: Any,
-    mode: str,
-    timeout: float | None,
-    receives: Any,
-) -> Channel[Any, Any]:
-    cluster = links.inner_peer
-    if cluster is None:
-        raise _nowhere(to)
-    return (await cluster.streams.open(subject, body, mode, timeout, to=to)).typed(receives)
-
-
-def _nowhere(to: ToUser | ToClient) -> Disconnected:
-    who = f"the user {to.key!r} is not connected here" if isinstance(to, ToUser) else "the peer is at another node"
-    return Disconnected(f"{who}, and this bus is no node of a cluster", "", False)

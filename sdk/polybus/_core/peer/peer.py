@@ -13,20 +13,19 @@ from ..._util.deadlines import Deadlines
 from ..._util.hello import HELLO
 from ..._util.sources import sources
 from ..._validation import shown
-from ...contracts.verbs import client_of
 from ...errors import BadReply, BusError, Disconnected, QueueFull, RemoteProtocolError, Unsupported, another
 from ...message import Kind, Message
 from ...plugins.clusters import ToNode
 from ...subjects import RESERVED_PREFIX, AnySubject, Subject
 from ..handlers.signature import ContextPart, injected_as
 from ..handlers.subscriber import reading_of
-from ..rpc.asker import Asker, notification
 from ..rpc.internal_reply import InternalReply
 from ..rpc.reply import ObservedReply, Reply
 from ..runtime.farewell import ALL_ANSWERED
 from ..runtime.memory import MemoryBudget, cost
 from ..runtime.outgoing import Departure, depart
 from . import authorization_queue
+from .asker import Asker, notification
 from .extension_probe import ExtensionProbe
 from .inbound_calls import InboundCalls
 from .negotiation import Negotiation
@@ -35,8 +34,6 @@ from .subscriptions import Subscriptions
 from .unsent_requests import UnsentRequests
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeForm
-
     from ...nodes import Start
     from ...plugins import Connector, Identity
     from ...retry import Retry
@@ -50,7 +47,6 @@ if TYPE_CHECKING:
     from .subscription import Subscription
 
 In = TypeVar("In")
-P = TypeVar("P")
 T = TypeVar("T")
 
 REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
@@ -332,14 +328,6 @@ class Peer(Asker):
         reading = reading_of(durable, retry, ack_wait, start, ordered)
         return self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self, reading=reading)
 
-    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make an object with the methods of a Protocol class, each of which asks this peer. See `Bus.client`.
-
-        Raises:
-            TypeError: As `Bus.client`.
-        """
-        return client_of(self, contract, prefix)
-
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
         """A connection to this peer that runs inside its link. See `Bus.tunnel`.
 
@@ -518,7 +506,12 @@ class Peer(Asker):
 
     @property
     def services(self) -> Services:
+        """The services of the bus."""
         return self.link.services
+
+    @property
+    def _party(self) -> Peer:  # type: ignore[override]
+        return self
 
     @overload
     async def notify(

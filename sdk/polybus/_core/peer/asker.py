@@ -2,67 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from ..._validation import seconds
+from ...contracts.verbs import client_of
 from ...headers import check_headers
 from ...message import Kind
 from ...subjects import AnySubject, Subject, resolve
-from .channel import Channel, ChannelContext
-from .reply import Reply
-from .retried_reply import retried
+from ..rpc.channel import Channel, ChannelContext
+from ..rpc.reply import Reply
+from ..rpc.retried_reply import retried
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from ...retry import Retry
     from ..runtime.services import Services
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+P = TypeVar("P")
 T = TypeVar("T")
 
 
-class Asker:
-    """Requests, notifications, streams and channels to one party. What differs between parties is how each is sent."""
-
-    __slots__ = ()
-
-    # -- how it is sent: of each party ------------------------------------------------------------------------------------
+class Party(Protocol):
+    """Whoever can be asked: how each is sent there, with arguments that have been checked."""
 
     @property
     def services(self) -> Services:
         """The services of the bus that asks."""
-        raise NotImplementedError
+        ...
 
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Send a request whose arguments have been checked.
+        """Send a request.
 
         Raises:
-            BusError: As `request`.
+            BusError: As `Asker.request`.
         """
-        raise NotImplementedError
+        ...
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        """Send a notification whose arguments have been checked.
+        """Send a notification.
 
         Raises:
-            BusError: As `notify`.
+            BusError: As `Asker.notify`.
         """
-        raise NotImplementedError
 
     async def open_channel(
         self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
     ) -> Channel[Any, Any]:
-        """Open a stream or channel whose arguments have been checked.
+        """Open a stream or channel.
 
         Raises:
-            BusError: As `stream`.
+            BusError: As `Asker.stream`.
         """
-        raise NotImplementedError
+        ...
 
-    # -- the verbs ---------------------------------------------------------------------------------------------------------
+
+class Asker:
+    """Requests, notifications, streams and channels to one party."""
+
+    __slots__ = ()
+    _party: Party
 
     @overload
     def request(
@@ -132,18 +136,19 @@ class Asker:
         if isinstance(subject, Subject):
             body = subject.given(body)
         timeout = seconds(timeout)
-        services = self.services
+        party = self._party
+        services = party.services
         services.subjects.check(name)
         checked = None if headers is None else check_headers(headers, services.limits.headers)
         if retry is None:
-            return self.send_request(Kind.REQUEST, name, body, timeout, returns, checked)
+            return party.send_request(Kind.REQUEST, name, body, timeout, returns, checked)
         return retried(
             services.running,
             retry,
             name,
             timeout,
             returns,
-            lambda left: self.send_request(Kind.REQUEST, name, body, left, Any, checked),
+            lambda left: party.send_request(Kind.REQUEST, name, body, left, Any, checked),
         )
 
     @overload
@@ -160,7 +165,7 @@ class Asker:
             BadRequest, NoHandler: Of `Bus.as_`: the handler answers a stream or channel, or there is none.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.notify`.
         """
-        await self.send_notify(*notification(self.services, subject, body, headers))
+        await self._party.send_notify(*notification(self._party.services, subject, body, headers))
 
     @overload
     def stream(self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ...) -> ChannelContext[Out, Any]: ...
@@ -184,7 +189,7 @@ class Asker:
         name, returns = resolve(subject, returns)
         if isinstance(subject, Subject):
             body = subject.given(body)
-        return self._opening(name, body, "stream", timeout, returns)
+        return opening(self._party.services, self._party.open_channel, name, body, "stream", timeout, returns)
 
     @overload
     def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> ChannelContext[Out, In]: ...
@@ -210,17 +215,37 @@ class Asker:
             BusError: (on entering, by iterating) As `Bus.channel`.
         """
         name, receives = resolve(subject, receives)
-        return self._opening(name, None, "channel", timeout, receives)
+        return opening(self._party.services, self._party.open_channel, name, None, "channel", timeout, receives)
 
-    def _opening(self, subject: Any, body: Any, mode: str, timeout: Any, receives: Any) -> ChannelContext[Any, Any]:
-        self.services.subjects.check(subject)
-        if timeout is not None:
-            seconds(timeout)
-        return ChannelContext(
-            lambda: self.open_channel(subject, body, mode, timeout, receives),
-            half_closed=mode == "stream",
-            receives=receives,
-        )
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, each of which asks by a verb of this. See `Bus.client`.
+
+        Raises:
+            TypeError: As `Bus.client`.
+        """
+        return client_of(self, contract, prefix)
+
+
+def opening(
+    services: Services,
+    open_channel: Callable[[str | int, Any, str, float | None, Any], Awaitable[Channel[Any, Any]]],
+    subject: Any,
+    body: Any,
+    mode: str,
+    timeout: Any,
+    receives: Any,
+) -> ChannelContext[Any, Any]:
+    """Make the block of a stream or channel, which opens it by `Party.open_channel`.
+
+    Raises:
+        ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Asker.stream`.
+    """
+    services.subjects.check(subject)
+    if timeout is not None:
+        seconds(timeout)
+    return ChannelContext(
+        lambda: open_channel(subject, body, mode, timeout, receives), half_closed=mode == "stream", receives=receives
+    )
 
 
 def notification(
