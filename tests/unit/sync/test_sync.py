@@ -245,6 +245,8 @@ def test_the_twin_has_every_verb_that_is_documented_but_those_that_register_or_o
         "cluster",
         "as_",
         "ready",
+        "why_not_ready",
+        "leaving",
         "state",
         "aclose",
         "extended",
