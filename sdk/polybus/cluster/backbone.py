@@ -26,11 +26,12 @@ from ..events import ClusterGap, NodeGone
 from ..headers import VIA
 from ..message import Kind, Message
 from ..nodes import VARIABLE, Cluster, Node, Survey
-from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToReader, ToUser
+from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
 from ..plugins.extensions import Extension
 from ..plugins.registry import resolve_url
 from ..protocols.nats.cluster.known_handlers import KnownHandlers
 from ..protocols.nats.cluster.subjects import publication_pattern
+from ..protocols.nats.stored import ToReader
 from .durable.consumers import Consumers, StoreReaders, check_names
 from .durable.dead_letters import DeadLetters, LetterWriter
 from .durable.jetstream import JetStream

@@ -10,7 +10,7 @@ A **transport** is one connection that carries whole frames, and calls its **rec
 """
 
 from .admission import Admission, Gate, Handshake, Identity
-from .clusters import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToEngine, ToGroup, ToNode, ToReader, ToStore, ToUser
+from .clusters import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
 from .endpoints import Connector, DialOptions, Listening, ListenOptions, TransportAdapter
 from .fabrics import Fabric, Hear, Sample
 from .features import (
@@ -91,11 +91,8 @@ __all__ = [
     "SessionFeatures",
     "ToAll",
     "ToClient",
-    "ToEngine",
     "ToGroup",
     "ToNode",
-    "ToReader",
-    "ToStore",
     "ToUser",
     "Transport",
     "TransportAdapter",

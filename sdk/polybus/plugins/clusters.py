@@ -6,7 +6,6 @@ classes here, or None for what any node may take. In `Message.attributes` of wha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -57,65 +56,6 @@ class ToClient:
 
     node: str
     id: str
-
-
-@frozen
-class ToEngine:
-    """A question to the engine itself: its subject is one of the wire."""
-
-
-@frozen
-class ToStore:
-    """A publication that the engine answers when it has stored it.
-
-    Attributes:
-        id: Of the publication: one that comes again under the same id is stored once. Empty for none.
-        at: Its subject on the wire, where that is not the one of a publication.
-        only: The one durable handler that it is for, where that is not all.
-        again: It was sent before, and whoever listens may have heard it.
-        block: Headers as they stand on the wire, in place of all that would be written; empty for none.
-        until: Time from which on it is not sent again: the store may have forgotten its id.
-    """
-
-    id: str
-    at: str = ""
-    only: str = ""
-    again: bool = False
-    block: bytes = b""
-    until: float = math.inf
-
-
-@frozen
-class ToReader:
-    """A stored publication for a reader of its store, or a word of the engine to that reader.
-
-    Attributes:
-        reader: The number that the reader was subscribed by; 0 in a word for all of the consumer's.
-        ack: Where it says what has become of the publication; of a word of the engine, where it may not say that, or empty.
-        attempt: How often it has been given to a reader, this time included.
-        number: Of the publication in its store.
-        consumer: Whom the engine gave it to.
-        place: Of this time among all that the consumer was given.
-        status: Of a word of the engine; 0 for a publication.
-        text: Beside the status.
-        left: Publications that were asked for and do not come any more, where a word says so.
-        only: The one durable handler that it is for; None where it is for all.
-        fault: Why a publication cannot be read; empty where it can.
-        block: Headers that cannot be read, as they stand on the wire; empty where they can, and where nothing has come of it.
-    """
-
-    reader: int
-    ack: str = ""
-    attempt: int = 1
-    number: int = 0
-    consumer: str = ""
-    place: int = 0
-    status: int = 0
-    text: str = ""
-    left: int | None = None
-    only: str | None = None
-    fault: str = ""
-    block: bytes = b""
 
 
 @frozen

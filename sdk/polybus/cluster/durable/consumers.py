@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..._core.runtime.services import Services
     from ...message import Message
     from ...nodes import Start
-    from ...plugins import ToReader
+    from ...protocols.nats.stored import ToReader
     from .dead_letters import Graveyard
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")

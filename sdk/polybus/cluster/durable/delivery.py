@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..._core.runtime.executor import HandlerExecutor
     from ..._core.runtime.services import Services
     from ...message import Message
-    from ...plugins import ToReader
+    from ...protocols.nats.stored import ToReader
     from .dead_letters import Graveyard
     from .reader import StoreReader
     from .reading import DurableSpec

@@ -11,8 +11,7 @@ from attrs import define, frozen
 
 from ...errors import DeadlineExceeded, Disconnected, Forbidden, LocalProtocolError, NoHandler
 from ...message import Kind, Message
-from ...plugins import ToEngine
-from ...protocols.nats.stored import api_of
+from ...protocols.nats.stored import ToEngine, api_of
 
 if TYPE_CHECKING:
     from ..._core.peer.peer import Peer

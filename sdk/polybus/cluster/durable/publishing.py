@@ -14,8 +14,8 @@ from ..._util.sources import sources
 from ...errors import BusError, DeadlineExceeded, Disconnected, LocalProtocolError, NoHandler, QueueFull
 from ...message import Kind, Message
 from ...nodes import as_seconds
-from ...plugins import ToStore
 from ...protocols.nats.cluster.subjects import escape_subject
+from ...protocols.nats.stored import ToStore
 from .jetstream import JetStreamError, config_of, read_answer
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from attrs import define, field
 from ..._util.log_fields import log_fields
 from ...body import OCTETS
 from ...message import Kind, Message
-from ...plugins import ToEngine, ToReader
-from ...protocols.nats.stored import read_pull
+from ...protocols.nats.stored import ToEngine, ToReader, read_pull
 from .dead_letters import ID
 from .delivery import Delivery, Fate
 from .jetstream import NANOSECONDS

@@ -18,13 +18,24 @@ from attrs import evolve
 from ..._util.pattern_index import SubjectIndex
 from ...errors import Code, Forbidden, LocalProtocolError, RemoteProtocolError
 from ...message import Kind, Message
-from ...plugins import Ready, Refused, ToEngine, ToStore, Undelivered
+from ...plugins import Ready, Refused, Undelivered
 from .checks import is_answerable, local_pattern, local_subject, refuse
 from .connection import NatsConnection, NatsSubscription, NatsSubscriptions, Tokens
 from .failures import ServerError, error_message, is_failure
 from .headers import ECHO, HeaderBlock
 from .operations import INBOX_SID
-from .stored import ACKS, give, give_unreadable, read_pull, read_refusal, read_stored, word_of_engine, write_to_engine
+from .stored import (
+    ACKS,
+    ToEngine,
+    ToStore,
+    give,
+    give_unreadable,
+    read_pull,
+    read_refusal,
+    read_stored,
+    word_of_engine,
+    write_to_engine,
+)
 
 _LENGTH: Final = 8
 _DIGITS: Final = 18

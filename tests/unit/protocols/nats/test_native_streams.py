@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from polybus.body import OCTETS
 from polybus.errors import Code
 from polybus.message import Kind, Message
-from polybus.plugins import Refused, ToEngine, ToReader, ToStore, Undelivered
+from polybus.plugins import Refused, Undelivered
 from polybus.protocols.nats.session import NatsSession
+from polybus.protocols.nats.stored import ToEngine, ToReader, ToStore
 
 from .test_session import delivery, only, ready, sent, told
 

@@ -8,9 +8,9 @@ import pytest
 from polybus.errors import RemoteProtocolError
 from polybus.limits import Limits
 from polybus.message import Kind, Message
-from polybus.plugins import Refused, ToAll, ToEngine, ToReader, ToStore
+from polybus.plugins import Refused, ToAll
 from polybus.protocols.nats import Nats
-from polybus.protocols.nats.stored import AckSubject, api_of, read_ack, read_pull
+from polybus.protocols.nats.stored import AckSubject, ToEngine, ToReader, ToStore, api_of, read_ack, read_pull
 
 INFO = b'INFO {"server_id":"x","version":"2.10.25","headers":true,"max_payload":1048576,"proto":1}\r\n'
 

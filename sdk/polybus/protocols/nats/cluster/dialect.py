@@ -30,10 +30,8 @@ from ....plugins import (
     Refused,
     ToAll,
     ToClient,
-    ToEngine,
     ToGroup,
     ToNode,
-    ToStore,
     ToUser,
     Undelivered,
 )
@@ -52,7 +50,7 @@ from ..headers import (
     write_block,
 )
 from ..operations import INBOX_SID, write_named, write_publication
-from ..stored import give, give_unreadable, read_refusal, read_stored, word_of_engine, write_to_engine
+from ..stored import ToEngine, ToStore, give, give_unreadable, read_refusal, read_stored, word_of_engine, write_to_engine
 from .known_handlers import KnownHandlers, bounded_list
 from .liveness import PACE, Liveness
 from .subjects import HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_node, split_key
