@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from .._core.rpc.call import Call
-from .._core.runtime.answer_sizes import AnswerSizes
+from .._core.runtime.memory import AnswerSizes
 from .._core.runtime.via import ViaHeader, depth_of
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA

@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from .._core.rpc.channel import Channel, ChannelContext
 from .._core.rpc.stream_call import ChannelCall
-from .._core.runtime.answer_sizes import AnswerSizes
+from .._core.runtime.memory import AnswerSizes
 from .._tunnel.endpoint import hops_of
 from ..errors import BusError
 from ..message import Kind, Message

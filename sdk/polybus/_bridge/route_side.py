@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .._core.rpc.stream_call import ChannelCall
 from .._core.runtime.via import ViaHeader, too_far
 from .._util.log_fields import log_fields
-from .._util.violation_counter import ViolationCounter
+from .._util.repeated_warnings import ViolationCounter
 from ..errors import BusError, Code, RequestError, Unsupported
 from ..headers import VIA
 from ..message import MISSING, Kind, Message

@@ -1,11 +1,14 @@
-"""Fields of log records, for formats and for structlog: the same names everywhere, and texts of peers on one line."""
+"""Fields of log records, for formats and for structlog: the same names everywhere; peers' texts on one line, tracebacks too."""
 
 from __future__ import annotations
 
+import logging
+import re
+import textwrap
+import traceback
 from typing import TYPE_CHECKING, Any, Final
 
 from .._validation import in_one_line
-from . import tracebacks as tracebacks  # before anything is logged
 
 if TYPE_CHECKING:
     from ..message import Message
@@ -38,3 +41,23 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes):
         value = value.hex()
     return in_one_line(value[:_LONGEST]) if isinstance(value, str) else value
+
+
+_LOGGERS: Final = ("", ".broker", ".capture", ".cluster", ".link", ".security", ".transports")
+_LONGEST_PART: Final = 4000
+"""Characters of one text, or frame."""
+_LINE: Final = re.compile(r"[^\n\t]+")
+
+
+def escape_traceback(record: logging.LogRecord) -> bool:
+    """Render the traceback of a record for formatters, which take what is there: indented, as no line of the log begins."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None and not record.exc_text:
+        parts = traceback.TracebackException(type(error), error, error.__traceback__, compact=True).format()
+        text = "".join(part if len(part) <= _LONGEST_PART else f"{part[:_LONGEST_PART]}...\n" for part in parts)
+        record.exc_text = textwrap.indent(_LINE.sub(lambda line: in_one_line(line[0]), text).rstrip("\n"), "  ")
+    return True
+
+
+for name in _LOGGERS:
+    logging.getLogger(f"polybus{name}").addFilter(escape_traceback)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, TypeVarTuple
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
@@ -18,3 +20,41 @@ async def in_own_thread(function: Callable[[*Arguments], T], *args: *Arguments, 
     """
     limiter = anyio.CapacityLimiter(1)
     return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
+
+
+_MOST: Final = 64 * 1024
+"""Bytes of one file. Those that are meant have some hundreds."""
+
+
+async def read_text_files(files: Mapping[str, str]) -> Mapping[str, str]:
+    """The texts of files, by their path.
+
+    Args:
+        files: Paths, and for people the name of each: errors do not show the paths.
+
+    Raises:
+        ValueError: One cannot be read, is no text, or is too large.
+    """
+    if sys.platform == "emscripten":  # no threads, and the files are in memory
+        return _read_all(files)
+    return await in_own_thread(_read_all, files, abandon_on_cancel=True)
+
+
+def _read_all(files: Mapping[str, str]) -> Mapping[str, str]:
+    return {path: _read(path, name) for path, name in files.items()}
+
+
+def _read(path: str, name: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_MOST + 1)
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror or error}") from None
+    except ValueError:  # a NUL in the path
+        raise ValueError(f"{name} is no path of a file") from None
+    if len(data) > _MOST:
+        raise ValueError(f"{name} is larger than {_MOST} bytes, so it is something else")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{name} is no text") from None

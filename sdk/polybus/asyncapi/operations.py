@@ -9,7 +9,7 @@ from attrs import frozen
 
 from .._core.bus.bus import Bus, parts_of
 from .._core.handlers.handler import Handler
-from .._core.handlers.publications import Publication
+from .._core.handlers.lookup import Publication
 from .._core.handlers.signature import Style as HandlerStyle
 from .._core.handlers.subscriber import SubscriberSpec
 from .._validation import shown

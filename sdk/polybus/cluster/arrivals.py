@@ -23,7 +23,7 @@ import anyio
 from attrs import define, field
 
 from .._core.peer.extension_probe import HELLO_TIMEOUT
-from .._core.rpc.internal_reply import InternalReply
+from .._core.rpc.reply import InternalReply
 from .._core.runtime.memory import Share
 from .._util.sources import sources
 from ..body import JSON

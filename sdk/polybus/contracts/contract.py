@@ -12,7 +12,7 @@ from attrs import frozen
 
 from .._core.handlers.signature import IMPORT_IT, gives_many, hints_of, injected, lost_result
 from .._core.rpc.reply import Reply
-from .._util.type_variables import open_variable, own_annotations, substituted, variables_of
+from .._util.class_shapes import open_variable, own_annotations, substituted, variables_of
 from .._util.typed_body import has_hash, unreadable
 from .._validation import shown
 from ..errors import LocalProtocolError, ReservedSubject

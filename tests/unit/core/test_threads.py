@@ -13,7 +13,7 @@ import pytest
 from fast_depends import Depends
 
 from polybus import Bus, BusError, Context, DeadlineExceeded, Limits, TooManyRequests, connect
-from polybus._core.runtime.line import Line
+from polybus._core.runtime.threads import Line
 from polybus.testing import pair
 from tests.loops import ASYNCIO, PARAMS, every_loop  # noqa: F401
 from tests.support import BOUND, bounded, eventually, let_expire

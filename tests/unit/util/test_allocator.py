@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 from resource import RUSAGE_SELF, getrusage
-from polybus._util.allocator import keep_freed_blocks
+from polybus._core.runtime.runtime import keep_freed_blocks
 
 keep_freed_blocks(2**20)
 before = getrusage(RUSAGE_SELF).ru_minflt

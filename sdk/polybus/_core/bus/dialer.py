@@ -16,9 +16,8 @@ from attrs import evolve
 from ..._util.cancel_scopes import to_the_end
 from ..._util.entering import entered_first
 from ..._util.event_loop import is_foreign_exception
-from ..._util.own_thread import in_own_thread
+from ..._util.own_thread import in_own_thread, read_text_files
 from ..._util.sources import sources
-from ..._util.text_files import read_text_files
 from ..._validation import check_tls, check_type, seconds
 from ...backoff import Backoff
 from ...errors import BusError, ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized

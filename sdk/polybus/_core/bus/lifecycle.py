@@ -20,9 +20,8 @@ from ...errors import Code, LocalProtocolError
 from ...plugins import Closed
 from ..rpc.call import Call
 from ..rpc.stream_call import ChannelCall
-from ..runtime.farewell import ALL_ANSWERED
 from ..runtime.lifespan import LifespanTask, within
-from ..runtime.runtime import Runtime, inside
+from ..runtime.runtime import ALL_ANSWERED, Runtime, inside
 
 if TYPE_CHECKING:
     from ..._util.broadcast import EventStream

@@ -14,8 +14,7 @@ from ...nodes import Start
 from ...retry import Retry
 from ...subjects import AnySubject, Subject, bare, check_pattern, check_subject, warn_of_literal_wildcards
 from ..handlers.handler import Handler, plan
-from ..handlers.lookup import HandlerLookup
-from ..handlers.publications import declared
+from ..handlers.lookup import HandlerLookup, declared
 from ..handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_peers, check_queue, reading_of
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..._util.class_shapes import open_variable
 from ..._util.pydantic_types import is_own
-from ..._util.type_variables import open_variable
 from ..._util.typed_body import convert_text, misfit, unreadable
 from ..runtime.outcomes import Misfit
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 
 from attrs import define, evolve, field
 
+from ..._util.class_shapes import closed
 from ..._util.pydantic_types import unwritable
-from ..._util.type_variables import closed
 from ..._util.typed_body import conforming, misfit, typed_body, uncheckable, unreadable
 from ..._validation import name_of, shown, type_name
 from ...errors import BadRequest
 from ...message import MISSING, Message
 from ...subjects import Subject, captures
 from ..rpc.channel import Channel
-from ..runtime.answer_sizes import AnswerSizes
 from ..runtime.context import Context
 from ..runtime.injection import InjectedStream, Injection, Provider
+from ..runtime.memory import AnswerSizes
 from ..runtime.outcomes import Misfit
 from ..runtime.places import Places
 from .arguments import capture_maker, check_default, closed_type

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, ge
 
 from attrs import frozen
 
+from ..._util.class_shapes import substituted, variables_of_method
 from ..._util.pydantic_types import is_own
-from ..._util.type_variables import substituted, variables_of_method
 from ..._validation import name_of
 from ...message import Message
 from ..rpc.channel import Channel

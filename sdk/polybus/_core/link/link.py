@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from attrs import define, field
 
 from ..._util.log_fields import log_fields
+from ..._util.repeated_warnings import ViolationCounter, too_many
 from ..._util.sources import sources
-from ..._util.violation_counter import ViolationCounter, too_many
 from ...errors import (
     BusError,
     Code,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from ..._util.violation_counter import ViolationCounter
+from ..._util.repeated_warnings import ViolationCounter
 from ...errors import BusError, Code, Forbidden, Unauthorized
 from ...events import LinkDown, LinkUp
 from ...message import Kind, Message

@@ -16,8 +16,7 @@ from ...headers import VIA
 from ...message import Kind, Message
 from ...subjects import RESERVED_PREFIX
 from ..rpc.call import Call, RefusedCall
-from ..runtime.answer_sizes import LARGE
-from ..runtime.memory import MemoryBudget, cost, trim
+from ..runtime.memory import LARGE, MemoryBudget, cost, trim
 from ..runtime.via import ViaHeader
 from . import authorization_queue
 from .responses import refuse_duplicate, response_to, send_error

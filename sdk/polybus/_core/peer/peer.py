@@ -19,11 +19,10 @@ from ...plugins.clusters import ToNode
 from ...subjects import RESERVED_PREFIX, AnySubject, Subject
 from ..handlers.signature import ContextPart, injected_as
 from ..handlers.subscriber import reading_of
-from ..rpc.internal_reply import InternalReply
-from ..rpc.reply import ObservedReply, Reply
-from ..runtime.farewell import ALL_ANSWERED
+from ..rpc.reply import InternalReply, ObservedReply, Reply
 from ..runtime.memory import MemoryBudget, cost
 from ..runtime.outgoing import Departure, depart
+from ..runtime.runtime import ALL_ANSWERED
 from . import authorization_queue
 from .asker import Asker, notification
 from .extension_probe import ExtensionProbe

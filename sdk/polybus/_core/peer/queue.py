@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..._util.log_fields import log_fields
-from ..._util.violation_counter import ViolationCounter
+from ..._util.repeated_warnings import ViolationCounter
 from ...errors import Code
 from ...events import SubscriptionSlow
 from ..runtime.memory import OVERHEAD, MemoryBudget

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...errors import BusError, Code
 from ...headers import check_headers
 from ...message import Kind, Message
-from ..runtime.answer_sizes import LARGE
+from ..runtime.memory import LARGE
 
 if TYPE_CHECKING:
     from ..link.link import Link

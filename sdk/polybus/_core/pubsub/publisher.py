@@ -15,7 +15,7 @@ from attrs import define, field
 
 from ..._util.log_fields import log_fields
 from ..._util.pattern_index import SubjectIndex
-from ..._util.violation_counter import ViolationCounter
+from ..._util.repeated_warnings import ViolationCounter
 from ...body import JSON
 from ...errors import BusError, LocalProtocolError, QueueFull
 from ...headers import VIA

@@ -21,7 +21,7 @@ from ..runtime.executor import described
 from ..runtime.outcomes import Denied, Misfit, answer_of, kind_of, only_of
 
 if TYPE_CHECKING:
-    from ..runtime.answer_sizes import AnswerSizes
+    from ..runtime.memory import AnswerSizes
     from ..runtime.places import Places
     from ..runtime.ports import RemotePeer, RequestHandler
     from ..runtime.services import Services

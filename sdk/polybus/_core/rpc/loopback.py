@@ -17,8 +17,7 @@ from ..runtime.outgoing import Departure, depart
 from ..runtime.threads import holds
 from .call import Call
 from .channel import CREDIT, Channel
-from .internal_reply import InternalReply
-from .reply import ObservedReply, Reply
+from .reply import InternalReply, ObservedReply, Reply
 from .stream_call import ChannelCall
 
 if TYPE_CHECKING:

@@ -298,3 +298,10 @@ def end_of_scope(asked: Reply[Any] | Channel[Any, Any]) -> float:
     """
     timeout = asked.deadline - asked.started  # the same difference of which `ttl` was made
     return math.inf if asked.ttl is None or asked.ttl >= timeout else asked.started + asked.ttl
+
+
+class InternalReply(Reply[Any]):
+    """A reply whose failure is nobody's to await: that of a bridge, which passes it on, or of a notification."""
+
+    __slots__ = ()
+    tells_failure: ClassVar[bool] = False

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from ...plugins import Transport
-    from .answer_sizes import AnswerSizes
-    from .memory import Share
+    from .memory import AnswerSizes, Share
     from .services import Services
 
 

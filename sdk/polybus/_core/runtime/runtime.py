@@ -9,14 +9,14 @@ import math
 import sys
 from collections.abc import Awaitable, Callable
 from heapq import heapify, heappop, heappush
+from io import BufferedReader, BytesIO
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import anyio
 import anyio.abc
 from anyio.lowlevel import RunVar
 
-from ..._util.allocator import keep_freed_blocks
 from ..._util.cancel_scopes import effective_deadline
 from ..._util.event_loop import Loop, Notifier, is_foreign_exception, running_loop, wrong_event_loop
 from ..._util.repeated_warnings import Warnings
@@ -30,6 +30,30 @@ if TYPE_CHECKING:
     from ...limits import Limits
     from .injection import Provider
     from .memory import Address
+
+ALL_ANSWERED: Final = "the bus is leaving"
+"""Every request that the bus had read was answered before this was said: one that has no answer has not been read."""
+
+
+_MAPPED: Final = 128 * 1024
+"""Bytes from which glibc maps a block by itself, and gives it back to the kernel as soon as it is free."""
+_MOST: Final = 32 * 1024 * 1024 - 64 * 1024
+"""Bytes of the largest block from whose end it learns (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)), and a little less."""
+_IN_FLIGHT: Final = 4
+"""Blocks of the size of a message that its way through this process takes: as it is read, put together, decoded, encoded."""
+
+
+def keep_freed_blocks(size: int) -> None:
+    """Have glibc keep freed blocks as large as messages of so many bytes, up to twice what one needs on its way.
+
+    Otherwise each page of each large message is a new one, which the kernel has to clear: more than half of the processor time
+    for a mebibyte. Its threshold follows the largest mapped block that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`): one is
+    taken and freed here. It is never touched, so that it costs no memory: bytes were cleared, as soon as glibc has such a block
+    at hand. Other allocators take no notice.
+    """
+    if size >= _MAPPED:
+        BufferedReader(BytesIO(), min(size * _IN_FLIGHT, _MOST))
+
 
 inside: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_inside", default=())
 """The runtimes whose tasks run here, the outermost first: a task cannot wait for its own end."""

@@ -15,19 +15,69 @@ import contextvars
 import logging
 import math
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
 from attrs import define, field
 
 from .context import current_call
-from .line import Line
 
 if TYPE_CHECKING:
     from .runtime import Runtime
+
+T = TypeVar("T")
+
+
+class Line(Generic[T]):
+    """One of each network address comes next, and of each of its peers; the calls of one peer keep their order."""
+
+    def __init__(self) -> None:
+        self._addresses: OrderedDict[object, OrderedDict[object, deque[T]]] = OrderedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, one: T, party: tuple[object, object]) -> None:
+        """Let one wait. Its party is a network address, and one of its peers."""
+        address, peer = party
+        self._addresses.setdefault(address, OrderedDict()).setdefault(peer, deque()).append(one)
+        self._size += 1
+
+    def remove(self, one: T, party: tuple[object, object]) -> bool:
+        """Take one out that waits. False where it does not."""
+        address, peer = party
+        peers = self._addresses.get(address)
+        queue = None if peers is None else peers.get(peer)
+        if queue is None or one not in queue:
+            return False
+        queue.remove(one)
+        self._size -= 1
+        self._tidy(address, peer)
+        return True
+
+    def pop(self) -> T:
+        """Take the next one out. May raise `StopIteration`: nobody waits."""
+        address, peers = next(iter(self._addresses.items()))
+        peer, queue = next(iter(peers.items()))
+        one = queue.popleft()
+        self._size -= 1
+        peers.move_to_end(peer)
+        self._addresses.move_to_end(address)
+        self._tidy(address, peer)
+        return one
+
+    def _tidy(self, address: object, peer: object) -> None:
+        peers = self._addresses[address]
+        if not peers[peer]:
+            del peers[peer]
+        if not peers:
+            del self._addresses[address]
+
 
 _FULL: Final = 1.0
 """Seconds for which calls wait in a row before that is told."""
