@@ -14,8 +14,7 @@ import anyio
 
 from polybus import Bus
 from polybus.capture import RecorderStats
-from polybus.capture.store.arrow_messages import END_OF_STREAM
-from polybus.capture.store.segments import SegmentWriter
+from polybus.capture.store.segments import END_OF_STREAM, SegmentWriter
 from polybus.testing import pair
 from tests.support import eventually
 

@@ -14,9 +14,8 @@ import pytest
 from polybus.analysis import DuckEngine, Pipeline
 from polybus.capture import Capture, CaptureError
 from polybus.capture.schema import FRAMES
-from polybus.capture.store import arrow_messages, segments
-from polybus.capture.store.arrow_messages import unpacked_size
-from polybus.capture.store.segments import encode_batch
+from polybus.capture.store import segments
+from polybus.capture.store.segments import encode_batch, unpacked_size
 
 from .folders import write_segment
 from .rows import batch, row, run
@@ -107,7 +106,7 @@ def _nested(levels: int) -> bytes:
     inner, head = b"", len(FRAMES.serialize())
     for _ in range(levels):
         sink = pa.BufferOutputStream()
-        mark = {arrow_messages.MARK: "crc32=00000000 batch=1 seq=3 rows=1"}
+        mark = {segments.MARK: "crc32=00000000 batch=1 seq=3 rows=1"}
         pa.ipc.new_stream(sink, FRAMES).write_batch(batch(row(3, frame=inner)), custom_metadata=mark)
         inner = sink.getvalue().slice(head).to_pybytes()
     return inner
@@ -130,7 +129,7 @@ def test_a_search_for_the_next_batch_takes_a_time_that_grows_with_the_size_alone
 ) -> None:
     hostile += bytes(1 << 16)
     seen: list[int] = []
-    pattern, crc32, read_message = arrow_messages._MARKED, zlib.crc32, pa.ipc.read_message
+    pattern, crc32, read_message = segments._MARKED, zlib.crc32, pa.ipc.read_message
 
     class Counting:
         def search(self, data: memoryview, begin: int = 0) -> Any:
@@ -147,10 +146,10 @@ def test_a_search_for_the_next_batch_takes_a_time_that_grows_with_the_size_alone
         return read_message(source)
 
     good = write_segment(tmp_path, run(0, 3), ends=True).read_bytes()
-    monkeypatch.setattr(arrow_messages, "_MARKED", Counting())
+    monkeypatch.setattr(segments, "_MARKED", Counting())
     monkeypatch.setattr(zlib, "crc32", checked)
     monkeypatch.setattr(pa.ipc, "read_message", read)
-    found = list(arrow_messages.messages(pa.py_buffer(good[:-8] + hostile + good)))
+    found = list(segments.messages(pa.py_buffer(good[:-8] + hostile + good)))
     assert [one.batch for one in found[:3] if one.good] == [-1, 0, 1]
     assert sum(seen) < 20 * (len(hostile) + 2 * len(good))
     print("RATIO", sum(seen) / len(hostile), found[-1].good)

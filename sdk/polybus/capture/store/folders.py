@@ -16,10 +16,9 @@ from ..._util.log_fields import log_fields
 from ..columns.stamp import TABLES, columns_path
 from ..errors import CaptureError
 from ..rows import FLAG_GAP_BEFORE, RETENTION, Gap, Missing
-from .arrow_messages import END_OF_STREAM
 from .compute import pc
 from .filesystems import AnyPath
-from .segments import SegmentReader, SegmentWriter, lock, segment_name, segment_number
+from .segments import END_OF_STREAM, SegmentReader, SegmentWriter, lock, segment_name, segment_number
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _ATTEMPTS: Final = 1000

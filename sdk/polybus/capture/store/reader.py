@@ -12,9 +12,8 @@ import pyarrow.fs as pafs
 from attrs import frozen
 
 from ..errors import CaptureError
-from .arrow_messages import ArrowMessage
 from .filesystems import AnyPath, find_filesystem
-from .segments import SegmentReader, Stretch, segment_number
+from .segments import ArrowMessage, SegmentReader, Stretch, segment_number
 
 
 class Position(NamedTuple):
