@@ -28,7 +28,7 @@ app: typer.Typer = typer.Typer(
 _COMMANDS: Final = {
     "demo": "demo:demo",
     "serve": "serve:serve",
-    "schema": "schema:schema",
+    "schema": "serve:schema",
     "request": "client:request",
     "stream": "client:stream",
     "publish": "client:publish",
@@ -39,7 +39,7 @@ _COMMANDS: Final = {
     "replay": "record:replay",
     "inspect": "inspect:inspect",
     "analyse": "analyse:analyse",
-    "journey": "journey:journey",
+    "journey": "analyse:journey",
     "doctor": "doctor:doctor",
     "bench": "bench:bench",
     "capture": "capture:commands",

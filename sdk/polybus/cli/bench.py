@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import anyio
 from attrs import asdict, evolve
@@ -19,14 +19,11 @@ from .. import Bus
 from .._secrets import without_secrets
 from ..plugins.registry import find_protocol, resolve_url, split_url
 from ..testing import pair
-from .bench_server import COUNT, ECHO, ONE_WAY, make_bus
 from .options import Header, Tls, Wait, argument, connects, duration, flag, option
 from .problems import PeerError, UsageError, unwrapped
-from .rates import Load, Rates, measure
+from .rates import COUNT, ECHO, ONE_WAY, Load, Rates, make_bus, measure
 from .show import Printer
 from .values import connecting, json_line, parse_body, parse_subject
-
-_LOOPS = ("asyncio", "uvloop", "trio")
 
 
 @connects
@@ -40,7 +37,7 @@ def bench(
     in_flight: Annotated[int, option("N", "Requests on their way at once.", min=1, max=4096)] = 64,
     seconds: Annotated[float, duration("For each measurement.", min=0.01)] = 1.0,
     protocol: Annotated[str, option("P", "Without URL: ubre or 'ubre?format=binary'.")] = "ubre",
-    loop: Annotated[str, option("LOOP", "asyncio, uvloop or trio.")] = "asyncio",
+    loop: Annotated[Literal["asyncio", "uvloop", "trio"], option("LOOP", "asyncio, uvloop or trio.")] = "asyncio",
     timeout: Annotated[float, duration("Seconds to wait for each answer.")] = 5.0,
     as_json: Annotated[bool, flag("--json", "One JSON document.")] = False,
     header: Header = None,
@@ -48,8 +45,6 @@ def bench(
     wait: Wait = 0.0,
 ) -> None:
     """Measure round trips, requests per second and publications per second."""
-    if loop not in _LOOPS:
-        raise UsageError(f"--loop {loop!r}: one of {', '.join(_LOOPS)}")
     if loop != "asyncio" and find_spec(loop) is None:
         raise UsageError(f"--loop {loop}: it is not installed here: pip install {loop}")
     value = "x" * size if body is None else parse_body(body)
@@ -115,7 +110,7 @@ def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[l
     """One process that serves at all addresses; the URLs that it has there."""
     name, _, options = protocol.partition("?")
     urls = [f"{name}+{address}{'?' if options else ''}{options}" for address in addresses]
-    command = [sys.executable, "-m", "polybus.cli.bench_server", loop, *urls]
+    command = [sys.executable, "-m", "polybus.cli.rates", loop, *urls]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

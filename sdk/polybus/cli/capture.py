@@ -13,17 +13,11 @@ from rich.console import Console
 
 from .. import capture
 from .._validation import counted, in_one_line
-from .options import Folder, Json, argument
+from .options import Folder, Json, argument, group
 from .problems import PeerError
 from .values import json_line
 
-commands: typer.Typer = typer.Typer(
-    name="capture",
-    help="Look at a capture, check it, mend it, make other files of it.",
-    no_args_is_help=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+commands: typer.Typer = group("capture", "Look at a capture, check it, mend it, make other files of it.")
 
 Out = Annotated[str, argument("OUT", "A folder, empty or not there yet.")]
 

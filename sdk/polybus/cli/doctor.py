@@ -1,28 +1,53 @@
-"""`polybus doctor`: every step of a connection by itself, how long it took, and what to do where it failed."""
+"""`polybus doctor`: every step of a connection by itself, from the name of a host to the answer to a request; how long it took,
+and what to do where it failed.
+"""
 
 from __future__ import annotations
 
+import errno
+import socket
+import ssl
+import stat
 import sys
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from statistics import median
+from time import perf_counter
+from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import anyio
-from attrs import asdict
+import anyio.abc
+from anyio.streams.tls import TLSAttribute, TLSStream
+from attrs import asdict, define
 
-from .._secrets import without_secrets
-from ..plugins.registry import resolve_url
-from .doctor_steps import DoctorStep, Examination
-from .options import Header, Tls, argument, connects, duration, flag, option
-from .problems import PeerError, UsageError, say
-from .show import Printer
-from .values import (
-    check_for_cluster,
-    cluster_of,
-    headers_of,
-    json_line,
-    parse_body,
-    parse_subject,
-    warn_of_slips,
+from .. import (
+    BadRequest,
+    Bus,
+    BusError,
+    ConnectFailed,
+    DeadlineExceeded,
+    Disconnected,
+    Forbidden,
+    Limits,
+    NoHandler,
+    Peer,
+    RequestError,
+    Unauthorized,
+    connect,
 )
+from .._secrets import without_secrets
+from .._util.certificates import SOON
+from .._validation import counted, shown
+from ..errors import RemoteProtocolError
+from ..plugins import Connector, DialOptions, ProtocolAdapter, ProtocolFeatures, Transport
+from ..plugins.registry import resolve_url
+from ..transports._stream.wire import plain_reason
+from .options import Header, Tls, argument, connects, duration, flag, option
+from .problems import NATS_CREDENTIALS, PeerError, UsageError, for_shell, say
+from .show import Printer
+from .values import check_for_cluster, cluster_of, headers_of, json_line, parse_body, parse_subject, warn_of_slips
 
 _MARKS = {"ok": ("✓", "green"), "doubtful": ("!", "yellow"), "failed": ("✗", "bold red"), "not reached": ("–", "dim")}
 
@@ -58,15 +83,16 @@ def doctor(
         check_for_cluster(header)
         examination = ClusterExamination.of(cluster, what, value, timeout)
     anyio.run(examination.run)
+    failed = next((step for step in examination.steps if step.outcome == "failed"), None)
     if as_json:
         steps = [asdict(step) for step in examination.steps]
-        result = {"url": without_secrets(url), "ok": examination.failed is None, "steps": steps}
+        result = {"url": without_secrets(url), "ok": failed is None, "steps": steps}
         print(json_line(result, pretty=True), flush=True)
     else:
         _show(examination.steps)
-    for step in examination.doubts:
-        say(f"{step.name}: {step.detail}; {step.remedy}")
-    failed = examination.failed
+    for step in examination.steps:
+        if step.outcome == "doubtful":  # it shows what will not do for everybody
+            say(f"{step.name}: {step.detail}; {step.remedy}")
     if failed is not None:
         raise PeerError(f"{failed.name}: {failed.detail}; {failed.remedy}")
 
@@ -76,3 +102,394 @@ def _show(steps: list[DoctorStep]) -> None:
     rows = [(_MARKS[step.outcome][0], step.name, time, step.detail) for step, time in zip(steps, times, strict=True)]
     Printer().table(("", "step", "time", "what was seen"), rows, [_MARKS[step.outcome][1] for step in steps])
     sys.stdout.flush()
+
+
+# -- the steps -------------------------------------------------------------------------------------------------------------
+
+
+Outcome: TypeAlias = Literal["ok", "doubtful", "failed", "not reached"]
+
+NOBODY = "polybus.doctor"
+"""A subject that nobody handles: that this is said shows that requests go there and back."""
+_OF_STREAMS = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
+_OF_THE_NETWORK = (BusError, OSError, EOFError, ValueError, *_OF_STREAMS)
+_ROUNDS = 5
+_PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
+
+
+@define
+class DoctorStep:
+    name: str
+    outcome: Outcome = "not reached"
+    seconds: float | None = None
+    detail: str = ""
+    remedy: str = ""
+
+
+class StepFailed(Exception):
+    """A step has failed, and what follows cannot be tried."""
+
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.remedy = remedy
+
+
+class StepDoubtful(StepFailed):
+    """A step shows what will do for many, and not for all: the examination goes on."""
+
+
+@define(slots=False)
+class Examination:
+    """One look at a server. `steps` is filled by `run`, which raises nothing that the server could cause."""
+
+    url: str
+    subject: str | int = ""
+    body: Any = None
+    timeout: float = 5.0
+    headers: Mapping[str, str] | None = None
+    tls: ssl.SSLContext | None = None
+
+    def __attrs_post_init__(self) -> None:
+        adapter, transport, address = resolve_url(self.url)
+        self._adapter = self.adapted(adapter)
+        self._connector = transport.connector(address)
+        self._parts = urlsplit(address)
+        self._host = self._parts.hostname or ""
+        self._port = self._parts.port or _PORTS.get(self._parts.scheme, 0)
+        self._plan = self.planned()
+        self.steps: list[DoctorStep] = [DoctorStep(name) for name in self._plan]
+
+    def adapted(self, adapter: ProtocolAdapter) -> ProtocolAdapter:
+        """The protocol, with options for this examination."""
+        return adapter
+
+    def planned(self) -> dict[str, Callable[[AsyncExitStack], Awaitable[str]]]:
+        scheme = self._parts.scheme
+        plan: dict[str, Callable[[AsyncExitStack], Awaitable[str]]] = {}
+        if self._host and scheme in ("tcp", "tls", "ws", "wss", "http", "https"):
+            plan |= {"resolve": self._resolve, "connect": self._connect}
+            if scheme in ("tls", "wss", "https"):
+                plan["tls"] = self._shake_hands
+        elif scheme == "unix":
+            plan["socket file"] = self._find_socket
+        opened = "upgrade" if scheme in ("ws", "wss") else "open"
+        return plan | {opened: self._open, "handshake": self._handshake, "peer": self._meet, "request": self._ask}
+
+    async def run(self) -> None:
+        """Take the steps, as far as they hold."""
+        async with anyio.create_task_group() as self._group, AsyncExitStack() as stack:
+            stack.callback(self._group.cancel_scope.cancel)
+            for step, take in zip(self.steps, self._plan.values(), strict=True):
+                began = perf_counter()
+                try:
+                    with anyio.fail_after(self.timeout + 1):  # the limits within are to fire first: they say more
+                        step.detail = await take(stack)
+                    step.outcome = "ok"
+                except Exception as error:
+                    step.outcome = "doubtful" if isinstance(error, StepDoubtful) else "failed"
+                    step.detail, step.remedy = self._explained(error, step.name)
+                step.seconds = perf_counter() - began
+                if step.outcome == "failed":
+                    return
+
+    def _explained(self, error: Exception, step: str) -> tuple[str, str]:
+        if isinstance(error, StepFailed):
+            return error.detail, error.remedy
+        if type(error) is TimeoutError:
+            return f"nothing happened for {self.timeout:g} s", silence_hint(step)
+        if isinstance(error, _OF_THE_NETWORK):
+            text = error.reason if isinstance(error, (ConnectFailed, Disconnected)) else plain_reason(error)
+            return for_shell(text) or type(error).__name__, hint_of(error, step, self._parts.scheme, self._adapter.name)
+        raise error
+
+    # -- what the operating system can say -----------------------------------------------------------------------------------
+
+    async def _resolve(self, stack: AsyncExitStack) -> str:
+        with anyio.fail_after(self.timeout):
+            found = await anyio.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        return ", ".join(dict.fromkeys(str(address[0]) for *_, address in found))
+
+    async def _connect(self, stack: AsyncExitStack) -> str:
+        with anyio.fail_after(self.timeout):
+            self._stream: anyio.abc.SocketStream = await anyio.connect_tcp(self._host, self._port)
+        stack.push_async_callback(anyio.aclose_forcefully, self._stream)
+        try:
+            address: Any = self._stream.extra(anyio.abc.SocketAttribute.remote_address)
+        except (OSError, anyio.TypedAttributeLookupError):
+            return "and cut off at once"
+        return f"{address[0]} port {address[1]}"
+
+    async def _shake_hands(self, stack: AsyncExitStack) -> str:
+        context = self.tls if self.tls is not None else ssl.create_default_context()
+        with anyio.fail_after(self.timeout):
+            await self._first_words()
+            stream = await TLSStream.wrap(self._stream, hostname=self._host, ssl_context=context)
+        stack.push_async_callback(anyio.aclose_forcefully, stream)
+        tls = stream.extra(TLSAttribute.ssl_object)
+        return f"{tls.version()}, {_certificate(tls.getpeercert() or {})}"
+
+    async def _first_words(self) -> None:
+        """Hear what the server says before TLS, where the protocol has it so. May raise `StepFailed`."""
+        framing = ProtocolFeatures.of(self._adapter).framing
+        said = b""
+        try:
+            while framing is not None and self._parts.scheme == "tls" and framing.plain_preface(said) == 0:
+                said += await self._stream.receive()
+        except RemoteProtocolError as error:
+            raise StepFailed(error.text, "correct the URL, or the server's configuration") from None
+
+    async def _find_socket(self, stack: AsyncExitStack) -> str:
+        path = anyio.Path(unquote(self._parts.path))
+        mode = (await path.stat()).st_mode
+        if not stat.S_ISSOCK(mode):
+            raise StepFailed(f"{path} is no socket", "the URL names another file than the one that the server listens on")
+        return f"{path}, {stat.filemode(mode)}"
+
+    # -- what polybus can say ----------------------------------------------------------------------------------------------
+
+    async def _open(self, stack: AsyncExitStack) -> str:
+        """The first half of the real connection: up to the transport. The second half waits for `_handshake`."""
+        self._halves = _Halves(self._connector)
+        limits = Limits(connect_timeout=self.timeout, handshake_timeout=self.timeout)
+        self._bus = Bus(limits=limits)
+        manager = connect(self._halves, bus=self._bus, protocol=self._adapter, headers=self.headers, tls=self.tls)
+        self._group.start_soon(self._halves.enter, manager)
+        await self._halves.transport_made.wait()
+        if self._halves.error is not None:
+            raise self._halves.error
+        return f"to {self._halves.address}"
+
+    async def _handshake(self, stack: AsyncExitStack) -> str:
+        self._halves.go_on.set()
+        await self._halves.known.wait()
+        if self._halves.error is not None:
+            raise self._halves.error
+        self.peer: Peer = self._bus.peers[0]
+        return f"{self._adapter.name} is ready"
+
+    async def _meet(self, stack: AsyncExitStack) -> str:
+        if await self.peer.extended():
+            if self.peer.negotiation.answers_only:
+                return "a polybus peer that only answers here: requests, publications and notifications to it"
+            return "a polybus peer: streams, channels, wildcards and cancelling too"
+        session = self.peer.link.session
+        if session is not None and session.capabilities.patterns:
+            return f"a {self._adapter.name} network: wildcards, no streams and no channels"
+        return f"a bare {self._adapter.name} peer, or a silent one: no streams, channels or wildcards"
+
+    async def _ask(self, stack: AsyncExitStack) -> str:
+        return await self.asked(self.peer, ProtocolFeatures.of(self._adapter).unhandled or NOBODY)
+
+    async def asked(self, whom: Bus | Peer, nobody: str | int) -> str:
+        """What is answered to the subject of this examination, or to one that nobody handles, and how soon."""
+        subject = nobody if self.subject == "" else self.subject
+        times: list[float] = []
+        answer = ""
+        for _ in range(_ROUNDS if self.subject == "" else 1):
+            began = perf_counter()
+            try:
+                value = await whom.request(subject, self.body, timeout=self.timeout)
+                answer = f"answered with {shown(value)}"
+            except DeadlineExceeded:
+                self._say_of_fabric(subject)
+                raise TimeoutError from None
+            except RequestError as error:
+                if self.subject != "":
+                    raise
+                answer = "nobody handles it, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
+            times.append(perf_counter() - began)
+        return f"{subject}: {answer}; {median_of(times)} there and back"
+
+    def _say_of_fabric(self, subject: str | int) -> None:
+        """May raise `StepFailed`: on a fabric silence is the answer of an address that nobody has."""
+        session = self.peer.link.session
+        if session is not None and session.capabilities.filters:
+            raise StepFailed(
+                f"nobody answered to {subject} for {self.timeout:g} s: on a fabric an address that nobody has is silent",
+                "say in the URL who is asked, as in ?peer=//device1/10AB/3, or what by --subject //device1/10AB/3/B; "
+                "programs of another ?dialect= do not hear this one",
+            )
+
+
+def median_of(times: Sequence[float]) -> str:
+    """Times in seconds, for people."""
+    return f"{median(times) * 1000:.2f} ms"
+
+
+class _Halves:
+    """A connector that stops between the transport and the protocol's handshake, so that each can be timed."""
+
+    reconnects = False
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self.url = connector.url
+        self.transport_made = anyio.Event()
+        self.go_on = anyio.Event()
+        self.known = anyio.Event()
+        """Outcome of connecting."""
+        self.error: Exception | None = None
+        self.address = ""
+
+    async def connect(self, options: DialOptions) -> Transport:
+        try:
+            transport = await self._connector.connect(options)
+            self.address = transport.address
+        except Exception as error:
+            self.error = error
+            raise
+        finally:
+            self.transport_made.set()
+        await self.go_on.wait()
+        return transport
+
+    async def enter(self, manager: Any) -> None:
+        """Enter a connection in a task of its own, and leave it when the task is cancelled."""
+        try:
+            async with manager:
+                self.known.set()
+                await anyio.sleep_forever()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.known.set()
+
+
+def _certificate(facts: Mapping[str, Any]) -> str:
+    """The names and the days of a valid certificate. May raise `StepDoubtful`: they will not see it for long."""
+    names = [value for kind, value in facts.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+    expires = facts.get("notAfter")
+    if expires is None:
+        return "a certificate"
+    left = datetime.fromtimestamp(ssl.cert_time_to_seconds(expires), UTC) - datetime.now(UTC)
+    what = f"certificate for {', '.join(names) or 'no name'}, valid for {counted(left.days, 'more day')}"
+    if left <= SOON:
+        raise StepDoubtful(what, "renew it, and restart what serves with it: clients refuse one that has expired")
+    return what
+
+
+# -- what to do where a step has failed ------------------------------------------------------------------------------------
+
+
+_BY_NUMBER = {
+    errno.ECONNREFUSED: (
+        "start the server, or correct host and port; "
+        "one in a container or on another machine must listen on more than 127.0.0.1"
+    ),
+    errno.ENOENT: "the server has not made it yet, or under another path: start it, or correct the URL",
+    errno.EACCES: "this user may not: look at the permissions of the socket and of its folder",
+    errno.ENETUNREACH: "there is no route: is the network, or the VPN, up?",
+    errno.EHOSTUNREACH: "there is no route to the host: is it on, and in this network?",
+    errno.ECONNRESET: "the server, or something before it, cut the connection: look into its log",
+}
+_NO_UPGRADE = "the server does not upgrade here: is there a proxy that does not pass on Upgrade and Connection?"
+_BEHIND_PROXY = "a proxy is there, but the server behind it is not"
+_BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
+    (Unauthorized, "identify yourself, for example with --header 'authorization: Bearer TOKEN'"),
+    (Forbidden, "this identity, origin or host may not: ask whoever runs the server, or try another --header"),
+    (NoHandler, "the server is well, but has no such handler: is the subject spelled as in its handle()?"),
+    (BadRequest, "the server is well, but wants another body: see --body"),
+    (RequestError, "the server is well, its handler is not: look into its log"),
+    (socket.gaierror, "the name is misspelled, or this machine's DNS does not know it"),
+)
+_BY_ANSWER = (
+    ("answered 404", "the server is there, but has no bus at this path: correct the path of the URL"),
+    ("answered 421", "the server does not know this host name: serve(hosts=...) or attach(hosts=...) names further ones"),
+    ("no common sub-protocol", "the server is there, and the URL names another protocol than its own"),
+    ("does it want tls", "try the URL with TLS (wss)"),
+    ("answered 400", _NO_UPGRADE),
+    ("answered 426", _NO_UPGRADE),
+    ("answered 502", _BEHIND_PROXY),
+    ("answered 503", _BEHIND_PROXY),
+    ("answered 504", _BEHIND_PROXY),
+    ("does not answer in http", "the port speaks something else: try tcp, tls or wss in place of ws"),
+    ("closed", "the port may want TLS (wss), or speak something else (tcp)"),
+    ("", "is this the port and the path of a WebSocket server?"),
+)
+"""Words in the text of a failed upgrade, and their hint; the last one is that of all others."""
+_SILENCE = {
+    "resolve": "the name server does not answer: look at the DNS settings",
+    "connect": "a firewall may swallow the packets, or the address is wrong",
+    "tls": "something accepts connections there, but speaks no TLS: try the URL without TLS (ws, tcp)",
+    "upgrade": "something accepts connections there, but no WebSocket upgrade: compare port and path with the server's URL",
+    "handshake": "the protocol of the URL is perhaps another one than the server's",
+    "request": (
+        "the connection stands and nothing is answered: the server may be stuck, or speak another protocol, format or dialect"
+    ),
+}
+_NATS_PORTS = "is this the port for clients, by default 4222, and not that for monitoring (8222) or for routes (6222)?"
+_OWN_CERTIFICATE = "does it want a certificate of this client (--cert FILE --key FILE)?"
+_HANDSHAKE = "compare protocol and options of the URL (format=, dialect=) with those that the server was started with"
+
+
+def silence_hint(step: str) -> str:
+    """For a step in which nothing happened."""
+    return _SILENCE.get(step, "the server does not go on: look into its log")
+
+
+def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
+    """For an error in a step."""
+    if isinstance(error, ssl.SSLError):
+        return _tls_hint(error)
+    if isinstance(error, Unauthorized) and protocol == "nats":
+        return NATS_CREDENTIALS
+    if isinstance(error, Forbidden) and (hint := _refusal_hint(str(error).lower())) is not None:
+        return hint
+    for kind, hint in _BY_CLASS:
+        if isinstance(error, kind):
+            return hint
+    text = str(getattr(error, "reason", None) or error).lower()
+    if "timed out" in text:
+        return silence_hint(step)
+    if "reset" in text and step in ("tls", "upgrade"):
+        return _BY_NUMBER[errno.ECONNRESET]
+    if isinstance(error, OSError) and error.errno in _BY_NUMBER:
+        return _BY_NUMBER[error.errno]
+    if step == "connect":  # several addresses: no number
+        return _BY_NUMBER[errno.ECONNREFUSED]
+    if step == "tls":
+        return "try the URL without TLS (ws, tcp)"
+    encrypted = scheme in ("tls", "wss", "https")
+    if step == "upgrade" and encrypted and "closed the connection" in text:
+        return f"{_OWN_CERTIFICATE} Or the port speaks something else (tls)"
+    if step == "upgrade":
+        return next(hint for words, hint in _BY_ANSWER if words in text)
+    if "http" in text:
+        return f"the server speaks HTTP: try {protocol}+ws:// and the path of the bus"
+    if step == "handshake" and protocol == "nats":
+        return f"{_NATS_PORTS} {'D' + _OWN_CERTIFICATE[1:] if encrypted else ''}".rstrip()
+    if step in ("handshake", "peer", "request") or isinstance(error, Disconnected):
+        tls = f"; {_OWN_CERTIFICATE if encrypted else 'does it want TLS (tls, wss)?'}"
+        return f"the server ended the connection: {_HANDSHAKE}{tls}"
+    return "is the server running there, under this name?"
+
+
+def _refusal_hint(text: str) -> str | None:
+    """For a 403 whose text says what it is about."""
+    if "does not say why" in text:
+        return "compare the path with that of the server's URL"
+    if "origin " in text:
+        return "the server's origins= says whose pages may connect: leave out --header origin, or have this one added"
+    if "of its own machine alone" in text:
+        return "a proxy on the way says that you come from another machine, and the server has no authenticate"
+    if "lets nobody in" in text or "reached from other machines" in text:
+        return "the server has no authenticate and can be reached from other machines: look into its log"
+    return None
+
+
+def _tls_hint(error: ssl.SSLError) -> str:
+    text = str(error).lower()
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if "expired" in text:
+            return "renew the certificate of the server (and check the clock of this machine)"
+        if "not yet valid" in text:
+            return "correct the clock of this machine, or that of the one which made the certificate"
+        if "hostname" in text or "ip address" in text:
+            return "use a name that stands in the certificate, or have this one added to it"
+        return "name the authority that signed it with --ca FILE"
+    if any(words in text for words in ("wrong_version_number", "wrong version number", "record layer", "record_layer")):
+        return "try the URL without TLS (ws, tcp)"
+    if "certificate required" in text or "certificate_required" in text:
+        return "the server wants a client certificate: show one with --cert FILE --key FILE"
+    return "compare the TLS versions of both sides; the log of the server says more"

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import define, evolve
 
-from .. import Bus, BusError, Cluster, DeadlineExceeded, Disconnected, Forbidden, NoHandler, RequestError
-from .._validation import counted, shown
+from .. import Bus, BusError, Cluster, DeadlineExceeded, Disconnected, Forbidden, NoHandler
+from .._validation import counted
 from ..events import BusEvent, DeadLettered
 from ..plugins import ProtocolAdapter
 from ..protocols.nats.session import NatsSession
 from ..protocols.nats.stored import api_of
-from .doctor_steps import NOBODY, Examination, StepDoubtful, StepFailed, median_of
+from .doctor import NOBODY, Examination, StepDoubtful, StepFailed
 from .values import hasty_bus
 
 if TYPE_CHECKING:
@@ -173,22 +172,7 @@ class ClusterExamination(Examination):
         raise StepDoubtful("; ".join(troubles[:_SHOWN]) + more, "; ".join(remedies))
 
     async def _ask_nodes(self, stack: AsyncExitStack) -> str:
-        subject = NOBODY if self.subject == "" else self.subject
-        times: list[float] = []
-        answer = ""
-        for _ in range(5 if self.subject == "" else 1):
-            began = perf_counter()
-            try:
-                value = await self._node.request(subject, self.body, timeout=self.timeout)
-                answer = f"answered with {shown(value)}"
-            except DeadlineExceeded:
-                raise TimeoutError from None
-            except RequestError as error:
-                if self.subject != "":
-                    raise
-                answer = "nobody handles it, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
-            times.append(perf_counter() - began)
-        return f"{subject}: {answer}; {median_of(times)} there and back"
+        return await self.asked(self._node, NOBODY)
 
 
 def _backlogs(stores: list[StoreState]) -> dict[str, int]:

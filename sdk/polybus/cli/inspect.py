@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 from urllib.parse import parse_qsl
 
 from attrs import asdict, field, frozen
@@ -41,7 +41,7 @@ def inspect(
     source: Annotated[str, argument("FILE|HEX", "A file, bytes in hexadecimal, or - for stdin.")],
     protocol: Annotated[str, option("P", "Required: of the frames, as ubre or 'ubre?format=binary'.")] = "",
     frames: Annotated[
-        str,
+        Literal["one", "lines", "lengths"],
         option(
             "HOW", "one: all of it is one frame. lines: one in each line. lengths: each after its length in 4 bytes, as on TCP."
         ),
@@ -109,14 +109,12 @@ def _cut(data: bytes, how: str) -> Iterator[tuple[int, bytes]]:
             if line.strip():
                 yield offset, line.removesuffix(b"\r")
             offset += len(line) + 1
-    elif how == "lengths":
+    else:
         offset = 0
         while offset < len(data):
             end = offset + _PREFIX + int.from_bytes(data[offset : offset + _PREFIX], "big")
             yield offset + _PREFIX, data[offset + _PREFIX : end]  # the last one may be cut off: its codec will say so
             offset = end
-    else:
-        raise UsageError(f"--frames {how!r}: one of one, lines, lengths")
 
 
 def _look(adapter: ProtocolAdapter, number: int, offset: int, frame: bytes) -> Finding:

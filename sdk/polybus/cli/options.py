@@ -22,6 +22,11 @@ def finite(value: float) -> float:
     return value
 
 
+def group(name: str, help: str) -> typer.Typer:
+    """A command that has commands."""
+    return typer.Typer(name=name, help=help, no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
 def argument(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, help=help)
 

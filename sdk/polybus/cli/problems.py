@@ -138,7 +138,7 @@ def _of_click(error: Exception) -> str:
     option: str = getattr(error, "option_name", "")
     if option in _TOKENS and context is not None and any(known.name == "header" for known in context.command.params):
         text = f"No such option: {option}: write --header 'authorization: Bearer TOKEN'"
-    text = text.removesuffix(".")
+    text = text.removesuffix(".").replace("Value error, ", "")
     return f"{text}{'' if text.endswith('?') else '.'} See: {command} --help"
 
 

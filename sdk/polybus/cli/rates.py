@@ -1,7 +1,10 @@
-"""Measurements of `polybus bench` on one link."""
+"""Measurements of `polybus bench` on one link; and the server at its other end, in a process of its own, as which
+``python -m polybus.cli.rates LOOP URL...`` runs this module.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any
@@ -10,8 +13,12 @@ import anyio
 import anyio.lowlevel
 from attrs import frozen
 
-from .. import Bus, NoHandler
+from .. import Bus, NoHandler, run
+from ..demo.children import leave_with_parent
 
+ECHO = "bench.echo"
+ONE_WAY = "bench.one_way"
+COUNT = "bench.count"
 _WARM_UP = 50
 _TURN = 64
 _STANDSTILL = 0.5
@@ -58,15 +65,13 @@ async def measure(bus: Bus, load: Load, counts: tuple[str, str] | None) -> Rates
         await ask()
     times = sorted(await _one_by_one(ask, load.seconds))
     rate = await _at_once(ask, load.in_flight, load.seconds)
-    published: tuple[float | None, int | None] = (None, None)
-    if counts is not None:
-        published = await _one_way(bus, *counts, load)
+    published, lost = (None, None) if counts is None else await _one_way(bus, *counts, load)
     return Rates(
         round_trip_us=times[len(times) // 2] * 1e6,
         round_trip_p99_us=times[int(len(times) * 0.99)] * 1e6,
         requests_per_s=rate,
-        publications_per_s=published[0],
-        publications_lost=published[1],
+        publications_per_s=published,
+        publications_lost=lost,
     )
 
 
@@ -118,3 +123,34 @@ async def _one_way(bus: Bus, subject: str, count: str, load: Load) -> tuple[floa
         if now != seen:
             seen, counted = now, perf_counter()
     return seen / (counted - began), sent - seen
+
+
+def make_bus() -> Bus:
+    """Echoes requests and counts publications."""
+    bus = Bus()
+    seen = 0
+
+    @bus.handle(ECHO)
+    async def echo(body: object) -> object:
+        return body
+
+    @bus.on(ONE_WAY, when_full="drop_newest", queue=100_000)
+    async def count(body: object) -> None:
+        nonlocal seen
+        seen += 1
+
+    @bus.handle(COUNT)
+    async def counted() -> int:
+        return seen
+
+    return bus
+
+
+def main(loop: str, *urls: str) -> None:
+    """Serve until the process that has started this one is gone."""
+    leave_with_parent()
+    run(make_bus(), *urls, drain=1, backend="trio" if loop == "trio" else "asyncio", uvloop=loop == "uvloop")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -18,7 +18,7 @@ from ..plugins.registry import split_url
 from ..plugins.targets import resolve_target, with_tls
 from .options import Ca, Folder, Header, Insecure, Json, Key, OwnCert, Tls, Url, Wait, argument, connects, flag, option
 from .problems import PeerError, UsageError, announce
-from .values import client_tls, dialling, json_line, server_tls
+from .values import client_tls, dialling, json_line, parse_size, server_tls
 
 _NOUNS: Final = {
     "publish": "publication",
@@ -27,7 +27,6 @@ _NOUNS: Final = {
     "subscribe": "subscription",
     "unsubscribe": "unsubscription",
 }
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def record(
@@ -50,7 +49,8 @@ def record(
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options: dict[str, Any] = {"bodies": bodies, "redact": "default" if redact else None, "decode": decode}
-    recorder = capture.make_recorder(folder, max_bytes=_size(max_bytes), max_age=max_age * 86400 or 1.0, **options)
+    options |= {"max_bytes": parse_size("--max-bytes", max_bytes), "max_age": max_age * 86400 or 1.0}
+    recorder = capture.make_recorder(folder, **options)
     from ..capture.record.proxy import RecordingProxy
 
     here = listen or _beside(url)
@@ -83,16 +83,6 @@ def _beside(url: str) -> str:
     path = "/" + parts.address.partition("://")[2].partition("/")[2] if transport == "ws" else ""
     query = "&".join(f"{name}={value}" for name, value in parts.options.items())
     return f"{parts.protocol}+{transport}://127.0.0.1:0{path}{'?' if query else ''}{query}"
-
-
-def _size(text: str) -> int:
-    number, unit = text.strip().lower().removesuffix("b"), ""
-    if number and number[-1] in _UNITS:
-        number, unit = number[:-1], number[-1]
-    try:
-        return int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        raise UsageError(f"--max-bytes {text!r}: a number of bytes, as 500M or 10G") from None
 
 
 @connects

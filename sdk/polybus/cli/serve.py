@@ -1,13 +1,20 @@
-"""`polybus serve`"""
+"""`polybus serve` and `polybus schema`: of a bus that is imported from the current folder."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
+import os
+import signal
+import subprocess
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from types import FrameType
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -19,14 +26,10 @@ from ..plugins import ProtocolFeatures
 from ..plugins.registry import resolve_url
 from ..transports._ws.policy import check_hosts, check_origins
 from .options import Ca, Insecure, Key, Origin, OwnCert, argument, duration, flag, option
-from .problems import PeerError, UsageError, announce
-from .reload import reloading
+from .problems import PeerError, UsageError, announce, say
 from .values import client_tls, server_tls
 
 _PACKAGE: Final = Path(__file__).parents[1]
-
-_LEVELS = ("debug", "info", "warning", "error", "critical")
-_BACKENDS = ("asyncio", "trio")
 
 
 def serve(
@@ -48,15 +51,14 @@ def serve(
     delay: Annotated[float, duration("Seconds before that, while /readyz says 503 and requests are still taken.")] = 0.0,
     workers: Annotated[int, option("N", "Processes that serve, of a bus with a cluster.", min=1)] = 1,
     reload: Annotated[bool, flag("--reload", "Start again when a Python file of the current folder changes.")] = False,
-    log_level: Annotated[str, option("LEVEL", f"What is logged, to stderr: {', '.join(_LEVELS)}.")] = "info",
-    backend: Annotated[str, option("NAME", "The event loop: asyncio or trio.")] = "asyncio",
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"],
+        option("LEVEL", "What is logged, to stderr: debug, info, warning, error, critical.", case_sensitive=False),
+    ] = "info",
+    backend: Annotated[Literal["asyncio", "trio"], option("NAME", "The event loop: asyncio or trio.")] = "asyncio",
     uvloop: Annotated[bool, flag("--uvloop", "Use uvloop, with asyncio.")] = False,
 ) -> None:
     """Serve a bus until SIGINT or SIGTERM, then let running handlers finish."""
-    if log_level.lower() not in _LEVELS:
-        raise UsageError(f"--log-level {log_level!r}: one of {', '.join(_LEVELS)}")
-    if backend not in _BACKENDS:
-        raise UsageError(f"--backend {backend!r}: one of {', '.join(_BACKENDS)}")
     if uvloop and backend != "asyncio":
         raise UsageError(f"--uvloop is an event loop of asyncio: leave out --backend {backend}")
     if metrics and health is None:
@@ -90,7 +92,7 @@ def serve(
             backend=backend,
             uvloop=uvloop,
             workers=workers,
-            announce=_announce,
+            announce=lambda url: announce(f"serving {url}"),
             client_tls=client_tls(ca, cert, key),
             **options,
         )
@@ -105,10 +107,6 @@ def _log_format() -> str:
     inherited = Inheritance.of_this_process()
     who = "" if inherited is None else f" {inherited.name}"
     return f"%(asctime)s %(levelname)s{who} %(name)s: %(message)s"
-
-
-def _announce(url: str) -> None:
-    announce(f"serving {url}")
 
 
 def _where(error: BaseException) -> str:
@@ -166,3 +164,152 @@ def imported(spec: str, form: str) -> tuple[Any, Any]:
     for part in name.split("."):
         found = getattr(found, part, None)
     return module, found
+
+
+# -- polybus schema --------------------------------------------------------------------------------------------------------
+
+
+def schema(
+    app: Annotated[str, argument("APP", "module:bus, or a contract, module:Class, imported from the current folder.")],
+    html: Annotated[Path | None, option("FILE", "Write a page for people there, instead of the document to stdout.")] = None,
+    title: Annotated[str | None, option("TITLE", "Of the document; by default the name of the module or contract.")] = None,
+    version: Annotated[str, option("V", "Of what is described.")] = "1.0.0",
+    prefix: Annotated[str, option("PREFIX", "Of the subjects of a contract, as for bus.implement().")] = "",
+    server: Annotated[
+        list[str] | None, option("URL", "Where it is served, for example ubre+wss://example.org/bus; several are possible.")
+    ] = None,
+) -> None:
+    """Describe what a bus, or a contract, can be asked and told, and publishes, as AsyncAPI 3."""
+    from ..asyncapi import document, page, to_text
+    from ..asyncapi.document import servers_of
+
+    module, source = imported(app, "module:bus, for example app:bus")
+    _check_described(app, module, source)
+    name = app.partition(":")[0] if isinstance(source, Bus) else app.rpartition(":")[2]
+    said = inspect.getdoc(module) or "" if isinstance(source, Bus) else ""
+    servers = servers_of(server or ())
+    try:
+        made = document(source, title=title or name, version=version, description=said, prefix=prefix, servers=servers)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    if html is None:
+        sys.stdout.write(to_text(made))
+    else:
+        html.write_text(page(made), encoding="utf-8")
+
+
+def _check_described(app: str, module: Any, source: Any) -> None:
+    """Raise UsageError for what is neither a bus nor a Protocol class, and name what there is."""
+    if isinstance(source, Bus) or getattr(source, "_is_protocol", False):
+        return
+    name = app.partition(":")[0]
+    found = [
+        f"{name}:{key}"
+        for key, value in vars(module).items()
+        if isinstance(value, Bus) or (getattr(value, "_is_protocol", False) and value.__module__ == module.__name__)
+    ]
+    raise UsageError(f"{app} is neither a Bus nor a Protocol class" + (f"; there is {', '.join(found)}" if found else ""))
+
+
+# -- polybus serve --reload: the command again, in a process of its own, whenever a Python file of the folder changes ------
+
+
+_PACE: Final = 0.4
+"""Seconds between two looks at the files."""
+_PATIENCE: Final = 10.0
+"""Seconds for a process to end, after what it was given to drain."""
+_MOST: Final = 10_000
+"""Files that are looked at."""
+_SKIPPED: Final = ("__pycache__", "node_modules", "site-packages")
+
+
+def python_files(folder: Path) -> Iterator[str]:
+    """The Python files below a folder, but for those of environments, caches and hidden folders."""
+    count = 0
+    for where, folders, names in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if not (name.startswith(".") or name in _SKIPPED or os.path.exists(os.path.join(where, name, "pyvenv.cfg")))
+        ]
+        for name in names:
+            if name.endswith(".py"):
+                count += 1
+                if count > _MOST:
+                    return
+                yield os.path.join(where, name)
+
+
+def look(folder: Path) -> dict[str, tuple[int, int]]:
+    """Time and size of each Python file."""
+    seen: dict[str, tuple[int, int]] = {}
+    for path in python_files(folder):
+        try:
+            status = os.stat(path)
+        except OSError:  # gone meanwhile: an editor replaces it
+            continue
+        seen[path] = status.st_mtime_ns, status.st_size
+    return seen
+
+
+def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> str | None:
+    """A file that has changed, come or gone; None where all is as it was."""
+    return next((path for path in {**before, **after} if before.get(path) != after.get(path)), None)
+
+
+class Reloader:
+    """Runs a command, and again after each change, until SIGINT or SIGTERM.
+
+    Args:
+        command: The command line of the process.
+        folder: Where the files are.
+        drain: Seconds that the process may take to end.
+    """
+
+    def __init__(self, command: list[str], folder: Path, drain: float) -> None:
+        self._command = command
+        self._folder = folder
+        self._drain = drain
+        self._signalled = threading.Event()
+
+    def run(self) -> int:
+        """The exit status of the last process."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._heed)
+        while True:
+            seen = look(self._folder)
+            process = subprocess.Popen(self._command, start_new_session=True)  # Ctrl-C is ours alone, and handed on once
+            path = self._until_change(process, seen)
+            status = self._end(process)
+            if path is None:
+                return status
+            say(f"{os.path.relpath(path, self._folder)} has changed: starting again")
+
+    def _until_change(self, process: subprocess.Popen[bytes], seen: dict[str, tuple[int, int]]) -> str | None:
+        """A file that has changed; None after a signal."""
+        ended = False
+        while not self._signalled.wait(_PACE):
+            if not ended and process.poll() is not None:
+                ended = True
+                say(f"the server has ended with status {process.returncode}: it is started again when a file changes")
+            if (path := changed(seen, look(self._folder))) is not None:
+                return path
+        return None
+
+    def _end(self, process: subprocess.Popen[bytes]) -> int:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            return process.wait(self._drain + _PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def _heed(self, number: int, frame: FrameType | None) -> None:
+        self._signalled.set()
+
+
+def reloading(arguments: list[str], drain: float) -> int:
+    """Run this command line without its ``--reload``, and again after each change. The exit status."""
+    command = [sys.executable, "-m", "polybus", *(argument for argument in arguments if argument != "--reload")]
+    return Reloader(command, Path.cwd(), drain).run()

@@ -17,9 +17,9 @@ from ..cluster.durable.reading import check_durable_name
 from ..errors import BusError, ConnectFailed
 from ..nodes import check_store_name
 from ..plugins.registry import resolve_url
-from .options import Json, Tls, argument, connects, flag, option
+from .options import Json, Tls, argument, connects, flag, group, option
 from .problems import PeerError, UsageError, describe, for_shell, say, unwrapped
-from .values import cluster_of, connecting, hasty_bus, json_line
+from .values import cluster_of, connecting, hasty_bus, json_line, parse_size
 
 if TYPE_CHECKING:
     from ..cluster.durable.administration import Administration, StoreState
@@ -29,7 +29,6 @@ P = TypeVar("P")
 T = TypeVar("T")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_SIZES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _LARGEST = 128 << 20
 """Bytes of an answer with a letter: the largest that a server takes, as text."""
 _TEXT = 4096
@@ -55,12 +54,8 @@ Numbers = Annotated[list[int] | None, _number("[NUMBER]...", "As polybus dead li
 All = Annotated[bool, flag("--all", "All of them.")]
 
 
-def _group(name: str, help: str) -> typer.Typer:
-    return typer.Typer(name=name, help=help, no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-
-
-stores: typer.Typer = _group("store", "Stores of a cluster: publications that its engine keeps.")
-dead: typer.Typer = _group("dead", "Dead letters: stored publications that no handler could deal with.")
+stores: typer.Typer = group("store", "Stores of a cluster: publications that its engine keeps.")
+dead: typer.Typer = group("dead", "Dead letters: stored publications that no handler could deal with.")
 
 
 @asynccontextmanager
@@ -179,7 +174,7 @@ def add_store(
         name,
         *patterns,
         max_age=_age(max_age) if max_age else None,
-        max_bytes=_size(max_bytes) if max_bytes else None,
+        max_bytes=parse_size("--max-bytes", max_bytes) if max_bytes else None,
         replicas=replicas,
         work=work,
     )
@@ -191,13 +186,6 @@ def _age(text: str) -> float:
     if found is None:
         raise UsageError(f"--max-age {text!r}: a number and s, m, h or d, for example 7d")
     return int(found[1]) * float(_UNITS[found[2]])
-
-
-def _size(text: str) -> int:
-    found = re.fullmatch(r"(\d+)((?:[KMGT]iB)?)", text)
-    if found is None:
-        raise UsageError(f"--max-bytes {text!r}: a number of bytes, or one with KiB, MiB, GiB or TiB, for example 10GiB")
-    return int(found[1]) * _SIZES[found[2]]
 
 
 @stores.command("trim")

@@ -182,6 +182,17 @@ def parse_subject(url: str, text: str) -> str | int:
         return text
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?", re.I)
+
+
+def parse_size(option: str, text: str) -> int:
+    """A number of bytes, as 500M or 10GiB; UsageError where it is none."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{option} {text!r}: a number of bytes, as 500M or 10GiB")
+    return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
+
+
 def json_line(value: Any, *, pretty: bool = False) -> str:
     """JSON; bytes are base64, and what a terminal would act upon is escaped, as JSON may have it in texts."""
     line = msgspec.json.encode(value, enc_hook=str)

@@ -117,8 +117,8 @@ def test_what_is_trimmed_is_what_each_durable_handler_has_dealt_with(keeping: Na
         (["dead", "drop", "{url}", "7"], "polybus: what is dropped is gone for good: say --yes"),
         (["store", "add", "{url}", "a", "a.>", "--max-age", "week"], "polybus: --max-age 'week': a number and s, m, h or d"),
         (
-            ["store", "add", "{url}", "a", "a.>", "--max-bytes", "1G"],
-            "polybus: --max-bytes '1G': a number of bytes, or one with",
+            ["store", "add", "{url}", "a", "a.>", "--max-bytes", "1X"],
+            "polybus: --max-bytes '1X': a number of bytes, as 500M or",
         ),
         (["store", "add", "{url}", "a b", "a.>"], "polybus: Store('a b'): 1 to 100 letters, digits, '-' and '_'"),
         (["store", "list", "{bare}"], "no cluster; its URL has a name behind the host"),

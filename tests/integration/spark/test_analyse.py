@@ -16,11 +16,9 @@ from polybus.analysis.manifest import Output, RunCounts
 from polybus.analysis.pipeline import _metrics_of
 from polybus.analysis.run import _ended
 from polybus.analysis.storage import Storage
-from polybus.cli.analyse import _say
+from polybus.cli.analyse import _reason, _say, _why, in_units, named_failures
 from polybus.cli.app import run
-from polybus.cli.engines import Chosen, EngineName, choose, in_units
-from polybus.cli.problems import PeerError, UsageError
-from polybus.cli.spark_engine import _reason, _why, named_failures
+from polybus.cli.problems import PeerError
 from polybus.spark import Done, Pipeline, load
 from polybus.spark.session import SparkUnavailable, check_java, start_session
 from tests.unit.capture import rows as frames
@@ -112,11 +110,10 @@ def test_people_are_told_how_many_exchanges_may_still_change(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     outcomes = {"ok": 4, "error": 0, "unanswered": 1}
-    chosen = Chosen(EngineName.DUCKDB, "as --engine says")
     total = RunCounts(frames=10, rowed=10, events=10, exchanges=5)
     verdict = [{"about": "missing", "text": "1 of 5 requests (20 %) were never answered.", "section": "Dead letters"}]
     metrics = {"totals": {"exchanges": 5, "orphans": 0, "outcomes": outcomes}, "verdict": verdict}
-    _say(Done("out", total, total, metrics, "out/report.html", provisional), chosen, as_json=False)
+    _say(Done("out", total, total, metrics, "out/report.html", provisional), "duckdb", "as --engine says", as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "10 frames: 10 messages, 0 quarantined, 0 empty",
         "5 exchanges: 4 ok, 1 unanswered",
@@ -127,25 +124,9 @@ def test_people_are_told_how_many_exchanges_may_still_change(
     ]
 
 
-def test_the_size_chooses_the_engine_and_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    auto, large = EngineName.AUTO, 600 << 20
-    chosen = {size: choose(auto, size, "") for size in (5, large)}
-    assert str(chosen[5]) == "duckdb, for a capture of 5 bytes; from 512 MiB on it is spark"
-    assert str(chosen[large]) == "spark, for a capture of 600 MiB; below 512 MiB it is duckdb, which does without Java"
-    assert str(choose(auto, 5, "yarn")) == "spark, since --master says where it runs"
-    assert str(choose(EngineName.DUCKDB, large, "")) == "duckdb, as --engine says"
-    with pytest.raises(UsageError, match="--master yarn says where Spark runs, and --engine duckdb is not Spark"):
-        choose(EngineName.DUCKDB, 5, "yarn")
-    monkeypatch.setattr("polybus.cli.engines.find_spec", lambda name: None)
-    assert str(choose(auto, 5, "")) == "spark, since duckdb is not installed: pip install 'polybus[analyse]'"
-    assert str(choose(auto, large, "")).startswith("duckdb, since pyspark is not installed")
-    assert [in_units(size) for size in (0, 1023, 1536, 5 << 40, 1 << 60)] == [
-        "0 bytes",
-        "1023 bytes",
-        "1.5 KiB",
-        "5 TiB",
-        "1.05e+06 TiB",
-    ]
+def test_a_number_of_bytes_is_said_in_units() -> None:
+    sizes = 0, 1023, 1536, 5 << 40, 1 << 60
+    assert [in_units(size) for size in sizes] == ["0 bytes", "1023 bytes", "1.5 KiB", "5 TiB", "1.05e+06 TiB"]
 
 
 def _java(folder: Path, says: str) -> None:

@@ -1,4 +1,4 @@
-"""`polybus bridge`: as a process, and what it says of a routes file that cannot be."""
+"""`polybus bridge` and `polybus broker`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from anyio.from_thread import start_blocking_portal
 
 from polybus import Bus, NoHandler, connect
 from polybus.cli.app import run
-from tests.support import bounded, eventually
+from tests.support import BOUND, bounded, eventually
 
-from .support import next_line, one_line, started
+from .support import next_line, one_line, serve_process, started
 
 ROUTES = """
 [[route]]
@@ -146,3 +146,36 @@ def test_a_file_or_a_side_that_is_not_there_is_told(tmp_path: Path, capsys: pyte
     status, told = one_line(capsys, "bridge", "ubre+tcp://127.0.0.1:1", "csb+memory://b", "--routes", str(path))
     assert status == 1
     assert "127.0.0.1:1" in told
+
+
+# -- polybus broker, as a process, and polybus serve behind it -------------------------------------------------------------
+
+BROKER = ("--clients", "csb+ws://127.0.0.1:0/game", "--servers", "csb+tcp://127.0.0.1:0")
+BEHIND = """
+from polybus import Bus
+
+bus = Bus()
+
+@bus.handle("double")
+async def double(body: int) -> int:
+    return 2 * body
+"""
+
+
+def test_it_says_where_it_is_hands_on_to_a_server_and_leaves_in_order(tmp_path: Path) -> None:
+    async def use(url: str) -> None:
+        async with connect(url) as client:
+            assert await client.request("double", 7) == 14
+
+    with started("broker", *BROKER, "--metrics", "http://127.0.0.1:0") as broker:
+        urls = dict(next_line(broker).split() for _ in range(3))
+        assert set(urls) == {"clients", "servers", "metrics"}
+        with serve_process(tmp_path, url=f"{urls['servers']}&pool=2", app=BEHIND) as (url, server):
+            assert url == f"{urls['servers']}&pool=2"
+            anyio.run(use, urls["clients"])
+            server.send_signal(signal.SIGTERM)
+            _, told = server.communicate(timeout=BOUND)
+            assert server.returncode == 0 and told.endswith("INFO polybus: SIGTERM, draining\n")
+        broker.send_signal(signal.SIGINT)
+        _, told = broker.communicate(timeout=BOUND)
+        assert (broker.returncode, told) == (0, "")

@@ -1,22 +1,17 @@
-"""What the commands advise when a step fails, which engine they take, and how a folder's process begins again."""
+"""What the commands advise when a step fails, and which engine they take."""
 
 from __future__ import annotations
 
 import errno
-import signal
 import ssl
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from polybus import ConnectFailed, Disconnected, Forbidden, Unauthorized
-from polybus.cli import engines, hints, reload
-from polybus.cli.engines import LARGE, EngineName, choose
+from polybus.cli import analyse
+from polybus.cli.analyse import LARGE, EngineName, choose
+from polybus.cli.doctor import hint_of
 from polybus.cli.problems import NATS_CREDENTIALS, UsageError, describe
-from polybus.cli.reload import Reloader, changed, look
 
 
 @pytest.mark.parametrize(
@@ -53,7 +48,7 @@ from polybus.cli.reload import Reloader, changed, look
 def test_a_step_that_fails_is_followed_by_advice_that_fits(
     error: Exception, step: str, scheme: str, protocol: str, advice: str
 ) -> None:
-    assert advice in hints.of(error, step, scheme, protocol)
+    assert advice in hint_of(error, step, scheme, protocol)
 
 
 @pytest.mark.parametrize(
@@ -91,93 +86,13 @@ def test_a_defect_of_ours_keeps_its_traceback() -> None:
     ],
 )
 def test_the_engine_is_chosen_by_size_and_by_what_is_installed(
-    asked: str, size: int, master: str, installed: set[str], engine: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    asked: EngineName, size: int, master: str, installed: set[str], engine: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "find_spec", lambda name: name if name in installed else None)
-    chosen = choose(EngineName(asked), size, master)
-    assert (chosen.name, reason in str(chosen)) == (engine, True), str(chosen)
+    monkeypatch.setattr(analyse, "find_spec", lambda name: name if name in installed else None)
+    chosen, why = choose(asked, size, master)
+    assert (chosen, reason in why) == (engine, True), why
 
 
 def test_a_place_of_spark_and_another_engine_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="leave one of them out"):
-        choose(EngineName.DUCKDB, 1, "local")
-
-
-class Process:
-    """A process that ends by itself, or only when it is killed."""
-
-    def __init__(self, status: int | None, *, stubborn: bool = False) -> None:
-        self.returncode, self._stubborn = status, stubborn
-        self.got: list[Any] = []
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        self.got.append(number)
-
-    def wait(self, timeout: float | None = None) -> int:
-        self.got.append(timeout)
-        if self._stubborn and timeout is not None:
-            raise subprocess.TimeoutExpired("serve", timeout)
-        return self.returncode or 0
-
-    def kill(self) -> None:
-        self.got.append("kill")
-
-
-def test_a_server_is_started_again_after_each_change_until_a_signal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    reloader = Reloader(["serve"], tmp_path, drain=3.0)
-    first, second = Process(None), Process(7)
-    handlers: dict[int, Any] = {}
-    started = iter((first, second))
-    looks = iter(({}, {str(tmp_path / "a.py"): (1, 1)}, {}, {}))
-    monkeypatch.setattr(reload, "_PACE", 0.0)
-    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: next(started))
-
-    def looked(folder: Path) -> Any:
-        try:
-            return next(looks)
-        except StopIteration:
-            handlers[signal.SIGINT](signal.SIGINT, None)
-            return {}
-
-    monkeypatch.setattr(reload, "look", looked)
-    assert reloader.run() == 7
-    said = capsys.readouterr().err
-    assert "a.py has changed: starting again" in said
-    assert said.count("the server has ended with status 7: it is started again when a file changes") == 1
-    assert first.got == [signal.SIGTERM, 13.0]
-    assert second.got == [13.0]
-
-
-def test_a_process_that_does_not_end_in_its_time_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reloader, process = Reloader(["serve"], tmp_path, drain=1.0), Process(None, stubborn=True)
-    monkeypatch.setattr(signal, "signal", lambda number, handler: handler(number, None))
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: process)
-    assert reloader.run() == 0
-    assert process.got == [signal.SIGTERM, 11.0, "kill", None]
-
-
-def test_what_runs_again_is_this_command_without_reload(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[Any] = []
-
-    def run(self: Reloader) -> int:
-        ran.append(self._command)
-        return 5
-
-    monkeypatch.setattr(Reloader, "run", run)
-    assert reload.reloading(["serve", "app:bus", "--reload", "tcp://127.0.0.1:0"], 1.0) == 5
-    assert ran == [[sys.executable, "-m", "polybus", "serve", "app:bus", "tcp://127.0.0.1:0"]]
-
-
-def test_a_file_that_vanishes_while_it_is_looked_at_is_none(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("1")
-    (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere")
-    seen = look(tmp_path)
-    assert list(seen) == [str(tmp_path / "a.py")]
-    assert changed(seen, {}) == str(tmp_path / "a.py")
-    assert changed(seen, seen) is None
+        choose("duckdb", 1, "local")

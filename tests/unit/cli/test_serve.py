@@ -1,17 +1,20 @@
-"""`polybus serve` while one develops, and how it logs."""
+"""`polybus serve` while one develops, and how it logs; `polybus schema`."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from polybus.cli import serve
 from polybus.cli.app import run
-from polybus.cli.reload import changed, look
+from polybus.cli.serve import Reloader, changed, look
 from tests.support import free_port
 from tests.unit.cli.support import TCP, one_line, serve_process, started
 
@@ -91,6 +94,7 @@ def test_of_the_files_below_a_folder_those_of_environments_and_caches_are_not_lo
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     (tmp_path / "env" / "pyvenv.cfg").write_text("")
+    (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere")
     before = look(tmp_path)
     assert sorted(os.path.relpath(path, tmp_path) for path in before) == ["a.py", os.path.join("deep", "b.py")]
     assert changed(before, look(tmp_path)) is None
@@ -127,3 +131,122 @@ def test_where_stdout_takes_nothing_stderr_is_told_all_and_the_command_goes_on(
             assert process.stderr.readline().startswith(line)
         process.terminate()
         assert process.wait(60) == 0
+
+
+class Stubborn:
+    """A process that ends only when it is killed."""
+
+    def __init__(self) -> None:
+        self.returncode: int | None = None
+        self.got: list[Any] = []
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        self.got.append(number)
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.got.append(timeout)
+        if timeout is not None:
+            raise subprocess.TimeoutExpired("serve", timeout)
+        return 0
+
+    def kill(self) -> None:
+        self.got.append("kill")
+
+
+def test_a_process_that_does_not_end_in_its_time_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reloader, process = Reloader(["serve"], tmp_path, drain=1.0), Stubborn()
+    monkeypatch.setattr(signal, "signal", lambda number, handler: handler(number, None))
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: process)
+    assert reloader.run() == 0
+    assert process.got == [signal.SIGTERM, 11.0, "kill", None]
+
+
+def test_what_runs_again_is_this_command_without_reload(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+
+    def run(self: Reloader) -> int:
+        ran.append(self._command)
+        return 5
+
+    monkeypatch.setattr(Reloader, "run", run)
+    assert serve.reloading(["serve", "app:bus", "--reload", "tcp://127.0.0.1:0"], 1.0) == 5
+    assert ran == [[sys.executable, "-m", "polybus", "serve", "app:bus", "tcp://127.0.0.1:0"]]
+
+
+# -- polybus schema --------------------------------------------------------------------------------------------------------
+
+DESCRIBED = '''"""The shop.
+
+What it can be asked.
+"""
+
+from typing import Protocol
+
+from attrs import frozen
+
+from polybus import Bus
+
+bus = Bus()
+
+
+@frozen
+class User:
+    id: int
+
+
+class Users(Protocol):
+    """The users."""
+
+    async def get(self, id: int) -> User: ...
+
+
+@bus.handle("user.get")
+async def get_user(id: int) -> User:
+    """Find one."""
+    return User(id)
+'''
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """The name of the module, another one for each test: they are imported."""
+    name = f"schema_app_{abs(hash(request.node.name))}"
+    (tmp_path / f"{name}.py").write_text(DESCRIBED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def test_a_bus_is_described(app: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema", f"{app}:bus", "--version", "3.1", "--server", "ubre+wss://example.org/bus"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["info"] == {"title": app, "version": "3.1", "description": "The shop.\n\nWhat it can be asked."}
+    assert list(made["operations"]) == ["user.get"]
+    assert made["servers"]["ubre-wss"]["host"] == "example.org"
+
+
+def test_a_contract_is_described(app: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema", f"{app}:Users", "--prefix", "user", "--title", "People"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["info"] == {"title": "People", "version": "1.0.0", "description": "The users."}
+    assert list(made["operations"]) == ["user.get"]
+
+
+def test_a_page_is_written(app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema", f"{app}:bus", "--html", "page.html"]) == 0
+    assert capsys.readouterr().out == ""
+    text = (tmp_path / "page.html").read_text()
+    assert text.startswith("<!doctype html>")
+    assert "user.get" in text
+
+
+def test_a_wrong_name_is_one_line_that_names_what_there_is(app: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = one_line(capsys, "schema", f"{app}:User")
+    assert status == 2
+    assert text == f"{app}:User is neither a Bus nor a Protocol class; there is {app}:bus, {app}:Users"
+    assert one_line(capsys, "schema", f"{app}:bus", "--prefix", "user")[0] == 2
+    assert one_line(capsys, "schema", f"{app}:bus", "--server", "example.org")[0] == 2
+    assert one_line(capsys, "schema", f"{app}:bus", "--html", "missing/page.html")[0] != 0
