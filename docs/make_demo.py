@@ -48,7 +48,7 @@ text{font:13.3px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",m
 def told(width: int) -> list[Text]:
     """The lines of the story on a terminal so wide."""
     terminal = {"FORCE_COLOR": "1", "COLUMNS": str(width), "TERM": "xterm"}
-    command = [sys.executable, "-m", "polybus.cli", "demo"]
+    command = [sys.executable, "-m", "polybus", "demo"]
     made = subprocess.run(command, env=os.environ | terminal, stdout=subprocess.PIPE, text=True, check=True)
     return [Text.from_ansi(line) for line in made.stdout.splitlines()]
 

@@ -214,13 +214,16 @@ def named_failures() -> Iterator[None]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    nobody, root = logging.NullHandler(), logging.getLogger()
+    root.addHandler(nobody)  # py4j logs what interrupts it, with all of its stack: here that is the user
     try:
-        with _quiet():
-            yield
+        yield
     except (PySparkException, Py4JError) as error:
         if _is_interrupted(error):
             raise KeyboardInterrupt from error
         raise PeerError(_reason(str(error))) from error
+    finally:
+        root.removeHandler(nobody)
 
 
 def _is_interrupted(error: BaseException | None) -> bool:
@@ -249,17 +252,6 @@ def _why(lines: Sequence[str]) -> str:
 
 def _causes(lines: Sequence[str]) -> list[str]:
     return [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """py4j logs what interrupts it, with all of its stack: here that is the user."""
-    nobody, root = logging.NullHandler(), logging.getLogger()
-    root.addHandler(nobody)
-    try:
-        yield
-    finally:
-        root.removeHandler(nobody)
 
 
 @contextmanager

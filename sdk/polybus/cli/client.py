@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -81,24 +81,18 @@ def stream(
     name, value = parse_subject(url, subject), parse_body(body)
     coloured = sys.stdout.isatty() and not as_json
 
+    def show(item: Any) -> None:
+        if coloured:
+            Console(soft_wrap=True).print(_coloured(json_line(item)))
+        else:
+            print(json_line(item), flush=True)
+
     async def read() -> None:
         async with connecting(url, header, tls, wait, timeout) as bus, anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
             with _body_may_be_missing(body):
-                await print_items(bus)
+                await _print(bus.stream(name, value, timeout=timeout or None), count, show)
             group.cancel_scope.cancel()
-
-    async def print_items(bus: Bus) -> None:
-        async with bus.stream(name, value, timeout=timeout or None) as items:
-            left = count
-            async for item in items:
-                if coloured:
-                    Console(soft_wrap=True).print(_coloured(json_line(item)))
-                else:
-                    print(json_line(item), flush=True)
-                left -= 1
-                if left == 0:
-                    break
 
     unwrapped(lambda: anyio.run(read))
 
@@ -168,7 +162,7 @@ def subscribe(
             if sys.stderr.isatty():
                 say(f"listening to {pattern!r} at {bus.peers[0].address}, until Ctrl-C")
             with _meant_for_peers(bus):
-                await _print_publications(bus, name, count, show)
+                await _print(bus.subscribe(name), count, show)
             group.cancel_scope.cancel()
 
     unwrapped(lambda: anyio.run(listen))
@@ -238,13 +232,13 @@ def _silent(bus: Bus, timeout: float) -> PeerError:
     )
 
 
-async def _print_publications(bus: Bus, pattern: str | int, count: int, show: Any) -> None:
-    left = count
-    async with bus.subscribe(pattern) as publications:
-        async for message in publications:
-            show(message)
-            left -= 1
-            if left == 0:
+async def _print(source: AbstractAsyncContextManager[Any], count: int, show: Callable[[Any], None]) -> None:
+    """Show what comes, and leave after so many; 0 stands for all."""
+    async with source as items:
+        async for item in items:
+            show(item)
+            count -= 1
+            if count == 0:
                 return
 
 

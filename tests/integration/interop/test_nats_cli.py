@@ -19,10 +19,10 @@ def test_request_serve_publish_and_subscribe(run: Run, server: NatsServer, tmp_p
     )
     assert "nobody has subscribed" in run("request", server.url, "echo", "7").err
     serve = subprocess.Popen(
-        [sys.executable, "-m", "polybus.cli", "serve", "app:bus", server.url], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "polybus", "serve", "app:bus", server.url], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )
     listen = subprocess.Popen(
-        [sys.executable, "-m", "polybus.cli", "subscribe", server.url, "news.*", "--json", "--count", "1"],
+        [sys.executable, "-m", "polybus", "subscribe", server.url, "news.*", "--json", "--count", "1"],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -106,7 +106,7 @@ def test_an_engine_that_wants_client_certificates_gets_that_of_cert_and_key(run:
 def test_a_recording_proxy_stands_between_client_and_server(run: Run, server: NatsServer, tmp_path: Path) -> None:
     folder = tmp_path / "captures"
     proxy = subprocess.Popen(
-        [sys.executable, "-m", "polybus.cli", "record", server.url, str(folder), "--listen", "nats+tcp://127.0.0.1:0"],
+        [sys.executable, "-m", "polybus", "record", server.url, str(folder), "--listen", "nats+tcp://127.0.0.1:0"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:

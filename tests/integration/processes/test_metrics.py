@@ -190,7 +190,7 @@ except ImportError as error:
 
 def test_the_command_has_a_flag_for_it(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("from polybus import Bus\nbus = Bus()\n")
-    command = [sys.executable, "-m", "polybus.cli", "serve", "app:bus", "ubre+tcp://127.0.0.1:0", "--metrics"]
+    command = [sys.executable, "-m", "polybus", "serve", "app:bus", "ubre+tcp://127.0.0.1:0", "--metrics"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert "give --health http://127.0.0.1:8081 too" in ended.stderr

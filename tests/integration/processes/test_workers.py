@@ -325,7 +325,7 @@ async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_
         path = os.pathsep.join((root, os.path.join(root, "sdk")))
         environment = {**os.environ, "PYTHONPATH": path, "POLYBUS_CLUSTER": f"{engine.url}/shop"}
         health = ["--health", f"http://127.0.0.1:{port}"]
-        command = [sys.executable, "-m", "polybus.cli", "serve", "app:bus", ANY_PORT, "--workers", "2", *health]
+        command = [sys.executable, "-m", "polybus", "serve", "app:bus", ANY_PORT, "--workers", "2", *health]
         log = tmp_path / "log"
         with log.open("w") as stderr:
             piped = {"stdout": subprocess.PIPE, "stderr": stderr}
@@ -389,7 +389,7 @@ def test_several_workers_of_a_bus_without_a_cluster_are_refused_with_what_to_wri
     with pytest.raises(LocalProtocolError, match=r"workers=4.*Bus\(cluster='auto'\)"):
         polybus.run(Bus(), ANY_PORT, workers=4)
     app_file(tmp_path, cluster=False)
-    command = [sys.executable, "-m", "polybus.cli", "serve", "app:bus", ANY_PORT, "--workers", "4"]
+    command = [sys.executable, "-m", "polybus", "serve", "app:bus", ANY_PORT, "--workers", "4"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

@@ -203,7 +203,7 @@ def test_two_services_with_one_contract() -> None:
 
 def test_the_service_answers_what_runs_when_it_is_told_to_end() -> None:
     with server("service/service.py", "ubre+tcp://127.0.0.1:0", logs=True, SECONDS_OF_WORK="0.5") as (url, process):
-        command = [sys.executable, "-m", "polybus.cli", "request", url, "report", '"Monday"']
+        command = [sys.executable, "-m", "polybus", "request", url, "report", '"Monday"']
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
             assert process.stdout is not None
             assert process.stdout.readline() == "opening the archive\n"

@@ -106,7 +106,7 @@ def test_events_and_pairs_are_there_once_whoever_of_driver_worker_and_decoder_is
     try:
         for number, segment in enumerate(segments):
             os.link(segment, capture / segment.name)
-            decoder = subprocess.Popen([sys.executable, "-m", "polybus.cli", "capture", "decode", str(capture)], cwd=ROOT)
+            decoder = subprocess.Popen([sys.executable, "-m", "polybus", "capture", "decode", str(capture)], cwd=ROOT)
             victim = VICTIMS[number % 3]
             if _kill(victim, stream, decoder, out, chance):
                 hits.append(victim)

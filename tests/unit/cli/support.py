@@ -20,7 +20,7 @@ from polybus.cli.app import run
 from .app import make
 
 APP = (Path(__file__).parent / "app.py").read_text()
-COMMAND = [sys.executable, "-m", "polybus.cli"]
+COMMAND = [sys.executable, "-m", "polybus"]
 TCP = "ubre+tcp://127.0.0.1:0"
 
 

@@ -1,5 +1,0 @@
-"""``python -m polybus.cli``"""
-
-from . import main
-
-main()
