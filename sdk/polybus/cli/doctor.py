@@ -282,7 +282,7 @@ class Examination:
         return await self.asked(self.peer, ProtocolFeatures.of(self._adapter).unhandled or NOBODY)
 
     async def asked(self, whom: Bus | Peer, nobody: str | int) -> str:
-        """What is answered to the subject of this examination, or to one that nobody handles, and how soon."""
+        """Ask for the subject of this examination, or for one that nobody handles; the answer, and how soon it came."""
         subject = nobody if self.subject == "" else self.subject
         times: list[float] = []
         answer = ""
