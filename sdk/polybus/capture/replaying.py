@@ -24,11 +24,9 @@ from typing import Any, Final, Self
 import anyio
 from attrs import define, field, frozen
 
-from .._core.bus.bus import Bus, parts_of
-from .._core.bus.connect import connect
+from .. import Bus, Reply, Subscription, connect
+from .._core.bus.bus import parts_of
 from .._core.link.link import Link
-from .._core.peer.subscription import Subscription
-from .._core.rpc.reply import Reply
 from .._util.cancel_scopes import to_the_end
 from .._util.log_fields import log_fields
 from .._util.own_thread import in_own_thread

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polybus.capture.decoding import Decoded, decode, frame_columns
+from polybus.capture.decoding import BYTES_AT_ONCE, ROWS_AT_ONCE, Decoded, decode, decoded, frame_columns, joined
 from polybus.capture.schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, QUARANTINE, QUARANTINE_REASONS
 
 from .generator import PROTOCOLS, traffic
-from .rows import batch, row
+from .rows import batch, row, run
 
 UBRE_BINARY = '{"format": "binary"}'
 
@@ -209,3 +211,31 @@ def test_gaps_and_other_protocols_in_between_change_nothing() -> None:
     assert decode(part).events.to_pylist() == [
         event for event in decode(batch(*rows)).events.to_pylist() if 13 <= event["seq"] < 53
     ]
+
+
+# -- how much at once ----------------------------------------------------------------------------------------------------
+
+
+def test_batches_are_joined_up_to_a_number_of_rows_and_lose_none() -> None:
+    batches = [run(first, 500) if first % 1500 else run(first, 0) for first in range(0, 60_000, 500)]
+    larger = list(joined(batches, ROWS_AT_ONCE, BYTES_AT_ONCE))
+    assert all(ROWS_AT_ONCE <= batch.num_rows < ROWS_AT_ONCE + 500 for batch in larger[:-1])
+    assert pa.Table.from_batches(larger)["seq"].equals(pa.Table.from_batches(batches)["seq"])
+    assert list(joined([], ROWS_AT_ONCE, BYTES_AT_ONCE)) == list(joined([run(0, 0)], ROWS_AT_ONCE, BYTES_AT_ONCE)) == []
+
+
+def test_large_frames_are_not_joined_beyond_a_number_of_bytes() -> None:
+    batches = [run(number, 1, frame=bytes(5 << 20)) for number in range(8)]
+    assert [batch.num_rows for batch in joined(batches, ROWS_AT_ONCE, BYTES_AT_ONCE)] == [4, 4]
+    assert all(batch.nbytes < BYTES_AT_ONCE + (6 << 20) for batch in joined(batches, ROWS_AT_ONCE, BYTES_AT_ONCE))
+
+
+def test_python_collects_its_garbage_again_afterwards() -> None:
+    was_enabled = []
+    for made in decoded(run(first, 10) for first in range(3)):
+        was_enabled.append(gc.isenabled())
+        assert made.events.num_rows == 30
+    assert was_enabled == [True]
+    with pytest.raises(KeyError):
+        list(decoded([run(0, 1).drop_columns(["flags"])]))
+    assert gc.isenabled()

@@ -1,4 +1,4 @@
-"""Recordings of connections to a NATS server: what is read from them, and what must not be in them."""
+"""Recordings of connections to a NATS server: what is read from them, of what is stored too, and what must not be in them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polybus import Bus, Code, NotFound, connect
+from polybus.capture import decode
 from polybus.capture.protocols import headers_only
+from polybus.capture.protocols.shared import StoredFacts
 from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.rows import RowHeader
-from polybus.capture.schema import DIRECTION_OUT
+from polybus.capture.schema import DIRECTION_OUT, EVENTS
 from polybus.testing.nats_engine import NatsEngine
 from tests.support import bounded
 
 from .folders import events_in
+from .rows import batch, row
 
 pytestmark = pytest.mark.anyio
 
@@ -99,3 +104,156 @@ async def test_a_recording_has_requests_answers_and_errors_and_no_secret(tmp_pat
     assert all(0 < event["ttl_ms"] <= 30_000 for event in asked.values())
     # Once as it leaves, and perhaps once as the server brings it back: for groups of this bus it does.
     assert {event["subject"] for event in events if event["kind"] == "publish"} == {"news.today"}
+
+
+# -- what is stored ------------------------------------------------------------------------------------------------------
+
+NODE = "abcdefghij01"
+INBOX = f"shop.n.{NODE}.a.tok"
+ACK = "$JS.ACK.shop-orders.billing.3.41.57.1700000000000000000.0"
+DELIVERED = StoredFacts("delivery", "shop-orders", 41, "billing", 3)
+LETTER = {"Polybus-Durable": "billing", "Polybus-Attempts": "3", "Polybus-Origin": "shop-orders 41", "Polybus-Death": "why"}
+
+
+def _pub(line: str, payload: str = "", headers: dict[str, str] | None = None, status: str = "") -> bytes:
+    """A frame; with headers or a status the verb is one that has them."""
+    if headers is None and not status:
+        return f"{line} {len(payload)}\r\n{payload}\r\n".encode()
+    block = f"NATS/1.0{status}\r\n" + "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items()) + "\r\n"
+    return f"H{line} {len(block)} {len(block) + len(payload)}\r\n{block}{payload}\r\n".encode()
+
+
+def _event(frame: bytes) -> dict[str, Any]:
+    made = decode(batch(row(1, protocol="nats", frame=frame, options="{}")))
+    events: list[dict[str, Any]] = made.events.to_pylist()
+    [event] = events
+    return event
+
+
+def _facts(event: dict[str, Any]) -> StoredFacts | None:
+    return None if event["stored"] is None else StoredFacts(*(event[name] for name in StoredFacts._fields))
+
+
+STORED = '{"stream":"shop-orders","seq":41}'
+NOT_STORED = '{"error":{"code":503,"err_code":10077,"description":"maximum bytes exceeded"},"stream":"shop-orders","seq":0}'
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind", "correlation", "word", "facts"),
+    [
+        (_pub(f"PUB shop.p.orders.x {INBOX}", "1", {"Nats-Msg-Id": "7"}), "request", INBOX, None, StoredFacts("publication")),
+        (_pub(f"MSG {INBOX} 1", STORED), "response", INBOX, "OK", StoredFacts("publication", "shop-orders", 41)),
+        (
+            _pub(f"MSG {INBOX} 1", STORED[:-1] + ',"duplicate":true}'),
+            *("response", INBOX, "DUPLICATE", StoredFacts("publication", "shop-orders", 41)),
+        ),
+        (
+            _pub(f"MSG {INBOX} 1", NOT_STORED),
+            *("response", INBOX, "RESOURCE_EXHAUSTED"),
+            StoredFacts("publication", "shop-orders", reason="maximum bytes exceeded"),
+        ),
+        (_pub("MSG _INBOX.a.b 1", STORED), "response", "_INBOX.a.b", "OK", StoredFacts("publication", "shop-orders", 41)),
+        (_pub(f"MSG shop.p.orders.x 4 {ACK}", "1"), "request", ACK, None, DELIVERED),
+        (_pub(f"PUB {ACK}", "+ACK"), "response", ACK, "OK", DELIVERED),
+        (_pub(f"PUB {ACK}"), "response", ACK, "OK", DELIVERED),
+        (_pub(f"PUB {ACK} _INBOX.x", "+ACK"), "response", ACK, "OK", DELIVERED),
+        (_pub(f"PUB {ACK}", '-NAK {"delay": 5}'), "response", ACK, "NAK", DELIVERED),
+        (_pub(f"PUB {ACK}", "+TERM"), "response", ACK, "TERM", DELIVERED),
+        (_pub(f"PUB {ACK}", "+TERM it is old"), "response", ACK, "TERM", DELIVERED._replace(reason="it is old")),
+        (_pub(f"PUB {ACK}", "+WPI"), "control", None, None, DELIVERED),
+        (
+            _pub(f"PUB shop.dead.billing.orders.x {INBOX}", "1", LETTER),
+            *("request", INBOX, None, StoredFacts("dead letter", "shop-orders", 41, "billing", 3, "why")),
+        ),
+        (
+            _pub("MSG a 4 $JS.ACK.s.replay-0123.1.2.3.4.5", "1"),
+            *("publish", None, None, StoredFacts("delivery", "s", 2, "replay-0123", 1)),
+        ),
+        # What a client says, or what is too large for its column, is no fact.
+        (_pub(f"PUB shop.p.orders.dead.billing.x {INBOX}", "1", LETTER), "request", INBOX, None, StoredFacts("publication")),
+        (
+            _pub(f"MSG a 4 $JS.ACK.s.c.4294967296.{10**19}.3.4.5", "1"),
+            *("request", f"$JS.ACK.s.c.4294967296.{10**19}.3.4.5", None, StoredFacts("delivery", "s", None, "c")),
+        ),
+        # Words that are no requests, since nobody answers them there.
+        (_pub(f"MSG shop.p.orders.x 4 {INBOX}", "1"), "publish", None, None, None),
+        (_pub(f"PUB shop.p.orders.x shop.n.{NODE}.p", "1"), "publish", None, None, None),
+        (_pub(f"PUB $JS.API.CONSUMER.MSG.NEXT.s.c shop.j.{NODE}.3", "{}"), "control", None, None, None),
+        (_pub(f"MSG shop.j.{NODE}.3 4", status=" 408 Request Timeout"), "control", None, None, None),
+        (_pub(f"PUB $JS.API.CONSUMER.MSG.NEXT.s.c _INBOX.{'a' * 20}.j.3", "{}"), "control", None, None, None),
+        (_pub(f"MSG _INBOX.{'a' * 20}.j.3 4", status=" 100 Idle Heartbeat"), "control", None, None, None),
+        (_pub(f"MSG orders.x 4 {ACK}", "1"), "request", ACK, None, DELIVERED),
+        (_pub(f"PUB shop.n.{NODE}.y {INBOX}"), "heartbeat", None, None, None),
+        (_pub(f"PUB shop.a shop.n.{NODE}.h", "{}"), "control", None, None, None),
+        (_pub(f"MSG {INBOX} 1", status=f" 102 {NODE}"), "control", None, None, None),
+        # Requests of nodes, and of the engine's own API.
+        (_pub(f"PUB shop.r.user.get {INBOX}", "1"), "request", INBOX, None, None),
+        (_pub(f"MSG {INBOX} 1", "1"), "response", INBOX, "OK", None),
+        (_pub(f"MSG {INBOX} 1", status=" 503"), "response", INBOX, "UNIMPLEMENTED", None),
+        (
+            _pub(f"MSG {INBOX} 1", headers={"Nats-Service-Error-Code": "5", "Nats-Service-Error": "no"}),
+            *("response", INBOX, "NOT_FOUND", None),
+        ),
+        (
+            _pub(f"MSG {INBOX} 1", '{"type":"io.nats.jetstream.api.v1.x","error":{"code":404,"err_code":10059}}'),
+            *("response", INBOX, "NOT_FOUND", None),
+        ),
+        (_pub(f"MSG {INBOX} 1", '{"stream":"s","seq":1,"mine":2}'), "response", INBOX, "OK", None),
+        (_pub(f"PUB shop.r.numbers {INBOX}", "1", {"Polybus-Kind": "open stream 8 0"}), "stream", INBOX, None, None),
+        (_pub(f"MSG {INBOX} 1", "1", {"Polybus-Kind": "item"}), "item", INBOX, None, None),
+        (_pub(f"MSG {INBOX} 1", "", {"Polybus-Kind": "end"}), "end", INBOX, None, None),
+    ],
+)
+def test_frames_of_nodes_and_of_the_engine_are_what_they_mean(
+    frame: bytes, kind: str, correlation: str | None, word: str | None, facts: StoredFacts | None
+) -> None:
+    event = _event(frame)
+    assert (event["kind"], event["correlation_id"], event["code_name"], _facts(event)) == (kind, correlation, word, facts)
+    assert event["code"] == {None: None, "OK": 0, "DUPLICATE": 0, "NAK": 10, "TERM": 9}.get(word, event["code"] or None)
+
+
+def test_a_word_by_which_a_delivery_is_settled_has_the_subject_of_its_consumer() -> None:
+    assert _event(_pub(f"PUB {ACK}", "+ACK"))["subject"] == "$JS.ACK.shop-orders.billing"
+
+
+@pytest.mark.parametrize(
+    ("subject", "payload", "kept"),
+    [
+        (f"PUB {ACK}", "+ACK", "+ACK"),
+        (f"PUB {ACK}", '-NAK {"delay": 5}', "-NAK"),
+        (f"PUB {ACK}", "+TERM private", "+TERM"),
+        (f"PUB {ACK}", "private", ""),
+        (f"MSG {INBOX} 1", STORED, STORED),
+        (f"MSG {INBOX} 1", '{"name":"private"}', ""),
+        ("MSG orders.x 1", STORED, ""),
+    ],
+)
+def test_without_bodies_the_words_of_streams_stay(subject: str, payload: str, kept: str) -> None:
+    assert headers_only("nats", "{}", _pub(subject, payload)) == _pub(subject, kept)
+
+
+_TOKENS = st.sampled_from([*"$JS ACK API shop n p a j dead billing 1 _INBOX replay-1 x y h".split(), NODE, "9" * 20])
+_SUBJECTS = st.one_of(
+    st.lists(_TOKENS, min_size=1, max_size=12).map(".".join),
+    st.sampled_from([ACK, INBOX, "shop.p.orders.x", "shop.dead.billing.x"]),
+)
+_PAYLOADS = st.one_of(
+    st.sampled_from(
+        [STORED, NOT_STORED, "+ACK", "-NAK", "+TERM x", "+WPI", "{", '{"stream":1,"seq":2}', '{"error":{"err_code":1}}']
+    ),
+    st.text(max_size=20),
+)
+
+
+@given(st.sampled_from(["PUB", "MSG"]), _SUBJECTS, st.none() | _SUBJECTS, _PAYLOADS, st.sampled_from([None, LETTER]))
+def test_whatever_stands_on_the_wire_is_one_event_with_columns_that_fit(
+    verb: str, subject: str, reply: str | None, payload: str, headers: dict[str, str] | None
+) -> None:
+    names = " ".join([verb, subject, *(["4"] if verb == "MSG" else []), *([reply] if reply else [])])
+    frame = _pub(names, "", headers) if headers else names.encode()
+    body = payload.encode()
+    if headers is None:
+        frame = names.encode() + b" %d\r\n%b\r\n" % (len(body), body)
+    made = decode(batch(row(1, protocol="nats", frame=frame, options="{}")))
+    assert made.events.schema.equals(EVENTS)
+    assert made.events.num_rows + made.quarantine.num_rows == 1

@@ -1,4 +1,4 @@
-"""A whole capture of what is good of a damaged one."""
+"""What a capture holds, whether all of it is sound, and a whole one of what is good of a damaged one."""
 
 from __future__ import annotations
 
@@ -101,3 +101,30 @@ def test_whose_rows_they_were_is_known_where_a_segment_does_not_say_it(folder: P
     recover(folder, tmp_path / "whole")
     whole = info(Capture(tmp_path / "whole"))
     assert (whole.ended, whole.captures) == (["20231114T221320-cafe"], ["20231114T221320-cafe", ""])
+
+
+def test_info_says_what_is_there(folder: Path, made: Traffic) -> None:
+    found = info(Capture(folder))
+    assert found.frames == made.frames
+    assert found.connections == 20
+    assert found.gaps == {"dropped": 6}
+    assert set(found.protocols) == {"ubre", "csb", "jrep", "uprotocol", "up"}
+    assert sum(found.protocols.values()) == made.frames
+    assert (found.lost_stretches, found.open) == (0, 0)
+    assert found.captures == ["20231114T221320-cafe"]
+    assert found.first_ns is not None and found.last_ns is not None and found.first_ns < found.last_ns
+
+
+def test_a_good_capture_is_verified(folder: Path, made: Traffic) -> None:
+    verdict = verify(Capture(folder))
+    assert verdict.good
+    assert verdict.frames == made.table.num_rows
+
+
+def test_a_recording_that_says_too_early_that_it_is_over_is_over_when_it_says_so_again(made: Traffic, tmp_path: Path) -> None:
+    folder, rows = tmp_path / "capture", made.table.combine_chunks().to_batches()[0]
+    found = []
+    for number, (batch, ends) in enumerate([(None, True), (None, True), (rows, False), (None, True)]):
+        write_segment(folder, *([] if batch is None else [batch]), number=number, recording="a", ends=ends)
+        found.append(info(Capture(folder)).ended)
+    assert found == [["a"], ["a"], [], ["a"]]
