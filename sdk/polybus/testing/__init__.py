@@ -11,15 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .faults import Faults
-from .handler_context import context
-from .pairing import pair
+from .pairing import context, pair
 from .simulation import FaultRates, Process, SimulatedConnection, World, simulated
 
 if TYPE_CHECKING:
-    from .clustering import cluster as cluster
     from .contract import protocol_suite as protocol_suite
     from .contract import transport_suite as transport_suite
     from .nats_engine import NatsEngine as NatsEngine
+    from .nats_engine import cluster as cluster
 
 __all__ = [
     "FaultRates",
@@ -44,7 +43,7 @@ def __getattr__(name: str) -> Any:
 
         return NatsEngine
     if name == "cluster":
-        from .clustering import cluster
+        from .nats_engine import cluster
 
         return cluster
     if name not in ("protocol_suite", "transport_suite"):

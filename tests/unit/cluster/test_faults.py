@@ -12,8 +12,7 @@ from polybus.events import ClusterGap, LinkDown, NodeGone
 from polybus.plugins import Closed
 from polybus.protocols.nats.operations import Operation
 from polybus.testing import NatsEngine, cluster
-from polybus.testing.clustering import met
-from polybus.testing.nats_engine import EngineClient
+from polybus.testing.nats_engine import EngineClient, met
 from tests.loops import virtual_asyncio  # noqa: F401
 from tests.refusal import refused
 from tests.support import eventually, next_event

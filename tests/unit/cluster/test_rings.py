@@ -11,7 +11,7 @@ import pytest
 from polybus import Bus, Route, bridge
 from polybus._core.bus.bus import parts_of
 from polybus.testing import pair
-from polybus.testing.clustering import cluster
+from polybus.testing.nats_engine import cluster
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ import pytest
 
 from polybus import Bus, Cluster, Identity, LocalProtocolError, connect
 from polybus.testing import NatsEngine, cluster
-from polybus.testing.clustering import met
+from polybus.testing.nats_engine import met
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import bounded
 

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import AsyncIterator
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import anyio
 import attrs
 import msgspec
 import pytest
 
-from ... import BadReply, BadRequest, Bus, Context, EncodeError, Message, NoHandler, Reply, TooLarge
-from ._base import Contract, echo, needs
+from ... import (
+    BadReply,
+    BadRequest,
+    Bus,
+    Code,
+    Context,
+    EncodeError,
+    Message,
+    NoHandler,
+    NotFound,
+    Reply,
+    TooLarge,
+    errors,
+    method,
+    notify,
+)
+from ...events import HandlerFailed
+from ._base import Contract, echo, eventually, needs, next_event
 
 _PLAIN: tuple[Any, ...] = (None, True, False, 0, -1, 2**53, 1.5, -1e-300, "", "text", [], {})
 BODIES: tuple[Any, ...] = (
@@ -282,3 +299,231 @@ class RequestContract(Contract):
             assert told == [{"n": 1}]
             await client.notify(self.subject("nobody"), 1)  # has no outcome
             assert client.stats().pending == 0
+
+
+@attrs.frozen
+class GetUser:
+    id: int
+
+
+@attrs.frozen
+class User:
+    id: int
+    name: str
+
+
+class Users:
+    """An implementation of all that the tests ask for."""
+
+    def __init__(self) -> None:
+        self.touched: list[int] = []
+        self.watching: int = 0
+
+    async def get(self, query: GetUser) -> User:
+        if query.id == 0:
+            raise NotFound("no user 0")
+        return User(query.id, "Ann")
+
+    async def count(self) -> int:
+        return 2
+
+    async def touch(self, id: int) -> None:
+        self.touched.append(id)
+
+    async def watch(self, query: GetUser) -> AsyncIterator[User]:
+        self.watching += 1
+        try:
+            for number in range(query.id):
+                yield User(number, "Ann")
+        finally:
+            self.watching -= 1
+
+
+class ClientContract(Contract):
+    """`client` and `implement`."""
+
+    async def test_the_methods_of_a_contract_are_asked_and_answered(self) -> None:
+        class Asked(Protocol):
+            @method(self.subject("user.get"))
+            async def get(self, query: GetUser) -> User: ...
+
+            @method(self.subject("user.count"))
+            async def count(self) -> int: ...
+
+        bus = Bus()
+        bus.implement(Asked, Users())
+        async with self.joined(bus) as client:
+            users: Any = client.client(Asked)
+            assert await users.get(GetUser(7)) == User(7, "Ann")
+            assert await users.get(query=GetUser(8)) == User(8, "Ann")
+            assert await users.count() == 2
+            with pytest.raises(NotFound):
+                await users.get(GetUser(0))
+            with pytest.raises(BadRequest):
+                await users.get({"id": "seven"})
+
+    @needs("notifications")
+    async def test_a_notification_of_a_contract_arrives(self) -> None:
+        class Told(Protocol):
+            @method(self.subject("user.touch"))
+            @notify
+            async def touch(self, id: int) -> None: ...
+
+        bus, users = Bus(), Users()
+        bus.implement(Told, users)
+        async with self.joined(bus) as client:
+            told: Any = client.client(Told)
+            await told.touch(7)
+            await eventually(lambda: users.touched == [7])
+
+    @needs("extensions")
+    async def test_a_stream_of_a_contract_gives_its_items_and_stops_where_it_is_left(self) -> None:
+        class Watched(Protocol):
+            @method(self.subject("user.watch"))
+            def watch(self, query: GetUser) -> AsyncIterator[User]: ...
+
+        bus, users = Bus(), Users()
+        bus.implement(Watched, users)
+        async with self.joined(bus) as client:
+            watched: Any = client.client(Watched)
+            assert [user.id async for user in watched.watch(GetUser(3))] == [0, 1, 2]
+            async for user in watched.watch(GetUser(1_000_000)):
+                if user.id == 3:
+                    break
+            await eventually(lambda: users.watching == 0)
+
+
+CLASSES: dict[tuple[Code, str | None], type[errors.RequestError]] = {
+    (Code.CANCELLED, None): errors.RemoteError,
+    (Code.UNKNOWN, None): errors.RemoteError,
+    (Code.INVALID_ARGUMENT, "odd"): errors.BadRequest,
+    (Code.NOT_FOUND, "no_such_user"): errors.NotFound,
+    (Code.ALREADY_EXISTS, None): errors.Conflict,
+    (Code.PERMISSION_DENIED, None): errors.Forbidden,
+    (Code.UNAUTHENTICATED, None): errors.Unauthorized,
+    (Code.RESOURCE_EXHAUSTED, "quota"): errors.TooManyRequests,
+    (Code.RESOURCE_EXHAUSTED, "too_large"): errors.TooLarge,
+    (Code.FAILED_PRECONDITION, None): errors.Conflict,
+    (Code.ABORTED, None): errors.Conflict,
+    (Code.OUT_OF_RANGE, None): errors.RemoteError,
+    (Code.UNIMPLEMENTED, None): errors.NoHandler,
+    (Code.INTERNAL, None): errors.RemoteError,
+    (Code.UNAVAILABLE, None): errors.Unavailable,
+    (Code.DATA_LOSS, "bit_rot"): errors.RemoteError,
+}
+
+
+class FailureContract(Contract):
+    """Errors over the wire."""
+
+    async def test_an_unexpected_exception_is_internal_with_an_id_and_nothing_of_its_text(self) -> None:
+        async def fail() -> None:
+            raise ValueError("the password is hunter2")
+
+        async with self.handling(fail) as (_, client, subject):
+            with pytest.raises(errors.RemoteError) as caught:
+                await client.request(subject, timeout=1000)
+        error = caught.value
+        assert error.code is Code.INTERNAL
+        assert error.subject == subject
+        assert "hunter2" not in str(error) + repr(error) + repr(error.detail)
+        assert "ValueError" not in str(error)
+
+    async def test_the_id_that_the_asker_sees_is_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def fail() -> None:
+            raise ValueError("for the log only")
+
+        async with self.handling(fail) as (bus, client, subject):
+            events = bus.events()
+            with pytest.raises(errors.RemoteError) as caught:
+                await client.request(subject)
+            event = await next_event(events, HandlerFailed)
+        assert event.error_id
+        assert event.error_id in str(caught.value)
+        assert event.error_id in caplog.text
+        assert "for the log only" in caplog.text
+        assert bus.stats().failed == 1
+
+    async def test_with_debug_the_text_is_sent(self) -> None:
+        async def fail() -> None:
+            raise ValueError("quite helpful")
+
+        async with self.handling(fail, Bus(debug=True)) as (_, client, subject):
+            with pytest.raises(errors.RemoteError, match="ValueError: quite helpful"):
+                await client.request(subject)
+
+    async def test_a_chosen_error_keeps_class_code_text_reason_and_detail(self) -> None:
+        detail = {"field": "name", "values": [1, None, "ü"]}
+
+        async def fail(body: Any) -> None:
+            raise errors.RequestError(Code(body[0]), "not this time", reason=body[1], detail=detail)
+
+        async with self.handling(fail) as (bus, client, subject):
+            for (code, reason), kind in CLASSES.items():
+                with pytest.raises(errors.RequestError) as caught:
+                    await client.request(subject, [int(code), reason])
+                error = caught.value
+                assert type(error) is kind
+                assert (error.code, error.text, error.reason, error.detail) == (code, "not this time", reason, detail)
+                assert error.subject == subject
+        assert bus.stats().failed == 0
+
+    async def test_a_deadline_that_the_peer_reports_is_a_remote_one(self) -> None:
+        text = "the database did not answer"
+
+        async def fail() -> None:
+            raise errors.RequestError(Code.DEADLINE_EXCEEDED, text, reason="late", detail={"seconds": 3})
+
+        async with self.handling(fail) as (_, client, subject):
+            with pytest.raises(errors.DeadlineExceeded) as caught:
+                await client.request(subject)
+            error = caught.value
+            assert (error.where, error.subject) == ("remote", subject)
+            assert (error.text, error.reason, error.detail) == (text, "late", {"seconds": 3})
+            assert text in str(error)
+
+    async def test_an_error_received_from_elsewhere_does_not_leak_upward_unless_relayed(self) -> None:
+        bus, client = Bus(), Bus()
+        outer, inner = self.subject("outer"), self.subject("inner")
+
+        @client.handle(inner)
+        async def fail() -> None:
+            raise errors.NotFound("there is no user 7", reason="no_user")
+
+        @bus.handle(outer)
+        async def ask(body: bool, ctx: Context) -> None:
+            assert ctx.peer is not None
+            try:
+                await ctx.peer.request(inner)
+            except errors.RequestError as error:
+                if body:
+                    raise error.relay() from None
+                raise
+
+        async with self.joined(bus, client):
+            with pytest.raises(errors.RequestError) as caught:
+                await client.request(outer, False)
+            assert type(caught.value) is errors.RemoteError
+            assert caught.value.code is Code.INTERNAL
+            assert "user 7" not in str(caught.value)
+            with pytest.raises(errors.NotFound, match="there is no user 7") as relayed:
+                await client.request(outer, True)
+            assert relayed.value.reason == "no_user"
+
+    async def test_an_answer_that_cannot_be_written_is_internal(self) -> None:
+        async def odd() -> Any:
+            return {"value": object()}
+
+        async with self.handling(odd) as (_, client, subject):
+            with pytest.raises(errors.RemoteError) as caught:
+                await client.request(subject, timeout=1000)
+            assert caught.value.code is Code.INTERNAL
+
+    async def test_a_detail_that_cannot_be_written_is_left_out(self) -> None:
+        async def odd() -> None:
+            raise errors.Conflict("twice", detail=object())
+
+        async with self.handling(odd) as (_, client, subject):
+            with pytest.raises(errors.Conflict, match="twice") as caught:
+                await client.request(subject, timeout=1000)
+            assert caught.value.detail is None

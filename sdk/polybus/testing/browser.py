@@ -1,0 +1,522 @@
+"""A browser's windows and frames in one process, and the handshake of ``polybus.js`` between them, for tests without a browser.
+
+The ports that they give are those of `polybus.transports.postmessage`. In the handshake the child speaks first: its frame posts
+a hello with a fresh nonce to its host, again and again, until a port comes. The host answers only its own frame, of the one
+origin that it expects, each nonce once, with an epoch that counts up. The frame says that it has taken the port, and only then
+it counts: a hello may come late, when its page is gone. From then on only the port is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import anyio
+from attrs import define, field, frozen
+
+from .._util.event_loop import running_loop
+from ..errors import ConnectFailed
+from ..transports.postmessage._channel import InMemoryPort, MessageChannel, MessageEvent, later, tell, transferring
+from ..transports.postmessage._clone import ArrayBuffer, Unreadable
+from ..transports.postmessage._control import VERSION, bye
+from ..transports.postmessage._origins import OPAQUE, check_origin, origin_of
+from ..transports.postmessage._port import PortInfo
+
+__all__ = ["Frame", "ServedFrame", "StrangeHello", "Window", "WindowProxy", "connect_to_host", "serve_frame"]
+
+logger: logging.Logger = logging.getLogger("polybus.transports")
+
+
+class WindowProxy:
+    """A reference to a window, for others: it stays the same when another page is loaded into it."""
+
+    def __init__(self, window: Window | None) -> None:
+        self.dropped: int = 0
+        """Messages that were meant for a page of another origin."""
+        self._window = window
+
+    @property
+    def origin(self) -> str:
+        """Of the page that is shown now."""
+        return OPAQUE if self._window is None else self._window.origin
+
+    def __repr__(self) -> str:
+        return f"<WindowProxy {self.origin}>"
+
+    def post_message(
+        self, data: Any, target_origin: str, transfer: Iterable[InMemoryPort | ArrayBuffer] = (), *, source: Window
+    ) -> None:
+        """Post to the page that is shown now. Where that has another origin, or has gone by then, the message is lost.
+
+        Args:
+            data: What can be cloned.
+            target_origin: The origin that the page must have, or an address of that origin; ``"/"`` for that of `source`;
+                ``"*"`` for any.
+            transfer: What the sender gives up, lost or not.
+            source: Who posts.
+
+        Raises:
+            ValueError: `target_origin` is neither an origin nor ``*``.
+            DataCloneError: It cannot be cloned or transferred.
+        """
+        target = _target(target_origin, source)
+        copied, ports = transferring(data, transfer)
+        window = self._window
+        if source.gone or window is None:
+            return
+        event = MessageEvent(data=copied, origin=source.origin, source=source.proxy, ports=ports)
+        source._lanes[self].call(lambda: self._deliver(window, target, event))
+
+    def _deliver(self, window: Window, target_origin: str, event: MessageEvent) -> None:
+        if window is not self._window:
+            return
+        if target_origin != "*" and (target_origin != window.origin or target_origin == OPAQUE):
+            self.dropped += 1
+            logger.warning("a message for %.200s was not delivered to a page of %.200s", target_origin, window.origin)
+            return
+        window._take(event)
+
+    def _show(self, window: Window | None) -> None:
+        old, self._window = self._window, None
+        if old is not None:
+            old._unload()
+        self._window = window
+
+
+class _Lane:
+    """From one window to another: what is posted arrives in order, and each in a turn of its own."""
+
+    def __init__(self, shuffle: Random | None) -> None:
+        self._soon = later(shuffle)
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def call(self, function: Callable[[], None]) -> None:
+        self._waiting.append(function)
+        if len(self._waiting) == 1:
+            self._soon(self._next)
+
+    def _next(self) -> None:
+        self._waiting[0]()
+        self._waiting.popleft()
+        if self._waiting:
+            self._soon(self._next)
+
+
+class Window:
+    """One page, as its own code sees it. When another one is loaded in its place it is gone, with its listeners and ports.
+
+    Args:
+        origin: As ``https://example.org``; ``"null"`` for an opaque one.
+        parent: The page around it.
+        proxy: What others hold of it; a new one by default.
+        shuffle: For tests: what is posted here, in the frames of this page and on the ports that they get arrives after a
+            random number of turns. Between two windows, and on one port, the order is kept; no browser promises another.
+
+    Raises:
+        ValueError: `origin` is none, or not as a browser writes it.
+    """
+
+    def __init__(
+        self,
+        origin: str,
+        parent: WindowProxy | None = None,
+        *,
+        proxy: WindowProxy | None = None,
+        shuffle: Random | None = None,
+    ) -> None:
+        check_origin(origin)
+        self.shuffle: Random | None = shuffle
+        self.origin: str = origin
+        self.parent: WindowProxy | None = parent
+        self.proxy: WindowProxy = proxy or WindowProxy(self)
+        self.gone: bool = False
+        """Another page was loaded, or the frame removed: nothing that it posts arrives."""
+        self._listeners: dict[Callable[[MessageEvent], Any], None] = {}
+        self._failing: list[Callable[[], Any]] = []
+        self._hiding: list[Callable[[], Any]] = []
+        self._lanes: defaultdict[WindowProxy, _Lane] = defaultdict(lambda: _Lane(shuffle))
+        self._ports: list[InMemoryPort] = []
+        self.served: list[Any] = []
+        """Frames in this page that are given ports."""
+        self.joined: list[InMemoryPort] = []
+        """Ports to the page around it, which are told when it goes."""
+
+    def __repr__(self) -> str:
+        return f"<Window {self.origin}>"
+
+    def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
+        """Tell of every message from now on. What came before is lost. One that is there: nothing happens."""
+        self._listeners[callback] = None
+
+    def remove_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
+        """Tell it no more. One that is not there: nothing happens."""
+        self._listeners.pop(callback, None)
+
+    def on_message_error(self, callback: Callable[[], Any]) -> None:
+        """Call for each message that came and cannot be read; see `Unreadable`."""
+        self._failing.append(callback)
+
+    def on_pagehide(self, callback: Callable[[], Any]) -> None:
+        """Call when the page goes: reloaded, replaced or removed. What it posts to its ports then still arrives."""
+        self._hiding.append(callback)
+
+    def own(self, *ports: InMemoryPort) -> None:
+        """These ports belong to this page, and go with it, as those do that it was sent."""
+        # What is closed is of no interest any more, and a page may be given many.
+        self._ports = [port for port in self._ports if not port.closed]
+        self._ports.extend(ports)
+
+    def _take(self, event: MessageEvent) -> None:
+        if type(event.data) is Unreadable:
+            _call(self._failing)
+            return
+        self.own(*event.ports)
+        tell(self._listeners, event)
+
+    def _unload(self) -> None:
+        hiding, self._hiding = self._hiding, []
+        _call(hiding)
+        self.gone = True
+        self._listeners.clear()
+        for port in self._ports:
+            port.close("its page is gone")
+        self._ports.clear()
+
+
+Program: TypeAlias = Callable[[Window], Any]
+"""The code that a page runs when it is loaded."""
+
+
+class Frame:
+    """An iframe in a page: at first it shows an empty page, which listens to nothing.
+
+    Args:
+        host: The page around it.
+        sandbox: Give its pages an opaque origin, as ``sandbox="allow-scripts"`` does.
+    """
+
+    def __init__(self, host: Window, *, sandbox: bool = False) -> None:
+        self.host: Window = host
+        self._sandbox = sandbox
+        self._proxy: WindowProxy | None = None
+        self._page: tuple[str, Program] | None = None
+        self._attach()
+
+    def _attach(self) -> None:
+        proxy = self._proxy = WindowProxy(None)
+        proxy._show(self._window(self.host.origin, proxy))
+
+    def _window(self, origin: str, proxy: WindowProxy) -> Window:
+        return Window(OPAQUE if self._sandbox else origin, self.host.proxy, proxy=proxy, shuffle=self.host.shuffle)
+
+    @property
+    def content_window(self) -> WindowProxy | None:
+        """Its contents; None when it is removed. Removed and put back it is another one, so ask anew each time."""
+        return self._proxy
+
+    def load(self, origin: str, program: Program) -> None:
+        """Show a page: it is there, and `program` is called with its window, in a later turn. Posts before that are lost.
+
+        Raises:
+            ValueError: `origin` is none, or not as a browser writes it.
+        """
+        check_origin(origin)
+        self._page = (origin, program)
+        self.reload()
+
+    def load_srcdoc(self, program: Program) -> None:
+        """Show a page written in the attribute ``srcdoc``: it has the origin of the host."""
+        self.load(self.host.origin, program)
+
+    def reload(self) -> None:
+        """Show the same page anew."""
+        proxy, page = self._proxy, self._page
+        if proxy is not None and page is not None:
+            running_loop().call_soon(lambda: self._loaded(proxy, page))
+
+    def remove(self) -> None:
+        """Take it out of the page."""
+        proxy, self._proxy = self._proxy, None
+        if proxy is not None:
+            proxy._show(None)
+
+    def put_back(self) -> None:
+        """Into the page again; its page is loaded anew, in a new window."""
+        if self._proxy is None:
+            self._attach()
+            self.reload()
+
+    def _loaded(self, proxy: WindowProxy, page: tuple[str, Program]) -> None:
+        if proxy is self._proxy and page is self._page:
+            origin, program = page
+            window = self._window(origin, proxy)
+            proxy._show(window)
+            _call([lambda: program(window)])
+
+
+def _call(functions: Iterable[Callable[[], Any]]) -> None:
+    """Code of a page: what fails is logged, and keeps nothing from the others."""
+    for function in tuple(functions):
+        try:
+            function()
+        except Exception:
+            logger.exception("a page's code has failed")
+
+
+def _target(target_origin: str, source: Window) -> str:
+    """The origin that is meant, or ``*``; ValueError where it is neither an origin, nor an address of one, nor ``*``."""
+    if target_origin == "*":
+        return target_origin
+    meant = source.origin if target_origin == "/" else origin_of(target_origin)
+    if meant is None:
+        raise ValueError(f"target_origin={target_origin!r}: an origin, such as https://example.org, or '*'")
+    return meant
+
+
+TAG: Final = "polybus"
+INTERVAL: Final = 0.05
+"""Seconds between two hellos."""
+_REMEMBERED: Final = 16
+"""Nonces of a frame that have been answered, so that a late copy does not open another port."""
+_OFFERED: Final = 4
+"""Ports of a frame that no page has taken yet."""
+
+
+@frozen
+class StrangeHello:
+    """Words of the handshake that were not answered."""
+
+    origin: str
+    reason: Literal["origin", "source"]
+    """It came from the frame, but from a page of another origin; or from a window that is no served frame."""
+
+
+@define(eq=False)
+class ServedFrame:
+    """The ports of a frame, one for each page that is loaded into it: an async iterator for `PortTransport`.
+
+    A port that nobody has taken gives way to the next one.
+    """
+
+    _frame: Frame
+    name: str
+    """The origin of its pages."""
+    _on_port: Callable[[InMemoryPort], Any] | None
+    _on_reject: Callable[[StrangeHello], Any] | None
+    rejected: int = field(default=0, init=False)
+    """Hellos that were not answered."""
+    epoch: int = field(default=0, init=False)
+    """Ports that were offered."""
+    _nonces: deque[str] = field(factory=lambda: deque(maxlen=_REMEMBERED), init=False)
+    _offers: dict[str, tuple[int, InMemoryPort]] = field(factory=dict, init=False)
+    _port: InMemoryPort | None = field(default=None, init=False)
+    _fresh: bool = field(default=False, init=False)
+    _closed: bool = field(default=False, init=False)
+    _news: anyio.Event = field(factory=anyio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._frame.host.add_listener(self._heard)
+        self._frame.host.served.append(self)
+
+    def close(self) -> None:
+        """Answer no more hellos, and close the port."""
+        if self._closed:
+            return
+        self._closed = True
+        self._frame.host.remove_listener(self._heard)
+        self._frame.host.served.remove(self)
+        self._withdraw(self.epoch)
+        self._retire("the host has closed the frame's port")
+        self._tell()
+
+    def is_of(self, window: Any) -> bool:
+        return window is self._frame.content_window
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> InMemoryPort:
+        """The next port.
+
+        Raises:
+            StopAsyncIteration: It is closed.
+        """
+        while not self._fresh:
+            if self._closed:
+                raise StopAsyncIteration
+            await self._news.wait()
+        assert self._port is not None
+        self._fresh = False
+        return self._port
+
+    def _heard(self, event: MessageEvent) -> None:
+        said = event.data
+        if not (isinstance(said, dict) and said.get("tag") == TAG and said.get("v") == VERSION):
+            return
+        kind, nonce = said.get("type"), said.get("nonce")
+        if kind not in ("hello", "taken"):
+            return
+        window = self._frame.content_window
+        if window is None or event.source is not window:
+            if not any(other.is_of(event.source) for other in self._frame.host.served):
+                self._reject(StrangeHello(event.origin, "source"))
+        elif event.origin != self.name:
+            self._reject(StrangeHello(event.origin, "origin"))
+        elif not isinstance(nonce, str):
+            return
+        elif kind == "taken":
+            self._taken(nonce)
+        elif 0 < len(nonce) <= 64 and nonce not in self._nonces:
+            self._offer(window, nonce)
+
+    def _offer(self, window: WindowProxy, nonce: str) -> None:
+        """A hello may be late, and its page gone: the port counts only when a page has it."""
+        self._nonces.append(nonce)
+        self.epoch += 1
+        self._withdraw(self.epoch - _OFFERED)
+        channel = MessageChannel(shuffle=self._frame.host.shuffle)
+        self._offers[nonce] = self.epoch, channel.port1
+        answer = _words("port", nonce, epoch=self.epoch)
+        window.post_message(answer, _any_if_opaque(self.name), [channel.port2], source=self._frame.host)
+
+    def _taken(self, nonce: str) -> None:
+        if nonce not in self._offers:
+            return
+        epoch, port = self._offers.pop(nonce)
+        self._withdraw(epoch)
+        self._retire("a newer page of the frame took over")
+        port.info = PortInfo(origin=self.name, epoch=epoch, address=f"{self.name}#{epoch}")
+        self._port, self._fresh = port, True
+        self._tell()
+        if self._on_port is not None:
+            self._on_port(port)
+
+    def _withdraw(self, until: int) -> None:
+        """Nobody is to have the ports that were offered until then."""
+        for nonce, (epoch, port) in list(self._offers.items()):
+            if epoch <= until:
+                del self._offers[nonce]
+                port.post(bye(1001, "the port was not taken in time"))
+                port.close()
+
+    def _retire(self, reason: str) -> None:
+        port, self._port, self._fresh = self._port, None, False
+        if port is not None:
+            port.post(bye(1001, reason))
+            port.close(reason)
+
+    def _reject(self, hello: StrangeHello) -> None:
+        self.rejected += 1
+        if self._on_reject is not None:
+            self._on_reject(hello)
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+
+def serve_frame(
+    frame: Frame,
+    *,
+    origin: str,
+    on_port: Callable[[InMemoryPort], Any] | None = None,
+    on_reject: Callable[[StrangeHello], Any] | None = None,
+) -> ServedFrame:
+    """Give ports to the pages of a frame: ``connect(PortTransport(serve_frame(frame, origin=...)), protocol="ubre")``.
+
+    Call it before the frame loads. The twin of ``serveFrame`` in ``polybus.js``.
+
+    Args:
+        frame: Whose pages.
+        origin: The one origin that they must have; ``"null"`` for a sandboxed frame.
+        on_port: Called with each port.
+        on_reject: Called for each hello that is not answered.
+
+    Raises:
+        ValueError: `origin` is empty, a wildcard, or not exactly what a browser would say.
+    """
+    check_origin(origin)
+    return ServedFrame(frame, origin, on_port, on_reject)
+
+
+async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: float = 10.0) -> InMemoryPort:
+    """In a frame: the port to the page around it. The twin of ``connectToHost`` in ``polybus.js``.
+
+    Args:
+        window: The frame's own.
+        origins: Those that the page around may have.
+        timeout: Seconds to wait for the page.
+
+    Raises:
+        ConnectFailed: No port came in time, or there is no page around.
+        ValueError: No origins, or one that is none.
+    """
+    allowed = tuple(origins)
+    if not allowed:
+        raise ValueError("origins=(): name those that the page around may have")
+    for origin in allowed:
+        check_origin(origin)
+    parent = window.parent
+    if parent is None or window.gone:
+        raise ConnectFailed(window.origin, "this page is gone" if window.gone else "there is no page around this one")
+    nonce, found, came = secrets.token_hex(16), list[InMemoryPort](), anyio.Event()
+
+    def heard(event: MessageEvent) -> None:
+        said = event.data
+        if (
+            event.source is parent
+            and event.origin in allowed
+            and isinstance(said, dict)
+            and (said.get("tag"), said.get("type"), said.get("nonce")) == (TAG, "port", nonce)
+            and len(event.ports) == 1
+        ):
+            epoch = said.get("epoch")
+            event.ports[0].info = PortInfo(
+                origin=event.origin, epoch=epoch if isinstance(epoch, int) else 1, address=f"{event.origin}#{epoch}"
+            )
+            found.append(event.ports[0])
+            came.set()
+
+    window.add_listener(heard)
+    try:
+        with anyio.move_on_after(timeout):
+            while not (found or window.gone):
+                for origin in allowed:
+                    parent.post_message(_words("hello", nonce), _any_if_opaque(origin), source=window)
+                with anyio.move_on_after(INTERVAL):
+                    await came.wait()
+    finally:
+        window.remove_listener(heard)
+    if not found:
+        raise ConnectFailed(parent.origin, f"timed out after {timeout:g} s: no page of {', '.join(allowed)} answered")
+    port = found[0]
+    parent.post_message(_words("taken", nonce), _any_if_opaque(str(port.info.origin)), source=window)
+    _say_goodbye(window, port)
+    return port
+
+
+def _words(type: str, nonce: str, **more: int) -> dict[str, Any]:
+    """A message of the handshake."""
+    return {"tag": TAG, "type": type, "v": VERSION, "nonce": nonce, **more}
+
+
+def _any_if_opaque(origin: str) -> str:
+    """There is no way to name an opaque origin; the nonce says whom a message is for."""
+    return "*" if origin == "null" else origin
+
+
+def _say_goodbye(window: Window, port: InMemoryPort) -> None:
+    """Tell the other end of this port when the page goes."""
+
+    def goodbye() -> None:
+        for each in window.joined:
+            each.post(bye(1001, "the page is gone"))
+
+    if not window.joined:
+        window.on_pagehide(goodbye)
+    # A page that comes back again and again does not keep the ports that have ended.
+    window.joined[:] = [*(each for each in window.joined if not each.closed), port]
