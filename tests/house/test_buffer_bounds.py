@@ -36,11 +36,11 @@ BOUNDS = {
         rpc.channel._readers _util.broadcast._waiters broker._broker._listening cluster.engine._running
         cluster.durable.consumers._durables cluster.durable.consumers._handlers cluster.durable.consumers._of_subscriptions
         cluster.durable.consumers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
-        cluster.workers.urls prometheus.durations._recent prometheus.durations._tallies protocols.csb.codec.chosen
+        cluster.workers.urls prometheus.bus_collector._recent prometheus.bus_collector._tallies protocols.csb.codec.chosen
         protocols.nats.cluster.dialect._handled protocols.nats.native._pulled protocols.nats.session._pings
         protocols.nats.connection._sids protocols.nats.connection.by_sid protocols.nats.connection.refused
         protocols.up.fabric._wanted protocols.up.names._methods protocols.up.names._names protocols.up.names._topics
-        protocols.up.services.methods protocols.up.services.topics transports.zenoh.copies.came_by
+        protocols.up.services.methods protocols.up.services.topics transports.zenoh.node.came_by
         transports.zenoh.node._subscribers
     """,
     "1,024 addresses, then it is emptied": "protocols.up.names.subjects",
@@ -51,7 +51,7 @@ BOUNDS = {
         _bridge.route_side._known protocols.csb.reader._subjects protocols.csb.writer._names
         protocols.up.session._methods protocols.up.session._topics
     """,
-    "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.inbox.samples",
+    "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node.samples",
     "2,048 of up to 1,024 bytes, then it is emptied": "protocols.up.codec._known",
     "256 subjects": "pubsub.relay._hinted pubsub.relay._stopped",
     "30 questions, one a second": "peer.negotiation._late",
@@ -150,7 +150,7 @@ BOUNDS = {
     "MOST_RESTING numbers": "broker.registry._resting",
     "nodes that are known, until the next look": "protocols.nats.cluster.dialect._doubted",
     "one chunk: nothing is read before the link is there": "transports._stream.transport._early",
-    "one entry at most for each sample that waits": "transports.zenoh.inbox.sent",
+    "one entry at most for each sample that waits": "transports.zenoh.node.sent",
     "one for each channel of the link, for the time of one chunk": "link.link.deferred",
     "one for each link": "pubsub.announcer._told",
     "one for each link that others have opened, and one while something is kept for it still": "runtime.runtime.addresses",
@@ -177,12 +177,12 @@ BOUNDS = {
     "SETTLED": "protocols.up.session._older protocols.up.session._settled",
     "requests of one turn; what is over the limits is answered at once, and gone": "protocols.nats.cluster.dialect._fresh",
     "running= of the handler": "runtime.places._taken",
-    "the codes": "prometheus.durations.outcomes",
+    "the codes": "prometheus.bus_collector.outcomes",
     "the functions that one handler asks for": "runtime.injection._entered runtime.injection._made",
     "the head of a request": "transports._ws.server._head",
     "the head of an answer, and one chunk": "transports._ws.client.rest",
     "the headers that the application gives": "bindings.jrep_http.requests._given",
-    "the last sample of 64 threads, then it is emptied": "transports.zenoh.copies._latest",
+    "the last sample of 64 threads, then it is emptied": "transports.zenoh.node._latest",
     "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout": """
         _tunnel.frame_channel._queue
     """,

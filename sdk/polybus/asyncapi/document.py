@@ -12,11 +12,8 @@ from .._validation import check_given, check_type, texts
 from ..errors import Code, class_of
 from ..plugins.registry import find_protocol
 from ..subjects import captures, is_pattern, segments
-from . import bindings
-from .docstrings import Docstring
-from .keys import Keys
-from .operations import Described, Operation
-from .schemas import REFERENCE, Schema, Schemas, example, fitting_example
+from .operations import Described, Docstring, Operation, channel_binding, operation_binding, server_of, wires_of
+from .schemas import REFERENCE, Keys, Schema, Schemas, example, fitting_example
 
 _OCTETS: Final = "application/octet-stream"
 _BYTES: Final[Schema] = {"type": "string", "format": "binary"}
@@ -97,7 +94,7 @@ def document(
     made: dict[str, Any] = {"asyncapi": "3.0.0", "info": info, "defaultContentType": "application/json"}
     if urls:
         keys = Keys()
-        made["servers"] = {keys.free(str(name)): bindings.server(url) for name, url in urls.items()}
+        made["servers"] = {keys.free(str(name)): server_of(url) for name, url in urls.items()}
     made |= _Builder(described, list(urls.values()), protocol).build()
     return made
 
@@ -152,7 +149,7 @@ class _Builder:
     def __init__(self, described: Described, urls: list[str], protocol: str | None) -> None:
         self._described = described
         self._urls = urls
-        self._wires = bindings.wires(urls) or ([] if protocol is None else [(protocol, "")])
+        self._wires = wires_of(urls) or ([] if protocol is None else [(protocol, "")])
         operations = described.operations
         self._schemas = Schemas(
             [one.takes for one in operations if not one.sent],
@@ -198,7 +195,7 @@ class _Builder:
             made["description"] = words.description
         if tag := _tag(operation.subject):
             made["tags"] = [{"name": tag}]
-        if wire := bindings.of_operation(operation, self._wires):
+        if wire := operation_binding(operation, self._wires):
             made["bindings"] = wire
         asked = {"publication": "publication", "channel": "item", "notification": "notification"}.get(
             operation.style, "request"
@@ -233,7 +230,7 @@ class _Builder:
         if self._urls:
             found: dict[str, Any] = {}
             for url in self._urls:
-                found |= bindings.of_channel(url)
+                found |= channel_binding(url)
             if found:
                 made["bindings"] = found
         if isinstance(subject, int) or address.parameters:

@@ -1,20 +1,92 @@
-"""Operations: all that a bus, or an implementation of a contract, can be asked or told, and publishes, with their types."""
+"""Operations: all that a bus, or an implementation of a contract, can be asked or told, and publishes.
+
+Each has its types, the summary, description and errors of its docstring, and its bindings to the wire of a protocol: AsyncAPI
+knows ws, http and nats; others have ``x-``.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias, get_origin
+from typing import Any, Final, Literal, TypeAlias, get_origin
+from urllib.parse import urlsplit
 
 from attrs import frozen
 
+from .. import errors
 from .._core.bus.bus import Bus, parts_of
 from .._core.handlers.handler import Handler
 from .._core.handlers.lookup import Publication
 from .._core.handlers.signature import Style as HandlerStyle
 from .._core.handlers.subscriber import SubscriberSpec
+from .._secrets import without_secrets
 from .._validation import shown
 from ..contracts.contract import Contract
+from ..errors import Code, RequestError
+from ..plugins.registry import find_protocol, split_url
+from ..protocols.uprotocol.names import encode_name
 from ..subjects import RESERVED_PREFIX
+
+_SECTION: Final = re.compile(r"^(?P<title>[A-Z][a-z]+):[ \t]*\n(?P<text>(?:[ \t]+\S.*\n?|[ \t]*\n)+)", re.M)
+_ENTRY: Final = re.compile(r"^(?P<names>\w[\w.]*(?:, *\w[\w.]*)*):\s*(?P<text>.*)$")
+_LEFT_OUT: Final = ("Args", "Arguments", "Raises", "Returns", "Yields", "Attributes")
+
+
+@frozen
+class Docstring:
+    """The parts of a docstring.
+
+    Attributes:
+        summary: The first sentence, or line.
+        description: The rest, without what is said of parameters.
+        parameters: A text of each.
+        raises: A text of each code that is named.
+    """
+
+    summary: str
+    description: str
+    parameters: dict[str, str]
+    raises: dict[Code, str]
+
+    @classmethod
+    def of(cls, text: str) -> Docstring:
+        """Read a docstring in Google's style."""
+        clean = inspect.cleandoc(text) + "\n"
+        sections = {found["title"]: found["text"] for found in _SECTION.finditer(clean)}
+        rest = _SECTION.sub(lambda found: "" if found["title"] in _LEFT_OUT else found[0], clean).strip()
+        summary, _, description = rest.partition("\n\n")
+        entries = _entries(sections.get("Args", sections.get("Arguments", "")))
+        raises: dict[Code, str] = {}
+        for name, said in _entries(sections.get("Raises", "")).items():
+            if (code := code_of(name)) is not None:
+                raises.setdefault(code, said)
+        return cls(" ".join(summary.split()), description.strip(), entries, raises)
+
+
+def code_of(name: str) -> Code | None:
+    """The code of an error's class, as ``NotFound``, or of a code's own name; None of other errors."""
+    name = name.rpartition(".")[2]
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, RequestError) and kind is not RequestError:
+        code: Code | None = getattr(kind, "default_code", None)
+        return code
+    return Code.__members__.get(name)
+
+
+def _entries(section: str) -> dict[str, str]:
+    """The entries of a section; a line that is further in goes on with the one before."""
+    entries: dict[str, str] = {}
+    names: list[str] = []
+    for line in inspect.cleandoc(section).splitlines():
+        if (entry := _ENTRY.match(line)) is not None:
+            names = [name.strip() for name in entry["names"].split(",")]
+            entries |= dict.fromkeys(names, entry["text"])
+        else:
+            for name in names:
+                entries[name] = f"{entries[name]} {line.strip()}".strip()
+    return entries
+
 
 Style: TypeAlias = Literal["request", "notification", "stream", "channel", "publication"]
 
@@ -121,3 +193,79 @@ def _sent(publication: Publication) -> Operation:
 def _promised(contract: Contract, prefix: str) -> Iterator[Operation]:
     for subject, method in contract.subjects(prefix).items():
         yield Operation(subject, method.style, method.takes, method.returns, method.text, name=method.name)
+
+
+_WS: Final = ("ws", "wss")
+_HTTP: Final = ("http", "https")
+
+
+def server_of(url: str) -> dict[str, Any]:
+    """The server object of a URL, without what is secret in it.
+
+    Raises:
+        ValueError: It is no URL of a server.
+    """
+    protocol, transport, address = _parts(url)
+    parts = urlsplit(address)
+    if not parts.hostname or transport in ("memory", "unix"):
+        raise ValueError(
+            f"{without_secrets(url)!r} has no host: the server of a document is one that others reach, as ubre+wss://example.org/bus"
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    host = host if parts.port is None else f"{host}:{parts.port}"
+    made: dict[str, Any] = {"host": host}
+    if parts.path not in ("", "/"):
+        made["pathname"] = parts.path
+    made["protocol"] = "nats" if protocol == "nats" else transport if transport in _WS + _HTTP else f"{protocol}+{transport}"
+    if transport in ("wss", "https", "tls"):
+        made["description"] = "encrypted by TLS"
+    made["x-polybus-protocol"] = protocol
+    made["x-polybus-transport"] = transport
+    return made
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    parts = split_url(url, takes_user=True)
+    find_protocol(parts.protocol, {})
+    return parts.protocol, parts.transport, parts.address
+
+
+def wires_of(urls: list[str]) -> list[tuple[str, str]]:
+    """The protocol and the transport of each URL, every pair once."""
+    return sorted({_parts(url)[:2] for url in urls})
+
+
+def channel_binding(url: str) -> dict[str, Any]:
+    """The bindings of channels at a server."""
+    _, transport, _ = _parts(url)
+    if transport not in _WS:
+        return {}
+    return {"ws": {"method": "GET", "bindingVersion": "0.1.0"}}
+
+
+def operation_binding(operation: Operation, wires: list[tuple[str, str]]) -> dict[str, Any]:
+    """The bindings of an operation over these wires."""
+    made: dict[str, Any] = {}
+    if operation.group is not None or operation.durable is not None or any(protocol == "nats" for protocol, _ in wires):
+        made["nats"] = {"bindingVersion": "0.1.0"} | ({} if operation.group is None else {"queue": operation.group})
+        if operation.durable is not None:  # a consumer of JetStream, which the binding does not know
+            made["nats"]["x-durable"] = operation.durable
+    if not operation.sent and any(transport in _HTTP for _, transport in wires):
+        made["http"] = {"method": "POST", "bindingVersion": "0.3.0"}
+    subject = operation.subject
+    heard = operation.style == "publication"
+    for protocol in sorted({protocol for protocol, _ in wires}):
+        if protocol == "ubre":
+            opened = operation.style in ("stream", "channel")
+            made["x-ubre"] = {"publish" if heard else "open" if opened else "request": subject}
+        elif protocol == "csb":
+            made["x-csb"] = {"action": subject} if isinstance(subject, int) else {"subject": subject}
+        elif protocol == "jrep":
+            made["x-jrep"] = {"ToSubject": str(subject)}
+        elif protocol == "uprotocol" and isinstance(subject, str):
+            name = subject if "/" in subject else encode_name(subject)
+            if heard:
+                made["x-uprotocol"] = {"type": "pub.v1", "resource": name if "/" in subject else f"{name}#Message"}
+            else:
+                made["x-uprotocol"] = {"type": "req.v1", "resource": name if "/" in subject else f"rpc.{name}"}
+    return made

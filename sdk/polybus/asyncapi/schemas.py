@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -14,7 +15,28 @@ from .._plain_forms import writes_aliases
 from .._util.pydantic_types import adapter_of
 from .._util.typed_body import convert, is_read_by_pydantic
 from .._validation import shown
-from .keys import Keys
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class Keys:
+    """The keys of one kind of parts."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._last: dict[str, int] = {}
+
+    def free(self, name: str) -> str:
+        """Take a key that is like a name, with a number where another part has it."""
+        clean = key = _UNSAFE.sub("_", name).strip("_") or "empty"
+        number = self._last.get(clean, 1)
+        while key in self._taken:
+            number += 1
+            key = f"{clean}_{number}"
+        self._last[clean] = number
+        self._taken.add(key)
+        return key
+
 
 Schema: typing.TypeAlias = "dict[str, Any]"
 _Mode: typing.TypeAlias = Literal["validation", "serialization"]

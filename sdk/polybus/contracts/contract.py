@@ -17,7 +17,7 @@ from .._util.typed_body import has_hash, unreadable
 from .._validation import shown
 from ..errors import LocalProtocolError, ReservedSubject
 from ..subjects import check_subject
-from .marks import Marks
+from . import Marks
 
 Style: TypeAlias = Literal["request", "stream", "notification"]
 

@@ -13,8 +13,8 @@ from .._core.handlers.subject_types import check_body, check_result, read_as
 from .._util.class_shapes import open_variable
 from .._validation import shown
 from ..subjects import Subject
+from . import Marks
 from .contract import Contract, Method, is_protocol
-from .marks import Marks
 
 
 def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Handler]:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from .._core.handlers.handler import Handler
-    from .ports import Asker
+    from .client import Asker
 
 P = TypeVar("P")
 

@@ -1,27 +1,283 @@
-"""Instrumentation of one bus: a middleware for what comes, and a hook for what leaves."""
+"""Instrumentation of one bus: a middleware with spans of what it handles, and a hook with those of what it asks."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field
+from opentelemetry.context import attach, detach
+from opentelemetry.propagate import extract
+from opentelemetry.propagators.textmap import Getter
+from opentelemetry.trace import INVALID_SPAN, SpanKind, get_current_span, set_span_in_context
 
 from .._core.bus.bus import Bus, parts_of
+from .._core.runtime.outcomes import code_of, kind_of, told_code
 from .._validation import check_given, shown
 from ..errors import LocalProtocolError
+from ..message import Kind, Message
+from .instruments import MOST_NAMES, OTHER, SYSTEM, BoundedNames, is_fault_of_server, parts_of_address, record_outcome, type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Span, TracerProvider
+    from opentelemetry.util.types import AttributeValue
+
+    from .._core.runtime.context import Context
+    from .._core.runtime.executor import CallNext
+    from .._core.runtime.outgoing import Outcome
+    from .instruments import Telemetry
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+
+class _AnyCase(Getter[Mapping[str, str]]):
+    """Headers by their names in any case, as W3C Trace Context 3.2.1 has it: clients in Go write ``Traceparent``."""
+
+    def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
+        value = carrier.get(key)
+        if value is None:
+            for name in carrier:
+                if len(name) == len(key) and name.lower() == key.lower():
+                    return [carrier[name]]
+            return None
+        return [value]
+
+    def keys(self, carrier: Mapping[str, str]) -> list[str]:
+        return list(carrier)
+
+
+_HEADERS: Final = _AnyCase()
+
+
+@define(eq=False)
+class Handled:
+    """The facts of all spans of one handler, and of its measurements that end well."""
+
+    name: str
+    kind: SpanKind
+    facts: dict[str, AttributeValue]
+    measured: dict[str, AttributeValue]
+
+
+@define(eq=False)
+class IncomingSpans:
+    """A middleware: a span around each handler, the child of the one that its message names."""
+
+    _telemetry: Telemetry
+    _calls: dict[str | int, Handled] = field(factory=dict, init=False)
+    """By the pattern of the handler."""
+    _publications: dict[str | int, Handled] = field(factory=dict, init=False)
+
+    def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Awaitable[Any]:
+        if not message.headers and not self._telemetry.kept:
+            return call_next(message)
+        return self._within_a_span(self._handled(message, ctx.pattern), message, call_next)
+
+    async def _within_a_span(self, handled: Handled, message: Message, call_next: CallNext) -> Any:
+        began = perf_counter()
+        span: Span = INVALID_SPAN
+        token, recording = None, False
+        try:
+            context = extract(message.headers, getter=_HEADERS) if message.headers else None
+            span = self._telemetry.tracer.start_span(handled.name, context, handled.kind, handled.facts)
+            recording = span.is_recording()
+            if recording:
+                span.set_attributes(_of_message(message))
+            if span is not INVALID_SPAN or context:
+                token = attach(set_span_in_context(span, context))
+        except Exception as failure:
+            self._telemetry.failed(failure)
+        error: BaseException | None = None
+        try:
+            return await call_next(message)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            try:
+                if token is not None:
+                    detach(token)
+                measured = self._measure(handled, message.kind, error, perf_counter() - began)
+                if recording:
+                    if error is not None and "error.type" in measured:
+                        span.record_exception(error)
+                    record_outcome(span, measured, error)
+                span.end()
+            except Exception as failure:
+                self._telemetry.failed(failure)
+
+    def _measure(self, handled: Handled, kind: Kind, error: BaseException | None, seconds: float) -> dict[str, AttributeValue]:
+        measured = handled.measured
+        published = kind is Kind.PUBLISH
+        if error is not None:
+            code = told_code(error, kind)
+            measured = dict(measured) if published else {**measured, "rpc.response.status_code": code.name}
+            if is_fault_of_server(code) or (published and isinstance(error, Exception)):  # of which nobody is told
+                measured["error.type"] = type_of(error, code)
+        histogram = self._telemetry.process if published else self._telemetry.server_call
+        histogram.record(seconds, measured)
+        return measured
+
+    def _handled(self, message: Message, pattern: str | int) -> Handled:
+        known = self._publications if message.kind is Kind.PUBLISH else self._calls
+        if (handled := known.get(pattern)) is None:
+            make = _publication if message.kind is Kind.PUBLISH else _call
+            handled = known[pattern] = make(str(pattern))
+        return handled
+
+
+def _publication(pattern: str) -> Handled:
+    measured: dict[str, AttributeValue] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": "process",
+        "messaging.destination.template": pattern,
+    }
+    facts = {**measured, "messaging.operation.type": "process"}
+    return Handled(f"process {pattern}", SpanKind.CONSUMER, facts, measured)
+
+
+def _call(pattern: str) -> Handled:
+    facts: dict[str, AttributeValue] = {"rpc.system.name": SYSTEM, "rpc.method": pattern}
+    return Handled(pattern, SpanKind.SERVER, facts, {**facts, "rpc.response.status_code": "OK"})
+
+
+def _of_message(message: Message) -> dict[str, AttributeValue]:
+    found: dict[str, AttributeValue] = {}
+    if message.kind is Kind.PUBLISH:
+        found["messaging.destination.name"] = str(message.subject)
+    else:
+        found["polybus.kind"] = kind_of(message)
+        if message.peer is not None:
+            found["network.peer.address"] = message.peer.address
+    if message.peer is not None:
+        found["polybus.protocol"] = message.peer.protocol
+    return found
+
+
+@define(eq=False)
+class Leaving:
+    """The facts of all spans of one subject to one server, and of its measurements that end well."""
+
+    name: str
+    facts: dict[str, AttributeValue]
+    measured: dict[str, AttributeValue]
+
+
+@define(eq=False)
+class OutgoingSpans:
+    """An outgoing hook: a span until the answer is there, whose context travels in the headers."""
+
+    _telemetry: Telemetry
+    _names: BoundedNames = field(factory=BoundedNames, init=False)
+    _asked: dict[tuple[str | int, str | None], Leaving] = field(factory=dict, init=False)
+    """By the subject, and the address of the server where this bus has dialled it."""
+
+    def __call__(self, message: Message) -> Callable[[Outcome], object] | None:
+        telemetry = self._telemetry
+        try:
+            if not telemetry.kept:
+                if (span := get_current_span()) is not INVALID_SPAN:  # of a caller elsewhere: it goes on all the same
+                    telemetry.inject(span, message)
+                return None
+            if message.kind is Kind.PUBLISH:
+                return self._publication(message)
+            peer = message.peer
+            server = peer.address if peer is not None and peer.link.upstream else None
+            leaving = self._asked.get((message.subject, server)) or self._leaving(message, server)
+            span = telemetry.tracer.start_span(leaving.name, None, SpanKind.CLIENT, leaving.facts)
+            if span.is_recording():
+                span.set_attribute("polybus.kind", kind_of(message))
+                if peer is not None:
+                    span.set_attribute("polybus.protocol", peer.protocol)
+            telemetry.inject(span, message)
+            return Asked(telemetry, leaving, span, message.kind is Kind.OPEN).ended
+        except Exception as failure:
+            telemetry.failed(failure)
+            return None
+
+    def _leaving(self, message: Message, server: str | None) -> Leaving:
+        name = self._names.of(message.subject)
+        facts: dict[str, AttributeValue] = {"rpc.system.name": SYSTEM, "rpc.method": name, **parts_of_address(server)}
+        leaving = Leaving(SYSTEM if name == OTHER else name, facts, {**facts, "rpc.response.status_code": "OK"})
+        if name != OTHER and len(self._asked) < MOST_NAMES:
+            self._asked[message.subject, server] = leaving
+        return leaving
+
+    def _publication(self, message: Message) -> Callable[[Outcome], object]:
+        name = self._names.of(message.subject)
+        facts: dict[str, AttributeValue] = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": str(message.subject),
+        }
+        kind = SpanKind.PRODUCER
+        span = self._telemetry.tracer.start_span("send" if name == OTHER else f"send {name}", None, kind, facts)
+        self._telemetry.inject(span, message)
+        return Published(self._telemetry, span).ended
+
+
+class Asked:
+    """A request on its way, or a stream or channel while it is open."""
+
+    __slots__ = ("_began", "_counts", "_leaving", "_span", "_telemetry")
+
+    def __init__(self, telemetry: Telemetry, leaving: Leaving, span: Span, counts: bool) -> None:
+        self._telemetry = telemetry
+        self._leaving = leaving
+        self._span = span
+        self._counts = counts
+        self._began = perf_counter()
+
+    def ended(self, outcome: Outcome) -> None:
+        """Measure how long it took, and end the span."""
+        error, span, measured = outcome.error, self._span, self._leaving.measured
+        try:
+            if error is not None:
+                code = code_of(error)
+                measured = {**measured, "rpc.response.status_code": code.name}
+                if isinstance(error, Exception):
+                    measured["error.type"] = type_of(error, code)
+            self._telemetry.client_call.record(perf_counter() - self._began, measured)
+            if span.is_recording():
+                record_outcome(span, measured, error)
+                if self._counts:
+                    span.set_attributes({"polybus.items.sent": outcome.sent, "polybus.items.received": outcome.received})
+            span.end()
+        except Exception as failure:
+            self._telemetry.failed(failure)
+
+
+class Published:
+    """A publication until it has been handed over."""
+
+    __slots__ = ("_span", "_telemetry")
+
+    def __init__(self, telemetry: Telemetry, span: Span) -> None:
+        self._telemetry = telemetry
+        self._span = span
+
+    def ended(self, outcome: Outcome) -> None:
+        """End the span."""
+        error = outcome.error
+        try:
+            if error is not None and self._span.is_recording():
+                failed = isinstance(error, Exception)
+                record_outcome(self._span, {"error.type": type_of(error, code_of(error))} if failed else {}, error)
+            self._span.end()
+        except Exception as failure:
+            self._telemetry.failed(failure)
+
 
 try:
     from .instruments import Telemetry
 except ImportError:
     raise ImportError("polybus.opentelemetry needs opentelemetry-api: pip install 'polybus[opentelemetry]'") from None
-
-from .incoming import IncomingSpans
-from .outgoing import OutgoingSpans
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import TracerProvider
-
-logger: logging.Logger = logging.getLogger("polybus")
 
 
 def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None) -> None:

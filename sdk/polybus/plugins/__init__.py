@@ -9,20 +9,19 @@ pending, the handshake. It does no I/O either: the link calls it with frames and
 A **transport** is one connection that carries whole frames, and calls its **receiver**.
 """
 
-from .admission import Admission, Gate, Handshake, Identity
 from .clusters import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
-from .endpoints import Connector, DialOptions, Listening, ListenOptions, TransportAdapter
-from .fabrics import Fabric, Hear, Sample
 from .features import (
     CodecFeatures,
     EndpointFeatures,
+    Fabric,
     FramingFeatures,
+    Hear,
     ProtocolFeatures,
     ReceiverFeatures,
+    Sample,
     SessionFeatures,
     TransportFeatures,
 )
-from .framing import FrameCutter, Framing
 from .protocols import (
     Capabilities,
     CloseWanted,
@@ -41,8 +40,28 @@ from .protocols import (
     SessionEvent,
     Undelivered,
 )
-from .transports import Closed, Host, Receiver, Reservation, Transport
-from .web import AsgiApp, HttpBinding, WebEndpoint, WebRoute
+from .transports import (
+    Admission,
+    AsgiApp,
+    Closed,
+    Connector,
+    DialOptions,
+    FrameCutter,
+    Framing,
+    Gate,
+    Handshake,
+    Host,
+    HttpBinding,
+    Identity,
+    Listening,
+    ListenOptions,
+    Receiver,
+    Reservation,
+    Transport,
+    TransportAdapter,
+    WebEndpoint,
+    WebRoute,
+)
 
 __all__ = [
     "Admission",

@@ -11,8 +11,7 @@ from importlib.util import find_spec
 if find_spec("prometheus_client") is None:
     raise ImportError("polybus.prometheus needs prometheus-client: pip install 'polybus[prometheus]'")
 
-from .bus_collector import BusCollector, collector
-from .durations import Durations
+from .bus_collector import BusCollector, Durations, collector
 from .scraping import scrape
 
 __all__ = ["BusCollector", "Durations", "collector", "scrape"]

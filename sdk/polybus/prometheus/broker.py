@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ..broker.events import BrokerStats
-from .families import families, help_texts
+from .bus_collector import families, help_texts
 from .scraping import text_of
 
 _NAMES: Final = {

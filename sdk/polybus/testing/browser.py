@@ -14,17 +14,55 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, Final, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
 
 import anyio
 from attrs import define, field, frozen
 
 from .._util.event_loop import running_loop
 from ..errors import ConnectFailed
-from ..transports.postmessage._channel import InMemoryPort, MessageChannel, MessageEvent, later, tell, transferring
-from ..transports.postmessage._clone import ArrayBuffer, Unreadable
-from ..transports.postmessage._control import VERSION, bye
-from ..transports.postmessage._origins import OPAQUE, check_origin, origin_of
+from ..transports.postmessage._channel import (
+    ArrayBuffer,
+    InMemoryPort,
+    MessageChannel,
+    MessageEvent,
+    Unreadable,
+    later,
+    tell,
+    transferring,
+)
+from ..transports.postmessage._connection import VERSION, bye
 from ..transports.postmessage._port import PortInfo
+
+OPAQUE: Final = "null"
+"""The origin of sandboxed pages and of files: equal to no other, not even to itself."""
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def origin_of(url: str) -> str | None:
+    """Of an address: scheme, host in small letters, and the port unless it is the scheme's own. None where there is none."""
+    try:
+        parts = urlsplit(url.strip())
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if parts.scheme == "file":
+        return OPAQUE
+    if not parts.scheme or not host:
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}" + ("" if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{port}")
+
+
+def check_origin(origin: str) -> None:
+    """May raise `ValueError`: it is not exactly one origin: empty, a wildcard, more than an origin, or not as a browser writes
+    it."""
+    exact = None if "*" in origin else origin_of(origin)
+    if origin != OPAQUE and (exact != origin or exact == OPAQUE):
+        hint = f" (say {exact!r})" if exact not in (None, OPAQUE) else ""
+        raise ValueError(f"origin={origin!r}: exactly one, such as https://example.org, or 'null' for a sandboxed frame{hint}")
+
 
 __all__ = ["Frame", "ServedFrame", "StrangeHello", "Window", "WindowProxy", "connect_to_host", "serve_frame"]
 

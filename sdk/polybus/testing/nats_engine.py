@@ -1,7 +1,8 @@
-"""A NATS server for tests, within the process: the server's half of the protocol, over any transport.
+"""A NATS server for tests, within the process, and buses of one test as the nodes of one cluster over it.
 
-It passes the same tests as the real one (`tests/integration/interop`), so that it cannot drift. It is no server for anything
-else: there are no clusters and no permissions, of JetStream there is what `nats_streams` has, and whoever reads nothing is cut.
+The server's half of the protocol, over any transport. It passes the same tests as the real one (`tests/integration/interop`),
+so that it cannot drift. It is no server for anything else: there are no clusters of engines and no permissions, of JetStream
+there is what `nats_streams` has, and whoever reads nothing is cut.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two buses in one process, joined by the real codec over the in-memory transport."""
+"""Two buses in one process, joined by the real codec, and a context for calling a handler as the plain function that it is."""
 
 from __future__ import annotations
 

@@ -11,9 +11,8 @@ import attrs
 import pytest
 
 from polybus import BadReply, BadRequest, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method, notify
-from polybus.contracts.client import client_of
+from polybus.contracts.client import ItemStream, client_of
 from polybus.contracts.contract import Contract
-from polybus.contracts.items import ItemStream
 from polybus.testing import pair
 from tests.support import eventually
 

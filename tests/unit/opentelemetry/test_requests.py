@@ -30,7 +30,7 @@ from polybus._core.bus.bus import parts_of
 from polybus.errors import LocalProtocolError
 from polybus.message import Kind, Message
 from polybus.opentelemetry import instrument
-from polybus.opentelemetry.outgoing import OutgoingSpans
+from polybus.opentelemetry.instrumentation import OutgoingSpans
 from polybus.protocols import Up
 from polybus.testing import pair
 from tests.support import eventually

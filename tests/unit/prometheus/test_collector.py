@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from polybus import Bus, Channel, LocalProtocolError, NotFound, RequestError
 from polybus.prometheus import Durations, collector
-from polybus.prometheus.families import help_texts
+from polybus.prometheus.bus_collector import help_texts
 from polybus.stats import DurableStats, Stats
 from polybus.testing import pair
 from tests.support import eventually

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from ...plugins import Closed, WebRoute
-from ...plugins.admission import cookies_of
+from ...plugins.transports import cookies_of
 from ...transports._stream.wire import call_later
 from ...transports._ws.asgi import AsgiTransport, Receive, Scope, Send
 from ...transports._ws.asgi_server import accept, answered

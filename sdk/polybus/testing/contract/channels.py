@@ -1,4 +1,4 @@
-"""Streams and channels over a link."""
+"""Streams, channels, deadlines and cancellation: every request ends, and what nobody waits for is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links: who is there, where requests go, and what happens at the end."""
+"""Links: who is there and may do what, where requests go, and what happens at the end."""
 
 from __future__ import annotations
 

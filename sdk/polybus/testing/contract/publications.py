@@ -1,4 +1,4 @@
-"""Publications and subscriptions over a link."""
+"""Publications and subscriptions over a link, also those that ask one peer alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions and answers."""
+"""Questions and answers, errors that reach the asker, and the methods of contracts."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from attrs import evolve, field, frozen
 
 from ...errors import BusError, Forbidden, Unauthorized
 from ...plugins import Handshake, ListenOptions
-from ...plugins.admission import cookies_of
+from ...plugins.transports import cookies_of
 from .._stream.close_codes import text_of
 from .._stream.sockets import is_loopback
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..._util.lazy_names import lazy_names
-from ._channel import InMemoryPort, MessageChannel, MessageEvent
-from ._clone import ArrayBuffer, ClonedError, DataCloneError, Unreadable
+from ._channel import ArrayBuffer, ClonedError, DataCloneError, InMemoryPort, MessageChannel, MessageEvent, Unreadable
 from ._port import MessagePort, PortInfo
 from ._transport import PortTransport
 

@@ -1,22 +1,94 @@
-"""One connection over a port, in push style: a frame goes up within the event in which it came."""
+"""One connection over a port, in push style, and the words that its two ends say to each other besides frames.
+
+A frame goes up within the event in which it came. A port has no end that can be seen from the other side, no sign of life and
+no way to hold back a sender. Between two ends of ours these are messages of their own: text that begins with U+0000, which no
+frame of ours does (one that would is sent with a second U+0000 before it). The same words are spoken by ``polybus.js``.
+
+====================  =============================================================================
+``\\0hi {...}``        the first message of each end: a JSON object with ``v``, ``protocol``, ``headers``
+``\\0ack N``           so many data messages have been taken since the beginning
+``\\0ping`` ``\\0pong``  a sign of life, and its answer
+``\\0bye CODE TEXT``   the last message: a WebSocket close code and a reason
+====================  =============================================================================
+"""
 
 from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Literal
 
+import msgspec
+from attrs import field, frozen
+
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver
-from . import _control as control
-from ._control import MARK, Hello
+from .._stream.close_codes import closed_by_peer, cut_reason
 from ._port import MessagePort, PortData
+
+MARK: Final = "\0"
+VERSION: Final = 1
+PING: Final = "\0ping"
+PONG: Final = "\0pong"
+ACK_FRAMES: Final = 64
+ACK_BYTES: Final = 64 * 1024
+"""Frames or bytes that are taken between two acknowledgements, whichever come first."""
+_HELLO_SIZE: Final = 64 * 1024
+
+
+@frozen
+class Hello:
+    """First word of the other end."""
+
+    protocol: str | None = None
+    headers: Mapping[str, str] = field(factory=dict)
+
+
+def hello(protocol: str, headers: Mapping[str, str]) -> str:
+    said: dict[str, Any] = {"v": VERSION, "protocol": protocol}
+    if headers:
+        said["headers"] = dict(headers)
+    return f"\0hi {msgspec.json.encode(said).decode()}"
+
+
+def read_hello(text: str) -> Hello | Closed:
+    """Read what follows ``hi``; or why the connection ends."""
+    if len(text) > _HELLO_SIZE:
+        return Closed(1009, f"a greeting of {len(text)} characters, the limit is {_HELLO_SIZE}")
+    try:
+        said = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        said = None
+    if not isinstance(said, dict) or said.get("v", VERSION) != VERSION:
+        return Closed(1002, f"a greeting that is not of version {VERSION}: {text[:80]!r}")
+    protocol, headers = said.get("protocol"), said.get("headers", {})
+    if not (protocol is None or isinstance(protocol, str)) or not isinstance(headers, dict):
+        return Closed(1002, f"a greeting with a wrong protocol or headers: {text[:80]!r}")
+    if not all(isinstance(value, str) for value in headers.values()):
+        return Closed(1002, "a greeting whose headers are not all text")
+    return Hello(protocol, {name.lower(): value for name, value in headers.items()})
+
+
+def ack(count: int) -> str:
+    return f"\0ack {count}"
+
+
+def bye(code: int, reason: str) -> str:
+    return f"\0bye {code} {cut_reason(reason).decode()}"
+
+
+def read_bye(text: str) -> Closed:
+    """Read what follows ``bye``."""
+    word, _, reason = text.partition(" ")
+    code = int(word) if word.isascii() and word.isdigit() and len(word) <= 4 else 1002
+    return closed_by_peer(code, reason[:256])
+
 
 HIGH_BYTES: Final = 256 * 1024
 HIGH_FRAMES: Final = 1024
-"""Frames or bytes that may not have been taken before `pause_writing`. Far above `control.ACK_BYTES` and `ACK_FRAMES`."""
+"""Frames or bytes that may not have been taken before `pause_writing`. Far above `ACK_BYTES` and `ACK_FRAMES`."""
 LOW_BYTES: Final = 3 * HIGH_BYTES // 4
 LOW_FRAMES: Final = HIGH_FRAMES // 2
 """Above what the other end may leave unacknowledged for good."""
@@ -78,7 +150,7 @@ class PortConnection:
         self._deaf = False
         # Incoming: data messages, and what of them is not acknowledged.
         self._count = 0
-        self._ack_at = control.ACK_FRAMES
+        self._ack_at = ACK_FRAMES
         self._unacked_bytes = 0
         self._bytes = 0
         # Outgoing: sizes of what the other end has not acknowledged.
@@ -109,7 +181,7 @@ class PortConnection:
             self._fail(error)
 
     def greet(self, protocol: str, headers: Any) -> None:
-        self._tell(control.hello(protocol, headers))
+        self._tell(hello(protocol, headers))
 
     def settled(self) -> None:
         """The two belong together."""
@@ -231,15 +303,15 @@ class PortConnection:
         self._count += 1
         self._unacked_bytes += len(frame)
         self._receiver.frames_received((frame,))
-        if self._count >= self._ack_at or self._unacked_bytes >= control.ACK_BYTES:
+        if self._count >= self._ack_at or self._unacked_bytes >= ACK_BYTES:
             self._acknowledge()
 
     def _acknowledge(self) -> None:
         """Say what has been taken; not before it has been handed up: a port may deliver what follows within `post`."""
         if self.ours and self._state is not _State.OVER:
-            self._ack_at = self._count + control.ACK_FRAMES
+            self._ack_at = self._count + ACK_FRAMES
             self._unacked_bytes = 0
-            self._tell(control.ack(self._count))
+            self._tell(ack(self._count))
 
     def _keep(self, frame: bytes) -> None:
         """Keep what no receiver takes now. What is kept is not acknowledged, so one of ours soon stops."""
@@ -261,15 +333,15 @@ class PortConnection:
         elif word == "ack":
             self._taken(rest)
         elif word == "ping":
-            self._tell(control.PONG)
+            self._tell(PONG)
         elif word == "bye":
-            self._end(control.read_bye(rest))
+            self._end(read_bye(rest))
             self._close_port()
         elif word != "pong":
             self.close(1002, f"{word[:20]!r} is no control message")
 
     def _greeted(self, text: str) -> None:
-        said = control.read_hello(text)
+        said = read_hello(text)
         if isinstance(said, Closed):
             self.close(said.code, said.reason)
         else:
@@ -311,7 +383,7 @@ class PortConnection:
 
     def _leave(self, code: int, reason: str) -> None:
         if self.ours:
-            self._tell(control.bye(code, reason))
+            self._tell(bye(code, reason))
         self._close_port()
 
     def _port_closed(self, reason: str) -> None:
@@ -343,7 +415,7 @@ class PortConnection:
         """About once a second: acknowledge what is left over, ping, and judge whether the other end still lives."""
         if self._state is not _State.OPEN or not self.ours:
             return
-        if self._count and self._ack_at - control.ACK_FRAMES != self._count:
+        if self._count and self._ack_at - ACK_FRAMES != self._count:
             self._acknowledge()
         limits = self._host.limits
         if self._heard or self._deaf:
@@ -353,7 +425,7 @@ class PortConnection:
         elif self._pinged_at is None:
             if now - self._heard_at >= limits.ping_interval:
                 self._pinged_at = now
-                self._tell(control.PING)
+                self._tell(PING)
         elif now - self._pinged_at >= limits.ping_timeout:
             self.abort(Closed(1006, f"no answer to ping within {limits.ping_timeout:g} s"))
             return

@@ -1,22 +1,275 @@
-"""A port as something to connect to, or to serve: ``connect(PortTransport(port), protocol="ubre")``."""
+"""Ports as something to connect to, or to serve, and their sources: ``connect(PortTransport(port), protocol="ubre")``."""
 
 from __future__ import annotations
 
+import inspect
 import logging
-from typing import Final
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib import import_module
+from typing import Any, Final, TypeAlias
 
 import anyio
+from attrs import frozen
 
 from ..._util.log_fields import log_fields
-from ...errors import ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
-from ...plugins import Closed, DialOptions, Listening, ListenOptions
-from ._connection import PortConnection
-from ._control import Hello
-from ._listening import PendingPort, PortListening, run_port
+from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
+from ...plugins import Admission, Closed, DialOptions, Handshake, Host, Listening, ListenOptions
+from .._stream.close_codes import code_for, text_of
+from ._connection import Hello, PortConnection
 from ._port import MessagePort
-from ._sources import PortSource, Single, source_of
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
+
+PortSource: TypeAlias = MessagePort | Callable[[], "MessagePort | Awaitable[MessagePort]"] | AsyncIterator[MessagePort]
+"""Source of ports: one port; a function, plain or async, that gives a port each time; or ports as they come. In a browser
+each port may be one of JavaScript, as it is; there it is `Any` for type checkers."""
+
+_EXPECTED = "a message port, a function that gives one, or an async iterator of ports"
+
+
+class Single:
+    """One port, once."""
+
+    lasting = False
+    one_at_a_time = True
+
+    def __init__(self, port: MessagePort) -> None:
+        self.name: str = port.info.address
+        self._port: MessagePort | None = port
+
+    @property
+    def spent(self) -> bool:
+        return self._port is None
+
+    async def take(self, url: str, host: Host) -> MessagePort:
+        port, self._port = self._port, None
+        if port is None:
+            raise LocalProtocolError(f"this {url} was used before: a port makes one connection", protocol="port")
+        return port
+
+
+@frozen
+class _Function:
+    """A port for each call."""
+
+    _function: Callable[[], Any]
+    lasting: bool = True
+    one_at_a_time: bool = True
+    spent: bool = False
+
+    @property
+    def name(self) -> str:
+        return getattr(self._function, "__name__", "ports").strip("<>")
+
+    async def take(self, url: str, host: Host) -> MessagePort:
+        try:
+            port = self._function()
+            if inspect.isawaitable(port):
+                port = await port
+        except (BusError, OSError) as error:
+            raise ConnectFailed(url, getattr(error, "reason", None) or str(error) or type(error).__name__) from error
+        return _given(port, url)
+
+
+class _Iterator:
+    """Ports as they come. An async generator ends where it is cancelled: it is waited for, and not cut when time is up."""
+
+    one_at_a_time = False
+
+    def __init__(self, ports: AsyncIterator[MessagePort]) -> None:
+        self._ports = ports
+        self._generates = inspect.isasyncgen(ports)
+        self.name: str = getattr(ports, "__name__" if self._generates else "name", "ports")
+        self.lasting: bool = True
+        self._asked = False
+        self._came: list[MessagePort | Exception] = []
+        self._news = anyio.Event()
+
+    @property
+    def spent(self) -> bool:
+        return not self.lasting
+
+    async def take(self, url: str, host: Host) -> MessagePort:
+        if not self._generates:
+            return await self._next(url)
+        if not (self._asked or self._came):
+            self._asked = True
+            host.spawn(self._ask, url)
+        while not self._came:
+            await self._news.wait()
+        came = self._came.pop()
+        if isinstance(came, Exception):
+            raise came
+        return came
+
+    async def _next(self, url: str) -> MessagePort:
+        try:
+            return _given(await anext(self._ports), url)
+        except StopAsyncIteration:
+            self.lasting = False
+            raise ConnectFailed(url, "there are no more ports") from None
+
+    async def _ask(self, url: str) -> None:
+        try:
+            self._came.append(await self._next(url))
+        except Exception as error:
+            self._came.append(error)
+        finally:
+            self._asked = False
+            self._news.set()
+            self._news = anyio.Event()
+
+
+_Source: TypeAlias = Single | _Function | _Iterator
+
+
+def source_of(source: Any) -> _Source:
+    """May raise `TypeError`: it is none."""
+    if (port := _port_of(source)) is not None:
+        return Single(port)
+    if hasattr(source, "__anext__"):
+        return _Iterator(source)
+    if callable(source):
+        return _Function(source)
+    raise TypeError(f"PortTransport() takes {_EXPECTED}, not {_named(source)}")
+
+
+def _port_of(value: Any) -> MessagePort | None:
+    """The value as a port, also one of JavaScript; None where it is none. May raise `TypeError`: it is one that waits."""
+    if _is_of_javascript(value):
+        js = import_module("._js", __package__)
+        return js.JSPort(value) if js.can_post(value) else None
+    port: MessagePort = value
+    if not (callable(getattr(value, "post", None)) and callable(getattr(value, "on_message", None))):
+        return None
+    for name in ("post", "on_message", "close"):
+        if inspect.iscoroutinefunction(getattr(value, name, None)):
+            raise TypeError(f"{type(value).__name__}.{name} is an async function, nobody waits for it: ports have plain ones")
+    return port
+
+
+def _given(value: Any, url: str) -> MessagePort:
+    """May raise `TypeError`: it is no port."""
+    port = _port_of(value)
+    if port is None:
+        raise TypeError(f"{url} gave {_named(value)}, which is no message port")
+    return port
+
+
+def _is_of_javascript(value: Any) -> bool:
+    ffi = sys.modules.get("pyodide.ffi")  # always loaded where there is JavaScript
+    return ffi is not None and isinstance(value, ffi.JsProxy)
+
+
+def _named(value: Any) -> str:
+    """A value in words, for errors."""
+    return import_module("._js", __package__).named(value) if _is_of_javascript(value) else type(value).__name__
+
+
+class PortListening:
+    """Implements `plugins.Listening`."""
+
+    def __init__(self, url: str, options: ListenOptions) -> None:
+        self.url: str = url
+        self.scope: anyio.CancelScope = anyio.CancelScope()
+        self.host: Host = options.host
+        self._options = options
+        self._waiting: dict[PendingPort, None] = {}
+        """Ports that are not let in yet. One may be silent for long: a bare peer may have nothing to say for hours. But there
+        are no more than `Limits.handshakes`, as no event tells when a page has gone."""
+
+    def receive(self, port: MessagePort) -> PendingPort:
+        """Take a port by which a client may come in."""
+        silent = [newcomer for newcomer in self._waiting if newcomer.silent]
+        if len(silent) >= self.host.limits.handshakes:
+            silent[0].give_way()
+        newcomer = PendingPort(port, self.url, self._options, self._waiting)
+        self._waiting[newcomer] = None
+        run_port(port, self._options.host)
+        newcomer.connection.listen()
+        return newcomer
+
+    async def aclose(self) -> None:
+        """Stop accepting; connections stay."""
+        self.scope.cancel()
+        for newcomer in list(self._waiting):
+            newcomer.connection.close(1001, "the server is leaving")
+
+
+class PendingPort:
+    """One port of a bus that serves, from its first message on."""
+
+    def __init__(self, port: MessagePort, url: str, options: ListenOptions, waiting: dict[PendingPort, None]) -> None:
+        self._port = port
+        self._url = url
+        self._options = options
+        self._waiting = waiting
+        self.silent: bool = True
+        """True if it has said nothing so far."""
+        self.over: anyio.Event = anyio.Event()
+        self.connection: PortConnection = PortConnection(
+            port, options.host, options.reads, options.writes, self._first, self.over.set
+        )
+
+    def _first(self, said: Hello | None) -> None:
+        connection, gate = self.connection, self._options.gate
+        self.silent = False
+        if connection.ended is not None:
+            self._waiting.pop(self, None)
+            return
+        protocol = None if said is None else said.protocol
+        if protocol is not None and protocol != self._options.subprotocol:
+            self._refuse(1002, f"{self._options.subprotocol} is spoken here, not {protocol[:64]}")
+            return
+        refused = gate.knock(connection.address)
+        if refused is not None:
+            self._refuse(code_for(refused), text_of(refused))
+            return
+        gate.admit(self._handshake(said), self._decided)
+
+    def give_way(self) -> None:
+        """Others want to come in."""
+        self._refuse(1013, "it has said nothing, and others want to come in")
+
+    def _decided(self, outcome: Admission | BusError) -> None:
+        connection, gate = self.connection, self._options.gate
+        if connection.ended is not None or self not in self._waiting:
+            self._waiting.pop(self, None)
+            gate.left(connection.address)
+        elif isinstance(outcome, BusError):
+            gate.left(connection.address)
+            self._refuse(code_for(outcome), text_of(outcome))
+        else:
+            del self._waiting[self]
+            if connection.ours:
+                connection.greet(self._options.subprotocol, {})
+            connection.settled()
+            gate.opened(connection, outcome)
+
+    def _refuse(self, code: int, text: str) -> None:
+        self._waiting.pop(self, None)
+        self.connection.close(code, text)
+
+    def _handshake(self, said: Hello | None) -> Handshake:
+        info = self._port.info
+        return Handshake(
+            protocol=self._options.protocol,
+            transport="port",
+            url=self._url,
+            headers={} if said is None else said.headers,
+            origin=info.origin,
+            address=info.address,
+            params={} if info.epoch is None else {"epoch": str(info.epoch)},
+        )
+
+
+def run_port(port: MessagePort, host: Host) -> None:
+    """The task that a port may have."""
+    run = getattr(port, "run", None)
+    if run is not None:
+        host.spawn(run)
+
 
 _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 8.0

@@ -7,6 +7,6 @@ of a router; options of the URL say otherwise. Scouting by multicast is off unle
 
 from __future__ import annotations
 
-from .adapter import Zenoh
+from .transport import Zenoh
 
 __all__ = ["Zenoh"]

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Final
 
 from ...plugins import Sample
-from ...plugins.fabrics import LEVELS
+from ...plugins.features import LEVELS
 
 HIGH_BYTES: Final = 256 * 1024
 HIGH_SAMPLES: Final = 256

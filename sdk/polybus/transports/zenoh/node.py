@@ -1,29 +1,194 @@
-"""A session of Zenoh, and the threads in which it is called: most of its calls block.
+"""A session of Zenoh, the threads in which it is called, and what comes from it to the event loop.
 
-Opening, declaring and closing go through one thread, in order: so what is given up while it opens is closed all the same.
-Zenoh calls back on threads of its own; a session that is open when the interpreter ends is closed before that.
+Most of its calls block. Opening, declaring and closing go through one thread, in order: so what is given up while it opens is
+closed all the same. Zenoh calls back on threads of its own; a session that is open when the interpreter ends is closed before
+that. It calls each subscriber that lets a sample through, one behind another, in one thread, and which ones that are is settled
+before the first is called. So copies are told by what was called last in their thread, whatever filters come and go meanwhile.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import anyio
+from attrs import define, field
 
 from ..._util.event_loop import running_loop
 from ...plugins import Sample
+from ...plugins.features import LEVELS
 from .address import as_json
-from .copies import Copies
-from .inbox import Inbox
 from .lanes import Lanes
 
 if TYPE_CHECKING:
     import zenoh
+
+logger: logging.Logger = logging.getLogger("polybus.transports")
+
+MOST_THREADS: Final = 64
+"""Threads of Zenoh whose last sample is known; it has a few."""
+
+
+@define(eq=False)
+class _Latest:
+    """The last sample of a thread: its key, its attachment, and the filters that it came by."""
+
+    key: str
+    attachment: bytes | None
+    came_by: set[str] = field(factory=set)
+
+
+class Copies:
+    """Tells the first copy of each sample from the others."""
+
+    __slots__ = ("_latest",)
+
+    def __init__(self) -> None:
+        self._latest: dict[int, _Latest] = {}
+
+    @property
+    def threads(self) -> int:
+        """Threads whose last sample is known."""
+        return len(self._latest)
+
+    def is_first(self, expression: str, sample: Sample) -> bool:
+        """True of the first copy. To be called in the thread in which Zenoh calls.
+
+        Args:
+            expression: The filter that it comes by. By each of them a sample comes once: so one that is sent again is not lost.
+            sample: The sample, which is known by its key and its attachment.
+        """
+        thread = get_ident()
+        latest = self._latest.get(thread)
+        if latest is None:
+            if len(self._latest) >= MOST_THREADS:
+                self._latest.clear()  # of threads that have ended; at worst a copy comes twice
+        elif expression not in latest.came_by and sample.key == latest.key and sample.attachment == latest.attachment:
+            latest.came_by.add(expression)
+            return False
+        self._latest[thread] = _Latest(sample.key, sample.attachment, {expression})
+        return True
+
+
+MOST_SAMPLES: Final = 16_384
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""Samples and bytes of one priority that may wait; one sender has half of that, so that a loud one leaves room for others."""
+BATCH: Final = 64
+BATCH_BYTES: Final = 64 * 1024
+"""Samples and bytes that are handed on in one turn of the event loop."""
+
+
+@define(eq=False)
+class _Queue:
+    """One priority."""
+
+    samples: deque[tuple[str, Sample]] = field(factory=deque)
+    """Each with its sender."""
+    bytes: int = 0
+    sent: dict[str, tuple[int, int]] = field(factory=dict)
+    """Samples and bytes that wait, by sender."""
+
+    def add(self, sender: str, sample: Sample) -> bool:
+        """Let a sample wait. False if there is no room."""
+        size = sample.size
+        count, held = self.sent.get(sender, (0, 0))
+        if self.samples and (
+            len(self.samples) >= MOST_SAMPLES
+            or self.bytes + size > MOST_BYTES
+            or 2 * count >= MOST_SAMPLES
+            or (count and 2 * (held + size) > MOST_BYTES)
+        ):
+            return False
+        self.samples.append((sender, sample))
+        self.bytes += size
+        self.sent[sender] = count + 1, held + size
+        return True
+
+    def take(self) -> Sample:
+        """Take the oldest."""
+        sender, sample = self.samples.popleft()
+        size = sample.size
+        self.bytes -= size
+        count, held = self.sent[sender]
+        if count > 1:
+            self.sent[sender] = count - 1, held - size
+        else:
+            del self.sent[sender]
+        return sample
+
+
+class Inbox:
+    """Samples on their way to the event loop.
+
+    Args:
+        wake: Called from any thread, when the first of several has come: `take` is to be called in the loop.
+    """
+
+    __slots__ = ("_lock", "_lost", "_queues", "_wake", "_woken")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake: Final = wake
+        self._lock: Final = Lock()
+        self._queues: Final = tuple(_Queue() for _ in range(LEVELS))
+        self._lost = 0
+        self._woken = False
+
+    def add(self, sender: str, sample: Sample) -> None:
+        """Take in a sample, from any thread.
+
+        Args:
+            sender: The name of whoever has sent it.
+            sample: The sample.
+        """
+        with self._lock:
+            if not self._queues[sample.level].add(sender, sample):
+                self._lost += 1
+            if self._woken:
+                return
+            self._woken = True
+        self._wake()
+
+    def take(self) -> tuple[list[Sample], bool]:
+        """Take the next batch, the most urgent first.
+
+        Returns:
+            The batch, and whether there is more: then `take` is to be called again, and nobody is woken for it.
+        """
+        batch: list[Sample] = []
+        size = 0
+        with self._lock:
+            for queue in reversed(self._queues):
+                while queue.samples and len(batch) < BATCH and size < BATCH_BYTES:
+                    batch.append(queue.take())
+                    size += batch[-1].size
+            self._woken = more = any(queue.samples for queue in self._queues)
+        return batch, more
+
+    def lost(self) -> int:
+        """Count of the samples that were dropped since the last call."""
+        with self._lock:
+            lost, self._lost = self._lost, 0
+        return lost
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait."""
+        return sum(queue.bytes for queue in self._queues)
+
+    def clear(self) -> None:
+        """Drop all."""
+        with self._lock:
+            for queue in self._queues:
+                queue.samples.clear()
+                queue.sent.clear()
+                queue.bytes = 0
+
 
 # Zenoh's own types leave out the results of its methods, so sessions and subscribers are `Any` here.
 T = TypeVar("T")
@@ -31,8 +196,6 @@ T = TypeVar("T")
 _NOTHING: Final = "polybus/nothing"
 _PATIENCE: Final = 2.0
 """Seconds that the next nodes have to say that they know a filter; then they are taken to."""
-
-logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
 class ZenohNode:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.plugins import Sample
-from polybus.transports.zenoh import copies
-from polybus.transports.zenoh.copies import Copies
+from polybus.transports.zenoh import node
+from polybus.transports.zenoh.node import Copies
 
 NARROW, WIDE, OTHER = "up/a/1", "up/*/1", "up/a/*"
 FILTERS = (NARROW, WIDE, OTHER)
@@ -51,10 +51,10 @@ def test_each_of_many_samples_comes_once(filters: list[list[str]]) -> None:
 def test_threads_of_zenoh_do_not_take_each_others_samples_for_copies_and_are_not_remembered_for_ever() -> None:
     told, firsts = Copies(), list[bool]()
     assert told.is_first(NARROW, sample(1))
-    for _ in range(copies.MOST_THREADS + 5):
+    for _ in range(node.MOST_THREADS + 5):
         thread = Thread(target=lambda: firsts.append(told.is_first(WIDE, sample(1))))
         thread.start()
         thread.join()
-    assert told.threads <= copies.MOST_THREADS
+    assert told.threads <= node.MOST_THREADS
     # One that has ended may have left its number to the next: there it is a copy that comes by the same filter again.
     assert all(firsts)

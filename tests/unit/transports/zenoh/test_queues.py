@@ -6,9 +6,9 @@ from threading import Event, Thread
 import pytest
 
 from polybus.plugins import Sample
-from polybus.transports.zenoh import inbox, lanes
-from polybus.transports.zenoh.inbox import Inbox
+from polybus.transports.zenoh import lanes, node
 from polybus.transports.zenoh.lanes import Lanes
+from polybus.transports.zenoh.node import Inbox
 from tests.support import BOUND
 
 
@@ -34,7 +34,7 @@ def everything(box: Inbox) -> list[Sample]:
     more = True
     while more:
         batch, more = box.take()
-        assert len(batch) <= inbox.BATCH
+        assert len(batch) <= node.BATCH
         taken += batch
     return taken
 
@@ -50,10 +50,10 @@ def test_the_loop_is_woken_once_for_many_and_again_when_all_was_taken() -> None:
 
 def test_a_batch_is_bounded_in_samples_and_in_bytes() -> None:
     box, _ = woken()
-    add(box, inbox.BATCH + 1)
+    add(box, node.BATCH + 1)
     batch, more = box.take()
-    assert (len(batch), more) == (inbox.BATCH, True)
-    add(box, 3, level=2, size=inbox.BATCH_BYTES - 1 - sample(size=0).size)
+    assert (len(batch), more) == (node.BATCH, True)
+    add(box, 3, level=2, size=node.BATCH_BYTES - 1 - sample(size=0).size)
     batch, more = box.take()
     assert ([one.level for one in batch], more) == ([2, 2], True)
 
@@ -67,14 +67,14 @@ def test_the_most_urgent_is_taken_first_and_each_priority_in_order() -> None:
 
 def test_one_sender_has_half_of_a_priority_and_leaves_the_rest_to_others() -> None:
     box, _ = woken()
-    add(box, inbox.MOST_SAMPLES, sender="loud")
-    assert box.lost() == inbox.MOST_SAMPLES // 2
+    add(box, node.MOST_SAMPLES, sender="loud")
+    assert box.lost() == node.MOST_SAMPLES // 2
     add(box, 10, sender="quiet")
     add(box, 10, level=4, sender="loud")
     assert box.lost() == 0
-    add(box, inbox.MOST_SAMPLES, sender="louder")
-    assert box.lost() == inbox.MOST_SAMPLES // 2 + 10
-    assert len(everything(box)) == inbox.MOST_SAMPLES + 10
+    add(box, node.MOST_SAMPLES, sender="louder")
+    assert box.lost() == node.MOST_SAMPLES // 2 + 10
+    assert len(everything(box)) == node.MOST_SAMPLES + 10
     assert box.waiting == 0
     add(box, 1, sender="loud")
     assert box.lost() == 0
@@ -82,15 +82,15 @@ def test_one_sender_has_half_of_a_priority_and_leaves_the_rest_to_others() -> No
 
 def test_bytes_have_the_same_bounds() -> None:
     box, _ = woken()
-    size = inbox.MOST_BYTES // 4 - sample(size=0).size
+    size = node.MOST_BYTES // 4 - sample(size=0).size
     add(box, 4, size=size, sender="loud")
     assert box.lost() == 2
     add(box, 3, size=size, sender="other")
     assert box.lost() == 1
-    assert box.waiting == inbox.MOST_BYTES
+    assert box.waiting == node.MOST_BYTES
     box.clear()
     assert box.waiting == 0
-    add(box, 1, size=inbox.MOST_BYTES + 1)  # an empty queue takes anything that Limits.message allows
+    add(box, 1, size=node.MOST_BYTES + 1)  # an empty queue takes anything that Limits.message allows
     assert box.lost() == 0
 
 
@@ -99,8 +99,8 @@ def test_what_waits_is_bounded_wherever_its_bytes_are(big: Sample) -> None:
     box, _ = woken()
     for _ in range(1000):
         box.add("loud", big)
-    assert box.lost() == 1000 - inbox.MOST_BYTES // 2 // big.size
-    assert box.waiting <= inbox.MOST_BYTES // 2
+    assert box.lost() == 1000 - node.MOST_BYTES // 2 // big.size
+    assert box.waiting <= node.MOST_BYTES // 2
     fabric, out = made()
     fabric.hold(1)
     assert out.add(big)
