@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 from polybus._secrets import ENDINGS, OF_QUERIES, SHORT, WORDS
 from polybus.capture.decoding import decode
 from polybus.capture.protocols import headers_only
+from polybus.capture.record import redact_bytes, redact_nats, redact_search
 from polybus.capture.record.redact_bytes import blank
 from polybus.capture.record.redact_pairs import OF_NAMES, OF_VALUES
 from polybus.capture.record.redact_protobuf import _NAME, _Protobuf
@@ -469,14 +472,59 @@ def test_a_secret_on_the_border_of_two_parts_is_found(secret: bytes) -> None:
 )
 def test_what_looks_like_the_beginning_of_a_secret_again_and_again_is_looked_at_once(piece: str) -> None:
     # Where each beginning is followed to the end of the frame, a megabyte takes minutes.
-    frame = json.dumps({"token": "x", "text": piece * (500_000 // len(piece))}).encode()
+    frame = json.dumps({"token": "x", "text": piece * (120_000 // len(piece))}).encode()
     assert len(redact_default("ubre", frame)) == len(frame)
 
 
 @pytest.mark.parametrize("piece", ['["token",', '{"name":"token","value":', '{"name":"token","a":["', '["token","x"],'])
 def test_pairs_within_pairs_are_walked_once(piece: str) -> None:
-    frame = (piece * (200_000 // len(piece))).encode()
+    frame = (piece * (120_000 // len(piece))).encode()
     assert len(redact_default("ubre", frame)) == len(frame)
+
+
+EXPENSIVE: dict[str, bytes] = {
+    "names": b'{"password":1},',
+    "pairs": b'{"name":"pin","value":"x"},',
+    "lists": b'["password",',
+    "form": b"password=1&",
+    "logins": b"https://a:b@c ",
+    "bearers": b"Bearer x ",
+    "maps": b"\n\x08password\x12\x02ab",
+    "base64": base64.b64encode(b'{"password":1},' * 20) + b" ",
+    "one base64": base64.b64encode(b'{"password":1},'),
+    "long base64": base64.b64encode(b'{"password":1},' * 50) + b" ",
+    "a value": b'{"password":[' + b"~" * 50_000,
+    "CONNECT": b'"pass":"x",',
+    "headers": b"password: x\r\n",
+}
+"""What costs most to look at, again and again."""
+BEGINS = {"CONNECT": b"CONNECT {", "headers": b"HPUB a 9999999 9999999\r\n"}
+
+
+@pytest.mark.parametrize("kind", EXPENSIVE)
+def test_what_a_frame_costs_does_not_grow_with_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever fills their messages with such things would slow down the program that is recorded."""
+    for module in (redact_search, redact_bytes, redact_nats):
+        monkeypatch.setattr(module, "MOST", 4096)
+    begin, piece = BEGINS.get(kind, b""), EXPENSIVE[kind]
+    calls, taken = 0, list[int]()
+
+    def count(*event: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    for size in (100_000, 400_000):
+        frame = begin + piece * (size // len(piece))
+        calls = 0
+        sys.setprofile(count)
+        try:
+            kept = redact_default("nats" if begin else "ubre", frame)
+        finally:
+            sys.setprofile(None)
+        taken.append(calls)
+        assert len(kept) < 20_000
+    few, many = taken
+    assert many < 3 * few
 
 
 class Counting(bytearray):
@@ -490,6 +538,28 @@ class Counting(bytearray):
 
 
 PIECES = (b"\n", b"\x1a", b"\x05", b"\x08", b"\x7f", b"\xff", b"token", b"password", b"\x12\x02aa", b"n" * 40)
+
+
+def test_a_frame_of_which_a_part_is_looked_at_is_cut_there_and_its_exchange_keeps_its_id() -> None:
+    frame = json.dumps({"publish": "a", "body": [{"password": "hunter2"}] * 10_000}).encode()
+    (kept,), flags, _ = _applied("ubre", [frame])
+    assert len(kept) < len(frame) and _hidden(kept)
+    assert flags == [FLAG_REDACTED | FLAG_TRUNCATED]
+    (event,) = decode(batch(row(0, frame=kept, protocol="ubre", flags=flags[0]))).events.to_pylist()
+    assert event["subject"] == "a"
+
+
+@pytest.mark.parametrize("secret", [b"", b'{"password":"hunter2"}'], ids=["a picture", "a secret in the middle"])
+def test_long_base64_is_kept_but_for_its_secrets(secret: bytes) -> None:
+    """By chance it has words that are names of secrets."""
+    picture = bytearray(random.Random(7).randbytes(300_000))
+    picture[150_000 : 150_000 + len(secret)] = secret
+    picture[20_000:20_003] = base64.b64decode("AjwT")  # and so the text has "jwt"
+    frame = b'{"publish":"a","body":"%b","authorization":"Bearer %b"}' % (base64.b64encode(picture), b"abcd" * 500)
+    blanked = redact_default("ubre", frame)
+    assert blanked.endswith(b'","authorization":"%b"}' % (b"*" * 2007))
+    found = base64.b64decode(json.loads(blanked)["body"])
+    assert found == bytes(picture).replace(b"hunter2", b"*******")
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=30).map(b"".join))

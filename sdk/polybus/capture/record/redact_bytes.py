@@ -1,4 +1,5 @@
-"""Finding secrets in the bytes of a frame, and blanking them in place: the length stays, so the frame can still be read.
+"""Finding secrets in the bytes of a frame, and blanking them in place: the length stays, so the frame can still be read. One
+that would take long to look at is cut.
 
 What is looked for are members whose name says that they are secret (`is_secret`), wherever they stand: in JSON (a body,
 headers, the parts of J.REP, the attributes of uProtocol, also in JSON that is written as text inside JSON), beside their name
@@ -18,7 +19,7 @@ from urllib.parse import unquote_to_bytes
 from ..._secrets import JWT, is_secret, is_secret_of_query
 from .redact_pairs import NAME, found_pairs, name_of
 from .redact_protobuf import blank_protobuf
-from .redact_search import BASE64, Parts, places, whole_base64
+from .redact_search import BASE64, MOST, Parts, places, whole_base64, within
 
 _KEY: Final = re.compile(rf'((?<!\\)\\*|\\{{0,7}})"({NAME})\1"\s*:\s*'.encode())
 """The part before its quotes is a whole run of backslashes, or the end of one: but not any end, or a frame of nothing but
@@ -46,13 +47,18 @@ _SCALAR: Final = re.compile(rb"[-+.0-9eEa-z]+")
 _MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType\1"\s*:\s*\1"[\w.$;\[]{1,200})\1"')
 """Members that J.REP writes into objects beside their values, so that they can be read."""
 _NUMBER: Final = re.compile(rb'(\\*)"\^NumVal\1"\s*:\s*\1"(-?\d+)\1"')
+_LONG: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{512,}")
+_ENDS: Final = 128
+"""Bytes at the ends of long base64 that a name or the beginning of a secret may have: there is none between them."""
+_FILLER: Final = b"_"
+"""In place of what is between them: no base64, and it may be in a token."""
 _DEPTH: Final = 4
 """Base64 within base64."""
 
 
 def blank(frame: bytes) -> bytes:
-    """The frame with its secrets blanked; the same object where there are none."""
-    return _blank(frame, _DEPTH)
+    """The frame with its secrets blanked, cut behind what is looked at; the same object where there is neither."""
+    return _blank(frame, _DEPTH, _Looks(), MOST)
 
 
 def starred(frame: bytes, places: Iterable[tuple[int, int]]) -> bytes:
@@ -64,12 +70,21 @@ def starred(frame: bytes, places: Iterable[tuple[int, int]]) -> bytes:
     return bytes(data) if some else frame
 
 
+class _Looks:
+    """What may still be looked at of all that is in base64 of a frame, at any depth, in bytes."""
+
+    def __init__(self) -> None:
+        self.left: int = MOST
+
+
 class _Frame:
     """The bytes while they are blanked: what stands in them as it is at once."""
 
     def __init__(self, frame: bytes) -> None:
         self.data = bytearray(frame)
         self.changed = False
+        self.left = MOST
+        """Steps that may still be taken through values."""
 
     def fill(self, start: int, end: int) -> None:
         """Stars, from one place to another."""
@@ -102,6 +117,11 @@ class _Frame:
         quote = escape + b'"'
         depth, place = 0, start
         while place < end:
+            self.left -= 1
+            if self.left < 0:
+                del data[place:]
+                self.changed = True
+                return place
             if data.startswith(quote, place):
                 begin = place + len(quote)
                 close = self.close(begin, escape)
@@ -167,7 +187,7 @@ class _Frame:
                     self.fill(*value.span())
                     place = value.end()
 
-    def base64(self, parts: Parts, depth: int) -> None:
+    def base64(self, parts: Parts, depth: int, looks: _Looks) -> None:
         """All that is base64 and holds a secret."""
         place = 0
         for start, end in parts:
@@ -176,22 +196,44 @@ class _Frame:
                 text = whole_base64(self.data, found.start())
                 place = found.start() + len(text)
                 inner = binascii.a2b_base64(text[: len(text) // 4 * 4])
-                clean = _blank(inner, depth)
+                clean = _blank(inner, depth, looks, looks.left)
                 if clean is not inner:
-                    written = binascii.b2a_base64(clean, newline=False)
+                    written = binascii.b2a_base64(clean.ljust(len(inner), b"*"), newline=False)
                     self.data[found.start() : found.start() + len(written)] = written
                     self.changed = True
+
+    def show(self, runs: Parts, frame: bytes) -> None:
+        """Put back what was left out of a frame, but where it belongs to a secret."""
+        for begin, stop in runs:
+            start, end = begin + _ENDS, min(stop - _ENDS, len(self.data))
+            if self.data.count(_FILLER, start, end) == end - start:
+                self.data[start:end] = frame[start:end]
+            else:
+                self.fill(start, end)
 
     def all(self, expression: re.Pattern[bytes], parts: Parts) -> list[re.Match[bytes]]:
         """All that an expression finds in some parts."""
         return [found for start, end in parts for found in expression.finditer(self.data, start, end)]
 
 
-def _blank(frame: bytes, depth: int) -> bytes:
+def _blank(frame: bytes, depth: int, looks: _Looks, most: int) -> bytes:
     parts = places(frame)
     if not parts:
         return frame
-    work = _Frame(frame)
+    parts, cut = within(parts, most)
+    runs: Parts = ()
+    seen = frame
+    if cut is not None and (runs := [one.span() for one in _LONG.finditer(frame)]):
+        # By chance they have all short words, so there is much that is worth a look, and nothing to be found.
+        without = bytearray(frame)
+        for start, end in runs:
+            without[start + _ENDS : end - _ENDS] = _FILLER * (end - start - 2 * _ENDS)
+        seen = bytes(without)
+        parts, cut = within(places(seen), most)
+    work = _Frame(seen[:cut])
+    work.changed = cut is not None
+    if depth < _DEPTH:
+        looks.left -= sum(end - start for start, end in parts)
     work.json(parts)
     work.pairs(parts)
     if b"\n" in frame and b"\x12" in frame:  # the tags of a key and a value
@@ -202,8 +244,9 @@ def _blank(frame: bytes, depth: int) -> bytes:
                 work.fill(*found.span(found.lastindex or 0))
     if b"=" in frame or b"%" in frame:
         work.assigned(parts)
+    work.show(runs, frame)
     if depth:
-        work.base64(parts, depth - 1)
+        work.base64(sorted([*parts, *runs]), depth - 1, looks)
     return bytes(work.data) if work.changed else frame
 
 

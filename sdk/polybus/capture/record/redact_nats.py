@@ -7,6 +7,7 @@ from typing import Final
 
 from ..._secrets import is_secret
 from .redact_bytes import starred
+from .redact_search import MOST
 
 MORE_NATS: Final = r"|^connect[ \t]"
 """Besides names this makes a frame worth a look: every CONNECT."""
@@ -18,11 +19,15 @@ _HEADER: Final = re.compile(rb"([!-9;-~]+):[ \t]*([^\r\n]+)")
 
 
 def blank_nats(frame: bytes) -> bytes:
-    """The frame with secrets of CONNECT and of headers blanked; the same object where there are none."""
+    """The frame with secrets of CONNECT and of headers blanked, cut behind what is looked at of these; the same object where
+    there is neither."""
     if _CONNECT.match(frame):
+        frame = frame[:MOST]
         return starred(frame, (found.span(1) for found in _MEMBER.finditer(frame)))
     head = _WITH_HEADERS.match(frame)
     if head is None:
         return frame
+    if int(head[1]) > MOST:
+        frame = frame[: head.end() + MOST]
     lines = _HEADER.finditer(frame, head.end(), head.end() + int(head[1]))
     return starred(frame, (found.span(2) for found in lines if is_secret(found[1].decode("ascii"))))

@@ -45,6 +45,9 @@ _REST_OF_BASE64: Final = re.compile(rb"[A-Za-z0-9+/]*={0,2}")
 _DECODED: Final = f"{SUSPECT.replace(_BORDER, '')}|{_HIDING}"
 """A short name may stand at the begin of base64, which touches the end of other base64 here."""
 
+MOST: Final = 128 << 10
+"""Bytes of a frame that are looked at, where they are worth it: whoever sends names of secrets alone, or base64, costs a tenth
+of a second, and not seconds. A frame with more of them is cut there, as one that is too long is."""
 _PIECE: Final = 8 << 10
 _OVERLAP: Final = 1 << 10
 """Bytes of the next piece of a frame that are looked at with each: a name, a login or the head of a token is no longer."""
@@ -76,6 +79,17 @@ def places(frame: bytes) -> Parts:
             start = found.pop()[0]
         found.append((start, end))
     return found
+
+
+def within(parts: Parts, most: int) -> tuple[Parts, int | None]:
+    """The first so many bytes of some parts, and where they end; None where those are all."""
+    taken: list[tuple[int, int]] = []
+    for start, end in parts:
+        if end - start > most:
+            return [*taken, (start, start + most)], start + most
+        taken.append((start, end))
+        most -= end - start
+    return taken, None
 
 
 def whole_base64(frame: bytes | bytearray, start: int) -> bytes:

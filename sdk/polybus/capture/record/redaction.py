@@ -102,6 +102,8 @@ class Redaction:
             if changed != frame:
                 made[row] = bytes(changed)
                 flags[row] |= FLAG_REDACTED
+                if self._suspects and 0 < len(changed) < len(frame):
+                    flags[row] |= FLAG_TRUNCATED
         return _with(frames, made)
 
     def _cut(self, frames: pa.Array, flags: Int32s) -> pa.Array:
