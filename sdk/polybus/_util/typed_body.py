@@ -10,7 +10,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache, partial
 from operator import is_ as _is_same
-from typing import Any, Final, Never, NoReturn, get_args, get_origin
+from typing import Any, Final, Never, NoReturn, TypeVar, get_args, get_origin
 from uuid import UUID
 
 import attrs
@@ -26,7 +26,49 @@ from ..message import Message
 from .class_shapes import opened
 from .pydantic_types import adapter_of, ambiguous, has_own
 
+T = TypeVar("T")
+
 logger: logging.Logger = logging.getLogger("polybus")
+
+
+class _Itself:
+    """A type without a hash, as the key of a memory: ``Annotated[int, {"unit": "m"}]``. It is the object that it is."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def __hash__(self) -> int:
+        return id(self.target)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.target is self.target
+
+
+def remembered(make: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Have a function called once for each type, also for one without a hash."""
+    by_hash: Callable[[Any], T] = lru_cache(1024)(make)
+    by_identity: Callable[[_Itself], T] = lru_cache(1024)(lambda key: make(key.target))
+
+    def made(target: Any) -> T:
+        try:
+            return by_hash(target)
+        except TypeError:
+            if has_hash(target):
+                raise
+        return by_identity(_Itself(target))
+
+    return made
+
+
+def has_hash(target: Any) -> bool:
+    """Tell whether a type can be told by its hash."""
+    try:
+        hash(target)
+    except TypeError:
+        return False
+    return True
 
 
 def convert(value: Any, target: Any) -> Any:
@@ -78,8 +120,7 @@ def conforming(value: Any, target: Any) -> Any:
     Raises:
         ValueError, TypeError: It does not fit; the text names the path and what was expected.
     """
-    conform = _cached_conforming(target) if has_hash(target) else _make_conforming(target)
-    return conform(value)
+    return _conforming_to(target)(value)
 
 
 def _make_conforming(target: Any) -> Callable[[Any], Any]:
@@ -93,7 +134,7 @@ def _make_conforming(target: Any) -> Callable[[Any], Any]:
     return partial(_reread, target=target)
 
 
-_cached_conforming: Final = lru_cache(1024)(_make_conforming)
+_conforming_to: Final = remembered(_make_conforming)
 
 
 def uncheckable(target: Any) -> str | None:
@@ -198,20 +239,11 @@ def convert_text(text: str, target: Any) -> Any:
 def unreadable(target: Any) -> str | None:
     """Explain why no body can ever be read as a type; None where it can (or where only the first body will show)."""
     try:
-        return _cached_fault(target) if has_hash(target) else _problem_of(target)
+        return _fault_of(target)
     except NameError:
         return None  # it is defined later in its module
     except Exception as error:  # whatever the libraries make of a class
         return str(error) or type(error).__name__
-
-
-def has_hash(target: Any) -> bool:
-    """Tell whether a type can be remembered; ``Annotated[int, {"unit": "m"}]`` cannot."""
-    try:
-        hash(target)
-    except TypeError:
-        return False
-    return True
 
 
 def _problem_of(target: Any) -> str | None:
@@ -231,7 +263,7 @@ def _problem_of(target: Any) -> str | None:
     )
 
 
-_cached_fault: Final = lru_cache(1024)(_problem_of)
+_fault_of: Final = remembered(_problem_of)
 
 
 def is_read_by_pydantic(target: Any) -> bool:
@@ -371,17 +403,8 @@ class Reader:
     decode: Callable[[bytes], Any] | None = None
 
 
-def _reader(target: Any) -> Reader:
-    """Find the reader of a type. May raise `TypeError` or `NameError`, as `adapter_of`."""
-    try:
-        return _cached_reader(target)
-    except TypeError:
-        if has_hash(target):
-            raise
-        return _make_reader(target)
-
-
 def _make_reader(target: Any) -> Reader:
+    """Make the reader of a type. May raise `TypeError` or `NameError`, as `adapter_of`."""
     if is_read_by_pydantic(target):
         read = adapter_of(target).validate_python
         return Reader(read, read)
@@ -396,4 +419,4 @@ def _make_reader(target: Any) -> Reader:
         return Reader(make, of_text)
 
 
-_cached_reader: Final = lru_cache(1024)(_make_reader)
+_reader: Final = remembered(_make_reader)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
-from functools import lru_cache
 from typing import Any, Final, ForwardRef, Literal, NoReturn, TypeAlias, get_args, get_origin
 
 from attrs import frozen
@@ -13,7 +12,7 @@ from attrs import frozen
 from .._core.handlers.signature import IMPORT_IT, gives_many, hints_of, injected, lost_result
 from .._core.rpc.reply import Reply
 from .._util.class_shapes import open_variable, own_annotations, substituted, variables_of
-from .._util.typed_body import has_hash, unreadable
+from .._util.typed_body import remembered, unreadable
 from .._validation import shown
 from ..errors import LocalProtocolError, ReservedSubject
 from ..subjects import check_subject
@@ -119,7 +118,7 @@ class Contract:
             why = f"; derive {contract.__name__} from typing.Protocol itself" if own else ""
             example = "class Users(Protocol): async def get(self, id: int) -> User: ..."
             raise TypeError(f"{shown(contract)} is no contract: a Protocol class is, as in `{example}`{why}")
-        return _read_once(contract) if has_hash(contract) else _read(contract)
+        return _read_once(contract)
 
     def subjects(self, prefix: str) -> dict[str | int, Method]:
         """The methods by their subjects.
@@ -166,7 +165,7 @@ def _read(contract: Any) -> Contract:
     return Contract(name, blocking, methods, inspect.cleandoc(vars(kind).get("__doc__") or ""))  # not that of Protocol
 
 
-_read_once = lru_cache(256)(_read)
+_read_once = remembered(_read)
 
 
 def _functions(base: type, name: str) -> dict[str, Any]:
