@@ -71,7 +71,7 @@ def starred(frame: bytes, places: Iterable[tuple[int, int]]) -> bytes:
 
 
 class _Looks:
-    """What may still be looked at of all that is in base64 of a frame, at any depth, in bytes."""
+    """A number of bytes that may still be looked at, of all that is in base64 of a frame, at any depth."""
 
     def __init__(self) -> None:
         self.left: int = MOST
