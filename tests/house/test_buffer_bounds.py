@@ -58,8 +58,8 @@ BOUNDS = {
     "4 MiB of patterns, and Cluster.remember": "protocols.nats.cluster.known_handlers._gone",
     "4 MiB of patterns; of one node 1,024, and 32 KiB": "protocols.nats.cluster.known_handlers._nodes",
     "4,096 nodes": """
-        cluster.arrivals.marked cluster.backbone._missing cluster.backbone.nodes_known cluster.departures.cut
-        cluster.parking.cut protocols.nats.cluster.dialect._nodes
+        cluster.arrivals.marked cluster.backbone._missing cluster.backbone.nodes_known cluster.handover.cut
+        cluster.arrivals.cut protocols.nats.cluster.dialect._nodes
     """,
     "4,096 nodes, and within them Limits.peers": "cluster.arrivals._coming",
     "4,096 of a batch, Limits.outbox_bytes of a peer": "bindings.cloudevents_http.server.answers",
@@ -87,7 +87,7 @@ BOUNDS = {
     "concurrency= of the handler, queue= of the subscription": "cluster.durable.reader._running",
     "CREDIT items, _TOLERANCE * CREDIT_BYTES and one item more; charged to the peer": "rpc.channel._items",
     "CREDIT_BYTES: each entry counts for 200 bytes at least": "rpc.channel._ahead",
-    "each has one client at least that was parked": "cluster.departures._claims",
+    "each has one client at least that was parked": "cluster.handover._claims",
     "HIGH_BYTES or HIGH_FRAMES, then the outbox of the link; charged while paused": "transports.memory._inbox",
     "HIGH_WATER and one frame: then the link keeps what follows in its outbox": """
         bindings.http.client._queue bindings.jrep_http.connection._queue
@@ -101,13 +101,13 @@ BOUNDS = {
     "Limits.handshakes: the gate of the listener": "transports._stream.listen.silent",
     "Limits.outbox": "link.send_queue._shares link.send_queue.droppable peer.unsent_requests.replies",
     "Limits.outbox and outbox_bytes": "link.send_queue._entries",
-    "Limits.outbox and outbox_bytes; charged": "cluster.parking._waiting",
+    "Limits.outbox and outbox_bytes; charged": "cluster.arrivals._waiting",
     "Limits.payload: Intake.room; a client reads all before it asks again": "bindings.jrep_http.payloads._unread",
     "Limits.peers": """
         bus.acceptor.links link.multiplexer._expires link.multiplexer._offences link.multiplexer._pending
         link.multiplexer._unasked link.multiplexer.peers broker._broker.ends broker.participants.clients
         broker.participants.held broker.registry.servers broker.registry._slow cluster.arrivals._clients
-        cluster.arrivals._names cluster.arrivals._newcomers cluster.departures._parked cluster.departures._secrets
+        cluster.arrivals._names cluster.arrivals._newcomers cluster.handover._parked cluster.handover._secrets
     """,
     "Limits.peers and handshakes: the gate of the listener; one that is silent ends": "bindings.jrep_http.server._sessions",
     "Limits.peers and Limits.handshakes of each gate": "runtime.admissions.hosts",

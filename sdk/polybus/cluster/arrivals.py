@@ -14,39 +14,181 @@ One claim and one mark serve all clients that have come from the same node since
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 from attrs import define, field
 
 from .._core.peer.extension_probe import HELLO_TIMEOUT
 from .._core.rpc.reply import InternalReply
-from .._core.runtime.memory import Share
+from .._core.runtime.memory import MemoryBudget, Share, cost, trim
 from .._util.sources import sources
 from ..body import JSON
 from ..errors import BusError
+from ..events import PeerSlow
 from ..message import Kind, Message
 from ..plugins import ToNode
-from .departures import AT_ONCE, HANDING
-from .parking import ParkedPublications, PublicationSources
 
 if TYPE_CHECKING:
+    from .. import Peer
     from .._core.bus.parts import BusParts
-    from .._core.peer.peer import Peer
-    from .membership import Membership
+    from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
+HANDING: Final = 20.0
+"""Seconds for what is kept to be handed over; that ends at once where either node is gone."""
+AT_ONCE: Final = 256
+"""Clients that are claimed at once, and publications that are handed over in one turn."""
 PATIENCE: Final = 2.0
 """Seconds for a client to tell its subscriptions, and for a node to answer. One that does not give its mark in that time counts
 as if it had."""
+_POLICY: Final = "drop_oldest"
 _EVERYTHING: Final = (">", "/>")
 """Patterns of all subjects that a wire without subscriptions carries."""
 _LONGEST: Final = 64
 """Characters of either part of a token."""
+
+
+_Entry: TypeAlias = tuple[str, Message, int, int]
+"""The node that a publication is from, the publication, its cost and its number."""
+
+
+@define(eq=False)
+class PublicationSources:
+    """The publications that are kept here, and the nodes that they are from."""
+
+    _parts: BusParts
+    own: str = field(default="", init=False)
+    """The name of this node."""
+    _last: Message | None = field(default=None, init=False)
+    _number: int = field(default=0, init=False)
+
+    def is_of_this_node(self, message: Message) -> bool:
+        """Tell whether a publication is of this node; not of those for clients of the others, or that came over the cluster."""
+        peer, links = message.peer, self._parts.links
+        if peer is None or peer.host is not links:
+            return True
+        return peer is not links.inner_peer and self._parts.pubsub.relay.takes(message)
+
+    def number_of(self, message: Message) -> int:
+        """Number the publications that are kept: by it the same one is known which waits for several clients."""
+        if message is not self._last:
+            self._last = message
+            self._number += 1
+        return self._number
+
+    def forget(self) -> None:
+        """Hold nothing: nothing is kept any more."""
+        self._last = None
+
+
+@define(eq=False)
+class ParkedPublications:
+    """Publications that wait for one client. Implements `_core.pubsub.ports.PublicationQueue`.
+
+    Bounded as an outbox is, in messages and bytes, which are charged to the client's address; the oldest go first.
+    """
+
+    _parts: BusParts
+    peer: Peer
+    """The client, at whose cost they wait."""
+    _sources: PublicationSources
+    _share: Share
+    cut: set[str] = field(factory=set, init=False)
+    """Nodes of which nothing more is taken. Of several queues it may be one set."""
+    dropped: int = field(default=0, init=False)
+    _waiting: deque[_Entry] = field(factory=deque, init=False)
+    _budget: MemoryBudget = field(init=False)
+
+    pattern: str | int = field(default=">", init=False)
+    group: str | None = field(default=None, init=False)
+    queue: int = field(default=0, init=False)
+    local: bool = field(default=True, init=False)
+    leads_on: bool = field(default=False, init=False)
+    peers: bool = field(default=True, init=False)
+    full: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        limits = self._parts.services.limits
+        self.queue = limits.outbox
+        self._budget = MemoryBudget(self._parts.services.running, limits.outbox_bytes, self._share)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def next(self) -> int:
+        """The number of the oldest."""
+        return self._waiting[0][3]
+
+    async def room(self, deadline: float) -> bool:
+        """Tell that there is room: the oldest makes it."""
+        return True
+
+    def offer(self, message: Message) -> None:
+        """Take a publication of this node. What comes over the cluster is `keep` told, with the node that it is from."""
+        if self._sources.is_of_this_node(message):
+            self.keep(self._sources.own, message)
+
+    def keep(self, source: str, message: Message) -> None:
+        """Take a publication, unless it is of a node of which nothing more is taken."""
+        if source not in self.cut:
+            self.add(source, message)
+
+    offer_shared = offer
+    """Nothing is changed here, and copies would not be known to be one publication."""
+
+    def add(self, source: str, message: Message) -> None:
+        """Take a publication of a node; the oldest goes where there is no room."""
+        if message.raw is None and message.has_body:
+            try:
+                message.encoded(self.peer.link.adapter.codec(self._parts.services.limits).formats)
+            except BusError as error:
+                self._parts.pubsub.publisher.unsent(message, self.peer, "kept", error)
+                return
+        trim(message)
+        size = cost(message)
+        while self._waiting and (len(self._waiting) >= self.queue or not self._budget.has_room(size)):
+            _ = self.take()
+            self._drop()
+        if self._budget.hold(size):
+            self._waiting.append((source, message, size, self._sources.number_of(message)))
+        else:
+            self._drop()
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        services = self._parts.services
+        services.counters.dropped += 1
+        if self.dropped == 1:
+            services.emit(PeerSlow(peer=self.peer, policy=_POLICY, dropped=1))
+
+    def take(self) -> Message | None:
+        """Remove and return the oldest; None where there is none."""
+        if not self._waiting:
+            return None
+        _, message, size, _ = self._waiting.popleft()
+        self._budget.release(size)
+        return message
+
+    def drop_unless(self, wanted: Callable[[str], bool]) -> None:
+        """Remove all that is of other nodes than those wanted."""
+        before, self._waiting = self._waiting, deque()
+        for entry in before:
+            if wanted(entry[0]):
+                self._waiting.append(entry)
+            else:
+                self._budget.release(entry[2])
+
+    def clear(self) -> None:
+        """Remove all."""
+        while self.take() is not None:
+            pass
 
 
 class MarkReply(InternalReply):
@@ -101,7 +243,7 @@ class Arrivals:
     """The clients that have come back to this node, until they have what was kept for them."""
 
     _parts: BusParts
-    _membership: Membership
+    _node: Backbone
     _sources: PublicationSources
     _newcomers: dict[Peer, ParkedPublications] = field(factory=dict, init=False)
     """Clients that would be sent everything, on a wire without subscriptions, and have not said yet whether they come back."""
@@ -159,7 +301,7 @@ class Arrivals:
         if not (0 < len(bus) <= _LONGEST and 0 < len(secret) <= _LONGEST):
             runtime.warnings.warn(logger, "%r shows %.100r, which is no token of a node; it goes on without", peer, token)
             return
-        if peer in self._clients or link.multiplexed is not None or self._membership.node_of(bus) is None:
+        if peer in self._clients or link.multiplexed is not None or self._node.node_of(bus) is None:
             return  # that node is gone, and with it what it kept
         held = self._taken(peer)
         if held is None:
@@ -228,7 +370,7 @@ class Arrivals:
 
     async def _join(self, bus: str, clients: list[Returning]) -> None:
         """Have the other node hand over what it has kept, up to the marks; then send what was held here."""
-        splice = Splice(sources.get().urandom(8).hex(), self._membership.node_of(bus) or "", clients)
+        splice = Splice(sources.get().urandom(8).hex(), self._node.node_of(bus) or "", clients)
         self._splices[splice.mark] = splice
         joined = False
         try:
@@ -243,12 +385,12 @@ class Arrivals:
             del self._splices[splice.mark]
             for returning in splice.clients:
                 if joined:  # of others the other node has handed over what came until now
-                    returning.held.keep(splice.marked.__contains__)
+                    returning.held.drop_unless(splice.marked.__contains__)
                 self._let_go(returning)
 
     async def _ask(self, node: str, what: str, body: Any, seconds: float = PATIENCE) -> Any:
         """May raise `BusError`."""
-        cluster = self._membership.choose()
+        cluster = self._node.choose()
         return await cluster.send_request(Kind.REQUEST, what, body, seconds, Any, None, ToNode(node))
 
     async def _claim(self, splice: Splice) -> bool:
@@ -269,10 +411,10 @@ class Arrivals:
     async def _mark(self, splice: Splice) -> None:
         """Ask every node for its mark, and wait until all have given it, or are gone."""
         splice.marking = True
-        cluster = self._membership.choose()
+        cluster = self._node.choose()
         give_mark(splice.mark, splice.node, self._sources.own, cluster)
         self._marked(splice, self._sources.own)
-        for node in list(self._membership.nodes_known):
+        for node in list(self._node.nodes_known):
             self._ask_for_mark(splice, node, cluster)
         for reply in splice.replies:  # more while this goes on, of nodes that join
             with suppress(BusError):
@@ -295,13 +437,13 @@ class Arrivals:
         if node not in splice.marked:
             splice.marked.add(node)
             for returning in splice.clients:
-                returning.held.keep(lambda source: source != node)
+                returning.held.drop_unless(lambda source: source != node)
 
     def node_joined(self, node: str) -> None:
         """Ask a node that has come for its mark too, where others are being asked."""
         for splice in self._splices.values():
             if splice.marking:
-                self._ask_for_mark(splice, node, self._membership.choose())
+                self._ask_for_mark(splice, node, self._node.choose())
 
     def handed_over(self, name: str, message: Message) -> bool:
         """Send a publication that another node has kept for a client, or for all of a splice; False where it is for none."""

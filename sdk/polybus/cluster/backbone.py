@@ -32,6 +32,7 @@ from ..plugins.registry import resolve_url
 from ..protocols.nats.cluster.known_handlers import KnownHandlers
 from ..protocols.nats.cluster.subjects import publication_pattern
 from ..protocols.nats.stored import ToReader
+from .arrivals import ParkedPublications
 from .durable.consumers import Consumers, StoreReaders, check_names
 from .durable.dead_letters import DeadLetters, LetterWriter
 from .durable.jetstream import JetStream
@@ -42,10 +43,10 @@ from .handover import ClientHandover
 from .queries import PASSES_ON, Queries
 
 if TYPE_CHECKING:
+    from .. import Peer
     from .._core.bus.lifecycle import Lifespan
     from .._core.bus.parts import BusParts
     from .._core.link.link import Link
-    from .._core.peer.peer import Peer
     from .._core.runtime.services import Services
     from .._core.runtime.via import ViaHeader
 
@@ -338,7 +339,7 @@ class Backbone(Extension):
             self.nodes_known[event.node] = event
             self._missing.discard(event.facts.get("bus"))
             self.link.runtime.notifier.signal()
-            self.handover.node_joined(event.node)
+            self.handover.arrivals.node_joined(event.node)
             if self._parts.pubsub.publisher.in_net:
                 self._tell_who_passes_on(event.node)
             return
@@ -419,11 +420,12 @@ class Backbone(Extension):
     def _published(self, message: Message, to: Any, now: float) -> None:
         pubsub, peer = self._parts.pubsub, message.peer
         if isinstance(to, ToAll):
-            self.handover.sources.current = to.source
-            pubsub.receiver.deliver_to_all(message, peer)
+            for queue in pubsub.receiver.deliver_to_all(message, peer):
+                if type(queue) is ParkedPublications:
+                    queue.keep(to.source, message)
         elif isinstance(to, ToGroup):
             pubsub.receiver.deliver_to_group(message, peer, to.group, to.pattern)
-        elif not (isinstance(to, ToClient) and self.handover.handed(to.id, message)):
+        elif not (isinstance(to, ToClient) and self.handover.arrivals.handed_over(to.id, message)):
             for client in self._clients(to):
                 try:
                     pubsub.publisher.send_nowait(message, client, now + 30.0)

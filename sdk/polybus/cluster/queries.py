@@ -20,9 +20,9 @@ from ..plugins import ToNode
 from ..subjects import check_pattern, wire_pattern
 
 if TYPE_CHECKING:
+    from .. import Peer
     from .._core.bus.parts import BusParts
-    from .._core.peer.peer import Peer
-    from .membership import Membership
+    from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -45,7 +45,7 @@ class Queries:
     """Asks all nodes, and answers for this one."""
 
     _parts: BusParts
-    _known: Membership
+    _known: Backbone
 
     # -- asking ----------------------------------------------------------------------------------------------------------
 

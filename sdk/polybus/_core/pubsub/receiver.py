@@ -76,10 +76,13 @@ class PublicationReceiver:
             for queue in queues:
                 queue.offer_shared(message)
 
-    def deliver_to_all(self, message: Message, peer: Peer) -> None:
-        """Deliver a publication that came over the inner link: to the subscriptions of this bus, and to its clients."""
+    def deliver_to_all(self, message: Message, peer: Peer) -> tuple[PublicationQueue, ...]:
+        """Deliver a publication that came over the inner link: to the subscriptions of this bus, and to its clients.
+
+        Gives the queues that it was offered to.
+        """
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
-            return
+            return ()
         local = self._local
         queues = self._matching(message) if local.addresses else local.match(message.subject)
         if len(queues) == 1:
@@ -89,6 +92,7 @@ class PublicationReceiver:
                 queue.offer_shared(message)
         if self._remote.size:
             self._publisher.publish_to_clients(message)
+        return queues
 
     def deliver_to_group(self, message: Message, peer: Peer, group: str, pattern: str | int) -> None:
         """Deliver a publication that an engine has chosen a member of a group here for."""
