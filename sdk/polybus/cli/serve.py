@@ -20,8 +20,8 @@ import typer
 
 from .. import Bus, BusError
 from .._core.bus.runner import serve_until_signal
-from .._core.bus.worker import Inheritance
 from .._core.runtime.lifespan import raised_by_lifespan
+from ..cluster.worker import Inheritance
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import resolve_url
 from ..transports._ws.policy import check_hosts, check_origins

@@ -16,7 +16,6 @@ import anyio
 import anyio.abc
 
 from .._core.bus.bus import Bus, parts_of
-from .._core.bus.worker import ASK, ASK_METRICS, Inheritance
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
 from .._util.process_end import ending_signals
@@ -26,6 +25,7 @@ from ..nodes import VARIABLE
 from ..plugins.registry import metrics_maker
 from ..transports._stream.sockets import unlink_if_ours
 from .engine import STORE, Child, Children, Engine, find_server
+from .worker import ASK, ASK_METRICS, Inheritance
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 

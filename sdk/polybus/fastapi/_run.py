@@ -6,9 +6,9 @@ import math
 from typing import Any, Final
 
 from .._core.bus.runner import tell_of_threads_left
-from .._core.bus.worker import Worker
 from .._util.process_end import end_by_sigterm
 from .._validation import check_count, seconds, shown
+from ..cluster.worker import Worker
 
 FAILED: Final = 3
 """uvicorn's status where an address is taken, or the lifespan fails."""

@@ -16,8 +16,8 @@ import anyio
 import uvicorn
 
 from .._core.bus.bus import Bus, parts_of
-from .._core.bus.worker import Worker
 from .._secrets import shown_target
+from ..cluster.worker import Worker
 from ..errors import LocalProtocolError
 from ..transports._stream.sockets import address_of
 from ._attachment import attached_here

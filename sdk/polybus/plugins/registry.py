@@ -50,7 +50,7 @@ _EXTENSIONS = {
     "reading": "polybus.cluster.durable.reading:reading_of",
     "storage": "polybus.cluster.durable.storage:StoredReading",
 }
-_SUPERVISORS = {"workers": "polybus.cluster.workers:supervise"}
+_SUPERVISORS = {"workers": "polybus.cluster.workers:supervise", "worker": "polybus.cluster.worker:Worker"}
 _METRICS = {
     "scrape": "polybus.prometheus.scraping:scrape",
     "workers": "polybus.prometheus.scraping:with_workers",
@@ -302,6 +302,15 @@ def make_extension(name: str, *parts: Any) -> Any:
 def supervise(**options: Any) -> int:
     """Run several workers until they have ended; gives the exit status. `polybus.cluster.workers.supervise` has the options."""
     return cast("int", _load("supervisors", "workers")(**options))
+
+
+def worker_here() -> Any:
+    """This process as one of several workers, a `polybus.cluster.worker.Worker`; None where it is none.
+
+    Raises:
+        LocalProtocolError: It has been one already.
+    """
+    return _load("supervisors", "worker").here()
 
 
 def metrics_maker(name: str, option: str) -> Callable[..., Any]:

@@ -23,8 +23,8 @@ import pytest
 import polybus
 import polybus.sync
 from polybus import Backoff, Bus, BusError, Disconnected, LocalProtocolError, Reply, Unavailable, connect
-from polybus._core.bus.worker import Inheritance
 from polybus.cluster.engine import find_server
+from polybus.cluster.worker import Inheritance
 from tests.integration.interop.nats_servers import nats_server
 from tests.integration.web.browser import missing
 from tests.support import free_port
@@ -298,7 +298,7 @@ async def test_the_file_of_a_unix_socket_stays_while_workers_come_and_go(tmp_pat
 
 def test_what_a_worker_starts_itself_is_no_worker() -> None:
     reading, writing = os.pipe()
-    script = "from polybus._core.bus.worker import Inheritance; print(Inheritance.of_this_process())"
+    script = "from polybus.cluster.worker import Inheritance; print(Inheritance.of_this_process())"
     inherited = Inheritance(1, reading, writing, {})
     environment = {**os.environ, **inherited.environment()}
     try:

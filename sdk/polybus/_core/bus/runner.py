@@ -22,11 +22,10 @@ from ..._validation import check_count, counted, seconds, shown
 from ...backoff import Backoff
 from ...errors import BusError, LocalProtocolError
 from ...plugins import ProtocolFeatures
-from ...plugins.registry import metrics_maker, resolve_url, supervise
+from ...plugins.registry import metrics_maker, resolve_url, supervise, worker_here
 from ...plugins.targets import with_tls
 from ..runtime.lifespan import raised_by_lifespan
 from .bus import Bus, parts_of
-from .worker import Worker
 
 if TYPE_CHECKING:
     import ssl
@@ -177,7 +176,7 @@ def serve_until_signal(
         if health is None:
             raise ValueError("metrics=True: the page stands beside those of health, so give health='http://127.0.0.1:8081' too")
         _ = metrics_maker("scrape", "run(metrics=True)")
-    worker = Worker.here()
+    worker = worker_here()
     if worker is None and workers > 1:
         addresses = _Addresses(bus, urls, options, client_tls)
         # Two times `drain`: the lifespan has as many seconds for its end.
@@ -263,7 +262,7 @@ class _Run:
         drain: float,
         delay: float,
         health: str | None,
-        worker: Worker | None,
+        worker: Any,
         announce: Callable[[str], None],
         *,
         metrics: bool,

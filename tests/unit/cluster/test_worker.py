@@ -17,7 +17,7 @@ import pytest
 from attrs import define
 
 from polybus import LocalProtocolError
-from polybus._core.bus.worker import ASK, ASK_METRICS, Inheritance, Worker
+from polybus.cluster.worker import ASK, ASK_METRICS, Inheritance, Worker
 from tests.support import bounded
 
 pytestmark = pytest.mark.anyio
