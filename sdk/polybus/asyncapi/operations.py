@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from attrs import frozen
 
-from .. import errors
-from .._core.bus.bus import Bus, parts_of
+from .. import Bus, errors
+from .._core.bus.bus import parts_of
 from .._core.handlers.handler import Handler
 from .._core.handlers.lookup import Publication
 from .._core.handlers.signature import Style as HandlerStyle

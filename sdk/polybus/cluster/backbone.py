@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define, evolve, field
 
-from .._bridge.route import Route
+from .. import Route
 from .._bridge.route_side import RouteSide
 from .._core.bus.dialer import Connecting
 from .._core.handlers.lookup import HandlerLookup

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define
 
-from .._core.bus.remote_peer import RemotePeer
+from .. import RemotePeer
 from .._core.peer.responses import response_to, send_error
 from .._util.log_fields import log_fields
 from ..errors import BusError, Code, Disconnected

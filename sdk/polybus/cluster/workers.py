@@ -15,7 +15,8 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 
-from .._core.bus.bus import Bus, parts_of
+from .. import Bus
+from .._core.bus.bus import parts_of
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
 from .._util.process_end import ending_signals

@@ -22,7 +22,7 @@ from ._run import run
 if TYPE_CHECKING:
     from fastapi import Depends
 
-    from .._core.bus.bus import Bus
+    from .. import Bus
     from ..sync import BlockingBus
     from ._bus_dep import blocking_bus_of, bus_or_twin_of
 
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fastapi import Depends
 
-    from .._core.bus.bus import Bus
+    from .. import Bus
     from ..sync import BlockingBus
     from ._bus_dep import blocking_bus_of, bus_or_twin_of
 

@@ -13,8 +13,8 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import PARAM_REGEX, compile_path
 
+from .. import Bus
 from .._core.bus.acceptor import WHEN_FULL
-from .._core.bus.bus import Bus
 from .._core.runtime.outcomes import code_of
 from .._util.log_fields import log_fields
 from .._util.misuse import ATTACH, explains

@@ -39,8 +39,7 @@ from ..transports._stream.sockets import address_of
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from .._core.bus.acceptor import Listener
-    from .._core.bus.bus import Bus
+    from .. import Bus, Listener
     from ..plugins import AsgiApp
 
 logger: logging.Logger = logging.getLogger("polybus")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends
 
-from .._core.bus.bus import Bus
+from .. import Bus
 from ..sync.event_loop_thread import HandlerLoop
 from ..sync.verbs import BlockingBus
 from ._attachment import bus_of

@@ -15,7 +15,7 @@ from ..asyncapi import document, page, to_text
 from ..asyncapi.page import policy
 
 if TYPE_CHECKING:
-    from .._core.bus.bus import Bus
+    from .. import Bus
     from ..plugins import ProtocolAdapter
 
 _HEADERS = {"cache-control": "no-cache", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from .._core.bus.bus import Bus
+from .. import Bus
 from .._validation import check_given
 from ..plugins.registry import metrics_maker
 

@@ -15,7 +15,8 @@ from typing import Any, Final
 import anyio
 import uvicorn
 
-from .._core.bus.bus import Bus, parts_of
+from .. import Bus
+from .._core.bus.bus import parts_of
 from .._secrets import shown_target
 from ..cluster.worker import Worker
 from ..errors import LocalProtocolError

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from .._core.bus.bus import Bus
+from .. import Bus
 from ..cluster.workers import supervise
 from ..transports._stream.sockets import bind_tcp, bind_unix
 from ._attachment import AttachedRoute

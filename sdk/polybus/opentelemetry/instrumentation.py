@@ -13,7 +13,8 @@ from opentelemetry.propagate import extract
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import INVALID_SPAN, SpanKind, get_current_span, set_span_in_context
 
-from .._core.bus.bus import Bus, parts_of
+from .. import Bus
+from .._core.bus.bus import parts_of
 from .._core.runtime.outcomes import code_of, kind_of, told_code
 from .._validation import check_given, shown
 from ..errors import LocalProtocolError
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
-    from .._core.runtime.context import Context
-    from .._core.runtime.executor import CallNext
-    from .._core.runtime.outgoing import Outcome
+    from .. import CallNext, Context, Outcome
     from .instruments import Telemetry
 
 logger: logging.Logger = logging.getLogger("polybus")

@@ -16,9 +16,8 @@ from attrs import define, field
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from .._core.bus.bus import Bus, parts_of
-from .._core.runtime.context import Context
-from .._core.runtime.executor import CallNext
+from .. import Bus, CallNext, Context
+from .._core.bus.bus import parts_of
 from .._core.runtime.outcomes import kind_of, told_code
 from .._validation import check_given, shown
 from ..errors import LocalProtocolError

@@ -11,7 +11,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.samples import Sample
 
-from .._core.bus.bus import Bus, parts_of
+from .. import Bus
+from .._core.bus.bus import parts_of
 from .._validation import check_given
 from .bus_collector import BusCollector
 

@@ -20,7 +20,7 @@ from .._core.runtime.threads import waiting_in_thread
 from ..errors import BusError, LocalProtocolError, RequestCancelled
 
 if TYPE_CHECKING:
-    from .._core.bus.bus import Bus
+    from .. import Bus
     from .._core.runtime.threads import CallThreads
     from .items import Run
 

@@ -16,8 +16,8 @@ from ..errors import LocalProtocolError
 from ..message import Message, Settlement
 
 if TYPE_CHECKING:
-    from .._core.peer.subscription import Subscription
-    from .._core.rpc.channel import Channel, ChannelContext
+    from .. import Channel, Subscription
+    from .._core.rpc.channel import ChannelContext
     from ..plugins import Connector
 
 T = TypeVar("T")

@@ -17,7 +17,8 @@ from typing import Any, Final, Self
 import anyio
 from attrs import define, evolve
 
-from .._core.bus.bus import Bus, parts_of
+from .. import Bus
+from .._core.bus.bus import parts_of
 from .._core.runtime.runtime import Runtime
 from .._util.cancel_scopes import to_the_end
 from .._util.pattern_index import SubjectIndex

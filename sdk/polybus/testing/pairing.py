@@ -10,9 +10,8 @@ from typing import Any
 
 from attrs import evolve
 
-from .._core.bus.bus import Bus, parts_of
-from .._core.bus.connect import connect
-from .._core.runtime.context import Context
+from .. import Bus, Context, connect
+from .._core.bus.bus import parts_of
 from ..backoff import Backoff
 from ..body import JSON
 from ..errors import BusError, LocalProtocolError

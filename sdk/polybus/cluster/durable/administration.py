@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
-from ..._core.bus.bus import Bus, parts_of
+from ... import Bus
+from ..._core.bus.bus import parts_of
 from ..._core.pubsub.publisher import make_publication
 from ..._validation import shown
 from ...errors import LocalProtocolError

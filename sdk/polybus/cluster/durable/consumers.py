@@ -28,9 +28,8 @@ from .reader import Consumer, Pull, StoreReader, Taker, say
 from .reading import MOST, DurableSpec, ReplaySpec
 
 if TYPE_CHECKING:
+    from ... import Peer, Subscription
     from ..._core.handlers.subscriber import SubscriberSpec
-    from ..._core.peer.peer import Peer
-    from ..._core.peer.subscription import Subscription
     from ..._core.runtime.services import Services
     from ...message import Message
     from ...nodes import Start

@@ -21,8 +21,8 @@ from .jetstream import NANOSECONDS
 from .reading import check_pause
 
 if TYPE_CHECKING:
+    from ... import Subscription
     from ..._core.handlers.handler import Handler
-    from ..._core.peer.subscription import Subscription
     from ..._core.runtime.executor import HandlerExecutor
     from ..._core.runtime.services import Services
     from ...message import Message

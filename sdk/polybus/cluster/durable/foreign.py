@@ -21,9 +21,8 @@ from .jetstream import Advice, JetStream, JetStreamError
 from .publishing import StoredPublishing
 
 if TYPE_CHECKING:
-    from ..._core.bus.bus import Bus
+    from ... import Bus, Peer
     from ..._core.link.link import Link
-    from ..._core.peer.peer import Peer
     from ..._core.runtime.services import Services
     from ...message import Message
     from ...plugins import NodeJoined, NodeLeft

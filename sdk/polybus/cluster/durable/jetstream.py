@@ -14,7 +14,7 @@ from ...message import Kind, Message
 from ...protocols.nats.stored import ToEngine, api_of
 
 if TYPE_CHECKING:
-    from ..._core.peer.peer import Peer
+    from ... import Peer
 
 NANOSECONDS: Final = 1_000_000_000
 """In a second: the engine writes times so."""

@@ -21,7 +21,7 @@ from .delivery import Delivery, Fate
 from .jetstream import NANOSECONDS
 
 if TYPE_CHECKING:
-    from ..._core.peer.peer import Peer
+    from ... import Peer
     from ..._core.runtime.services import Services
 
 EXPIRES: Final = 30.0

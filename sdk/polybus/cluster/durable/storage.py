@@ -16,12 +16,11 @@ from ...plugins.extensions import Extension, Keeper
 from ...subjects import matches
 
 if TYPE_CHECKING:
+    from ... import Peer, Subscription
     from ..._core.bus.links import LinkRegistry
     from ..._core.handlers.handler import Handler
     from ..._core.handlers.subscriber import SubscriberSpec
     from ..._core.link.link import Link
-    from ..._core.peer.peer import Peer
-    from ..._core.peer.subscription import Subscription
     from ...stats import DurableStats
     from .consumers import StoreReaders
     from .foreign import ForeignStreams

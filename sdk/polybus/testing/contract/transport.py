@@ -10,8 +10,8 @@ import anyio
 import pytest
 from attrs import define, field
 
-from ... import BusError, ConnectFailed, Forbidden, Handshake, Identity, TooLarge, Unauthorized
-from ..._core.bus.bus import Bus, parts_of
+from ... import Bus, BusError, ConnectFailed, Forbidden, Handshake, Identity, TooLarge, Unauthorized
+from ..._core.bus.bus import parts_of
 from ...plugins import Admission, Closed, DialOptions, Host, Listening, ListenOptions, Transport, TransportAdapter
 from ._base import Ground, ground_of, suite
 
