@@ -37,7 +37,7 @@ BOUNDS = {
         cluster.durable.consumers._durables cluster.durable.consumers._handlers cluster.durable.consumers._of_subscriptions
         cluster.durable.consumers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
         cluster.workers.urls prometheus.bus_collector._recent prometheus.bus_collector._tallies protocols.csb.codec.chosen
-        protocols.nats.cluster.dialect._handled protocols.nats.native._pulled protocols.nats.session._pings
+        protocols.nats.cluster.nodes._handled protocols.nats.native._pulled protocols.nats.session._pings
         protocols.nats.connection._sids protocols.nats.connection.by_sid protocols.nats.connection.refused
         protocols.up.fabric._wanted protocols.up.names._methods protocols.up.names._names protocols.up.names._topics
         protocols.up.services.methods protocols.up.services.topics transports.zenoh.node.came_by
@@ -59,7 +59,7 @@ BOUNDS = {
     "4 MiB of patterns; of one node 1,024, and 32 KiB": "protocols.nats.cluster.known_handlers._nodes",
     "4,096 nodes": """
         cluster.arrivals.marked cluster.backbone._missing cluster.backbone.nodes_known cluster.handover.cut
-        cluster.arrivals.cut protocols.nats.cluster.dialect._nodes
+        cluster.arrivals.cut protocols.nats.cluster.nodes._nodes
     """,
     "4,096 nodes, and within them Limits.peers": "cluster.arrivals._coming",
     "4,096 of a batch, Limits.outbox_bytes of a peer": "bindings.cloudevents_http.server.answers",
@@ -69,7 +69,7 @@ BOUNDS = {
         runtime.services.known pubsub.publisher.client_routes pubsub.publisher.routes pubsub.receiver.queues
         _util.pattern_index._cache
     """,
-    "4096 nodes that are not known, until the next look": "protocols.nats.cluster.dialect._greeted",
+    "4096 nodes that are not known, until the next look": "protocols.nats.cluster.nodes._greeted",
     "64 addresses": "transports._stream.addresses._others",
     "64 requests that are posted at the same time": "bindings.cloudevents_http.client._waiting",
     "64 workers": "runtime.workers._idle",
@@ -148,7 +148,7 @@ BOUNDS = {
     "MAX_FRAGMENTS parts of one message, as large as it may be": "bindings.http.uvicorn.frames",
     "MAX_FRAGMENTS, Limits.message": "transports._ws.frames._fragments",
     "MOST_RESTING numbers": "broker.registry._resting",
-    "nodes that are known, until the next look": "protocols.nats.cluster.dialect._doubted",
+    "nodes that are known, until the next look": "protocols.nats.cluster.nodes.doubted",
     "one chunk: nothing is read before the link is there": "transports._stream.transport._early",
     "one entry at most for each sample that waits": "transports.zenoh.node.sent",
     "one for each channel of the link, for the time of one chunk": "link.link.deferred",
@@ -172,7 +172,7 @@ BOUNDS = {
     "one operation: a payload over Limits.message is not kept": "protocols.nats.framing._parts",
     "one payload of each request that is being answered: HIGH_WATER and one in all": "bindings.jrep_http.connection._leaving",
     "one question a node of those that have something of this one": """
-        protocols.nats.cluster.liveness._asked protocols.nats.cluster.liveness._nodes
+        protocols.nats.cluster.nodes._asked protocols.nats.cluster.nodes._nodes
     """,
     "SETTLED": "protocols.up.session._older protocols.up.session._settled",
     "requests of one turn; what is over the limits is answered at once, and gone": "protocols.nats.cluster.dialect._fresh",

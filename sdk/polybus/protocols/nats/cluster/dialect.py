@@ -11,52 +11,39 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-import msgspec
-from attrs import define, evolve
+from attrs import evolve
 
 from ...._util.memo import Memo
-from ....errors import Code, Forbidden, RemoteProtocolError
+from ....errors import Code, RemoteProtocolError
 from ....message import Kind, Message
-from ....plugins import (
-    Due,
-    Lost,
-    NodeJoined,
-    NodeLeft,
-    Ready,
-    Refused,
-    ToAll,
-    ToClient,
-    ToGroup,
-    ToNode,
-    ToUser,
-    Undelivered,
-)
-from ..._rules import milliseconds
+from ....plugins import Due, Lost, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser, Undelivered
 from ..checks import refuse
 from ..codec import HAVE_IT, failure
 from ..connection import NatsConnection, NatsSubscription, Tokens
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
-from ..headers import (
-    KIND,
-    TTL,
-    USER,
-    HeaderBlock,
-    one_line,
-    without_those_of_engine,
-    write_block,
-)
-from ..operations import INBOX_SID, write_named, write_publication
-from ..stored import ToEngine, ToStore, give, give_unreadable, read_refusal, read_stored, word_of_engine, write_to_engine
-from .known_handlers import KnownHandlers, bounded_list
-from .liveness import PACE, Liveness
+from ..headers import KIND, HeaderBlock, write_block
+from ..operations import INBOX_SID, write_publication
+from ..stored import ToEngine, ToStore, give, give_unreadable, read_refusal, read_stored, word_of_engine
+from .nodes import PACE, ClusterNodes
 from .subjects import HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_node, split_key
+from .words import (
+    LONGEST_PAUSE,
+    PUBLISHED,
+    WORDS,
+    Asked,
+    not_there,
+    read_control,
+    read_open,
+    subject_of,
+    write_frame,
+    write_have_it,
+    write_published,
+)
 
-_NODES: Final = 4096
-"""Nodes that are known at the most."""
 _SOURCES: Final = 1024
 """Beginnings of reply subjects of publications that are remembered: a node has two, another program perhaps one for each."""
 _OVER: Final = 1024
@@ -65,47 +52,10 @@ _ELSEWHERE: Final = 2
 """Times that a request is asked again which no handler has seen."""
 _AT_ONCE: Final = 256
 """Requests of which it says so in one message."""
-_LONGEST_FACT: Final = 200
-"""Characters that are kept of what a node says of itself."""
 _UNDELIVERED: Final = "undelivered"
 _GONE: Final = "gone"
 """The reason of a node that has not got the client which is asked any more."""
-_PUBLISHED: Final = "publish"
 _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE, _ERROR = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.ERROR
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
-_encode: Final = msgspec.json.Encoder().encode
-
-
-_AGAIN: Final = 2.0
-_LONGEST_PAUSE: Final = 16.0
-"""Seconds after which a publication is sent again of which the engine has said nothing: first, and at the most."""
-
-
-@define(eq=False)
-class Asked:
-    """A request, or an open channel, of this node.
-
-    Attributes:
-        names: Where it was sent, and where answers come, on the wire.
-        to: Whom it is for, or None: any node that handles it.
-        at: Time at which it was last sent.
-        frame: Its bytes, to be asked elsewhere, until somebody has it; None where it is for one alone.
-        node: The node that has it, as soon as that is known.
-        again: Times that it was asked elsewhere.
-        controls: Written for the node that has it, before that is known.
-        publication: Of a store, until the engine has said that it is stored.
-        pause: Seconds after which that is sent again.
-    """
-
-    names: str
-    to: Any
-    at: float
-    frame: bytes | None
-    node: str = ""
-    again: int = 0
-    controls: list[tuple[str, bytes, bytes]] | None = None
-    publication: Message | None = None
-    pause: float = _AGAIN
 
 
 class ClusterDialect:
@@ -115,15 +65,9 @@ class ClusterDialect:
         "_answers",
         "_asked",
         "_connection",
-        "_doubted",
         "_due",
         "_fresh",
-        "_greeted",
-        "_handled",
-        "_hello_at",
         "_held",
-        "_known",
-        "_liveness",
         "_message",
         "_nodes",
         "_over",
@@ -134,7 +78,6 @@ class ClusterDialect:
         "_tokens",
         "_turn",
         "_turns",
-        "_untold",
         "echo",
         "inbox",
         "node",
@@ -163,22 +106,10 @@ class ClusterDialect:
         self._held: dict[Any, str] = {}
         """Requests and channels of others that this node has."""
         self._serial = 0
-        limits = connection.limits
-        self._liveness = Liveness(limits.ping_interval + limits.ping_timeout)
-        self._nodes: dict[str, str | None] = {}
-        """The nodes that are known, and the bus that each is."""
-        self._greeted: set[str] = set()
-        """Nodes that are not known, have spoken since the last look, and were told that this one is there."""
-        self._handled: dict[str, None] = {}
-        """Patterns that this node handles, as they stand on the wire: the others are told."""
-        self._untold = False
-        self._known: KnownHandlers = connection.options.known_handlers
-        self._doubted: set[str] = set()
-        """Nodes that have told of a handler which the engine knows nothing of: the next look asks whether they are there."""
+        self._nodes = ClusterNodes(connection, self._subjects, self._tokens)
         self._sources: Memo[str, ToAll] = Memo(lambda beginning: ToAll(self._subjects.source(beginning)), _SOURCES)
         """Whom publications are from, by their reply subject without its last token."""
         self._due = math.inf
-        self._hello_at = math.inf
 
     @property
     def idle(self) -> bool:
@@ -205,30 +136,22 @@ class ClusterDialect:
     @property
     def due(self) -> float:
         """The time at which what is under way is looked at, or the others are greeted again."""
-        return min(self._due, self._hello_at)
+        return min(self._due, self._nodes.hello_at)
 
     def ready(self) -> None:
         """Say hello to the others, who answer."""
         connection, subjects = self._connection, self._subjects
         connection.events.append(Ready(bare=True, node=self.node))
         connection.subscribe(f"{subjects.cluster}.a", tag=ClusterDialect._announced)
-        self._say(f"{subjects.cluster}.a", "hello", reply=f"{subjects.mine}h")
-
-    def _say(self, subject: str, word: str, reply: str | None = None) -> None:
-        options = self._connection.options
-        facts: dict[str, Any] = {word: self.node, "bus": options.member, "name": options.client, "host": options.host}
-        if word == "hello" and self._handled:
-            facts["handles"] = bounded_list(self._handled)
-        self._connection.frames.append(write_publication(subject, reply, b"", _encode(facts)))
+        self._nodes.greet_all()
 
     def servers_joined(self) -> None:
-        """Say hello again, in a moment: a network that was cut in two may be one again, and its halves know nothing of it."""
-        self._hello_at = self._connection.heard + PACE
-        self._connection.events.append(Due(self._hello_at))
+        """Say hello again, in a moment."""
+        self._nodes.greet_later()
 
     def leave(self) -> None:
         """Say goodbye to the others."""
-        self._say(f"{self._subjects.cluster}.a", "bye")
+        self._nodes.say(f"{self._subjects.cluster}.a", "bye")
 
     def lost(self) -> None:
         """Forget all: the connection is gone, and the link ends what was under way."""
@@ -237,7 +160,7 @@ class ClusterDialect:
         self._fresh.clear()
         self._turns.clear()
         self._held.clear()
-        self._known.all_left(self._connection.heard)
+        self._nodes.all_gone()
 
     # -- in: by what it was subscribed for ----------------------------------------------------------------------------------
 
@@ -333,45 +256,7 @@ class ClusterDialect:
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
         """A node has come, or leaves."""
-        try:
-            facts = _decode(payload)
-        except (ValueError, RecursionError):
-            facts = {}
-        hello, bye = facts.get("hello"), facts.get("bye")
-        if is_node(hello):
-            if not self._subjects.of_node(hello, "").startswith(self._own):
-                self._joined(hello, facts)
-                if reply is not None:
-                    self._say(self._subjects.of_node(hello, "h"), "hello")
-        elif is_node(bye):
-            if bye in self._nodes:
-                del self._nodes[bye]
-                self._known.left(bye, self._connection.heard)
-                self._connection.events.append(NodeLeft(bye, orderly=True))
-        else:
-            raise refuse("neither hello nor goodbye of a node", "malformed")
-
-    def _joined(self, node: str, facts: dict[str, Any]) -> None:
-        if node in self._nodes:
-            self._known.told(node, facts.get("handles"))
-            return
-        now, told = self._connection.heard, {name: _fact(facts.get(name)) for name in ("bus", "name", "host")}
-        bus = told["bus"]
-        full = len(self._nodes) >= _NODES
-        for other, its_bus in self._nodes.items():
-            # Of a bus that has come back the earlier name is gone, as are others by and by, which nobody has asked for since.
-            if full or (its_bus is not None and its_bus == bus):
-                self._probe(other, now)
-        if not full:
-            self._nodes[node] = bus
-            self._known.told(node, facts.get("handles"))
-            self._connection.events.append(NodeJoined(node, told))
-
-    def _greet(self, node: str) -> None:
-        """Say hello to a node that is there and is not known: it was taken for gone, or its hello was lost."""
-        if node not in self._nodes and node != self.node and node not in self._greeted and len(self._greeted) < _NODES:
-            self._greeted.add(node)
-            self._say(self._subjects.of_node(node, "h"), "hello", reply=f"{self._subjects.mine}h")
+        self._nodes.announced(self._own, reply, payload)
 
     # -- in: what is for this node alone ------------------------------------------------------------------------------------
 
@@ -389,25 +274,22 @@ class ClusterDialect:
             elif what == "d":
                 key, subject = split_key(tail)
                 to = ToClient(self.node, key)
-                if headers is not None and headers.kind == _PUBLISHED:
+                if headers is not None and headers.kind == PUBLISHED:
                     self._publication(subject, to, headers, payload)
                 else:
                     self._question(self._subjects.read[subject], to, reply, headers, payload)
             elif what == "y":
                 if reply is not None and self._subjects.asker(reply):
-                    self._connection.frames.append(self._have_it(reply))
+                    self._connection.frames.append(write_have_it(self.node, reply))
             elif what == "h":
-                self._announced_here(reply, payload)
+                if payload:  # otherwise it is said that nobody else is there
+                    self._nodes.announced(self._own, reply, payload)
             elif what != "p":  # there comes only that nobody wanted a publication
                 raise refuse(f"{rest[:60]!r} is nothing that a node is told", "invalid_subject")
         except RemoteProtocolError as error:
             self._connection.events.append(Refused(error))
             if reply is not None and what not in _NOT_ANSWERED:
                 self._answer_malformed(error, reply)
-
-    def _announced_here(self, reply: str | None, payload: bytes) -> None:
-        if payload:  # otherwise it is said that nobody else is there
-            self._announced(_NOBODY, "", reply, None, payload)
 
     def _question(self, subject: str | int, to: Any, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
         """Make a request, an open, or where no answer is wanted a notification."""
@@ -423,8 +305,11 @@ class ClusterDialect:
             message.attributes["user"] = headers.user
         if reply is not None:
             if headers is not None and headers.kind is not None:
-                self._open(message, headers.kind)
-                self._hold(message.id, asker)
+                read_open(message, headers.kind)
+                self._held[message.id] = asker
+                if asker:  # it is had for longer than a turn
+                    self._connection.frames.append(write_have_it(self.node, reply))
+                    self._look_at(self._connection.heard + PACE)
             else:
                 self._fresh[message.id] = asker
                 if self._turn != self._connection.turn:
@@ -433,24 +318,6 @@ class ClusterDialect:
                     events.append(Due(-math.inf))
                 self._turns[-1].append(message.id)
         events.append(message)
-
-    def _open(self, message: Message, kind: str) -> None:
-        """May raise `RemoteProtocolError`: it opens nothing."""
-        parts = kind.split(" ")
-        if parts[0] != "open" or len(parts) != 4 or not (_is_number(parts[2]) and _is_number(parts[3])):
-            raise refuse(f"{kind[:60]!r} is nothing that is asked", "malformed")
-        message.kind = Kind.OPEN
-        message.attributes.update(mode=parts[1], credit=int(parts[2]), hops=int(parts[3]))
-
-    def _hold(self, id: Any, asker: str) -> None:
-        """Have a request or a channel for longer than a turn, and say so."""
-        self._held[id] = asker
-        if asker:
-            self._connection.frames.append(self._have_it(id[0]))
-            self._look_at(self._connection.heard + PACE)
-
-    def _have_it(self, reply: str, payload: bytes = b"") -> bytes:
-        return write_publication(reply, None, f"NATS/1.0 {HAVE_IT} {self.node}\r\n\r\n".encode(), payload)
 
     def _say_taken(self, turn: list[Any]) -> None:
         """Say which of the requests of a turn this node still has: one word to each asker."""
@@ -464,7 +331,7 @@ class ClusterDialect:
         for asker, its in tokens.items():
             for start in range(0, len(its), _AT_ONCE):
                 payload = " ".join(its[start : start + _AT_ONCE]).encode()
-                self._connection.frames.append(self._have_it(self._subjects.of_node(asker, "t"), payload))
+                self._connection.frames.append(write_have_it(self.node, self._subjects.of_node(asker, "t"), payload))
         if tokens:
             self._look_at(self._connection.heard + PACE)
 
@@ -474,30 +341,11 @@ class ClusterDialect:
         if not dot or headers is None or headers.kind is None:
             raise refuse(f"{tail[:60]!r} names no request, or does not say what is done to it", "malformed")
         id = (self._subjects.of_node(asker, f"a.{token}"), 0)
-        message = self._control(id, headers, payload)
+        message = read_control(self._connection.codec, id, headers, payload)
         if message.kind is Kind.CANCEL:
             self._fresh.pop(id, None)
             self._held.pop(id, None)
         self._connection.events.append(message)
-
-    def _control(self, id: Any, headers: HeaderBlock, payload: bytes) -> Message:
-        """May raise `RemoteProtocolError`: a kind that is not known."""
-        word, _, argument = (headers.kind or "").partition(" ")
-        kind = _CONTROLS.get(word)
-        if kind is None:
-            raise refuse(f"{(headers.kind or '')[:60]!r} is nothing that is done to a request", "malformed")
-        if kind is Kind.END and headers.error is not None:
-            message = error_message(id, headers, payload)
-            message.kind = Kind.END
-            return message
-        if kind is Kind.ITEM:
-            return self._message(kind, "", id, headers, payload)
-        message = Message(kind, "", id)
-        if kind is Kind.CREDIT:
-            if not _is_number(argument):
-                raise refuse(f"a credit of {argument[:20]!r}", "malformed")
-            message.attributes["credit"] = int(argument)
-        return message
 
     def _answered(self, token: str, headers: HeaderBlock | None, payload: bytes) -> None:
         events = self._connection.events
@@ -508,19 +356,19 @@ class ClusterDialect:
         if headers is not None and headers.status == HAVE_IT and headers.error is None:
             self._taken(token, asked, headers.text)
             return
-        node = self._liveness.answered(token)
+        node = self._nodes.liveness.answered(token)
         if node is not None:
             self._gone(node)
             return
         if headers is not None and headers.kind is not None and headers.kind != _UNDELIVERED:
-            events.append(self._control(token, headers, payload))
+            events.append(read_control(self._connection.codec, token, headers, payload))
             return
         if asked is None:
             if not self._tokens.was_given(token):
                 raise refuse("an answer to a token that was never given", "unknown_id")
         elif headers is not None and asked.to is not None and headers.reason == _GONE:
             del self._asked[token]
-            events.append(Lost((token,), _not_there(asked.to), sent=False))
+            events.append(Lost((token,), not_there(asked.to), sent=False))
             return
         elif headers is not None and (headers.kind == _UNDELIVERED or headers.status == NO_RESPONDERS):
             if self._refused(token, asked, headers):
@@ -553,27 +401,15 @@ class ClusterDialect:
             return False
         del self._asked[token]
         if asked.to is None:
-            self._connection.events.append(self._nobody_handles(token, asked))
+            subject = self._subjects.rest(asked.names.partition(" ")[0])
+            self._connection.events.append(self._nodes.nobody_handles(token, subject))
+            if self._nodes.doubted:
+                self._look_at(self._connection.heard + PACE)
         else:
-            self._connection.events.append(Lost((token,), _not_there(asked.to), sent=False))
+            self._connection.events.append(Lost((token,), not_there(asked.to), sent=False))
             if not isinstance(asked.to, ToUser):
                 self._gone(asked.to.node)
         return True
-
-    def _nobody_handles(self, token: str, asked: Asked) -> Message:
-        """Make the error of a request that no node handles: one that was handled lately is worth asking again."""
-        subject, now = self._subjects.rest(asked.names.partition(" ")[0]), self._connection.heard
-        last = self._known.last_seen(subject, now)
-        code, text = Code.UNIMPLEMENTED, "nobody handles this in the cluster"
-        if last is not None:
-            ago = f"its last handler went {now - last:.3g} s ago" if last < now else "its handlers are just coming or going"
-            code = Code.UNAVAILABLE
-            text = f"{text} now, and {ago}: ask again, for example with retry=Retry()"
-            doubted = self._known.nodes_with(subject) & self._nodes.keys()
-            if doubted:
-                self._doubted |= doubted
-                self._look_at(now + PACE)
-        return Message(_ERROR, "", token, code=code, attributes={"text": text, "reason": None, "detail": None})
 
     def _taken(self, token: str, asked: Asked | None, node: str) -> None:
         """A node has said that it has a request, or that it is there. May raise `RemoteProtocolError`: that is no node."""
@@ -585,8 +421,8 @@ class ClusterDialect:
         elif (over := self._over.get(token)) is not None:
             self._found(over, token, node)
         else:
-            self._liveness.answered(token)
-        self._greet(node)
+            self._nodes.liveness.answered(token)
+        self._nodes.greet(node)
 
     def _several_taken(self, headers: HeaderBlock | None, payload: bytes) -> None:
         """A node has said which requests of one turn it has. May raise `RemoteProtocolError`: it has not."""
@@ -620,13 +456,8 @@ class ClusterDialect:
             self._connection.answer_malformed(error, reply)
 
     def judged(self, error: ServerError) -> ServerError:
-        """Give an error with all that it means: a node that can be told nothing, or cannot answer, would swallow requests."""
-        subjects, cluster = self._subjects, self._subjects.cluster
-        needed = self.inbox if error.subscribing else subjects.nobody
-        if error.refused not in (needed, f"{cluster}.a"):
-            return error
-        text = f"{error.text}; allow this user to publish and to subscribe to {cluster}.>, or correct the name of the cluster"
-        return evolve(error, text=text, ends=True, error=Forbidden(f"the NATS server says: {text}"))
+        """Give an error with all that it means."""
+        return self._nodes.judged(error)
 
     def not_allowed(self, error: ServerError) -> None:
         """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""
@@ -655,56 +486,20 @@ class ClusterDialect:
         if kind is _REQUEST or kind is Kind.OPEN:
             return self._ask(message, now)
         if kind is _PUBLISH:
-            self._publish(message)
+            self._connection.queue(write_published(self._connection, self._subjects, message))
         elif kind is _RESPONSE or kind is _ERROR:
             self._answer(message)
         elif kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
             self._subscribe(message)
         elif kind is _NOTIFY:
             to = None if message.extras is None else message.extras.get("to")
-            names = self._subject(message, to)
+            names = subject_of(self._subjects, message, to)
             if message.extras is not None and "reader" in message.extras:
                 names = f"{names} {self._subjects.of_reader(message.extras['reader'])}"
-            self._connection.queue(self._frame(names, message, None))
+            self._connection.queue(write_frame(self._connection, names, message, None))
         else:
             self._send_control(message)
         return None
-
-    def _subject(self, message: Message, to: Any) -> str:
-        """The subject that a request, an open or a notification goes to."""
-        subjects = self._subjects
-        if to is None:
-            return subjects.handled[message.subject]
-        if isinstance(to, ToEngine):
-            return str(message.subject)
-        name = subjects.written[message.subject]
-        if isinstance(to, ToUser):
-            return subjects.keyed("k", to.key, name)
-        if isinstance(to, ToStore):
-            return to.at or f"{subjects.cluster}.p.{name}"
-        if isinstance(to, ToClient):
-            return subjects.keyed(f"n.{to.node}.d", to.id, name)
-        return subjects.of_node(to.node, f"r.{name}")
-
-    def _frame(self, names: str, message: Message, kind: str | None) -> bytes:
-        """PUB or HPUB; `names` are the subject and, behind a blank, where an answer is wanted."""
-        connection = self._connection
-        payload, own = connection.codec.payload(message)
-        extras = message.extras
-        user = None if extras is None else extras.get("user")
-        if extras is not None and isinstance(to := extras.get("to"), (ToEngine, ToStore)):
-            return write_to_engine(connection, names, to, message, payload, own)
-        if kind is None and user is None and not own and not message.headers:
-            block = b"" if message.ttl is None else connection.codec.deadlines[message.ttl]
-            return write_named(names, block, payload)
-        if message.ttl is not None:
-            own.append((TTL, str(milliseconds(message.ttl))))
-        if kind is not None:
-            own.append((KIND, kind))
-        if user is not None:
-            own.append((USER, one_line(user)))
-        fields = without_those_of_engine(message.headers)
-        return write_named(names, write_block(fields, own, connection.limits.headers), payload)
 
     def _ask(self, message: Message, now: float) -> str:
         kind = to = None
@@ -713,12 +508,12 @@ class ClusterDialect:
         if to is None:
             names = self._subjects.asked[message.subject]
         else:
-            names = f"{self._subject(message, to)} {self._answers}"
+            names = f"{subject_of(self._subjects, message, to)} {self._answers}"
         if message.kind is Kind.OPEN:
             facts = message.attributes
             kind = f"open {facts.get('mode', 'stream')} {facts.get('credit', 0)} {facts.get('hops', 0)}"
         token = self._tokens.next()
-        frame = self._frame(names + token, message, kind)
+        frame = write_frame(self._connection, names + token, message, kind)
         self._connection.queue(frame)
         if to is None:
             self._asked[token] = Asked(names, None, now, frame)
@@ -738,19 +533,6 @@ class ClusterDialect:
             return ""
         return self.node if isinstance(to, (ToEngine, ToStore)) else str(to.node)
 
-    def _publish(self, message: Message) -> None:
-        subjects, extras = self._subjects, message.extras
-        to = None if extras is None else extras.get("to")
-        if to is None:
-            frame = self._frame(subjects.published[message.subject], message, None)
-        elif isinstance(to, ToUser):
-            subject = subjects.keyed("u", to.key, subjects.written[message.subject])
-            frame = self._frame(f"{subject} {subjects.echo}", message, None)
-        else:
-            subject = subjects.keyed(f"n.{to.node}.d", to.id, subjects.written[message.subject])
-            frame = self._frame(subject, message, _PUBLISHED)
-        self._connection.queue(frame)
-
     def _answer(self, message: Message) -> None:
         connection, id = self._connection, message.id
         if message.kind is _RESPONSE:
@@ -766,9 +548,14 @@ class ClusterDialect:
 
     def _subscribe(self, message: Message) -> None:
         connection, subjects, extras = self._connection, self._subjects, message.extras or {}
-        change: Callable[..., None] = connection.subscribe
-        if message.kind is Kind.UNSUBSCRIBE:
-            change = _unsubscribing(connection)
+        subscribes = message.kind is Kind.SUBSCRIBE
+
+        def change(subject: str, queue: str | None = None, **facts: Any) -> None:
+            if subscribes:
+                connection.subscribe(subject, queue, **facts)
+            else:
+                connection.unsubscribe(subject, queue)
+
         if "reader" in extras:
             key = extras["reader"]
             # In a group, of one: what is on its way when it is given up still comes.
@@ -782,10 +569,8 @@ class ClusterDialect:
         pattern = subjects.pattern(message.subject)
         if extras.get("handler"):
             change(f"{subjects.cluster}.r.{pattern}", HANDLERS, tag=ClusterDialect._asked_of_handlers)
-            if message.kind is Kind.SUBSCRIBE and pattern not in self._handled:
-                self._handled[pattern] = None
-                self._untold = True
-                connection.events.append(Due(-math.inf))
+            if subscribes:
+                self._nodes.handle(pattern)
         elif (group := extras.get("group")) is not None:
             change(f"{subjects.cluster}.p.{pattern}", group, tag=ClusterDialect._published_to_group, name=message.subject)
         else:
@@ -795,7 +580,7 @@ class ClusterDialect:
         """Write a cancel, item, credit or end to the node at the other end of a request or channel."""
         connection, kind, id = self._connection, message.kind, message.id
         own: list[tuple[str, str]] = []
-        payload, word = b"", _WORDS[kind]
+        payload, word = b"", WORDS[kind]
         if kind is Kind.ITEM:
             payload, own = connection.codec.payload(message)
         elif kind is Kind.CREDIT:
@@ -849,38 +634,27 @@ class ClusterDialect:
             turn = self._turns.popleft()
             if not self._fresh.keys().isdisjoint(turn):
                 self._say_taken(turn)
-        if self._untold:
-            self._untold = False
-            self._say(f"{self._subjects.cluster}.a", "hello")  # which wants no answer
-        if now < self._due and now < self._hello_at:
+        if self._nodes.untold:
+            self._nodes.tell()
+        if now < self._due and now < self._nodes.hello_at:
             return
         if now >= self._due:
             self._due = math.inf
             self._look(now)
-        if now >= self._hello_at:
-            self._hello_at = math.inf
-            self._say(f"{self._subjects.cluster}.a", "hello", reply=f"{self._subjects.mine}h")
+        if now >= self._nodes.hello_at:
+            self._nodes.greet_all()
         due = self.due
         if due < math.inf:  # who calls remembers the nearest time alone
             self._connection.events.append(Due(due))
 
     def _look(self, now: float) -> None:
         """Ask the nodes that have something of this one, or of which it has something, whether they are there."""
-        self._greeted.clear()
-        nodes = dict.fromkeys((*(asked.node for asked in self._asked.values()), *self._held.values()))
-        nodes.update(dict.fromkeys(self._doubted))
-        self._doubted.clear()
         untaken = [token for token, asked in self._asked.items() if not asked.node and asked.at <= now - PACE]
-        if untaken:
-            nodes.update(dict.fromkeys(self._nodes))
-        for node in nodes:
-            if node and node != self.node:
-                self._probe(node, now)
-        for node in self._liveness.silent(now):
-            self._liveness.forget(node)
+        concerned = (*(asked.node for asked in self._asked.values()), *self._held.values())
+        for node in self._nodes.look(concerned, now, everyone=bool(untaken)):
             self._gone(node)
         # The asker of what nobody has said to have: if a node is gone since it was asked, that one may have had it.
-        gone = self._liveness.last_gone
+        gone = self._nodes.liveness.last_gone
         lost = [token for token in untaken if self._asked[token].at <= now - 2 * PACE and self._asked[token].at < gone]
         for token in lost:
             del self._asked[token]
@@ -895,60 +669,24 @@ class ClusterDialect:
     def _send_again(self, token: str, asked: Asked, now: float) -> None:
         """Send a publication again of which the engine has said nothing; what it says of either counts."""
         assert asked.publication is not None
-        asked.at, asked.pause = now, min(2 * asked.pause, _LONGEST_PAUSE)
+        asked.at, asked.pause = now, min(2 * asked.pause, LONGEST_PAUSE)
         asked.to = asked.publication.attributes["to"] = evolve(asked.to, again=True)
-        self._connection.queue(self._frame(asked.names + token, asked.publication, None))
-
-    def _probe(self, node: str, now: float) -> None:
-        token = self._liveness.ask(node, self._tokens.next(), now)
-        subject = self._subjects.of_node(node, "y")
-        self._connection.frames.append(write_publication(subject, self._subjects.answers + token, b"", b""))
+        self._connection.queue(write_frame(self._connection, asked.names + token, asked.publication, None))
 
     def _gone(self, node: str) -> None:
         """End what a node had, and what it has asked: it is gone."""
-        self._liveness.last_gone = self._connection.heard
         taken = [token for token, asked in self._asked.items() if asked.node == node]
         given = [id for id, asker in self._held.items() if asker == node]
         for token in taken:
             del self._asked[token]
         for id in given:
             del self._held[id]
-        events = self._connection.events
         if taken or given:
-            events.append(Lost((*taken, *given), f"the node {node} of the cluster is gone"))
-        if node in self._nodes:
-            del self._nodes[node]
-            self._known.left(node, self._connection.heard)
-            events.append(NodeLeft(node))
+            self._connection.events.append(Lost((*taken, *given), f"the node {node} of the cluster is gone"))
+        self._nodes.gone(node)
 
 
 _QUESTIONS: Final = (ClusterDialect._asked_of_handlers, ClusterDialect._asked_of_user)
 _NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p", "t"))
 """The first token of what a node is told, and has no answer even where it is not understood."""
 _NO_SOURCE: Final = ToAll()
-_NOBODY: Final = NatsSubscription(0, "", None)
-_CONTROLS: Final = {"cancel": Kind.CANCEL, "item": Kind.ITEM, "credit": Kind.CREDIT, "end": Kind.END}
-_WORDS: Final = {kind: word for word, kind in _CONTROLS.items()}
-
-
-def _unsubscribing(connection: NatsConnection) -> Callable[..., None]:
-    def change(subject: str, queue: str | None = None, *, tag: Any = None, name: Any = None) -> None:
-        connection.unsubscribe(subject, queue)
-
-    return change
-
-
-def _fact(value: Any) -> str | None:
-    return value[:_LONGEST_FACT] if isinstance(value, str) else None
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 12
-
-
-def _not_there(to: Any) -> str:
-    if isinstance(to, ToUser):
-        return f"the user {to.key!r} is connected to no node of the cluster"
-    if isinstance(to, ToClient):
-        return "the node of that peer is gone"
-    return f"the node {to.node} of the cluster is gone"
