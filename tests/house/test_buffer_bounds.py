@@ -172,7 +172,7 @@ BOUNDS = {
     "one operation: a payload over Limits.message is not kept": "protocols.nats.framing._parts",
     "one payload of each request that is being answered: HIGH_WATER and one in all": "bindings.jrep_http.connection._leaving",
     "one question a node of those that have something of this one": """
-        protocols.nats.cluster.nodes._asked protocols.nats.cluster.nodes._nodes
+        protocols.nats.cluster.nodes._asked protocols.nats.cluster.nodes._by_token
     """,
     "SETTLED": "protocols.up.session._older protocols.up.session._settled",
     "requests of one turn; what is over the limits is answered at once, and gone": "protocols.nats.cluster.dialect._fresh",

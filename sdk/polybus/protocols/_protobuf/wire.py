@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 LENGTHS: Final = tuple(bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7)) for n in range(16384))
@@ -77,3 +78,30 @@ def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | b
     except (IndexError, KeyError) as error:
         raise ValueError("no message of protocol buffers") from error
     return fields
+
+
+def walk_fields(frame: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int | bytes, int | None, str]]:
+    """The fields of any bytes, for people: where one begins and ends, its number (0 where it has none), its value, where the
+    bytes of that begin, and what is wrong with it. The last one says where they are cut off."""
+    while at < end:
+        start = at
+        try:
+            tag, at = read_varint(frame, at)
+            kind, part = tag & 7, None
+            if kind == 0:
+                value, at = read_varint(frame, at)
+                if at > end:
+                    raise IndexError
+                yield start, at, tag >> 3, value, None, ""
+                continue
+            if kind not in (1, 2, 5):
+                raise ValueError
+            size, part = read_varint(frame, at) if kind == 2 else (8 if kind == 1 else 4, at)
+            if part > end:
+                raise IndexError
+        except (ValueError, IndexError) as error:
+            yield start, end, 0, frame[start:end], None, "cut off" if isinstance(error, IndexError) else "no protocol buffers"
+            return
+        at = min(part + size, end)
+        note = f"cut off: {size} bytes, {at - part} are there" if part + size > end else ""
+        yield start, at, tag >> 3, frame[part:at], part if kind == 2 else None, note

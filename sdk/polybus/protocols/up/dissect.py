@@ -7,7 +7,7 @@ from typing import Final
 
 from ...errors import Code
 from ...plugins import FrameField
-from .._protobuf.wire import read_varint
+from .._protobuf.wire import walk_fields
 from .attributes import FORMAT_NAMES, LAST_PRIORITY, TYPE_NAMES, id_ms, is_v7, priority_name, uuid_text
 from .wire import read_uuid, read_uuri
 
@@ -18,7 +18,7 @@ _PAYLOAD: Final = 2
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
     """The fields of a message, in the order in which they stand; the last one says where it is cut off."""
-    for start, end, number, value, part, note in _fields(frame, 0, len(frame)):
+    for start, end, number, value, part, note in walk_fields(frame, 0, len(frame)):
         if part is None or number not in (_ATTRIBUTES, _PAYLOAD):
             shown = value.hex(" ") if isinstance(value, bytes) else str(value)
             yield FrameField(
@@ -32,36 +32,10 @@ def dissect(frame: bytes) -> Iterator[FrameField]:
 
 
 def _attributes(frame: bytes, at: int, end: int) -> Iterator[FrameField]:
-    for start, stop, number, value, _, note in _fields(frame, at, end):
+    for start, stop, number, value, _, note in walk_fields(frame, at, end):
         name, show = _NAMES.get(number, (f"field {number}" if number else "field", None))
         shown, seen = _shown(value, show)
         yield FrameField(start, stop - start, name, shown[:_SHOWN], note or seen)
-
-
-def _fields(frame: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int | bytes, int | None, str]]:
-    """Fields: where one begins and ends, its number, its value, where the bytes of that begin, and what is wrong with it."""
-    while at < end:
-        start = at
-        try:
-            tag, at = read_varint(frame, at)
-            kind, part = tag & 7, None
-            if kind == 0:
-                value, at = read_varint(frame, at)
-                if at > end:
-                    raise IndexError
-                yield start, at, tag >> 3, value, None, ""
-                continue
-            if kind not in (1, 2, 5):
-                raise ValueError
-            size, part = read_varint(frame, at) if kind == 2 else (8 if kind == 1 else 4, at)
-            if part > end:
-                raise IndexError
-        except (ValueError, IndexError) as error:
-            yield start, end, 0, frame[start:end], None, "cut off" if isinstance(error, IndexError) else "no protocol buffers"
-            return
-        at = min(part + size, end)
-        note = f"cut off: {size} bytes, {at - part} are there" if part + size > end else ""
-        yield start, at, tag >> 3, frame[part:at], part if kind == 2 else None, note
 
 
 def _shown(value: int | bytes, show: Callable[[int | bytes], tuple[str, str]] | None) -> tuple[str, str]:

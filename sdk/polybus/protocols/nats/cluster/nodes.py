@@ -44,7 +44,7 @@ class Liveness:
     """Seconds after which a node that does not answer is taken for gone."""
     _asked: dict[str, tuple[str, float]] = field(factory=dict)
     """Token of the question and its time, by node."""
-    _nodes: dict[str, str] = field(factory=dict)
+    _by_token: dict[str, str] = field(factory=dict)
     """Nodes by the token of the question."""
     _looked: float = float("-inf")
     """The time of the last look."""
@@ -57,12 +57,12 @@ class Liveness:
         if out is not None:
             return out[0]
         self._asked[node] = token, now
-        self._nodes[token] = node
+        self._by_token[token] = node
         return token
 
     def answered(self, token: str) -> str | None:
         """The node that a question with this token was asked; it is not out any more."""
-        node = self._nodes.pop(token, None)
+        node = self._by_token.pop(token, None)
         if node is not None:
             del self._asked[node]
         return node
@@ -71,7 +71,7 @@ class Liveness:
         """Ask no more about a node."""
         asked = self._asked.pop(node, None)
         if asked is not None:
-            del self._nodes[asked[0]]
+            del self._by_token[asked[0]]
 
     def silent(self, now: float) -> list[str]:
         """The nodes that have not answered for too long.
