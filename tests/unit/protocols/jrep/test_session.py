@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from polybus import Code, Kind, Limits, Message
+from polybus.cli.app import run
 from polybus.errors import ReservedSubject, TooLarge
 from polybus.plugins import Refused, Role
 from polybus.protocols import Jrep
@@ -224,3 +225,11 @@ def test_a_peer_cannot_make_the_tables_grow_without_bound() -> None:
         )
     assert len(server.federation.wanted) == Limits().subscriptions
     assert len(server.events()) == 5000, "the bus counts and refuses the rest"
+
+
+def test_inspect_shows_the_messages_of_a_payload(capsys: pytest.CaptureFixture[str]) -> None:
+    payload = b'[{"ToSubject":"a","Value":{"^EncodedType":"java.lang.Long","^ObjectID":"-1","^NumVal":"5"}},{"Value":1}]'
+    assert run(["inspect", payload.hex(), "--protocol", "jrep", "--json"]) == 1
+    shown = capsys.readouterr().out
+    assert json.loads(shown.splitlines()[0])["messages"][0] == {"kind": "publish", "subject": "a", "body": 5}
+    assert "no ToSubject" in shown

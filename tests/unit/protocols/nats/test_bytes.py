@@ -1,16 +1,21 @@
-"""The bytes of the operations, both directions: what each means, and that writing it gives the same bytes."""
+"""The bytes of the operations, both directions: what each means, and that writing it gives the same bytes.
 
-from __future__ import annotations
+Then what holds for all messages, for all bytes and for all ways of cutting them.
+"""
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polybus.body import JSON, OCTETS
 from polybus.errors import Code, EncodeError, LocalProtocolError, RemoteProtocolError, Unsupported
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.protocols import Nats
+from polybus.protocols.nats.framing import LINE, NatsCutter, NatsFraming
+from polybus.protocols.nats.operations import OperationReader, write_message
 
 CODEC = Nats().codec()
 
@@ -322,3 +327,166 @@ def test_a_header_that_stands_twice_has_both_values_and_own_fields_any_case() ->
 def test_a_deadline_that_is_no_number_is_none(given: str) -> None:
     block = f"NATS/1.0\r\nPolybus-Ttl: {given}\r\n\r\n".encode()
     assert read(b"HMSG a 2 r %d %d\r\n%b\r\n" % (len(block), len(block), block)).ttl is None
+
+
+STREAM = [
+    b'INFO {"max_payload":1048576}\r\n',
+    b"PING\r\n",
+    b"MSG a 2 5\r\nhello\r\n",
+    b"MSG a 2 0\r\n\r\n",
+    b"HMSG a 2 12 14\r\nNATS/1.0\r\n\r\n\r\n\r\n",
+    b"-ERR 'x'\r\n",
+    b"PUB a 4\r\n\r\n\r\n\r\n",
+    b"MSG a 2 10000\r\n" + b"y" * 10_000 + b"\r\n",
+    b"PONG\r\n",
+]
+
+
+def cutter(limit: int = 1 << 20, *, plain: bool = False) -> NatsCutter:
+    return NatsCutter(limit, plain=plain)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 16, 1000, 100_000])
+def test_the_same_operations_come_out_however_the_stream_comes_in(size: int) -> None:
+    data, cuts = b"".join(STREAM), cutter()
+    frames = [frame for start in range(0, len(data), size) for frame in cuts.feed(data[start : start + size])]
+    assert frames == STREAM
+    assert (cuts.partial, cuts.arrived, cuts.broken) == ("", 0, None)
+
+
+def test_what_is_there_of_an_operation_is_told() -> None:
+    cuts = cutter()
+    assert cuts.feed(b"PI") == []
+    assert (cuts.partial, cuts.arrived) == ("2 bytes of a line", 2)
+    assert cuts.feed(b"NG\r\nMSG a 2 5\r\nhe") == [b"PING\r\n"]
+    assert (cuts.partial, cuts.arrived) == ("13 of 18 bytes", 13)
+    assert cuts.feed(b"llo\r\n") == [b"MSG a 2 5\r\nhello\r\n"]
+
+
+@pytest.mark.parametrize("size", [1, 5, 4096, 100_000])
+def test_a_payload_over_the_limit_is_left_out_and_the_rest_comes(size: int) -> None:
+    cuts = cutter(1000)
+    data = b"MSG a 2 3000\r\n" + b"PING\r\n" * 500 + b"\r\n" + b"MSG a 2 1000\r\n" + b"x" * 1000 + b"\r\nPING\r\n"
+    frames, most = list[bytes](), 0
+    for start in range(0, len(data), size):
+        frames += cuts.feed(data[start : start + size])
+        most = max(most, cuts.arrived)
+    assert frames == [b"MSG a 2 3000\r\n", b"MSG a 2 1000\r\n" + b"x" * 1000 + b"\r\n", b"PING\r\n"]
+    assert most <= 1100
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"MSG a 2 x\r\n", "ends with no length"),
+        (b"MSG\r\n", "ends with no length"),
+        (b"MSG a 2 99999999999\r\n", "ends with no length"),
+        (b"MSG a 2 -1\r\n", "ends with no length"),
+        (b"x" * (LINE + 1), "a line of more than"),
+        (b"x" * (LINE + 1) + b"\r\n", "a line of more than"),
+    ],
+)
+def test_what_cannot_be_cut_breaks_the_stream_after_what_came_before(data: bytes, text: str) -> None:
+    cuts = cutter()
+    assert cuts.feed(b"PING\r\n" + data + b"PING\r\n") == [b"PING\r\n"]
+    assert cuts.broken is not None
+    assert text in cuts.broken.text
+    assert cuts.broken.close_code is not None
+    assert cuts.feed(b"PING\r\n") == []
+
+
+def test_a_server_that_wants_tls_hears_nothing_in_plain() -> None:
+    info = b'INFO {"tls_required":true}\r\n'
+    plain = cutter(plain=True)
+    assert plain.feed(info) == []
+    assert plain.broken is not None
+    assert "nats+tls://" in plain.broken.text
+    assert cutter().feed(info) == [info]
+    for other in (b'INFO {"tls_available":true}\r\n', b"INFO {\r\n", b"PING\r\n"):
+        assert cutter(plain=True).feed(other) == [other]
+    assert NatsFraming().cutter(Limits(), "tls").feed(info) == NatsFraming().cutter(Limits(), "ws").feed(info) == [info]
+
+
+def test_the_first_words_of_a_server_before_tls() -> None:
+    preface = NatsFraming().plain_preface
+    info = b'INFO {"tls_required":true}\r\n'
+    assert [preface(data) for data in (b"", info[:7], info[:-1], info, info + b"more")] == [0, 0, 0, len(info), len(info)]
+    assert preface(b'INFO {"tls_available":true}\r\n')
+    for wrong in (b"INFO {}\r\n", b"INFO x\r\n", b"HTTP/1.1 400\r\n", b"\r\n"):
+        with pytest.raises(RemoteProtocolError):
+            preface(wrong)
+    assert NatsFraming(tls_first=True).plain_preface(b"") is None
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+TOKENS = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters=" \x7f.*>", min_codepoint=0x21), min_size=1, max_size=12
+)
+SUBJECTS = st.lists(TOKENS, min_size=1, max_size=4).map(".".join).filter(lambda name: not name.startswith("_INBOX"))
+NAMES = st.text("abcXYZ019-_", min_size=1, max_size=12)
+LINES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\x00"), max_size=30).map(
+    lambda text: text.strip(" \t")
+)
+HEADERS = st.none() | st.dictionaries(NAMES, LINES, min_size=1, max_size=4)
+VALUES = st.recursive(
+    st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner | st.none(), max_size=4) | st.dictionaries(TEXT, inner | st.none(), max_size=4),
+    max_leaves=8,
+)
+BODIES = VALUES | st.binary(min_size=1, max_size=40)
+INBOXES = st.from_regex(r"_INBOX\.[A-Za-z0-9]{1,20}\.[a-z0-9]{1,12}", fullmatch=True)
+MILLISECONDS = st.none() | st.integers(0, 10**9).map(lambda number: number / 1000)
+
+
+def written(kind: Kind, subject: str, id: Any, body: Any, headers: Any, ttl: Any = None) -> Message:
+    message = Message(kind, subject, id, headers=headers, ttl=ttl)
+    message.format = CODEC.format_for(body, subject)
+    message.raw = message.format.encode(body)
+    return message
+
+
+def comes_back(message: Message) -> Message:
+    [again] = CODEC.decode(CODEC.encode([message]))
+    assert isinstance(again, Message)
+    assert (again.kind, again.subject, again.id) == (message.kind, message.subject, message.id)
+    assert again.body == message.body
+    assert (again.headers or None, again.ttl) == (message.headers, message.ttl)
+    return again
+
+
+@given(SUBJECTS, INBOXES, BODIES, HEADERS, MILLISECONDS)
+def test_publications_requests_and_responses_come_back(subject: str, inbox: str, body: Any, headers: Any, ttl: Any) -> None:
+    comes_back(written(Kind.PUBLISH, subject, None, body, headers))
+    comes_back(written(Kind.REQUEST, subject, inbox, body, headers, ttl))
+    comes_back(written(Kind.RESPONSE, "", inbox, body, headers))
+
+
+@given(INBOXES, st.sampled_from([code for code in Code if code]), TEXT, st.none() | TEXT, st.none() | VALUES)
+def test_errors_come_back(inbox: str, code: Code, text: str, reason: Any, detail: Any) -> None:
+    facts = {"text": text, "reason": reason, "detail": detail}
+    [again] = CODEC.decode(CODEC.encode([Message(Kind.ERROR, "", inbox, code=code, attributes=facts)]))
+    assert isinstance(again, Message)
+    assert (again.kind, again.code, again.id, again.attributes) == (Kind.ERROR, code, inbox, facts)
+
+
+@given(st.lists(st.tuples(SUBJECTS, st.binary(max_size=50)), max_size=6), st.lists(st.integers(0, 400), max_size=12))
+def test_any_cutting_of_a_stream_gives_its_operations(messages: list[tuple[str, bytes]], cuts: list[int]) -> None:
+    frames = [write_message(subject, "2", None, b"", payload) for subject, payload in messages]
+    data, cutter = b"".join(frames), NatsCutter(1000, plain=False)
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    got = [frame for start, end in zip(edges, edges[1:], strict=False) for frame in cutter.feed(data[start:end])]
+    assert got == frames
+    reader = OperationReader(Limits())
+    assert [(one.subject, one.payload) for one in map(reader.read, got)] == messages
+
+
+@given(st.lists(st.binary(max_size=60), max_size=8))
+def test_any_bytes_in_any_chunks_are_cut_within_bounds(chunks: list[bytes]) -> None:
+    cutter, size = NatsCutter(100, plain=True), 0
+    for chunk in chunks:
+        size += len(chunk)
+        for frame in cutter.feed(chunk):
+            assert len(frame) <= size
+        assert cutter.arrived <= size
+    if cutter.broken is not None:
+        assert cutter.feed(b"PING\r\n") == []

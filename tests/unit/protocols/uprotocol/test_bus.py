@@ -3,9 +3,12 @@
 import json
 import logging
 import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -393,3 +396,21 @@ async def test_a_relay_passes_on_what_is_left_of_the_time() -> None:
                 assert message.body == 1
                 assert 59_000 < message.attributes["ttl"] <= 60_000
                 assert message.attributes["priority"] == "CS5"
+
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "vehicle" / "doors.py"
+PRINTS = {
+    "told no: FAILED_PRECONDITION - front_left is locked",
+    "done: front_left: unlocked, 0 % open",
+    "  seen: front_left: unlocked, 0 % open (CS1)",
+    "done: front_left: unlocked, 50 % open",
+    "  seen: front_left: unlocked, 50 % open (CS1)",
+    "told no: NOT_FOUND - this vehicle has no door 'roof'",
+    "a guest may only look",
+}
+
+
+def test_the_console_moves_doors_watches_them_and_is_told_no() -> None:
+    ended = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert set(ended.stdout.splitlines()) == PRINTS
