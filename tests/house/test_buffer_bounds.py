@@ -113,15 +113,15 @@ BOUNDS = {
     "Limits.peers and Limits.handshakes of each gate": "runtime.admissions.hosts",
     "Limits.peers, and MOST_RESTING numbers": "broker.registry.clients",
     "Limits.peers, and the links that this bus opened": "runtime.runtime.links",
-    "Limits.peers, then the oldest is forgotten": "protocols.csb.crowded._sent_away",
-    "Limits.peers: the crowd sends the others away at once": "protocols.csb.crowded._numbered protocols.csb.crowded._parties",
+    "Limits.peers, then the oldest is forgotten": "protocols.csb.session._sent_away",
+    "Limits.peers: the crowd sends the others away at once": "protocols.csb.session._numbered protocols.csb.session._parties",
     "Limits.peers: the gate of the listener; one that is silent ends": "bindings.cloudevents_http.server._connections",
     "Limits.pending": """
         peer.peer.pending protocols.nats.cluster.dialect._asked protocols.nats.native._publications
         protocols.nats.native._waiting protocols.up.session._asked
     """,
     "Limits.pending, twice Limits.channels": "rpc.loopback.calls",
-    "Limits.queue_bytes, then the connection ends": "protocols.csb.crowded._early",
+    "Limits.queue_bytes, then the connection ends": "protocols.csb.session._early",
     "Limits.queue_bytes; charged": "peer.queue._overflow",
     "Limits.running": "peer.inbound_calls.expected",
     "Limits.running + waiting": "peer.inbound_calls.calls",
@@ -169,7 +169,7 @@ BOUNDS = {
     "one message": "runtime.outgoing.headers",
     "one of each node that is known": "cluster.arrivals._splices",
     "one of each node that is known, or joins within two seconds": "cluster.arrivals.replies",
-    "one operation: a payload over Limits.message is not kept": "protocols.nats.framing._parts",
+    "one operation: a payload over Limits.message is not kept": "protocols.nats.operations._parts",
     "one payload of each request that is being answered: HIGH_WATER and one in all": "bindings.jrep_http.connection._leaving",
     "one question a node of those that have something of this one": """
         protocols.nats.cluster.nodes._asked protocols.nats.cluster.nodes._by_token
@@ -191,7 +191,7 @@ BOUNDS = {
     "the routes of an endpoint": "bindings.http.listener._endings bindings.http.listener._exact",
     "the verbs": "runtime.access._told",
     "those of _present and _gone": "protocols.nats.cluster.known_handlers._wide",
-    "those of `_parties` with ids that rest": "protocols.csb.crowded._resting",
+    "those of `_parties` with ids that rest": "protocols.csb.session._resting",
     "those of `pending` that nobody waits for": "protocols.csb.session.resting",
     "two": "broker._broker._gates",
     "two buses": "_bridge.bridge._entered",

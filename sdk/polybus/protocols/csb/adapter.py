@@ -17,10 +17,9 @@ from .._rules import fault_in_subject
 from . import wire
 from .bodies import BY_NAME
 from .codec import CsbCodec
-from .crowded import CrowdedSession
 from .dissect import dissect
 from .reader import CsbReader
-from .session import CsbSession
+from .session import CrowdedSession, CsbSession
 from .writer import CsbWriter
 
 _LIMITS: Final = Limits()

@@ -19,7 +19,7 @@ from .codec import NatsCodec
 from .connection import SessionOptions
 from .credentials import Credentials, is_seed, key_in, private_keys, read_creds
 from .dissect import dissect
-from .framing import NatsFraming
+from .operations import NatsFraming
 from .session import NatsSession
 
 _LIMITS: Final = Limits()

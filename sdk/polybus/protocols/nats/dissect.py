@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ...plugins import FrameField
-from .framing import CRLF, announced, words_of
+from .operations import CRLF, announced, words_of
 
 _PARTS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "MSG": (("subject", "sid", "size"), ("subject", "sid", "reply to", "size")),

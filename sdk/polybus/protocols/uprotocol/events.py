@@ -13,7 +13,7 @@ from ...body import BodyFormat
 from ...errors import Code
 from ...message import MISSING, Kind, Message
 from ...subjects import canonical
-from .uris import read_uri
+from .names import read_uri
 
 Attributes: TypeAlias = tuple[tuple[str, Any], ...]
 Extra: TypeAlias = Mapping[str, Any] | None

@@ -1,19 +1,223 @@
-"""Subjects of the bus as addresses of uProtocol, and back.
+"""Addresses of uProtocol (eclipse-uprotocol/up-spec a6392ed, basics/uri.adoc): long and short form, local and remote.
 
-A request for ``user.get`` goes to ``<entity of the peer>/rpc.user.get``, a publication of ``news.today`` has the source
-``<own entity>/news.today#Message``. A subject with a ``/`` is an address as it stands.
+::
+
+    [up:]//[USERINFO@]UDEVICE[.UDOMAIN][:PORT]/UE/[UE_VERSION]/[RESOURCE[.INSTANCE][#MESSAGE] | rpc.METHOD]
+    [up:]/UE/[UE_VERSION]/...                                              without authority: on this device
+    [up:][//IP]/UE_ID/UE_VERSION/METHOD_ID or TOPIC_ID                     short: numbers only
+
+Besides the document prints an IPv6 address without brackets, and up-python 1.5 writes an id or a name as the authority of the
+short form: `read_uri` takes those, too.
+
+Scheme and authority are the same in upper and lower case, all else is not. A ``*`` anywhere makes a pattern.
+
+Subjects of the bus become addresses, and come back: a request for ``user.get`` goes to ``<entity of the peer>/rpc.user.get``,
+a publication of ``news.today`` has the source ``<own entity>/news.today#Message``. A subject with a ``/`` is an address as it
+stands.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
+from attrs import frozen
+
 from ...errors import BusError, LocalProtocolError, ReservedSubject, Unsupported
 from ...subjects import canonical
-from .uris import Uri, UriError, parse_uri, read_uri
+
+RESPONSE: Final = "rpc.response"
+"""The resource to which answers go (document, 1.2 RPC Attributes)."""
+
+_FORM: Final = re.compile(
+    r"(?:(?P<scheme>[^:/?#]*):)?(?P<remote>//(?P<authority>[^/?#]*))?(?P<path>[^?#]*)(?:#(?P<message>.*))?"
+)
+_AUTHORITY: Final = re.compile(r"(?:(?P<user>[^@]*)@)?(?P<host>\[[0-9a-f:.]+\]|[^:\[\]@]+)(?::(?P<port>[0-9]{1,5}))?")
+_BARE_IPV6: Final = re.compile(r"[0-9a-f:.]+")
+_TEXT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})*")  # pchar of RFC 3986, section 3.3
+_FRAGMENT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*")
+_VERSION: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_DOT_SEGMENT: Final = re.compile(r"(?:\.|%2e){1,2}", re.IGNORECASE)
+_NUMBER_BITS: Final = 16
+FIRST_TOPIC_ID: Final = 0x8000
+"""Of the short form: methods are below, topics from here on; 0 is where answers go."""
+
+
+class UriError(ValueError):
+    """The text is no address of uProtocol."""
+
+
+@frozen
+class Uri:
+    """An address in its parts. Parts that are missing are empty.
+
+    Attributes:
+        text: As it was given, an IPv6 address in brackets.
+        authority: In lower case, whole; empty for a local address.
+        device: First label of the host, or all of it where that is an IP address.
+        domain: The other labels.
+        ue: Name (or number, as text) of the entity.
+        version: ``major`` or ``major.minor``.
+        resource: Up to the first dot. ``rpc`` for methods.
+        instance: What follows that dot. Of a method its name.
+        message: Behind the ``#``.
+        short: Whether this is the short form, made of numbers.
+        strange: What about it is not of the grammar; empty where nothing is.
+    """
+
+    text: str
+    authority: str
+    userinfo: str
+    device: str
+    domain: str
+    port: int | None
+    ue: str
+    version: str
+    resource: str
+    instance: str
+    message: str
+    short: bool
+    strange: str = ""
+
+    @property
+    def local(self) -> bool:
+        """True if it lies on the device where it is used."""
+        return not self.authority
+
+    @property
+    def entity(self) -> str:
+        """Authority, name and version: ``//vcu.vin/body.access/1`` or ``/body.access/1``. Equal for equal entities."""
+        return f"{'//' if self.authority else ''}{self.authority}/{self.ue}/{self.version}"
+
+    @property
+    def key(self) -> str:
+        """The whole address in one spelling: equal for equal addresses."""
+        message = f"#{self.message}" if self.message else ""
+        return f"{self.entity}/{self.name}{message}"
+
+    @property
+    def name(self) -> str:
+        """The last segment: ``door.front_left``, ``rpc.UpdateDoor``."""
+        return f"{self.resource}.{self.instance}" if self.instance else self.resource
+
+    @property
+    def number(self) -> int:
+        """Of the short form: what the last segment says, or -1."""
+        return int(self.resource) if self.short and self.resource else -1
+
+    @property
+    def is_pattern(self) -> bool:
+        """True if it has wildcards, which no message may."""
+        return "*" in self.text
+
+    @property
+    def is_versioned(self) -> bool:
+        """True if it names an entity with MAJOR, perhaps MINOR and no PATCH."""
+        return bool(self.ue) and _VERSION.fullmatch(self.version) is not None
+
+    @property
+    def is_response(self) -> bool:
+        """True if answers go here."""
+        return self.number == 0 if self.short else self.name == RESPONSE and not self.message
+
+    @property
+    def is_method(self) -> bool:
+        """True if it is ``rpc.<name>``, and not the place for answers."""
+        if self.short:
+            return 0 < self.number < FIRST_TOPIC_ID
+        return self.resource == "rpc" and bool(self.instance) and not self.message and not self.is_response
+
+    @property
+    def is_topic(self) -> bool:
+        """True if it names a resource and the message that is published there."""
+        if self.short:
+            return self.number >= FIRST_TOPIC_ID
+        return bool(self.resource and self.message) and self.resource != "rpc"
+
+
+def parse_uri(text: str) -> Uri:
+    """Take an address apart. May raise `UriError`: it has not the form above; the text says where."""
+    uri = read_uri(text)
+    if uri.strange:
+        raise UriError(uri.strange)
+    return uri
+
+
+@lru_cache(maxsize=1024)
+def read_uri(text: str) -> Uri:
+    """Take an address apart, also one that an SDK writes against the grammar. May raise `UriError`, which says where."""
+    form = _FORM.fullmatch(text)
+    if not text or form is None:
+        raise UriError(f"{_shown(text)} is no address: it begins with up:, // or / and has no query")
+    scheme, path, message = form["scheme"], form["path"], form["message"] or ""
+    if scheme is not None and scheme.lower() != "up":
+        raise UriError(f"the scheme of {_shown(text)} is not up")
+    if form["message"] == "" or not _FRAGMENT.fullmatch(message):
+        raise UriError(f"what follows the # in {_shown(text)} is empty or has characters that must be percent-encoded")
+    if not path.startswith("/") or path.startswith("//"):
+        raise UriError(f"the path of {_shown(text)} does not begin with one /")
+    segments = path[1:].split("/")
+    if len(segments) > 3:
+        raise UriError(f"{_shown(text)} has {len(segments)} segments: entity, version and resource are 3")
+    for segment in segments:
+        if not _TEXT.fullmatch(segment):
+            raise UriError(f"{segment[:40]!r} in {_shown(text)} has characters that must be percent-encoded")
+        if _DOT_SEGMENT.fullmatch(segment):
+            raise UriError(f"{_shown(text)} climbs through its path")
+    ue, version, name = (*segments, "", "")[:3]
+    if not ue:
+        raise UriError(f"{_shown(text)} names no entity")
+    given, strange = form["authority"] or "", ""
+    if _BARE_IPV6.fullmatch(given.lower()) and ":" in given and _is_ip(given):
+        strange = f"{given[:60]!r} in {_shown(text)} is an IPv6 address without brackets"
+        text, given = text.replace(given, f"[{given}]", 1), f"[{given}]"
+    authority = _authority(text, given) if form["remote"] else ("", "", "", "", None)
+    short = ue.isdigit()
+    resource, _, instance = name.partition(".")
+    if short:
+        _check_short(text, ue, version, name, message)
+        resource, instance = name, ""
+        if authority[2] and not _is_ip(authority[2]):
+            strange = f"the authority of {_shown(text)}, in the short form, is an IP address"
+    return Uri(text, *authority, ue, version, resource, instance, message, short, strange)
+
+
+def _authority(text: str, authority: str) -> tuple[str, str, str, str, int | None]:
+    if not authority:
+        raise UriError(f"{_shown(text)} is marked as remote and has no authority")
+    lower = authority.lower()
+    parts = _AUTHORITY.fullmatch(lower)
+    if parts is None or not (
+        _TEXT.fullmatch(parts["user"] or "") and (_is_ip(parts["host"]) or _TEXT.fullmatch(parts["host"]))
+    ):
+        raise UriError(f"{authority[:60]!r} in {_shown(text)} is no authority (an IPv6 address stands in brackets)")
+    host, port = parts["host"], parts["port"]
+    device, _, domain = (host, "", "") if _is_ip(host) else host.partition(".")
+    return lower, parts["user"] or "", device, domain, None if port is None else int(port)
+
+
+def _check_short(text: str, ue: str, version: str, name: str, message: str) -> None:
+    if message or any(part and not (part.isascii() and part.isdigit()) for part in (ue, version.replace(".", "", 1), name)):
+        raise UriError(f"{_shown(text)} begins as the short form, in which entity, version and resource are numbers")
+    if max(int(ue or 0), int(name or 0)) >= 2**_NUMBER_BITS:
+        raise UriError(f"numbers in {_shown(text)} have {_NUMBER_BITS} bits: at most {2**_NUMBER_BITS - 1}")
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(text: str) -> str:
+    return repr(text[:100])
+
 
 MESSAGE: Final = "Message"
 """The message of a topic whose name is a plain subject."""

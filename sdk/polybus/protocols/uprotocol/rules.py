@@ -19,7 +19,7 @@ from attrs import Factory, define, field, frozen
 from ...errors import RemoteProtocolError
 from .._rules import WireRules
 from .._uprotocol import PRIORITIES, id_version
-from .uris import Uri, UriError, read_uri
+from .names import Uri, UriError, read_uri
 
 WIRE_RULES: Final = WireRules("uprotocol")
 refuse: Final = WIRE_RULES.refuse

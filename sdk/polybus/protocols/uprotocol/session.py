@@ -19,9 +19,8 @@ from .cloudevents.envelope import ReturnAddress, return_address
 from .codec import UProtocolCodec
 from .events import EventMessage
 from .extensions import NAMES, extension_attributes, write_headers
-from .names import MESSAGE, Names, subject_text
+from .names import MESSAGE, RESPONSE, Names, read_uri, subject_text
 from .rules import MAX_INTEGER, is_text, refuse
-from .uris import RESPONSE, read_uri
 
 if TYPE_CHECKING:
     from .adapter import UProtocol

@@ -14,8 +14,7 @@ from polybus.errors import Code, EncodeError, LocalProtocolError, RemoteProtocol
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.protocols import Nats
-from polybus.protocols.nats.framing import LINE, NatsCutter, NatsFraming
-from polybus.protocols.nats.operations import OperationReader, write_message
+from polybus.protocols.nats.operations import LINE, NatsCutter, NatsFraming, OperationReader, write_message
 
 CODEC = Nats().codec()
 

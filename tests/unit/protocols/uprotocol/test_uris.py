@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.protocols.uprotocol import IdFactory, id_time_ms
-from polybus.protocols.uprotocol.uris import UriError, parse_uri, read_uri
+from polybus.protocols.uprotocol.names import UriError, parse_uri, read_uri
 
 
 @pytest.mark.parametrize(

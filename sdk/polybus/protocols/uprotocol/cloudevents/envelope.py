@@ -18,8 +18,8 @@ from ..._uprotocol import id_version
 from ..bodies import STATUSES, read_status
 from ..events import EventMessage, UsualEvent, event_of
 from ..extensions import KINDS, read_extension, read_headers
+from ..names import UriError, read_uri
 from ..rules import RULES, TOLERATED, TYPES, Facts, Leniency, Violation, is_uri_reference, refuse, violations
-from ..uris import UriError, read_uri
 
 BATCH: Final = 4096
 """Events in one batch: a frame of 1 MiB holds some thousands."""
