@@ -154,35 +154,11 @@ OLD_ID = "018bcfe5-687b-8005-b010-101010101a1a"
 """Of the generation before."""
 
 
-@pytest.mark.parametrize("kind", [Kind.PUBLISH, Kind.NOTIFY])
-@pytest.mark.parametrize(("ttl", "written"), [(5.0, 5250), (None, 2250)])
-def test_what_has_crossed_a_bridge_keeps_its_id_from_which_its_time_counts(kind: Kind, ttl: float | None, written: int) -> None:
-    made = int(OLD_ID[:8] + OLD_ID[9:13], 16)
-    ours = session(Clock(made + 250), peer=PHONE, ttl=2)
-    crossed = {"polybus-relayed": {"id": OLD_ID, "priority": "CS6"}}
-    ours.send(Message(kind, "door.opened", ttl=ttl, attributes=crossed), 0.0)
-    ours.send(Message(kind, "door.opened", ttl=ttl), 0.0)
-    (given, _), (usual, _) = sent(ours)
-    assert given.id == uuid_bytes(OLD_ID[:14] + "7" + OLD_ID[15:])
-    assert (given.priority, given.ttl) == (7, written)
-    assert (usual.priority, usual.ttl) == (2, written - 250)
-
-
 def test_an_id_of_the_future_does_not_shorten_what_is_left() -> None:
     ours = session(Clock(1_600_000_000_000))
     ours.send(Message(Kind.PUBLISH, "door.opened", ttl=5.0, attributes={"polybus-relayed": {"id": OLD_ID}}), 0.0)
     ours.send(Message(Kind.PUBLISH, "door.opened", ttl=None, attributes={"polybus-relayed": {"id": OLD_ID}}), 0.0)
     assert [given.ttl for given, _ in sent(ours)] == [5000, None]
-
-
-def test_a_request_that_crosses_keeps_its_priority_and_has_an_id_of_this_side() -> None:
-    ours = session(peer=PHONE, priorities={"UpdateDoor": "CS5"})
-    for priority in ("CS6", "CS1", "CS9"):
-        message = request()
-        message.extras = {"polybus-relayed": {"id": OLD_ID, "priority": priority}}
-        assert ours.send(message, 0.0) != write_uuid(uuid_bytes(OLD_ID[:14] + "7" + OLD_ID[15:]))
-    ours.send(request(), 0.0)
-    assert [given.priority for given, _ in sent(ours)] == [7, 5, 6, 6]
 
 
 @pytest.mark.parametrize(
@@ -203,14 +179,6 @@ def test_what_a_peer_says_has_crossed_and_cannot_is_made_anew(said: object) -> N
     ours.send(Message(Kind.PUBLISH, "door.opened", ttl=1.0, attributes={"polybus-relayed": said}), 0.0)
     ((given, _),) = sent(ours)
     assert (id_ms(given.id), given.priority, given.ttl) == (NOW, 2, 1000)
-
-
-@pytest.mark.parametrize("said", [["CS5"], {"CS5": 1}, 5, "CS9", None])
-def test_facts_of_another_wire_under_the_same_name_mean_nothing_here(said: object) -> None:
-    ours = session()
-    ours.send(Message(Kind.PUBLISH, "door.opened", attributes={"priority": said, "to": said}), 0.0)
-    ((given, _),) = sent(ours)
-    assert (given.priority, given.sink) == (2, None)
 
 
 def test_a_request_goes_from_us_to_the_peer() -> None:
@@ -470,43 +438,6 @@ def test_a_frame_over_the_limit_ends_the_connection_and_a_token_is_not_shown() -
     assert b"secret" not in event.error.frame
     (event,) = receive(session(), b"\x0a\x7f")
     assert event.error.frame == b"\x0a\x7f"
-
-
-# -- times ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("age", "left"), [(0, 2.0), (500, 1.5), (2000, 0.001), (2001, None), (-30_000, 2.0)])
-def test_a_message_lives_until_its_ttl_is_over(age: int, left: float | None) -> None:
-    ours = session(Clock(NOW + age))
-    (event,) = receive(ours, published(ttl=2000), now=100.0)
-    if left is None:
-        assert isinstance(event, Undelivered)
-        assert (event.code, event.reason) == (Code.DEADLINE_EXCEEDED, "expired")
-    else:
-        assert event.ttl == pytest.approx(left)
-        assert event.expires == pytest.approx(100.0 + left)
-
-
-@pytest.mark.parametrize("ttl", [None, 0])
-def test_a_publication_without_ttl_never_expires(ttl: int | None) -> None:
-    (message,) = receive(session(Clock(NOW + 10**9)), published(ttl=ttl))
-    assert (message.ttl, message.expires) == (None, None)
-
-
-def test_an_expired_request_is_left_to_the_bus_and_allowance_is_added() -> None:
-    (message,) = receive(session(Clock(NOW + 2500)), asked())
-    assert message.ttl == 0.0
-    (message,) = receive(session(Clock(NOW + 2500), allowance=1.0), asked())
-    assert message.ttl == pytest.approx(0.5)
-
-
-def test_a_message_of_the_future_is_refused() -> None:
-    ours = session(Clock(NOW - 30_001))
-    (event,) = receive(ours, asked())
-    assert isinstance(event, Refused)
-    assert event.error.reason == "clock_skew"
-    ((given, _),) = sent(ours)
-    assert given.commstatus == Code.DEADLINE_EXCEEDED
 
 
 # -- answers -------------------------------------------------------------------------------------------------------------

@@ -179,40 +179,6 @@ def test_priorities_come_from_the_application_and_requests_have_four_at_least() 
     assert [event["priority"] for event in sent(ours)] == ["CS6", "CS6", "CS4", "CS0", "CS4", "CS1"]
 
 
-@pytest.mark.parametrize("kind", [Kind.PUBLISH, Kind.NOTIFY])
-@pytest.mark.parametrize(("ttl", "written"), [(5.0, 5250), (None, 2250)])
-def test_what_has_crossed_a_bridge_keeps_its_id_from_which_its_time_counts(kind: Kind, ttl: float | None, written: int) -> None:
-    id = "018bcfe5-687b-7005-b010-101010101A1A"  # of the generation behind, as version 7 is
-    made = int(id[:8] + id[9:13], 16)
-    ours = session(Clock(made + 250), ttl=2)
-    crossed = {"polybus-relayed": {"id": id, "priority": "CS6"}}
-    ours.send(Message(kind, "door", body=1, ttl=ttl, attributes=crossed), 0.0)
-    ours.send(Message(kind, "door", body=1, ttl=ttl, attributes={"polybus-relayed": {"id": "x", "priority": 6}}), 0.0)
-    given, usual = sent(ours)
-    assert given["id"] == "018bcfe5-687b-8005-b010-101010101a1a"
-    assert (given["priority"], given["ttl"]) == ("CS6", written)
-    assert (usual["priority"], usual["ttl"]) == ("CS1", written - 250)
-
-
-def test_a_request_that_crosses_keeps_its_priority_and_has_an_id_of_this_side() -> None:
-    ours, id = session(priorities={"UpdateDoor": "CS5"}), "018bcfe5-687b-7005-b010-101010101a1a"
-    for priority in ("CS6", "CS1", "CS9"):
-        message = request("UpdateDoor")
-        message.extras = {"polybus-relayed": {"id": id, "priority": priority}}
-        ours.send(message, 0.0)
-    ours.send(request("UpdateDoor"), 0.0)
-    found = sent(ours)
-    assert [event["priority"] for event in found] == ["CS6", "CS4", "CS5", "CS5"]
-    assert id not in [event["id"] for event in found]
-
-
-@pytest.mark.parametrize("said", [["CS5"], {"CS5": 1}, 5, "CS9"])
-def test_a_priority_of_another_wire_means_nothing_here(said: object) -> None:
-    ours = session()
-    ours.send(Message(Kind.PUBLISH, "door", body=1, attributes={"priority": said}), 0.0)
-    assert [event["priority"] for event in sent(ours)] == ["CS1"]
-
-
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_an_answer_takes_over_address_priority_and_ttl(format: Any) -> None:
     clock = Clock()
@@ -308,45 +274,6 @@ def test_what_the_bus_refuses_is_commstatus_and_what_a_handler_says_is_a_status(
 # -- time ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("later", "alive"), [(0, True), (4999, True), (5000, True), (5001, False), (60_000, False)])
-def test_a_request_has_what_is_left_of_its_ttl(later: int, alive: bool) -> None:
-    ours = session(Clock(NOW + later))
-    (found,) = receive(ours, REQUEST)
-    assert sent(ours) == []  # the bus answers what has no time left
-    if alive:
-        assert found.ttl == pytest.approx(max(1, 5000 - later) / 1000)
-    else:
-        assert found.ttl == 0.0
-
-
-@pytest.mark.parametrize(("ahead", "alive"), [(5, True), (30_000, True), (30_001, False), (86_400_000, False)])
-def test_an_id_from_the_future_lives_its_ttl_at_most_and_half_a_minute_ahead(ahead: int, alive: bool) -> None:
-    (found,) = receive(session(Clock(NOW - ahead)), REQUEST)
-    if alive:
-        assert found.ttl == 5.0
-    else:
-        assert found.error.reason == "clock_skew"
-
-
-def test_an_allowance_lets_a_slow_clock_pass() -> None:
-    slow = Clock(NOW + 33_000)
-    assert receive(session(slow), REQUEST)[0].ttl == 0.0
-    (message,) = receive(session(slow, allowance=30), REQUEST)
-    assert message.ttl == pytest.approx(2.0)
-
-
-def test_a_publication_expires_silently_and_without_ttl_never() -> None:
-    assert isinstance(receive(session(Clock(NOW + 10_000)), PUBLISH)[0], Message)
-    (dead,) = receive(session(Clock(NOW + 10_001)), PUBLISH)
-    assert isinstance(dead, Undelivered)
-    assert (dead.code, dead.reason) == (Code.DEADLINE_EXCEEDED, "expired")
-    (alive,) = receive(session(Clock(NOW + 4_000)), PUBLISH, now=100.0)
-    assert alive.expires == pytest.approx(106.0)
-    for ttl in (None, 0):
-        (old,) = receive(session(Clock(NOW + 31_536_000_000)), {**PUBLISH, "ttl": ttl})
-        assert old.expires is None
-
-
 @pytest.mark.parametrize("code", [None, Code.UNAVAILABLE])
 def test_an_answer_that_has_expired_is_not_taken_and_a_later_one_is(code: Code | None) -> None:
     clock = Clock()
@@ -373,14 +300,6 @@ def test_an_answer_lives_for_ever_without_ttl_and_with_an_allowance_as_much_long
     assert receive(ours, asked(ours))[0].kind is Kind.RESPONSE
     ours = session(Clock(NOW - 86_400_000))  # of a clock that is far ahead: a timer of this side runs
     assert receive(ours, asked(ours))[0].kind is Kind.RESPONSE
-
-
-def test_publications_live_as_long_as_the_application_says() -> None:
-    ours = session(ttl=10)
-    ours.send(Message(Kind.PUBLISH, "news", body=1), 0.0)
-    ours.send(Message(Kind.NOTIFY, "news", body=1), 0.0)
-    ours.send(Message(Kind.PUBLISH, "news", body=1, ttl=2.0), 0.0)
-    assert [event["ttl"] for event in sent(ours)] == [10_000, 10_000, 2000]
 
 
 def test_an_id_without_time_never_expires() -> None:
