@@ -62,28 +62,6 @@ NO_ADDRESSES = [
     "//[20x1::7]/101/1/A",
     "//2001::7/101/1/A",
 ]
-_HERE, _ONE, _THERE = "/100AA/1/A1FB", "/10001/1/A1FB", "//vcu.my_vin/100AA/1/A1FB"
-MATCHES = [
-    *((_HERE, f"{host}/{rest}") for rest in ("100AA/1/A1FB", "1FFFF/1/A1FB", "FFFFFFFF/1/A1FB", "100AA/FF/A1FB", "100AA/1/FFFF",
-      "FFFFFFFF/FF/FFFF") for host in ("", "//*")),
-    *((_ONE, f"{host}/{rest}") for rest in ("10001/1/A1FB", "FFFFFFFF/1/A1FB", "FFFFFFFF/FF/FFFF") for host in ("", "//*")),
-    (_THERE, _THERE),
-    (_THERE, "//*/100AA/1/A1FB"),
-]  # fmt: skip
-NO_MATCHES = [
-    (_HERE, "//mcu1/100AA/1/A1FB"),
-    (_THERE, "//mcu1/100AA/1/A1FB"),
-    ("//vcu/1B1A5/1/A1FB", "//vc/FFFFFFFF/FF/FFFF"),
-    ("/1B1A5/1/A1FB", "//*/125B1/FF/FFFF"),
-    ("/1B1A5/1/A1FB", "//*/FFFFFFFF/2/FFFF"),
-    ("/1B1A5/1/A1FB", "//*/FFFFFFFF/FF/ABCD"),
-    ("/1B1A5/1/A1FB", "/125B1/1/A1FB"),
-    ("/1B1A5/1/A1FB", "/2B1A5/1/A1FB"),
-    ("/10B1A5/1/A1FB", "/40B1A5/1/A1FB"),
-    ("/1B1A5/1/A1FB", "/1B1A5/4/A1FB"),
-    ("/1B1A5/1/A1FB", "/1B1A5/1/90FB"),
-    (_HERE, "/FFFF/1/A1FB"),  # any type, of instance 0
-]
 ADDRESS_BYTES = [  # authority, type, instance, version, resource, message UUri
     ("", 0x1, 0x1, 0x1, 0xA1FB, "0a0010818004180120fbc302"),
     ("my_vin", 0x1, 0x1000, 0x2, 0x1A, "0a066d795f76696e1081808080011802201a"),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
 
 from ...events import BusEvent, LinkDown, LinkRetrying, LinkUp
-from ...stats import Stats
 
 
 class BusState(enum.Enum):
@@ -32,24 +31,7 @@ STATES: Final[Mapping[BusState, Mapping[str, BusState]]] = {
 """A link is up; the last one that was up is lost, or is gone for good; one is being tried; the bus has been left."""
 
 
-class ObservedBus(Protocol):
-    """The bus, as its states see it."""
-
-    @property
-    def ready(self) -> bool: ...
-
-    @property
-    def leaving(self) -> bool: ...
-
-    @property
-    def peers(self) -> Sequence[Any]: ...
-
-    def stats(self) -> Stats: ...
-
-    def events(self) -> AsyncIterator[BusEvent]: ...
-
-
-def bus_states(bus: ObservedBus) -> AsyncIterator[BusState]:
+def bus_states(bus: Any) -> AsyncIterator[BusState]:
     """The state of a bus now, and each one that follows; it ends with UNINITIALIZED when the bus is left.
 
     ::
@@ -63,7 +45,7 @@ def bus_states(bus: ObservedBus) -> AsyncIterator[BusState]:
 class _States(AsyncIterator[BusState]):
     """Not a generator: it need not be closed."""
 
-    def __init__(self, bus: ObservedBus) -> None:
+    def __init__(self, bus: Any) -> None:
         self._bus = bus
         self._events = bus.events()
         self._up: set[Any] = set()

@@ -92,16 +92,6 @@ class UUri:
         """The same entity with another resource."""
         return UUri(self.authority, self.entity, self.version, resource)
 
-    def matches(self, pattern: UUri) -> bool:
-        """True if a pattern, which may be an address, stands for this one."""
-        return (
-            pattern.authority in (ANY_AUTHORITY, self.authority)
-            and pattern.type in (ANY_PART, self.type)
-            and pattern.instance in (ANY_PART, self.instance)
-            and pattern.version in (ANY_VERSION, self.version)
-            and pattern.resource in (ANY_PART, self.resource)
-        )
-
     def __str__(self) -> str:
         return f"{self.entity_text}/{self.resource:X}"
 

@@ -36,7 +36,7 @@ RESPONSE: Final = "rpc.response"
 _FORM: Final = re.compile(
     r"(?:(?P<scheme>[^:/?#]*):)?(?P<remote>//(?P<authority>[^/?#]*))?(?P<path>[^?#]*)(?:#(?P<message>.*))?"
 )
-_AUTHORITY: Final = re.compile(r"(?:(?P<user>[^@]*)@)?(?P<host>\[[0-9a-f:.]+\]|[^:\[\]@]+)(?::(?P<port>[0-9]{1,5}))?")
+_AUTHORITY: Final = re.compile(r"(?:(?P<user>[^@]*)@)?(?P<host>\[[0-9a-f:.]+\]|[^:\[\]@]+)(?::[0-9]{1,5})?")
 _BARE_IPV6: Final = re.compile(r"[0-9a-f:.]+")
 _TEXT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})*")  # pchar of RFC 3986, section 3.3
 _FRAGMENT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*")
@@ -58,8 +58,6 @@ class Uri:
     Attributes:
         text: As it was given, an IPv6 address in brackets.
         authority: In lower case, whole; empty for a local address.
-        device: First label of the host, or all of it where that is an IP address.
-        domain: The other labels.
         ue: Name (or number, as text) of the entity.
         version: ``major`` or ``major.minor``.
         resource: Up to the first dot. ``rpc`` for methods.
@@ -71,10 +69,6 @@ class Uri:
 
     text: str
     authority: str
-    userinfo: str
-    device: str
-    domain: str
-    port: int | None
     ue: str
     version: str
     resource: str
@@ -175,18 +169,19 @@ def read_uri(text: str) -> Uri:
     if _BARE_IPV6.fullmatch(given.lower()) and ":" in given and _is_ip(given):
         strange = f"{given[:60]!r} in {_shown(text)} is an IPv6 address without brackets"
         text, given = text.replace(given, f"[{given}]", 1), f"[{given}]"
-    authority = _authority(text, given) if form["remote"] else ("", "", "", "", None)
+    authority, host = _authority(text, given) if form["remote"] else ("", "")
     short = ue.isdigit()
     resource, _, instance = name.partition(".")
     if short:
         _check_short(text, ue, version, name, message)
         resource, instance = name, ""
-        if authority[2] and not _is_ip(authority[2]):
+        if host and not _is_ip(host):
             strange = f"the authority of {_shown(text)}, in the short form, is an IP address"
-    return Uri(text, *authority, ue, version, resource, instance, message, short, strange)
+    return Uri(text, authority, ue, version, resource, instance, message, short, strange)
 
 
-def _authority(text: str, authority: str) -> tuple[str, str, str, str, int | None]:
+def _authority(text: str, authority: str) -> tuple[str, str]:
+    """An authority in lower case, and the host in it. May raise `UriError`: it is none."""
     if not authority:
         raise UriError(f"{_shown(text)} is marked as remote and has no authority")
     lower = authority.lower()
@@ -195,9 +190,7 @@ def _authority(text: str, authority: str) -> tuple[str, str, str, str, int | Non
         _TEXT.fullmatch(parts["user"] or "") and (_is_ip(parts["host"]) or _TEXT.fullmatch(parts["host"]))
     ):
         raise UriError(f"{authority[:60]!r} in {_shown(text)} is no authority (an IPv6 address stands in brackets)")
-    host, port = parts["host"], parts["port"]
-    device, _, domain = (host, "", "") if _is_ip(host) else host.partition(".")
-    return lower, parts["user"] or "", device, domain, None if port is None else int(port)
+    return lower, parts["host"]
 
 
 def _check_short(text: str, ue: str, version: str, name: str, message: str) -> None:

@@ -38,21 +38,9 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         parse_uuri(text)
 
 
-@pytest.mark.parametrize(("text", "pattern"), vectors.MATCHES)
-def test_an_address_matches_its_patterns(text: str, pattern: str) -> None:
-    assert parse_uuri(text).matches(parse_uuri(pattern))
-
-
-@pytest.mark.parametrize(("text", "pattern"), vectors.NO_MATCHES)
-def test_an_address_matches_no_other_pattern(text: str, pattern: str) -> None:
-    assert not parse_uuri(text).matches(parse_uuri(pattern))
-
-
 @given(URIS)
 def test_every_address_comes_back_from_its_text(uri: UUri) -> None:
     assert parse_uuri(str(uri)) == uri
-    assert uri.matches(uri)
-    assert uri.matches(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF))
 
 
 @given(st.text() | st.from_regex(r"(up:)?(//[a-zA-Z.\[\]:]*)?(/[0-9A-Ga-g]{0,9}){0,4}"))
