@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 
 from polybus._secrets import ENDINGS, OF_QUERIES, SHORT, WORDS
 from polybus.capture.decoding import decode
-from polybus.capture.protocols import headers_only
-from polybus.capture.record import redact_bytes, redact_nats, redact_search
+from polybus.capture.protocols import headers_only, nats
+from polybus.capture.record import redact_bytes, redact_search
 from polybus.capture.record.redact_bytes import blank
-from polybus.capture.record.redact_pairs import OF_NAMES, OF_VALUES
 from polybus.capture.record.redact_protobuf import _NAME, _Protobuf
-from polybus.capture.record.redact_search import places, suspicious
+from polybus.capture.record.redact_search import OF_NAMES, OF_VALUES, places, suspicious
 from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.rows import RowHeader
 from polybus.capture.schema import DIRECTION_OUT, FLAG_REDACTED, FLAG_TRUNCATED
@@ -504,7 +503,7 @@ BEGINS = {"CONNECT": b"CONNECT {", "headers": b"HPUB a 9999999 9999999\r\n"}
 @pytest.mark.parametrize("kind", EXPENSIVE)
 def test_what_a_frame_costs_does_not_grow_with_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever fills their messages with such things would slow down the program that is recorded."""
-    for module in (redact_search, redact_bytes, redact_nats):
+    for module in (redact_search, redact_bytes, nats):
         monkeypatch.setattr(module, "MOST", 4096)
     begin, piece = BEGINS.get(kind, b""), EXPENSIVE[kind]
     calls, taken = 0, list[int]()

@@ -11,7 +11,7 @@ import pytest
 
 from polybus import Bus, Code, NotFound, connect
 from polybus.capture.protocols import headers_only
-from polybus.capture.record.redact_up import blank_up
+from polybus.capture.protocols.up import blank
 from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.rows import RowHeader
 from polybus.capture.schema import DIRECTION_OUT
@@ -40,7 +40,7 @@ def test_a_token_is_found_wherever_it_stands_and_without_its_end() -> None:
     long_tag = b"\x12\x01x\x0a\x0c" + b"\xd2\x00\x07hunter2" + b"\x28\x05"
     twice = b"\x0a\x09\x52\x07hunter2" * 2
     for frame in (behind, long_tag, twice, WITH_TOKEN[: WITH_TOKEN.index(b"er2")]):
-        clean = blank_up(frame)
+        clean = blank(frame)
         assert b"hunt" not in clean
         assert len(clean) == len(frame)
 

@@ -23,6 +23,10 @@ _WITHOUT_BODY: Final[Mapping[str, Callable[[bytes, Mapping[str, Any], bool], byt
     "up": up.without_body,
     "uprotocol": uprotocol.without_body,
 }
+BLANK: Final[Mapping[str, Callable[[bytes], bytes]]] = {"csb": csb.blank, "nats": nats.blank, "up": up.blank}
+"""Functions that blank the secrets of a protocol that are not seen by their names."""
+SUSPECT: Final[Mapping[str, str]] = {"nats": nats.SUSPECT, "up": up.SUSPECT}
+"""Expressions for what makes a frame worth a look, besides names."""
 _EVENTS: Final[Mapping[str, EventMapper]] = {
     "jrep": jrep.event,
     "nats": nats.event,

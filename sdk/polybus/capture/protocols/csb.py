@@ -6,8 +6,13 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+
 from ...message import Message
 from ...protocols.csb import wire
+from ..record.redact_bytes import blank as blank_all
+from ..store.compute import bytes_of
 from .shared import FIELDS, plain_event
 
 _SUBJECT, _CORRELATION, _CLIENT = map(FIELDS.index, ("subject", "correlation_id", "client"))
@@ -15,6 +20,8 @@ _WITH_MORE: Final = (wire.REQUEST_MORE, wire.PUBLISH_MORE, wire.OPEN)
 _WITH_SUBJECT: Final = (wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.REQUEST_NAMED)
 _WITHOUT_BODY: Final = (wire.CANCEL, wire.CREDIT, wire.DEADLINE)
 _NUMBERED: Final = 0xFFFF
+_HIDING: Final = (wire.URLENCODED, wire.BASE64)
+"""Encodings that are looked at from where they begin: in a header, or after an address of four bytes."""
 _WORDS: Final = {"connected": "open", "closed": "close", "close": "close"}
 
 
@@ -42,6 +49,25 @@ def _start_of_body(frame: bytes, front: int, action: int) -> int:
         size, more = struct.unpack_from(">HH", frame, start)
         return start + 8 + (4 if size == _NUMBERED else size) + int(more)
     return len(frame) if action in _WITHOUT_BODY else start
+
+
+def blank(frame: bytes) -> bytes:
+    """The frame with secrets of a payload that is a form or base64 blanked; the same object where there are none."""
+    for start in (8, 12):
+        if len(frame) > start and frame[start - 8] >> 4 in (1, 2) and frame[start - 8] & 15 in _HIDING:
+            frame = frame[:start] + blank_all(frame[start:])
+    return frame
+
+
+def hiding(frames: pa.Array) -> list[int]:
+    """The rows whose first bytes say that their payload is a form or base64."""
+    ends, data = bytes_of(frames)
+    octets = np.frombuffer(data, np.uint8)
+    hiding = np.zeros(len(frames), bool)
+    for place in (0, 4):
+        there = np.flatnonzero(ends[1:] - ends[:-1] > place)
+        hiding[there] |= np.isin(octets[ends[there] + place] & 15, _HIDING)
+    return np.flatnonzero(hiding).tolist()
 
 
 def event(names: Mapping[int, str], message: Message) -> list[Any]:

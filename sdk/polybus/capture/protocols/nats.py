@@ -11,13 +11,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from ..._secrets import is_secret
 from ...errors import Code, RemoteProtocolError
 from ...message import Kind, Message
 from ...protocols.nats.cluster.subjects import REPLAY, node_word
 from ...protocols.nats.codec import INBOX
 from ...protocols.nats.failures import code_of_status
 from ...protocols.nats.stored import ACKS, AckSubject, read_ack, read_pull, read_stored
-from .shared import FIELDS, StoredFacts, plain_event
+from ..record.redact_search import MOST
+from .shared import FIELDS, StoredFacts, plain_event, starred
 
 PUBLICATION: Final = "publication"
 DELIVERY: Final = "delivery"
@@ -41,6 +43,12 @@ _CONTROL, _HEARTBEAT, _PUBLISH, _REQUEST, _RESPONSE = "control", "heartbeat", "p
 _ACKS, _INBOX = ACKS.encode(), INBOX.encode()
 _SETTLING: Final = (b"+ACK", b"+NXT", b"-NAK", b"+TERM", b"+WPI")
 _TEXTS: Final = (b"nats-service-error", b"polybus-text")
+SUSPECT: Final = r"|^connect[ \t]"
+"""Besides names this makes a frame worth a look: every CONNECT."""
+_CONNECT: Final = re.compile(rb"\s*connect\s", re.I)
+_MEMBER: Final = re.compile(rb'"(?:pass|auth_token|jwt|sig)"\s*:\s*"((?:[^"\\]|\\.)*)"', re.I)
+_WITH_HEADERS: Final = re.compile(rb"\s*h(?:pub|msg)\s[^\r\n]*?(\d{1,9})\s+\d+\r\n", re.I)
+_HEADER: Final = re.compile(rb"([!-9;-~]+):[ \t]*([^\r\n]+)")
 
 
 class _Facts(NamedTuple):
@@ -83,6 +91,21 @@ def _told_by_nats(block: bytes) -> bytes:
     """Headers without what the text of an error says."""
     lines = block.split(b"\r\n")
     return b"\r\n".join(line for line in lines if line.partition(b":")[0].lower() not in _TEXTS)
+
+
+def blank(frame: bytes) -> bytes:
+    """The frame with secrets of CONNECT and of headers blanked, cut behind what is looked at of these; the same object where
+    there is neither."""
+    if _CONNECT.match(frame):
+        frame = frame[:MOST]
+        return starred(frame, (found.span(1) for found in _MEMBER.finditer(frame)))
+    head = _WITH_HEADERS.match(frame)
+    if head is None:
+        return frame
+    if int(head[1]) > MOST:
+        frame = frame[: head.end() + MOST]
+    lines = _HEADER.finditer(frame, head.end(), head.end() + int(head[1]))
+    return starred(frame, (found.span(2) for found in lines if is_secret(found[1].decode("ascii"))))
 
 
 def event(message: Message) -> list[Any]:

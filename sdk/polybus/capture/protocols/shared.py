@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -162,3 +162,12 @@ def parted(frame: bytes, cut: bool, bodies: range) -> tuple[bytes, bytes]:
             raise ValueError("cut off, or of too many fields")
         at = after
     return b"".join(kept), body
+
+
+def starred(frame: bytes, places: Iterable[tuple[int, int]]) -> bytes:
+    """The frame with stars from one place to another; the same object where there is nothing between them."""
+    some = [(start, end) for start, end in places if start < end]
+    data = bytearray(frame)
+    for start, end in some:
+        data[start:end] = b"*" * (end - start)
+    return bytes(data) if some else frame

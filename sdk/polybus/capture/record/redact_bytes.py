@@ -3,7 +3,7 @@ that would take long to look at is cut.
 
 What is looked for are members whose name says that they are secret (`is_secret`), wherever they stand: in JSON (a body,
 headers, the parts of J.REP, the attributes of uProtocol, also in JSON that is written as text inside JSON), beside their name
-(`found_pairs`), in protobuf maps (attributes of uProtocol, ``google.protobuf.Struct``), in forms, in the query of URLs, behind
+(`_found_pairs`), in protobuf maps (attributes of uProtocol, ``google.protobuf.Struct``), in forms, in the query of URLs, behind
 ``name=`` in text, in all of these inside base64. Besides them what follows ``Bearer``, the password of a URL, and what has the
 shape of a JSON Web Token (RFC 7519).
 """
@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from ..._secrets import JWT, is_secret, is_secret_of_query
-from .redact_pairs import NAME, found_pairs, name_of
 from .redact_protobuf import blank_protobuf
-from .redact_search import BASE64, MOST, Parts, places, whole_base64, within
+from .redact_search import BASE64, MOST, NAME, Parts, is_name, is_named, name_of, names, places, whole_base64, within
 
 _KEY: Final = re.compile(rf'((?<!\\)\\*|\\{{0,7}})"({NAME})\1"\s*:\s*'.encode())
 """The part before its quotes is a whole run of backslashes, or the end of one: but not any end, or a frame of nothing but
@@ -54,20 +53,14 @@ _FILLER: Final = b"_"
 """In place of what is between them: no base64, and it may be in a token."""
 _DEPTH: Final = 4
 """Base64 within base64."""
+_NAMED: Final = re.compile(rf'[:\[]\s*(\\*)"({NAME})\1"\s*(?:[,}}\]]|$)'.encode())
+_FAR: Final = 64 << 10
+"""Bytes, before and behind a place worth a look, within which the rest of an object is looked for."""
 
 
 def blank(frame: bytes) -> bytes:
     """The frame with its secrets blanked, cut behind what is looked at; the same object where there is neither."""
     return _blank(frame, _DEPTH, _Looks(), MOST)
-
-
-def starred(frame: bytes, places: Iterable[tuple[int, int]]) -> bytes:
-    """The frame with stars from one place to another; the same object where there is nothing between them."""
-    some = [(start, end) for start, end in places if start < end]
-    data = bytearray(frame)
-    for start, end in some:
-        data[start:end] = b"*" * (end - start)
-    return bytes(data) if some else frame
 
 
 class _Looks:
@@ -107,7 +100,7 @@ class _Frame:
     def pairs(self, parts: Parts) -> None:
         """Values that stand beside a secret name."""
         place = 0
-        for start, escape in found_pairs(self.data, parts, self.close):
+        for start, escape in _found_pairs(self.data, parts, self.close):
             if start >= place:
                 place = self.value(start, escape)
 
@@ -257,3 +250,87 @@ def _unquoted(raw: bytes) -> str:
             break
         raw = unquote_to_bytes(raw)
     return raw.replace(b"+", b" ").decode("utf-8", "replace")
+
+
+# -- values beside a name -----------------------------------------------------------------------------------------------
+
+
+def _found_pairs(data: bytearray, parts: Parts, close: Callable[[int, bytes], int]) -> list[tuple[int, bytes]]:
+    """Find values that are secrets by a name beside them: where they begin, and what stands before each of their quotes.
+
+    Args:
+        data: A frame.
+        parts: The parts of it that are worth a look.
+        close: Gives the place of the closing quote of a string, by where it begins and what stands before its quotes.
+    """
+    found: set[tuple[int, bytes]] = set()
+    for start, end in parts:
+        named = _NAMED.finditer(data, start, end)
+        for escape in {bytes(one[1]) for one in named if is_name(name_of(bytes(one[2])))}:
+            found.update((place, escape) for place in _walk(data, start, end, escape, close))
+    return sorted(found)
+
+
+class _Open:
+    """An object or a list that has begun."""
+
+    def __init__(self, sign: int) -> None:
+        self._list = sign == 0x5B
+        self._naming = self._list  # what comes next names what is beside it
+        self._commas = 0
+        self._values: list[int] = []
+        self.secret = False
+
+    def member(self, name: str, place: int) -> None:
+        self._naming = names(name)
+        if is_named(name):
+            self._values.append(place)
+
+    def text(self, text: str) -> bool:
+        """True if this is the first that makes values here secret."""
+        first = not self.secret and self._naming and is_name(text)
+        self.secret |= first
+        return first
+
+    def comma(self, place: int) -> None:
+        self._naming = False
+        self._commas += 1
+        if self._list:
+            self._values.append(place)
+
+    def secrets(self) -> list[int]:
+        """The begins of the values that are secret. Of lists only pairs are meant."""
+        return self._values if self.secret and not (self._list and self._commas > 1) else []
+
+
+def _walk(data: bytearray, start: int, end: int, escape: bytes, close: Callable[[int, bytes], int]) -> list[int]:
+    quote = escape + b'"'
+    text = rb"(?<!\\)" + re.escape(quote)
+    sign_or_text = re.compile(rb"[{}\[\],]|" + text)
+    opening = re.compile(rb"[{\[](?=\s*" + text + rb")")  # in all else, quotes may be of anything
+    start = max(0, start - _FAR)
+    found: list[int] = []
+    within: list[_Open] = []
+    waiting = 0  # of these, those with secrets
+    while (here := (sign_or_text if within else opening).search(data, start, end + _FAR)) is not None:
+        start = here.end()
+        sign = data[here.start()]
+        if sign in b"{[":
+            within.append(_Open(sign))
+        elif sign in b"}]":
+            waiting -= within[-1].secret
+            found += within.pop().secrets()
+        elif sign in b",":
+            within[-1].comma(start)
+        else:
+            stop = close(start, escape)
+            name = name_of(bytes(data[start : min(stop, start + 256)]))
+            colon = _COLON.match(data, stop + len(quote))
+            start = stop + len(quote) if colon is None else colon.end()
+            if colon is None:
+                waiting += within[-1].text(name)
+            else:
+                within[-1].member(name, start)
+        if start > end and not waiting:
+            break
+    return found + [place for one in within for place in one.secrets()]

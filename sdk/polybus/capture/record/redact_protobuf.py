@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from ..._secrets import is_secret
-from .redact_pairs import is_name, is_named, names
-from .redact_search import NAMES, Parts
+from .redact_search import NAMES, Parts, is_name, is_named, names
 
 Field: TypeAlias = tuple[int, int, int, int]
 """Number, wire type, begin and end."""

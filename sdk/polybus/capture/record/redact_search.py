@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import binascii
+import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from ..._secrets import ENDINGS, OF_QUERIES, SHORT, TAIL, WORDS
+from ..._secrets import ENDINGS, OF_QUERIES, SHORT, TAIL, WORDS, is_secret, words_of
 from ..store.compute import pc
 
 Parts: TypeAlias = Sequence[tuple[int, int]]
 """Begins and ends of the parts of a frame that are worth a look."""
 
+NAME: Final = r'(?:[^"\\]|\\u[0-9a-fA-F]{4}){1,256}'
+"""An expression for the text between the quotes of a name."""
+OF_NAMES: Final = frozenset(
+    "name key k field id label header parameter param property attribute variable setting option".split()
+)
+OF_VALUES: Final = frozenset("value values val v content contents default current input".split())
+"""Last words of the members of an object of which the first names the second."""
+_WORDS: Final = 3
+"""Words of a name: more are a sentence."""
 _CAPITALS: Final = "|".join(form for word in SHORT for form in (word.title(), word.upper()))
 _BORDER: Final = r"(?:\b|_|[0-9])"
 _SHORT: Final = (
@@ -145,3 +155,30 @@ def _pieces(frame: bytes) -> Iterator[tuple[int, int]]:
 def _matching(array: pa.Array, expression: str) -> list[int]:
     found = pc.match_substring_regex(array, expression)
     return pc.indices_nonzero(found).to_pylist() if found.true_count else []
+
+
+# -- names --------------------------------------------------------------------------------------------------------------
+
+
+def name_of(raw: bytes) -> str:
+    """The text between the quotes of a name."""
+    try:
+        text: Any = json.loads(b'"%s"' % raw) if b"\\" in raw else raw.decode("utf-8", "replace")
+    except ValueError:
+        return raw.decode("utf-8", "replace")
+    return str(text)
+
+
+def names(member: str) -> bool:
+    """True for the member of an object that names another."""
+    return words_of(member)[-1] in OF_NAMES
+
+
+def is_named(member: str) -> bool:
+    """True for a member that another one names."""
+    return words_of(member)[-1] in OF_VALUES
+
+
+def is_name(text: str) -> bool:
+    """True for the name of a secret where it is a value itself."""
+    return is_secret(text) and len(text.split()) <= _WORDS

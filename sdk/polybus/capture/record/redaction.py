@@ -4,43 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ..._util.log_fields import log_fields
-from ..protocols import headers_only
+from ..protocols import BLANK, SUSPECT, csb, headers_only
 from ..rows import RowHeader
 from ..schema import FLAG_REDACTED, FLAG_TRUNCATED
-from ..store.compute import bytes_of, pc
+from ..store.compute import pc
 from .redact_bytes import blank
-from .redact_nats import MORE_NATS, blank_nats
 from .redact_search import suspicious
-from .redact_up import MORE_UP, blank_up
 
 Redact: TypeAlias = Callable[[str, bytes], bytes]
 """``redact(protocol, frame)`` gives what is to be written in place of a frame."""
 Int32s: TypeAlias = npt.NDArray[np.int32]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
-_MORE: Final = {"nats": MORE_NATS, "up": MORE_UP}
-_HIDING: Final = (3, 4)
-"""The encodings of CSB for a form and for base64, which are looked at from where they begin."""
 
 
 def redact_default(protocol: str, frame: bytes) -> bytes:
     """The default redaction: blanks members named like secrets, cookies and tokens; see `redact_bytes`."""
-    if protocol == "csb":
-        for start in (8, 12):
-            if len(frame) > start and frame[start - 8] >> 4 in (1, 2) and frame[start - 8] & 15 in _HIDING:
-                frame = frame[:start] + blank(frame[start:])
-    elif protocol == "nats":
-        frame = blank_nats(frame)
-    elif protocol == "up":
-        frame = blank_up(frame)
-    return blank(frame)
+    special = BLANK.get(protocol)
+    return blank(frame if special is None else special(frame))
 
 
 class Redaction:
@@ -131,17 +119,6 @@ def _suspicious(ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) ->
     for protocol, some in of.items():
         rows = np.flatnonzero(np.isin(numbers, some))
         part = frames if len(of) == 1 else frames.take(pa.array(rows))
-        worth = suspicious(part, _MORE.get(protocol, ""))
-        found.update(rows[worth + (_hiding_csb(part) if protocol == "csb" else [])].tolist())
+        worth = suspicious(part, SUSPECT.get(protocol, ""))
+        found.update(rows[worth + (csb.hiding(part) if protocol == "csb" else [])].tolist())
     return found
-
-
-def _hiding_csb(frames: pa.Array) -> list[int]:
-    """The rows whose first bytes say that their payload is a form or base64: in a header, or after an address of four bytes."""
-    ends, data = bytes_of(frames)
-    octets = np.frombuffer(data, np.uint8)
-    hiding = np.zeros(len(frames), bool)
-    for place in (0, 4):
-        there = np.flatnonzero(ends[1:] - ends[:-1] > place)
-        hiding[there] |= np.isin(octets[ends[there] + place] & 15, _HIDING)
-    return np.flatnonzero(hiding).tolist()
