@@ -9,11 +9,9 @@ from . import errors
 from ._bridge import Route, bridge
 from ._core.bus.acceptor import Listener
 from ._core.bus.bus import Bus
-from ._core.bus.caller import Caller
-from ._core.bus.connect import connect
-from ._core.bus.remote_peer import RemotePeer, User
+from ._core.bus.remote_peer import Caller, RemotePeer, User
 from ._core.bus.router import Router
-from ._core.bus.runner import run
+from ._core.bus.runner import connect, run
 from ._core.handlers.providers import Dependencies
 from ._core.peer.peer import Peer
 from ._core.peer.subscription import Subscription
@@ -21,7 +19,7 @@ from ._core.rpc.channel import Channel
 from ._core.rpc.reply import Reply
 from ._core.runtime.context import Context
 from ._core.runtime.executor import CallNext, HandlerExecutor, Middleware
-from ._core.runtime.outgoing import Outcome, OutgoingHook
+from ._core.runtime.outcomes import Outcome, OutgoingHook
 from .backoff import Backoff
 from .contracts import method, notify
 from .errors import *  # noqa: F403  # all of them

@@ -29,9 +29,9 @@ BOUNDS = {
         runtime.services.outgoing runtime.services.overrides
         runtime.services.recorders runtime.workers._told handlers.handler._makers handlers.lookup.by_uri
         handlers.lookup.entrances handlers.lookup.handlers handlers.lookup.publications handlers.lookup.sides
-        handlers.lookup.subscribers link.confirmations._asked link.recording._taps peer.queue._room
-        peer.subscription._readers pubsub.announcer._grouped pubsub.announcer._interests pubsub.group.members
-        pubsub.peer_subscriptions._patterns pubsub.peer_subscriptions.indices pubsub.publisher._turns
+        handlers.lookup.subscribers link.receiver._asked link.receiver._taps peer.subscription._room
+        peer.subscription._readers pubsub.announcer._grouped pubsub.announcer._interests pubsub.handler_subscription.members
+        pubsub.recipients._patterns pubsub.recipients.indices pubsub.publisher._turns
         pubsub.pubsub._groups pubsub.pubsub._handler_queues pubsub.pubsub._subscriptions rpc.channel._line
         rpc.channel._readers _util.broadcast._waiters broker._broker._listening cluster.engine._running
         cluster.durable.consumers._durables cluster.durable.consumers._handlers cluster.durable.consumers._of_subscriptions
@@ -48,12 +48,12 @@ BOUNDS = {
     "1,024 publications": "cluster.durable.delivery._ends",
     "1,024 requests": "protocols.nats.cluster.dialect._over",
     "1,024 subjects, then it is emptied": """
-        _bridge.route_side._known protocols.csb.reader._subjects protocols.csb.writer._names
+        _bridge.bridge._known protocols.csb.reader._subjects protocols.csb.writer._names
         protocols.up.session._methods protocols.up.session._topics
     """,
     "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node.samples",
     "2,048 of up to 1,024 bytes, then it is emptied": "protocols.up.codec._known",
-    "256 subjects": "pubsub.relay._hinted pubsub.relay._stopped",
+    "256 subjects": "pubsub.pubsub._hinted pubsub.pubsub._stopped",
     "30 questions, one a second": "peer.negotiation._late",
     "4 MiB of patterns, and Cluster.remember": "protocols.nats.cluster.known_handlers._gone",
     "4 MiB of patterns; of one node 1,024, and 32 KiB": "protocols.nats.cluster.known_handlers._nodes",
@@ -66,7 +66,7 @@ BOUNDS = {
     "4,096 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.lanes._samples",
     "4,096 sids": "protocols.nats.connection._leaving",
     "4,096 subjects, then it is emptied": """
-        runtime.services.known pubsub.publisher.client_routes pubsub.publisher.routes pubsub.receiver.queues
+        runtime.services.known pubsub.publisher.client_routes pubsub.publisher.routes pubsub.pubsub.queues
         _util.pattern_index._cache
     """,
     "4096 nodes that are not known, until the next look": "protocols.nats.cluster.nodes._greeted",
@@ -76,7 +76,7 @@ BOUNDS = {
     "65,536 of each peer, and Limits.pending": "protocols.csb.session.pending",
     "65,536 publications, for the seconds in which a link has two connections": "link.moving._missing",
     "16,384 ids of 64 characters, and as many numbers": "runtime.via._numbers runtime.via._said",
-    "`queue` messages and Limits.queue_bytes, and what is held back; charged": "peer.queue._queue",
+    "`queue` messages and Limits.queue_bytes, and what is held back; charged": "peer.subscription._queue",
     "a fixed size": "transports._ws.frames._keys",
     "an event larger than twice Limits.message ends the connection": """
         bindings.jrep_http.requests._data bindings.jrep_http.requests._rest
@@ -96,10 +96,10 @@ BOUNDS = {
         transports._stream.asyncio_wire._pending transports._stream.pump_wire._pending
     """,
     "Limits.channels of each direction": "peer.streams.channels",
-    "Limits.channels of each peer": "_bridge.forward_tunnels._through",
+    "Limits.channels of each peer": "_bridge.forwarding._through",
     "Limits.handshakes": "bindings.http.server._slow transports._stream.listen._arrivals",
     "Limits.handshakes: the gate of the listener": "transports._stream.listen.silent",
-    "Limits.outbox": "link.send_queue._shares link.send_queue.droppable peer.unsent_requests.replies",
+    "Limits.outbox": "link.send_queue._shares link.send_queue.droppable rpc.reply.replies",
     "Limits.outbox and outbox_bytes": "link.send_queue._entries",
     "Limits.outbox and outbox_bytes; charged": "cluster.arrivals._waiting",
     "Limits.payload: Intake.room; a client reads all before it asks again": "bindings.jrep_http.payloads._unread",
@@ -110,7 +110,7 @@ BOUNDS = {
         cluster.arrivals._names cluster.arrivals._newcomers cluster.handover._parked cluster.handover._secrets
     """,
     "Limits.peers and handshakes: the gate of the listener; one that is silent ends": "bindings.jrep_http.server._sessions",
-    "Limits.peers and Limits.handshakes of each gate": "runtime.admissions.hosts",
+    "Limits.peers and Limits.handshakes of each gate": "runtime.access.hosts",
     "Limits.peers, and MOST_RESTING numbers": "broker.registry.clients",
     "Limits.peers, and the links that this bus opened": "runtime.runtime.links",
     "Limits.peers, then the oldest is forgotten": "protocols.csb.session._sent_away",
@@ -122,13 +122,13 @@ BOUNDS = {
     """,
     "Limits.pending, twice Limits.channels": "rpc.loopback.calls",
     "Limits.queue_bytes, then the connection ends": "protocols.csb.session._early",
-    "Limits.queue_bytes; charged": "peer.queue._overflow",
+    "Limits.queue_bytes; charged": "peer.subscription._overflow",
     "Limits.running": "peer.inbound_calls.expected",
     "Limits.running + waiting": "peer.inbound_calls.calls",
     "Limits.running + waiting: more are answered at once": "bindings.cloudevents_http.server._posted",
     "Limits.running and Limits.waiting": "protocols.nats.native._owed",
     "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged": "link.multiplexer.messages",
-    "Limits.running, waiting and channels of each peer": "_bridge.route_side.calls",
+    "Limits.running, waiting and channels of each peer": "_bridge.bridge.calls",
     "Limits.running; charged": "peer.inbound_calls.large",
     "Limits.subscriptions and one user, of each client": "pubsub.announcer._behind",
     "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight": """
@@ -142,7 +142,7 @@ BOUNDS = {
     "Limits.waiting messages, Limits.waiting_bytes; charged to the peer": """
         peer.authorization_queue._waiting peer.inbound_calls.waiting
     """,
-    "Limits.waiting of each peer, or Cluster.waiting; charged. Of the bus itself Limits.pending": "runtime.places._waiting",
+    "Limits.waiting of each peer, or Cluster.waiting; charged. Of the bus itself Limits.pending": "runtime.workers._waiting",
     "Limits.waiting_bytes: a hello that does not fit is answered at once; charged": "peer.negotiation._deferred",
     "made once": "protocols.ubre.json_format._by_letter protocols.ubre.json_format._by_verb",
     "MAX_FRAGMENTS parts of one message, as large as it may be": "bindings.http.uvicorn.frames",
@@ -156,8 +156,8 @@ BOUNDS = {
     "one for each link that others have opened, and one while something is kept for it still": "runtime.runtime.addresses",
     "one for each link that this bus has opened": "pubsub.recipients._dialled pubsub.recipients.strangers",
     "one for each peer": """
-        bus.links._of_key runtime.bus_identity._asked runtime.bus_identity._names runtime.bus_identity._proofs
-        runtime.bus_identity._told runtime.bus_identity._voices runtime.bus_identity.held_out runtime.bus_identity.pending
+        bus.links._of_key runtime.via._asked runtime.via._names runtime.via._proofs
+        runtime.via._told runtime.via._voices runtime.via.held_out runtime.via.pending
         runtime.runtime.backlogged link.link.stalled pubsub.announcer._restoring pubsub.recipients.gets_all
         pubsub.recipients.unconfirmed
     """,
@@ -166,7 +166,7 @@ BOUNDS = {
     "one frame and 1 MiB behind it: then all is handled at once": "link.receiver._waiting",
     "one frame: its framer refuses more than Limits.message": "transports._stream.framer.parts",
     "one look at a store: its consumers": "cluster.durable.administration.again cluster.durable.administration.durables",
-    "one message": "runtime.outgoing.headers",
+    "one message": "runtime.outcomes.headers",
     "one of each node that is known": "cluster.arrivals._splices",
     "one of each node that is known, or joins within two seconds": "cluster.arrivals.replies",
     "one operation: a payload over Limits.message is not kept": "protocols.nats.operations._parts",
@@ -176,7 +176,7 @@ BOUNDS = {
     """,
     "SETTLED": "protocols.up.session._older protocols.up.session._settled",
     "requests of one turn; what is over the limits is answered at once, and gone": "protocols.nats.cluster.dialect._fresh",
-    "running= of the handler": "runtime.places._taken",
+    "running= of the handler": "runtime.workers._taken",
     "the codes": "prometheus.bus_collector.outcomes",
     "the functions that one handler asks for": "runtime.injection._entered runtime.injection._made",
     "the head of a request": "transports._ws.server._head",
@@ -184,7 +184,7 @@ BOUNDS = {
     "the headers that the application gives": "bindings.jrep_http.requests._given",
     "the last sample of 64 threads, then it is emptied": "transports.zenoh.node._latest",
     "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout": """
-        _tunnel.frame_channel._queue
+        _tunnel.connection._queue
     """,
     "the patterns of _nodes": "protocols.nats.cluster.known_handlers._present",
     "the reasons that there are": "broker.events.dropped",
@@ -206,7 +206,7 @@ BOUNDS = {
     "what its owner lets in: Limits.outbox and outbox_bytes, or Limits.waiting and waiting_bytes; charged": """
         _util.priority_queue._levels
     """,
-    "what one chunk holds, for the time in which it is looked at": "_tunnel.frame_channel._arrived",
+    "what one chunk holds, for the time in which it is looked at": "_tunnel.connection._arrived",
     "what one chunk holds, until the turn after it is over": "protocols.nats.cluster.dialect._turns",
     "what one chunk holds: taken after each": """
         protocols.csb.session._events protocols.nats.connection.events protocols.ubre.session._events

@@ -4,7 +4,6 @@ A `Route` says what crosses. In each bus the bridge stands where a handler or a 
 bus as a program there would, and translates what comes back.
 """
 
-from .bridge import Bridge, bridge
-from .route import Route
+from .bridge import Bridge, Route, bridge
 
 __all__ = ["Bridge", "Route", "bridge"]

@@ -1,24 +1,312 @@
-"""Two buses joined by routes."""
+"""Two buses joined by routes, and each route in one direction: from the bus where messages come in to the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import re
+from collections.abc import Callable, Iterable
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
+from attrs import field, frozen
 
 from .._core.bus.bus import Bus, parts_of
 from .._core.bus.lifecycle import DRAIN, STREAMS_SHARE
+from .._core.rpc.call import ChannelCall
+from .._core.runtime.via import ViaHeader, too_far
 from .._util.cancel_scopes import to_the_end
-from .._validation import shown
-from ..errors import LocalProtocolError, Unsupported
-from .route import Route
-from .route_side import RouteSide
+from .._util.log_fields import log_fields
+from .._util.repeated_warnings import ViolationCounter
+from .._validation import check_callable, shown
+from ..errors import BusError, Code, LocalProtocolError, RequestError, Unsupported
+from ..headers import VIA, check_headers
+from ..message import MISSING, Kind, Message
+from ..subjects import canonical, check_pattern, check_subject, is_pattern, is_uri, matches
+from .forwarding import (
+    LEAVING,
+    TRACE,
+    BridgedCall,
+    PublicationForwarder,
+    RequestForwarder,
+    StreamForwarder,
+    TunnelForwarder,
+    applied,
+    carried,
+    translated,
+)
 
 if TYPE_CHECKING:
     from .._core.bus.parts import BusParts
     from .._core.runtime.runtime import Runtime
+
+KINDS: Final = ("request", "publish", "stream", "channel", "tunnel")
+_USES: Final = {
+    "request": {"request", "publish", "stream", "channel"},
+    "reply": {"request", "stream", "channel"},
+    "headers": {"request", "publish"},
+}
+"""The kinds for which a route may have each argument."""
+_NAME: Final = re.compile(r"\{(\w*)\}")
+_BRACE: Final = re.compile(r"[{}]")
+
+
+def _kinds(kinds: Any) -> frozenset[str]:
+    given = frozenset((kinds,) if isinstance(kinds, str) else kinds)
+    unknown = sorted(map(repr, given.difference(KINDS)))
+    if unknown or not given:
+        raise ValueError(f"kinds: {', '.join(unknown) or 'none at all'}; one or more of {', '.join(KINDS)}")
+    return given
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise TypeError(f"headers={names!r}: several names, for example headers=[{names!r}]")
+    return tuple(name.lower() if isinstance(name, str) else name for name in names)
+
+
+def _check_target(target: object) -> None:
+    if not isinstance(target, (str, int)) or isinstance(target, bool):
+        raise TypeError(f"target={target!r}: a subject, text or a number, not {type(target).__name__}")
+
+
+@frozen
+class Route:
+    """Messages that cross a bridge, in one direction.
+
+    Args:
+        source: Subject or pattern, on `left`; with `reverse` on `right`.
+        target: What it is called on the other side. ``{1}``, ``{2}`` are what the ``*`` of the source stand for, ``{rest}`` is
+            that of ``>`` (or of an only wildcard), ``{name}`` that of ``{name}``.
+        kinds: Of ``request`` (with notifications), ``publish``, ``stream``, ``channel``, ``tunnel``.
+        reverse: From `right` to `left`.
+        request: ``request(body, message) -> body``, plain or async: converts what crosses. Without it bodies cross untouched.
+        reply: ``reply(body, message) -> body``: converts answers and items that come back.
+        headers: Names of the headers that cross, besides ``traceparent``.
+
+    Raises:
+        ValueError: A kind is not known, or `target` names what `source` does not have.
+        LocalProtocolError, ReservedSubject: A subject or header is not possible.
+        TypeError: A converter cannot be called with a body and a message, or an argument is of a wrong type.
+    """
+
+    source: str | int
+    target: str | int
+    kinds: frozenset[str] = field(default=frozenset(("request", "publish")), converter=_kinds)
+    reverse: bool = field(default=False, kw_only=True)
+    request: Callable[..., Any] | None = field(default=None, kw_only=True)
+    reply: Callable[..., Any] | None = field(default=None, kw_only=True)
+    headers: tuple[str, ...] = field(default=(), kw_only=True, converter=_names)
+
+    def __attrs_post_init__(self) -> None:
+        check_pattern(self.source)
+        _check_target(self.target)
+        have = _places(self.source)
+        wanted = _NAME.findall(self.target) if isinstance(self.target, str) else []
+        for name in wanted:
+            if name not in have:
+                known = ", ".join(f"{{{name}}}" for name in have) or "no wildcard"
+                raise ValueError(f"target {self.target!r}: {{{name}}} is not in the source {self.source!r}, which has {known}")
+        if isinstance(self.target, str) and _BRACE.search(_NAME.sub("", self.target)):
+            raise ValueError(
+                f"target {self.target!r} has a brace without its other, or other than letters and digits in braces"
+            )
+        check_subject(self.target if isinstance(self.target, int) else _NAME.sub("x", self.target))
+        for name, converter in (("request", self.request), ("reply", self.reply)):
+            check_callable(converter, name, f"{name}(body, message) -> body", 2)
+        for name, kinds in _USES.items():
+            if getattr(self, name) and not self.kinds & kinds:
+                raise ValueError(f"{name}= for {', '.join(sorted(self.kinds))}, of which none has any use for it")
+        check_headers(dict.fromkeys(self.headers, ""), 1 << 16)
+
+    def rewritten(self, subject: str | int) -> str | int:
+        """Give the name on the other side of a subject that `source` matches.
+
+        Raises:
+            LocalProtocolError: A part of the subject would make an address of it, or go on with one, unforeseen in `target`.
+        """
+        if isinstance(self.target, int) or "{" not in self.target:
+            return self.target
+        have = _places(self.source)
+        tokens = canonical(str(subject)).split(_separator(self.source))
+        separator = _separator(self.target)
+        made = _NAME.sub(lambda found: separator.join(tokens[have[found[1]]]), self.target)
+        if is_uri(made) and self.source != ">":
+            named = [token for name in _NAME.findall(self.target) for token in tokens[have[name]]]
+            if not is_uri(self.target) or any("/" in token for token in named):
+                text = f"the route {self.source!r} to {self.target!r} leads to no addresses like that; make one for them"
+                raise LocalProtocolError(f"{subject!r} would cross as {made!r}: {text}")
+        return made
+
+
+def _separator(pattern: str | int) -> str:
+    return "/" if "/" in str(pattern) else "."
+
+
+def _places(source: str | int) -> dict[str, slice]:
+    """Find the tokens that each name of a target stands for."""
+    if isinstance(source, int):
+        return {}
+    places: dict[str, slice] = {}
+    stars = 0
+    tokens = canonical(source).split(_separator(source))
+    for at, token in enumerate(tokens):
+        if token == ">":
+            places["rest"] = slice(at, None)
+        elif token == "*":
+            stars += 1
+            places[str(stars)] = slice(at, at + 1)
+        elif "/" not in source and (named := _NAME.fullmatch(token)):
+            places[named[1]] = slice(at, at + 1)
+    if len(places) == 1:
+        places.setdefault("rest", next(iter(places.values())))
+    return places
+
+
+_REMEMBERED: Final = 1024
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+
+class RouteSide:
+    """One route, with the bus that it begins at and the one that it leads to."""
+
+    inward: bool = False
+    """True where that is the cluster of the bus itself."""
+
+    def __init__(self, route: Route, here: BusParts, there: BusParts) -> None:
+        self.route: Route = route
+        self.here: BusParts = here
+        self.there: BusParts = there
+        self._known: dict[str | int, str | int] = {}
+        self.is_open: bool = False
+        self.calls: dict[BridgedCall | ChannelCall, None] = {}
+        """Requests, streams and channels that are under way."""
+        self._losses = ViolationCounter()
+        self.requests: RequestForwarder = RequestForwarder(self)
+        self._publications: PublicationForwarder | None = None
+        self.streams: StreamForwarder = StreamForwarder(self)
+        self.tunnels: TunnelForwarder = TunnelForwarder(self)
+
+    # -- opening and closing ---------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Take what comes from now on."""
+        self.is_open, self._losses = True, ViolationCounter()
+        self.here.lookup.sides.append(self)
+        if "request" in self.route.kinds:
+            self.here.pubsub.announcer.add_handler(self.route.source)
+            await self.here.pubsub.announcer.known()
+        if "publish" in self.route.kinds:
+            self._publications = PublicationForwarder(self)
+            self.here.pubsub.add_handler_queue(self._publications)
+            try:
+                await self.here.pubsub.announcer.announce(self.route.source)
+            except Unsupported as error:
+                if "request" not in self.route.kinds or is_pattern(self.route.source):
+                    raise
+                text = "route %r to %r: requests cross, and no publications come: %s"
+                logger.info(text, self.route.source, self.route.target, error)
+
+    def close(self) -> None:
+        """Take nothing more; publications that wait still cross."""
+        self.is_open = False
+        if self in self.here.lookup.sides:
+            self.here.lookup.sides.remove(self)
+            if "request" in self.route.kinds:
+                self.here.pubsub.announcer.remove_handlers({self.route.source} - {*self.here.lookup.answered(patterns=True)})
+        if self._publications is not None:
+            self.here.pubsub.remove_handler_queue(self._publications)
+
+    def busy(self, *, lasting: bool) -> bool:
+        """Tells whether anything is under way; with `lasting` also what need not come to an end by itself."""
+        if self._publications is not None and self._publications.busy:
+            return True
+        return any(lasting or not isinstance(call, ChannelCall) for call in self.calls)
+
+    def end_streams(self) -> None:
+        """End streams and channels, which have had their time."""
+        for call in [one for one in self.calls if isinstance(one, ChannelCall)]:
+            call.cut(Code.UNAVAILABLE, LEAVING)
+
+    def stop(self) -> None:
+        """Cut what is still under way."""
+        self.end_streams()
+        for call in list(self.calls):
+            call.cut(Code.UNAVAILABLE, LEAVING)
+        self.calls.clear()
+        self.tunnels.end()
+        if self._publications is not None:
+            self._publications.clear()
+
+    # -- what is done to a message ---------------------------------------------------------------------------------------
+
+    def fits(self, subject: str | int, kind: str) -> bool:
+        """Tell whether a message crosses here."""
+        return kind in self.route.kinds and matches(self.route.source, subject)
+
+    def target(self, subject: str | int) -> str | int:
+        """Give its name on the other side.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: That is no subject, or an address that the route does not lead to.
+        """
+        found = self._known.get(subject)
+        if found is None:
+            found = self.route.rewritten(subject)
+            self.there.services.subjects.check(found)
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[subject] = found
+        return found
+
+    def headers(self, message: Message, via: ViaHeader | None) -> dict[str, str] | None:
+        """Choose the headers that cross."""
+        kept = {} if via is None else {VIA: str(via)}
+        named = {*self.route.headers, TRACE}
+        kept.update((name, value) for name, value in (message.headers or {}).items() if name.lower() in named)
+        return kept or None
+
+    async def converted(
+        self,
+        convert: Callable[..., Any] | None,
+        message: Message,
+        kind: Kind,
+        subject: str | int,
+        headers: dict[str, str] | None = None,
+    ) -> Message:
+        """Make the message that crosses, with the body of the given one, converted or as it is."""
+        facts = carried(kind, message)
+        if convert is not None:
+            return Message(kind, subject, headers=headers, attributes=facts, body=await applied(convert, message.body, message))
+        value = message.body if message.raw is None and message.has_body else MISSING
+        on = Message(kind, subject, None, message.raw, message.format, headers, attributes=facts, body=value)
+        on.checked = message.checked
+        return on
+
+    def hop(self, subject: str | int, hops: int) -> int:
+        """Count one bridge more.
+
+        Raises:
+            RequestError: It is one too many.
+        """
+        limit = self.here.services.limits.hops
+        if hops >= limit:
+            raise RequestError(Code.FAILED_PRECONDITION, too_far(subject, hops, limit))
+        return hops + 1
+
+    # -- what does not cross ---------------------------------------------------------------------------------------------
+
+    def lost(self, message: Message, error: BusError) -> None:
+        """Count a message that could not cross, for which no caller waits; peers shall not fill the log with such."""
+        here, route = self.here, self.route
+        here.services.counters.dropped += 1
+        here.services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
+        if self._losses.add(monotonic()) == 1:
+            text = "%r could not cross the bridge (%r to %r): %s"
+            logger.warning(text, message.subject, route.source, route.target, error, extra=log_fields(message=message))
+
 
 _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
 

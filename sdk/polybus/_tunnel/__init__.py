@@ -9,7 +9,6 @@ A frame travels as bytes. Where the outer wire is text and the frame is a JSON d
 written as text inside text.
 """
 
-from .connection import TunnelConnector, TunnelTransport, too_deep
-from .frame_channel import WINDOW, FrameChannel, too_large
+from .connection import WINDOW, FrameChannel, TunnelConnector, TunnelTransport, too_deep, too_large
 
 __all__ = ["WINDOW", "FrameChannel", "TunnelConnector", "TunnelTransport", "too_deep", "too_large"]

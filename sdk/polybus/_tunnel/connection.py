@@ -1,19 +1,418 @@
-"""Connections through a tunnel: a place to connect to, and the transport that is had there."""
+"""Connections through a tunnel: a place to connect to, the transport that is had there, and the channel and frames below it."""
 
 from __future__ import annotations
 
+import binascii
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import msgspec
+from attrs import frozen
 
-from ..errors import AmbiguousRoute, BusError, ConnectFailed, DeadlineExceeded, Forbidden, LocalProtocolError, Unauthorized
-from ..plugins import Closed
-from .frame_channel import WINDOW, FrameChannel
+from .._core.rpc.channel import CREDIT_BYTES, Channel
+from .._core.runtime.memory import cost
+from ..body import JSON, OCTETS, BodyFormat, check_json
+from ..errors import (
+    AmbiguousRoute,
+    BusError,
+    Code,
+    ConnectFailed,
+    DeadlineExceeded,
+    EncodeError,
+    Forbidden,
+    LocalProtocolError,
+    RequestError,
+    TooLarge,
+    Unauthorized,
+)
+from ..message import Kind, Message
+from ..plugins import Closed, CodecFeatures
+from ..transports._stream.close_codes import closed_by_peer, sayable
 
 if TYPE_CHECKING:
+    from .._core.link.link import Link
     from .._core.peer.peer import Peer
+    from .._core.peer.streams import Streams
     from ..plugins import DialOptions, Host, Receiver
+
+_MARGIN: Final = 512
+"""Bytes of the outer frame that are not the inner one, at the most, besides the name."""
+_DEPTH: Final = 8
+"""Levels of nesting that the outer message takes from `Limits.depth`."""
+_decode: Final = msgspec.json.Decoder().decode
+
+
+def _is_document(frame: bytes, depth: int) -> bool:
+    """Tell whether a frame is a JSON object or array that may stand in another one as it is."""
+    if frame[:1] not in (b"{", b"["):
+        return False
+    try:
+        check_json(frame, depth)
+        _decode(frame)  # not only passed over: who reads the outer message reads the numbers in it too
+    except (ValueError, RecursionError, EncodeError):
+        return False
+    return True
+
+
+@frozen
+class Packing:
+    """Form and size of frames on an outer wire."""
+
+    text: bool
+    """True where a frame that is a JSON document goes as such."""
+    octets: bool
+    """True where the wire has a place for bytes in an item; else they are a value."""
+    depth: int
+    plain: int
+    """The largest frame that goes as it is."""
+    encoded: int
+    """The largest one that a text wire must write as base64."""
+    outer: int
+    """The largest frame of the outer connection."""
+
+    def choose(self, frame: bytes) -> BodyFormat | None:
+        """JSON, bytes, or None for a value of the wire's own.
+
+        Raises:
+            TooLarge: It does not fit.
+        """
+        chosen: BodyFormat | None = OCTETS if self.octets else None
+        limit = self.encoded
+        if self.text and _is_document(frame, self.depth):
+            limit, chosen = self.plain, JSON
+        if len(frame) > limit:
+            raise TooLarge(
+                f"a frame of {len(frame)} bytes: this tunnel takes {limit}, because the outer connection takes {self.outer}: "
+                "raise Limits(message=...) of both ends of the outer connection"
+            )
+        return chosen
+
+
+def packing_for(peer: Peer, name: str | int, *, text: bool) -> Packing:
+    """Find the form and size of frames in a tunnel over the link of a peer, where the inner protocol writes text, or not."""
+    link = peer.link
+    limits, transport = link.runtime.limits, link.transport
+    codec = link.adapter.codec(limits)
+    outer = limits.message if transport is None else min(limits.message, transport.max_frame)
+    formats = CodecFeatures.of(codec).item_formats or codec.formats
+    binary = codec.writes == "binary"
+    room = max(0, outer - _MARGIN - 2 * len(str(name).encode()))
+    return Packing(
+        text=text and not binary and JSON in formats,
+        octets=OCTETS in formats,
+        depth=max(1, limits.depth - _DEPTH),
+        plain=room,
+        encoded=room if binary and OCTETS in formats else room * 3 // 4,
+        outer=outer,
+    )
+
+
+def frame_of(message: Message) -> bytes | None:
+    """The frame in an item; None where there is none."""
+    raw, body_format = message.raw, message.format
+    if raw is not None and (body_format is OCTETS or (body_format is JSON and raw[:1] in b"{[")):
+        return raw
+    try:
+        body = message.body
+        if isinstance(body, str):
+            return binascii.a2b_base64(body, strict_mode=True)
+    except (ValueError, BusError):
+        return None
+    return body if isinstance(body, bytes) else None
+
+
+WINDOW: Final = 256
+"""Frames that a side grants before it has read any; besides, `channel.CREDIT_BYTES`."""
+_CODES: Final[Mapping[int, Code]] = {
+    1000: Code.CANCELLED,
+    1001: Code.UNAVAILABLE,
+    1009: Code.RESOURCE_EXHAUSTED,
+    1011: Code.INTERNAL,
+    1013: Code.UNAVAILABLE,
+    4401: Code.UNAUTHENTICATED,
+    4403: Code.PERMISSION_DENIED,
+}
+
+
+class FrameChannel(Channel[bytes, bytes]):
+    """The channel below a tunnel: it hands frames to a receiver as they come, and keeps what it may not write yet."""
+
+    def __init__(self, peer: Peer, name: str | int, credit: int, *, text: bool) -> None:
+        super().__init__(peer.link.runtime.loop, peer.streams, name, credit, window=WINDOW)
+        self.frames = True
+        self._streams: Streams = peer.streams
+        self.link: Link = peer.link
+        """The outer connection."""
+        self.packing: Packing = packing_for(peer, name, text=text)
+        self._queue: deque[tuple[bytes, BodyFormat | None]] = deque()
+        self.queued: int = 0
+        self._receiver: Receiver | None = None
+        self._arrived: list[bytes] = []
+        """Frames of the batch that the outer link is looking at."""
+        self._deaf = True
+        self._paused = False
+        self._stalled = False
+        self._since = 0.0
+        """Time at which a frame was written last, or began to wait."""
+        self._goodbye: Closed | None = None
+        self._why: Closed | None = None
+        self._told = False
+        self._waiter: Any = None
+        self.accepted: bool = False
+
+    # -- the opener's wait -----------------------------------------------------------------------------------------------
+
+    async def acceptance(self) -> None:
+        """Wait until the other side takes the tunnel.
+
+        Raises:
+            BusError: It does not, or is gone.
+        """
+        while not self.accepted and self._why is None:
+            self._waiter = self._loop.waiter()
+            await self._waiter
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._why is not None:
+            raise RequestError(Code.UNAVAILABLE, self._why.reason or "the tunnel ended at once")
+
+    def accept(self) -> None:
+        """Take it: tell the opener of the room here."""
+        self.accepted = True
+        self._port.channel_send(self, Kind.CREDIT, None, None, {"credit": WINDOW})
+
+    def _answered(self) -> None:
+        if self._waiter is not None:
+            self._loop.wake(self._waiter)
+
+    # -- out -------------------------------------------------------------------------------------------------------------
+
+    def put(self, frame: bytes) -> None:
+        """Write a frame, or keep it until it may be written.
+
+        Raises:
+            TooLarge: It does not fit the outer connection.
+        """
+        if not self._sending or self._goodbye is not None:
+            return
+        chosen = self.packing.choose(frame)
+        if self._queue or not self._may_write():
+            if not self._queue:
+                self._since = self._loop.time()
+            self._queue.append((frame, chosen))
+            self.queued += len(frame)
+            self._hold_writer()
+        else:
+            self._write(frame, chosen)
+
+    def _hold_writer(self) -> None:
+        if not self._paused and self._receiver is not None:
+            self._paused = True
+            self._receiver.pause_writing()
+
+    def _may_write(self) -> bool:
+        if self._stalled or self._credit <= 0 or self._ahead_bytes >= CREDIT_BYTES:
+            return False
+        if self._streams.takes_items:
+            return True
+        self._stalled = True
+        self.link.runtime.spawn(self._wait_for_room)
+        return False
+
+    async def _wait_for_room(self) -> None:
+        """The outer connection is slow: one task waits for it, whatever waits here."""
+        try:
+            if (room := self._port.channel_room()) is not None:
+                await room
+        finally:
+            self._stalled = False
+        self._pump()
+
+    def _write(self, frame: bytes, chosen: BodyFormat | None) -> None:
+        size = self._streams.channel_frame(self, frame, chosen)
+        self._credit -= 1
+        self._ahead.append(size)
+        self._ahead_bytes += size
+
+    def _pump(self) -> None:
+        """Write what waits, as far as that is allowed."""
+        while self._queue and self._sending and self._may_write():
+            frame, chosen = self._queue.popleft()
+            self.queued -= len(frame)
+            self._since = self._loop.time()
+            try:
+                self._write(frame, chosen)
+            except BusError as error:
+                self.cut(too_large(error))
+                return
+        if not self._queue and self._sending:
+            if self._goodbye is not None:
+                self._say_goodbye(self._goodbye)
+            elif self._paused and self._receiver is not None:
+                self._paused = False
+                self._receiver.resume_writing()
+
+    def received_credit(self, count: Any) -> None:
+        self.accepted = True
+        super().received_credit(count)
+        self._answered()
+        self._pump()
+
+    # -- in --------------------------------------------------------------------------------------------------------------
+
+    def attach(self, receiver: Receiver) -> None:
+        """Hand frames to a receiver from the next turn on."""
+        self._receiver = receiver
+        self._deaf = False
+        self._loop.call_soon(self._deliver)
+
+    def listen(self, *, on: bool) -> None:
+        """Take frames, or leave them where they are: the other side may then send only what it was granted."""
+        if self._deaf is on:
+            self._deaf = not on
+            self._loop.call_soon(self._deliver)
+
+    def received_item(self, message: Message) -> None:
+        if not self._receiving:
+            return
+        if self._deaf or self._items or self._receiver is None:
+            super().received_item(message)
+            return
+        frame = frame_of(message)
+        if self._granted <= 0 or frame is None:
+            self._refuse_item(frame)
+            return
+        self._granted -= 1
+        arrived = self._arrived
+        if not arrived:
+            self.link.deferred.append(self._hand_over)
+        arrived.append(frame)
+        self._consumed += 1
+        self._consumed_bytes += cost(message)
+
+    def _hand_over(self) -> None:
+        """Hand over at once what came in at once."""
+        frames, self._arrived = self._arrived, []
+        if frames and self._receiver is not None:
+            self._receiver.frames_received(frames)
+            self._grant_consumed()
+
+    def _refuse_item(self, frame: bytes | None) -> None:
+        if frame is None:
+            self.cut(Closed(1003, "an item in the tunnel is no frame"))
+        else:
+            self.cut(Closed(1008, f"more frames than the credit of {WINDOW} allows"))
+
+    def _deliver(self) -> None:
+        """Hand over what came before there was a receiver, and then the end."""
+        receiver = self._receiver
+        if receiver is None or (self._deaf and self._why is None):
+            return
+        while self._items and not self._deaf:
+            message = self._items.popleft()
+            size = cost(message)
+            self._unread -= size
+            self._port.budget.release(size)
+            frame = frame_of(message)
+            if frame is None:
+                self._refuse_item(frame)
+                break
+            receiver.frames_received((frame,))
+            self._grant(size)
+        if self._why is not None and not self._told and (not self._items or self._error is not None):
+            self._told = True
+            self.discard()  # what came while there was no reader
+            receiver.closed(self._why)
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    def close(self, why: Closed) -> None:
+        """Write what waits, then say goodbye."""
+        if self._goodbye is None and self._sending:
+            self._goodbye = why
+            self._since = self._loop.time()
+            if not self._queue:
+                self._say_goodbye(why)
+        elif self._done:
+            self._end(why)
+
+    def _say_goodbye(self, why: Closed) -> None:
+        if why.code == 1000 and not why.reason:
+            self._finish_sending()  # the other half ends when all of the peer's frames are here
+            if self._done:
+                self._end(why)
+        else:
+            self.cut(why)
+
+    def cut(self, why: Closed) -> None:
+        """End both halves at once, and tell the other side why."""
+        if self.id is None:
+            return  # the other side has not heard of it
+        self._drop()
+        self._goodbye = self._goodbye or why
+        if not self._done:
+            self.abort(_CODES.get(why.code, Code.ABORTED), why.reason, None, {"close": sayable(why.code)})
+        self._end(why)
+
+    def received_end(self, message: Message) -> None:
+        code = message.code
+        if code is None or code is Code.OK:
+            self._receiving = False
+            self._maybe_done()
+            if self._goodbye is not None and self._sending is False:
+                self._end(self._goodbye)
+            else:
+                self.close(Closed(1000))
+                self._end(closed_by_peer(1000, ""))
+        else:
+            super().received_end(message)
+
+    def _break(self, error: BusError) -> None:
+        self._drop()
+        super()._break(error)
+        if self._receiver is None:
+            self.discard()
+        self._end(_closed_by(error))
+
+    def _overrun(self, told: str, seen: str) -> None:
+        self.cut(Closed(1008, told))
+
+    def _drop(self) -> None:
+        self._queue.clear()
+        self.queued = 0
+
+    def _end(self, why: Closed) -> None:
+        if self._why is None:
+            self._why = why
+            self._answered()
+            self._loop.call_soon(self._deliver)
+            self._hold_writer()  # which learns of the end in the next turn only, and must not wait for that in vain
+
+    def watch(self, now: float, write_timeout: float, close_timeout: float) -> None:
+        """About once a second."""
+        if self._why is not None or self._done:
+            return
+        if self._goodbye is not None and now - self._since > close_timeout:
+            self.cut(self._goodbye)
+        elif self._queue and now - self._since > write_timeout:
+            self.cut(Closed(1006, f"no progress in {write_timeout:g} s of writing into the tunnel (Limits.write_timeout)"))
+
+
+def too_large(error: BusError) -> Closed:
+    """Make the end of a tunnel whose frame the outer connection does not take, when it is too late to tell its sender."""
+    return Closed(1009, getattr(error, "text", "") or str(error))
+
+
+def _closed_by(error: BusError) -> Closed:
+    """Make the end of the inner connection where the outer side says why."""
+    if isinstance(error, RequestError) and error.received:
+        given = error.detail.get("close") if isinstance(error.detail, dict) else None
+        if type(given) is int and 1000 <= given < 5000:
+            return closed_by_peer(given, error.text)
+        return Closed(1006, f"the tunnel was ended: {error}")
+    return Closed(1006, f"the outer connection is gone: {getattr(error, 'reason', None) or error}")
 
 
 class TunnelTransport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import anyio
 from attrs import frozen
@@ -13,16 +13,53 @@ from attrs import frozen
 from .._core.rpc.call import Call, failure
 from .._core.runtime.via import depth_of
 from ..errors import BadRequest, BusError, Code, RequestError
-from ..plugins import Admission, Handshake
+from ..plugins import Admission, Gate, Handshake
 from ..subjects import captures, matches
 from . import FrameChannel, TunnelTransport, too_deep
 
 if TYPE_CHECKING:
+    from .._core.handlers.lookup import HandlerLookup
+    from .._core.link.link import Link
     from .._core.peer.peer import Peer
     from .._core.runtime.runtime import Runtime
+    from .._core.runtime.services import Services
     from ..message import Message
-    from ..plugins import ProtocolAdapter
-    from .ports import JoinedBus, TunnelGate
+    from ..plugins import Listening, ProtocolAdapter
+
+
+class TunnelGate(Gate, Protocol):
+    """The way into the inner bus: a gate that knows who has come in through it."""
+
+    links: dict[Link, str]
+
+
+class GateRegistry(Protocol):
+    """The gates of a bus."""
+
+    def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> Any:
+        """Make a gate: a `TunnelGate`, for `add_gate`."""
+        ...
+
+    def add_gate(self, gate: Any, listening: Listening) -> None:
+        """Have others come in."""
+
+
+class Hosting(Protocol):
+    """The life of a bus."""
+
+    async def take_in(self, guest: Any) -> None: ...
+
+
+class JoinedBus(Protocol):
+    """The outer or the inner bus of a tunnel."""
+
+    services: Services
+    lookup: HandlerLookup
+
+    @property
+    def links(self) -> GateRegistry: ...
+    @property
+    def life(self) -> Hosting: ...
 
 
 @frozen

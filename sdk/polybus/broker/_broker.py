@@ -12,8 +12,7 @@ import anyio
 from attrs import frozen
 
 from .._core.link.multiplexer import expiry
-from .._core.runtime.access import AccessControl, Authenticate
-from .._core.runtime.admissions import Admissions
+from .._core.runtime.access import AccessControl, Admissions, Authenticate
 from .._core.runtime.runtime import Runtime
 from .._secrets import without_secrets
 from .._util.broadcast import EventHub

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import anyio
 from attrs import define, field
 
-from .._core.peer.extension_probe import HELLO_TIMEOUT
+from .._core.peer.negotiation import HELLO_TIMEOUT
 from .._core.rpc.reply import InternalReply
 from .._core.runtime.memory import MemoryBudget, Share, cost, trim
 from .._util.sources import sources

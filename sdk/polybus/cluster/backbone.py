@@ -15,7 +15,7 @@ import anyio
 from attrs import define, evolve, field
 
 from .. import Route
-from .._bridge.route_side import RouteSide
+from .._bridge.bridge import RouteSide
 from .._core.bus.dialer import Connecting
 from .._core.handlers.lookup import HandlerLookup
 from .._core.peer.responses import response_to, send_error

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._core.bus.bus import Bus as AsyncBus
 from .._core.bus.bus import parts_of
-from .._core.bus.connect import connect as connect_async
+from .._core.bus.runner import connect as connect_async
 from .._core.handlers.signature import injected_as
 from .._core.runtime.context import Context as AsyncContext
 from .._type_variables import State_co

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from attrs import frozen
 
-from .._util.entering import blocking_entered_first
-from .._util.iteration import receive
+from .._core.rpc.channel import receive
+from .._util.misuse import blocking_entered_first
 from ..errors import LocalProtocolError
 from ..message import Message, Settlement
 

@@ -34,7 +34,7 @@ from polybus import (
     bridge,
     connect,
 )
-from polybus._core.peer import extension_probe
+from polybus._core.peer import negotiation
 from polybus.events import DeadLettered
 from polybus.subjects import matches
 from polybus.testing import pair
@@ -392,9 +392,9 @@ async def test_a_device_that_says_nothing_to_what_it_does_not_know_is_waited_for
         bridge(left, right, routes=routes),
         pair(left) as asker,
     ):
-        monkeypatch.setattr(extension_probe, "HELLO_TIMEOUT", 0.01)
+        monkeypatch.setattr(negotiation, "HELLO_TIMEOUT", 0.01)
         assert await asker.request("door", 1) == 1
-        monkeypatch.setattr(extension_probe, "HELLO_TIMEOUT", 3600.0)
+        monkeypatch.setattr(negotiation, "HELLO_TIMEOUT", 3600.0)
         assert [await asker.request("door", number) for number in range(3)] == [0, 1, 2]
 
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from polybus import Backoff, Bus, connect
-from polybus._core.bus.link_log import LinkLog
+from polybus._core.bus.dialer import LinkLog
 from polybus.plugins import Handshake
 from tests.support import bounded, eventually, free_port
 

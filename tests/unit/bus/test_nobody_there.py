@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from polybus import Bus, Cluster, ConnectFailed, Limits, connect
-from polybus._core.bus.nobody_there import advice_for
+from polybus._core.bus.dialer import advice_for
 from tests.support import free_port
 
 NOBODY = "connection refused: nobody listens there"

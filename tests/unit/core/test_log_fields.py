@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from polybus import Bus, Context, Handshake, RequestError, connect
-from polybus._core.bus.link_log import LinkLog
+from polybus._core.bus.dialer import LinkLog
 from polybus._util.log_fields import log_fields
 from polybus._util.repeated_warnings import Warnings
 from polybus.message import Kind, Message

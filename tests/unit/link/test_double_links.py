@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from polybus import Backoff, Broker, Bus, Identity, Kind, Limits, Message, Peer, connect
-from polybus._core.runtime.bus_identity import BusIdentities
+from polybus._core.runtime.via import BusIdentities
 from polybus.plugins import Closed
 from polybus.testing import pair
 from tests.support import BOUND, bounded, eventually

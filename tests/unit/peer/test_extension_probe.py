@@ -49,7 +49,7 @@ async def read(client: Bus) -> list[int]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus._core.peer.extension_probe.HELLO_TIMEOUT", 0.02)
+    monkeypatch.setattr("polybus._core.peer.negotiation.HELLO_TIMEOUT", 0.02)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -59,7 +59,7 @@ async def test_a_peer_that_answers_late_is_known_as_ours() -> None:
     async with pair(busy.bus) as client:
         await client.publish("first", 1)
         for _ in range(2):
-            with pytest.raises(Unsupported, match="has not answered for 1 s: it may be a bare peer, or busy"):
+            with pytest.raises(Unsupported, match=r"has not answered for \d s: it may be a bare peer, or busy"):
                 await read(client)
         with pytest.raises(Unsupported, match="has not answered"):
             async with client.subscribe("a.*"):
@@ -135,7 +135,7 @@ async def test_a_silent_peer_is_asked_once_at_a_time_and_again_at_the_next_use()
 async def test_a_bus_that_serves_does_not_wait_for_a_silent_server_where_nobody_has_dialled_in_that_it_could_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("polybus._core.peer.extension_probe.HELLO_TIMEOUT", 10 * BOUND)
+    monkeypatch.setattr("polybus._core.peer.negotiation.HELLO_TIMEOUT", 10 * BOUND)
     bus = Bus()
     async with bus.serve("ubre+tcp://127.0.0.1:0"), pair(Bus(), client=bus, faults=Faults(seed=1, drop=1.0)):
         identities = bus._services.running.bus_identities

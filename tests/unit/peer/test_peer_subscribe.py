@@ -45,7 +45,7 @@ class News:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus._core.peer.extension_probe.HELLO_TIMEOUT", 0.05)
+    monkeypatch.setattr("polybus._core.peer.negotiation.HELLO_TIMEOUT", 0.05)
 
 
 async def bodies(subscription: Subscription[Any], count: int) -> list[Any]:

@@ -30,7 +30,7 @@ from polybus import (
     Unauthorized,
     connect,
 )
-from polybus._core.peer.extension_probe import ExtensionProbe
+from polybus._core.peer.negotiation import ExtensionProbe
 from polybus.events import LinkDown, LinkUp
 from polybus.plugins import Closed
 from polybus.protocols import Ubre, UProtocol

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from ..._secrets import without_secrets
 from ..._util.cancel_scopes import to_the_end
-from ..._util.entering import entered_first
+from ..._util.misuse import entered_first
 from ..._validation import check_tls, check_type, texts
 from ...errors import BusError, LocalProtocolError, Unavailable, Unsupported
 from ...plugins import (
@@ -27,7 +27,7 @@ from ...plugins import (
 from ...plugins.registry import join_url, resolve_url
 from ...plugins.targets import resolve_target
 from ..link.link import Link
-from ..runtime.admissions import Admissions
+from ..runtime.access import Admissions
 from ..runtime.memory import network_of
 
 if TYPE_CHECKING:

@@ -36,20 +36,17 @@ from ..peer.peer import Peer, has_gone
 from ..peer.subscription import Subscription
 from ..pubsub.publisher import YIELD_AFTER, make_publication
 from ..rpc.channel import Channel, ChannelContext
-from ..rpc.reply import Reply
-from ..rpc.retried_reply import retried
+from ..rpc.reply import Reply, retried
 from ..runtime.access import Authenticate, Authorize
 from ..runtime.executor import Middleware
-from ..runtime.lifespan import check_lifespan
-from ..runtime.outgoing import OutgoingHook
+from ..runtime.outcomes import OutgoingHook
 from ..runtime.services import Services
 from .acceptor import WHEN_FULL, Listener, Serving
-from .caller import Caller
 from .dialer import Connecting, Headers
-from .lifecycle import DRAIN, Lifespan
+from .lifecycle import DRAIN, Lifespan, check_lifespan
 from .parts import BusParts
 from .recording import Recording
-from .remote_peer import RemotePeer, User
+from .remote_peer import Caller, RemotePeer, User
 from .router import Router
 
 if TYPE_CHECKING:

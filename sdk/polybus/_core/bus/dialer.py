@@ -1,4 +1,4 @@
-"""Opening links: the first connect, and coming back after a loss."""
+"""Opening links: the first connect, and coming back after a loss; and what the log says of that."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import anyio
 from attrs import evolve
 
+from ..._secrets import without_secrets
 from ..._util.cancel_scopes import to_the_end
-from ..._util.entering import entered_first
 from ..._util.event_loop import is_foreign_exception
+from ..._util.log_fields import log_fields
+from ..._util.misuse import entered_first
 from ..._util.own_thread import in_own_thread, read_text_files
 from ..._util.sources import sources
-from ..._validation import check_tls, check_type, seconds
+from ..._validation import check_tls, check_type, counted, in_one_line, seconds
 from ...backoff import Backoff
 from ...errors import BusError, ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
 from ...events import LinkRetrying
@@ -28,9 +31,7 @@ from ...plugins.registry import make_recorder
 from ...plugins.targets import check_serves, resolve_target
 from ..link.link import Link
 from ..link.state import State
-from ..runtime.lifespan import within
-from .link_log import LinkLog
-from .nobody_there import advice_for
+from .lifecycle import within
 
 if TYPE_CHECKING:
     import ssl
@@ -41,7 +42,120 @@ if TYPE_CHECKING:
     from ..runtime.runtime import Runtime
     from .parts import BusParts
 
+_ABSENT: Final = ("nobody listens there", "no such file", "nobody serves this name in this event loop")
+"""Ends of the reasons that mean that."""
+_STARTING: Final = "it may still be starting"
+"""The end of the reason that means a server that is there, and has said nothing yet."""
+_IMPLIED: Final = {"ws": 80, "http": 80, "wss": 443, "https": 443}
+
+
+def advice_for(error: ConnectFailed, of_cluster: bool = False) -> str | None:
+    """Say what to do about it, behind the reason; None where somebody was there and has answered."""
+    longer = "Cluster(..., wait=30) waits for it as long" if of_cluster else "connect(..., wait=30) goes on trying"
+    if error.reason.endswith(_STARTING):
+        return f"; {longer}"
+    if not error.reason.endswith(_ABSENT):
+        return None
+    scheme, _, address = error.url.partition("://")
+    implied = _IMPLIED.get(scheme.rpartition("+")[2]) if urlsplit(f"//{address}").port is None else None
+    where = "" if implied is None else f" (on port {implied}, since the URL names none)"
+    if of_cluster:
+        return f"{where}; is the NATS server of the cluster running? {longer}"
+    return f"{where}; is the server running? {longer}"
+
+
 logger: logging.Logger = logging.getLogger("polybus.link")
+
+_PATIENCE = 4
+"""The attempt at a first connect from which on it is no longer as expected that nobody is there."""
+
+
+class LinkLog:
+    """Tells of one link. Of its attempts in a row the 1st, 2nd, 4th, 8th, ... are told, so that an outage of an hour is a
+    handful of lines, and so is a link that comes back and is lost at once, again and again.
+    """
+
+    def __init__(self, url: str, clock: Callable[[], float]) -> None:
+        self.url: str = in_one_line(without_secrets(url))
+        """For people."""
+        self.fields: dict[str, object] = log_fields(address=self.url, protocol=url.partition("+")[0])
+        self._clock = clock
+        self._since = 0.0
+        self._quiet = False
+        """Tells that the present outage was not told of."""
+
+    def waiting(self, reason: str, attempt: int, delay: float) -> None:
+        """Tell that there is no server yet, which `connect(wait=...)` waits for."""
+        if not _is_told(attempt):
+            return
+        text = "no link to %s yet, attempt %d in %.1f s: %s"
+        if attempt < _PATIENCE:
+            logger.info(text, self.url, attempt, delay, in_one_line(reason), extra=self.fields)
+        else:  # seen too where a program has not set up logging: it would seem to hang
+            logger.warning(text, self.url, attempt, delay, in_one_line(reason), extra=self.fields)
+
+    def lost(self, reason: str, attempt: int, delay: float) -> None:
+        """Tell that the link is lost; from the second attempt on it had only just come back."""
+        if attempt == 1:
+            self._since = self._clock()
+        self._quiet = not _is_told(attempt)
+        if not self._quiet:
+            what = "lost" if attempt == 1 else "lost again"
+            reason = in_one_line(reason) or "no reason was given"
+            logger.warning(
+                "the link to %s is %s: %s; attempt %d in %.1f s", self.url, what, reason, attempt, delay, extra=self.fields
+            )
+
+    def retrying(self, reason: str, attempt: int, delay: float) -> None:
+        """Tell that an attempt has failed."""
+        if _is_told(attempt):
+            self._quiet = False
+            text = "the link to %s: attempt %d in %.1f s, it is down for %.0f s: %s"
+            logger.info(text, self.url, attempt, delay, self._clock() - self._since, in_one_line(reason), extra=self.fields)
+
+    def back(self, attempts: int) -> None:
+        """Tell that the link is up again."""
+        if not self._quiet:
+            text, tried = "the link to %s is back after %s (%s)", counted(attempts, "attempt")
+            logger.info(text, self.url, _span(self._clock() - self._since), tried, extra=self.fields)
+
+    def moved(self, address: str) -> None:
+        """Tell that the link goes on at another server, since its own is about to end."""
+        logger.info(
+            "the server of the link to %s is about to end: the link goes on at %s", self.url, address, extra=self.fields
+        )
+
+    def stays(self, reason: str, attempt: int) -> None:
+        """Tell that the server is about to end, and that an attempt to go on at another one has failed."""
+        if not _is_told(attempt):
+            return
+        text = "the server of the link to %s is about to end, and no other lets this bus in (attempt %d): %s"
+        reason = in_one_line(reason) or "no reason was given"
+        if attempt < _PATIENCE:
+            logger.info(text, self.url, attempt, reason, extra=self.fields)
+        else:
+            logger.warning(text, self.url, attempt, reason, extra=self.fields)
+
+    def gone(self, reason: str) -> None:
+        """Tell that the link is lost, and cannot be dialled again."""
+        logger.warning(
+            "the link to %s is lost for good: %s", self.url, in_one_line(reason) or "no reason was given", extra=self.fields
+        )
+
+    def given_up(self, reason: str, attempts: int | None = None) -> None:
+        """Tell that the link will not come back: after so many attempts, or since it was refused."""
+        after = "" if attempts is None else f" after {counted(attempts, 'attempt')}"
+        logger.warning("the link to %s is given up%s: %s", self.url, after, in_one_line(reason), extra=self.fields)
+
+
+def _span(seconds: float) -> str:
+    """A length of time, for people."""
+    return "less than 0.1 s" if seconds < 0.1 else f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _is_told(attempt: int) -> bool:
+    return attempt & (attempt - 1) == 0
+
 
 _SPREADS = 0.5
 """Seconds in which what one server is told reaches all others of its network."""

@@ -77,7 +77,7 @@ class HandlerLookup:
     publications: dict[str | int, Publication] = field(factory=dict)
     """Publications that the application makes, as far as it says so."""
     sides: list[Any] = field(factory=list)
-    """Routes of bridges that begin here, `_bridge.route_side.RouteSide`: the first that fits takes a message."""
+    """Routes of bridges that begin here, `_bridge.bridge.RouteSide`: the first that fits takes a message."""
     entrances: list[Any] = field(factory=list)
     """Ends of tunnels, `_tunnel.endpoint.Entrance`."""
     handler_check: Callable[[Handler], None] | None = None

@@ -53,11 +53,9 @@ from ...plugins import (
     Undelivered,
 )
 from ..runtime.memory import MemoryBudget, Share
-from .confirmations import Confirmations
 from .moving import Moving, NextConnection
 from .multiplexer import MultiplexedPeers, expiry
-from .receiver import ConnectionReceiver
-from .recording import Taps
+from .receiver import Confirmations, ConnectionReceiver, Taps
 from .send_queue import SendQueue
 from .state import TRANSITIONS, Change, Ending, State
 

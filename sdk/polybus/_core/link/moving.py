@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...plugins.features import SessionMoves
     from ..runtime.runtime import Runtime
     from .link import Link
-    from .recording import Taps
+    from .receiver import Taps
 
 _COPIES: Final = 65_536
 """Publications whose second copy is waited for: a bound for what comes while both connections are up."""

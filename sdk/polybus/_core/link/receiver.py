@@ -4,17 +4,20 @@ of the event loop."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from attrs import define, field
 
 from ..._util.json_arrays import LONG
-from ...plugins import Closed, SessionFeatures, TransportFeatures
+from ...errors import Disconnected
+from ...plugins import Closed, Confirmed, SessionFeatures, TransportFeatures
 
 if TYPE_CHECKING:
     from ...errors import RemoteProtocolError
-    from ...plugins import Session, Transport
+    from ...plugins import ProtocolAdapter, Session, Transport
+    from ...plugins.recording import Recorder, Tap
     from .link import Link
 
 _AT_ONCE: Final = 16 * 1024
@@ -146,3 +149,87 @@ class _FramePieces:
 
 def _drop_frames(frames: Sequence[bytes]) -> None:
     """Drop the frames of a connection that is over."""
+
+
+@define(eq=False)
+class Confirmations:
+    """The questions of one link that wait for their answer."""
+
+    _asked: dict[Any, _Asked] = field(factory=dict)
+
+    def ask(self, session: Session, now: float) -> _Asked | None:
+        """Queue a question; None where the wire has none."""
+        confirm = SessionFeatures.of(session).confirm
+        if confirm is None:
+            return None
+        asked = self._asked[confirm(now)] = _Asked()
+        return asked
+
+    def answered(self, event: Confirmed) -> None:
+        """Wake who has asked."""
+        asked = self._asked.pop(event.key, None)
+        if asked is not None:
+            asked.refused = event.refused
+            asked.over.set()
+
+    def lost(self) -> None:
+        """Wake all: the connection is gone."""
+        waiting, self._asked = self._asked, {}
+        for asked in waiting.values():
+            asked.lost = True
+            asked.over.set()
+
+
+@define(eq=False)
+class _Asked:
+    """One question. Its wait is bounded by the life of the connection, whose heartbeat is answered behind it."""
+
+    over: anyio.Event = field(factory=anyio.Event)
+    refused: Collection[str | int] = ()
+    lost: bool = False
+
+    async def answer(self, address: str) -> Collection[str | int]:
+        """Wait, and give the patterns that are refused.
+
+        Raises:
+            Disconnected: The connection is gone.
+        """
+        await self.over.wait()
+        if self.lost:
+            raise Disconnected("the connection ended before the server had answered", address, True)
+        return self.refused
+
+
+@define(eq=False)
+class Taps:
+    """The taps that record the frames of one connection."""
+
+    _session: Session
+    _transport: Transport
+    _taps: list[Tap] = field(factory=list)
+
+    def add(self, recorder: Recorder, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> bool:
+        """Record there from now on. False if it is recorded there already."""
+        if any(tap.recorder is recorder for tap in self._taps):
+            return False
+        self._taps.append(recorder.tap(adapter, transport, opened=opened))
+        return True
+
+    def remove(self, recorder: Recorder) -> bool:
+        """Stop recording there. True if it was recorded there."""
+        before = len(self._taps)
+        self._taps = [tap for tap in self._taps if tap.recorder is not recorder]
+        return len(self._taps) < before
+
+    def around(self) -> tuple[Session, Transport]:
+        """The session and the transport with all taps around them."""
+        session: Any = self._session
+        transport: Any = self._transport
+        for tap in self._taps:
+            session, transport = tap.around(session, transport)
+        return session, transport
+
+    def over(self, why: Closed) -> None:
+        """End the taps: the connection is over."""
+        for tap in self._taps:
+            tap.over(why)

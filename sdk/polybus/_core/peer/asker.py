@@ -11,8 +11,7 @@ from ...headers import check_headers
 from ...message import Kind
 from ...subjects import AnySubject, Subject, resolve
 from ..rpc.channel import Channel, ChannelContext
-from ..rpc.reply import Reply
-from ..rpc.retried_reply import retried
+from ..rpc.reply import Reply, retried
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm

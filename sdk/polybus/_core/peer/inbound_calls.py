@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ..handlers.handler import Handler
     from ..link.link import Link
     from ..runtime.memory import Share
-    from ..runtime.places import Places
     from ..runtime.runtime import Runtime
+    from ..runtime.workers import Places
     from .peer import Peer
 
 logger: logging.Logger = logging.getLogger("polybus")

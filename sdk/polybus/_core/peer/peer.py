@@ -19,18 +19,16 @@ from ...plugins.clusters import ToNode
 from ...subjects import RESERVED_PREFIX, AnySubject, Subject
 from ..handlers.signature import ContextPart, injected_as
 from ..handlers.subscriber import reading_of
-from ..rpc.reply import InternalReply, ObservedReply, Reply
+from ..rpc.reply import InternalReply, ObservedReply, Reply, UnsentRequests
 from ..runtime.memory import MemoryBudget, cost
-from ..runtime.outgoing import Departure, depart
+from ..runtime.outcomes import Departure, depart
 from ..runtime.runtime import ALL_ANSWERED
 from . import authorization_queue
 from .asker import Asker, notification
-from .extension_probe import ExtensionProbe
 from .inbound_calls import InboundCalls
-from .negotiation import Negotiation
+from .negotiation import ExtensionProbe, Negotiation
 from .streams import Streams
 from .subscriptions import Subscriptions
-from .unsent_requests import UnsentRequests
 
 if TYPE_CHECKING:
     from ...nodes import Start

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..._util.deadlines import Deadlines
 from ...errors import BusError, Code, Disconnected, TooManyRequests, Unsupported, another
 from ...message import Kind, Message
-from ..rpc.call import RefusedCall
+from ..rpc.call import ChannelCall, RefusedCall
 from ..rpc.channel import CREDIT, Channel
-from ..rpc.stream_call import ChannelCall
 from ..runtime.memory import OVERHEAD, MemoryBudget, cost
 from .inbound_calls import DRAINING
 from .responses import refuse_duplicate, send_error

@@ -1,26 +1,407 @@
-"""Subscriptions that are iterated over."""
+"""Subscriptions that are iterated over, and the bounded queue that they share with those of `on` handlers."""
 
 from __future__ import annotations
 
 import copy
+import logging
+import math
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Self
 
+import anyio
+
 from ..._type_variables import T_co
-from ..._util.entering import never_without_async
-from ..._util.iteration import receive
+from ..._util.log_fields import log_fields
+from ..._util.misuse import never_without_async
+from ..._util.repeated_warnings import ViolationCounter
 from ..._util.typed_body import misfit, typed_body
 from ..._validation import type_name
-from ...errors import BusError, LocalProtocolError, SlowConsumer
+from ...errors import BusError, Code, LocalProtocolError, SlowConsumer
+from ...events import SubscriptionSlow
 from ...message import Message
-from .queue import SubscriptionQueue
+from ..rpc.channel import receive
+from ..runtime.memory import OVERHEAD, MemoryBudget
 
 if TYPE_CHECKING:
     from ...plugins.extensions import Reading
     from ..handlers.subscriber import WhenFull
+    from ..runtime.runtime import Runtime
     from ..runtime.services import Services
     from .peer import Peer
     from .ports import PeerPubSub
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+_STEP = 16 * 1024
+"""Bytes by which a queue may be larger than what is charged for it: a queue that is read costs no book-keeping."""
+_PAUSE = 1.0
+"""Seconds between two events that tell of one queue."""
+
+
+class SubscriptionQueue(ABC):
+    """A queue of publications, bounded in messages (`queue`) and in bytes (`Limits.queue_bytes`), with a policy for one more.
+
+    Each publication counts `OVERHEAD` bytes beside its body, so that small ones are bounded too where `queue` is not given.
+    It is full at either bound, so that the last message may be of any size. Beyond it, `Limits.queue_bytes` of what arrives
+    over links are held back where the policy is ``block``, and, whatever the policy, of what comes before the reader that was
+    woken has its turn: one read of a connection brings thousands of small messages, and to lose these would be no fault of
+    the reader. What such a reader does not take in its turn goes by the policy.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_bytes",
+        "_reader_woken",
+        "_half",
+        "_held",
+        "_least_kept",
+        "_lines",
+        "_mark",
+        "_most",
+        "_most_free",
+        "_overflow",
+        "_queue",
+        "_room",
+        "_services",
+        "_tells_at",
+        "_told",
+        "dropped",
+        "group",
+        "local",
+        "paced",
+        "pattern",
+        "queue",
+        "when_full",
+    )
+
+    leads_on = False
+    """Tells whether it is the way to another bus."""
+
+    @property
+    def peers(self) -> bool:
+        """Tells whether publications of peers are taken, and not the bus's own alone."""
+        return True
+
+    def __init__(
+        self,
+        services: Services,
+        pattern: str | int,
+        queue: int | None,
+        when_full: WhenFull,
+        local: bool,
+        group: str | None = None,
+        *,
+        paced: bool = False,
+    ) -> None:
+        self._services = services
+        if queue is None:
+            queue = max(1, services.limits.queue_bytes // OVERHEAD)
+        self.pattern: str | int = pattern
+        self.queue: int = queue
+        self.when_full: WhenFull = when_full
+        self.local: bool = local
+        """Tells whether the bus's own publications are taken too."""
+        self.group: str | None = group
+        """The group whose members share the publications of the pattern."""
+        self.paced: bool = paced
+        """Tells whether who offers looks at `full` before: what it offers is taken, and to be full is nothing to tell."""
+        self.dropped: int = 0
+        self._queue: deque[Message] = deque()
+        self._reader_woken: bool = False
+        """Tells whether a reader has been woken and has not had its turn."""
+        self._half: int = (queue + 1) // 2
+        self._mark: int = self._half
+        """Messages at which something is to be told or decided: the half first, then the whole, until the queue was empty."""
+        self._overflow: deque[int] | None = None
+        """Costs of the last messages of the queue, which are held back and not counted in `_bytes`."""
+        self._held: MemoryBudget | None = None
+        self._tells_at: float = math.inf
+        """The time at which something may be told again; infinite while nothing has been told of late."""
+        self._told: int = 0
+        """The number dropped when that was told last."""
+        self._lines: ViolationCounter = ViolationCounter()
+        self._room: list[Any] | None = None
+        self._most: int = services.limits.queue_bytes
+        self._bytes: int = 0
+        self._budget: MemoryBudget | None = None
+        # As long as `_bytes` stays between these two, what is charged need not change.
+        self._most_free: int = min(_STEP, self._most)
+        self._least_kept: int = -_STEP
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def offer(self, message: Message) -> None:
+        """Take a publication; one of this process (without a `Message.peer`) has waited for room."""
+        if (len(self._queue) < self._mark and self._bytes < self._most_free) or self._admits(message):
+            self._queue.append(message)
+            self._bytes += OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
+            self._arrived()
+
+    def offer_shared(self, message: Message) -> None:
+        """Take a publication that others are given too: here it becomes the reader's own."""
+        self.offer(message.for_another())
+
+    @abstractmethod
+    def _arrived(self) -> None:
+        """Wake a reader: a publication has been added."""
+
+    def take(self) -> Message:
+        """Remove and return the oldest publication."""
+        queue = self._queue
+        message = queue.popleft()
+        self._bytes -= OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
+        if not queue:
+            self._bytes = 0
+            self._mark = self._half
+            if self._budget is not None:
+                self._settle()
+        elif self._bytes < self._least_kept:
+            self._settle()
+        if self._overflow:
+            self._move_held_in()
+        if self._room:
+            self._wake_one()
+        return message
+
+    def expired(self, message: Message) -> bool:
+        """Tell whether a publication with an end was taken too late; then it is counted and told."""
+        if message.expires is None or message.expires >= self._host.time():
+            return False
+        self._count_dropped(1)
+        self._services.dead_letter(message.peer, message, Code.DEADLINE_EXCEEDED, "expired before it was read")
+        return True
+
+    @property
+    def _host(self) -> Runtime:
+        return self._services.running
+
+    # -- what is charged -------------------------------------------------------------------------------------------------
+
+    def _charge(self) -> bool:
+        """Pay for what has come since the last time. False if the queue is full, or the bus keeps too much already."""
+        if self._bytes >= self._most:
+            return False
+        if self._budget is None:
+            self._budget = MemoryBudget(self._host)
+        if not self._budget.hold(self._bytes - self._budget.held):
+            return False
+        self._set_bounds(self._budget.held)
+        return True
+
+    def _settle(self) -> None:
+        """Pay for exactly what waits."""
+        budget = self._budget
+        if budget is None:
+            budget = self._budget = MemoryBudget(self._host)
+        budget.charge(max(self._bytes, 0) - budget.held)
+        self._set_bounds(budget.held)
+
+    def _set_bounds(self, paid: int) -> None:
+        self._most_free = min(paid + _STEP, self._most)
+        self._least_kept = paid - _STEP
+
+    # -- what happens to one more ----------------------------------------------------------------------------------------
+
+    def _admits(self, message: Message) -> bool:
+        """Decide whether one more is added, now that the queue is half full, or full, or its bytes are to be paid for."""
+        if self.paced:
+            self._settle()
+            return True
+        if len(self._queue) < self.queue and (self._bytes < self._most_free or self._charge()):
+            half = len(self._queue) >= self._half or 2 * self._bytes >= self._most
+            if half and self._mark < self.queue and not self._reader_woken:
+                self._mark = self.queue
+                self._tell(message.peer, len(self._queue) + 1)
+            return True
+        block = self.when_full == "block"
+        if block and message.peer is None:
+            return True
+        if block or self._reader_woken:
+            if not self._reader_woken:
+                self._tell(message.peer, len(self._queue) + 1)
+            if self._hold(message):
+                return False
+            if block:
+                self._overrun(message)
+                return False
+        self._release_held()
+        return self._displaces(message)
+
+    def _displaces(self, message: Message) -> bool:
+        """Let the policy choose which publication goes. True if the new one stays."""
+        stays = self.when_full != "drop_newest"
+        if not stays:
+            self._count_dropped(1)
+        else:
+            if self.when_full != "latest" or not self._replace(message.subject):
+                self._drop_oldest()
+            while self._queue and self._bytes >= self._most:
+                self._drop_oldest()
+        self._tell(message.peer, len(self._queue) + stays)
+        return stays
+
+    def _replace(self, subject: str | int) -> bool:
+        for old in self._queue:
+            if old.subject == subject:
+                self._queue.remove(old)
+                self._bytes -= OVERHEAD + len(old.raw or b"")
+                self._count_dropped(1)
+                return True
+        return False
+
+    def _drop_oldest(self) -> None:
+        self._bytes -= OVERHEAD + len(self._queue.popleft().raw or b"")
+        self._count_dropped(1)
+        if self._overflow:
+            self._move_held_in()
+
+    def _count_dropped(self, count: int) -> None:
+        self.dropped += count
+        self._services.counters.dropped += count
+
+    # -- what is held back -----------------------------------------------------------------------------------------------
+
+    def _hold(self, message: Message) -> bool:
+        """Keep one more beyond the size of the queue. False where that is too much."""
+        if self._held is None:
+            self._held = MemoryBudget(self._host, self._most)
+        size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
+        if not self._held.hold(size):
+            return False
+        message.forget_value()
+        if self._overflow is None:
+            self._overflow = deque()
+        self._overflow.append(size)
+        self._queue.append(message)
+        self._arrived()
+        return True
+
+    @abstractmethod
+    def _overrun(self, message: Message) -> None:
+        """Handle one more for a ``block`` queue than may be held back."""
+
+    def _begin_turn(self) -> None:
+        """Begin the turn of a reader: what it leaves beyond the size of the queue goes by the policy."""
+        if self.when_full != "block":
+            self._host.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        if not self._reader_woken:
+            self._release_held()
+
+    def _release_held(self) -> None:
+        """Hold nothing back any more: what is held goes by the policy, as if it had come just now."""
+        overflow = self._overflow
+        if not overflow or self._held is None or self.when_full == "block":
+            return
+        late = [self._queue.pop() for _ in overflow]
+        overflow.clear()
+        self._held.release(self._held.held)
+        for message in late[::-1]:
+            has_room = len(self._queue) < self.queue and (self._bytes < self._most_free or self._charge())
+            if has_room or self._displaces(message):
+                self._queue.append(message)
+                self._bytes += OVERHEAD + len(message.raw or b"")
+
+    def _move_held_in(self) -> None:
+        """Move what was held back into the queue, as far as there is room, and charge it there."""
+        overflow, held = self._overflow, self._held
+        assert held is not None
+        while overflow and len(self._queue) - len(overflow) < self.queue and self._bytes < self._most:
+            size = overflow.popleft()
+            held.release(size)
+            self._bytes += size
+        if not self._least_kept <= self._bytes <= self._most_free:
+            self._settle()
+
+    # -- what is told ----------------------------------------------------------------------------------------------------
+
+    def _tell(self, peer: Any, unread: int) -> None:
+        """Tell that it is read too slowly; what follows within a second is told at the end of that."""
+        if self._tells_at != math.inf:
+            return
+        runtime = self._host
+        now = runtime.time()
+        self._tells_at = now + _PAUSE
+        self._told = self.dropped
+        runtime.watch(self, self._tells_at)
+        self._services.emit(SubscriptionSlow(peer=peer, pattern=self.pattern, unread=unread, dropped=self.dropped))
+        text = (
+            "%.200r is read too slowly: %d publications wait (queue=%d, Limits.queue_bytes=%d, when_full=%r), %d were "
+            "dropped. Read faster (what takes long belongs into a task of its own), raise queue= or Limits.queue_bytes, or "
+            "choose another when_full="
+        )
+        level = logging.INFO
+        if (self.dropped or self._overflow) and self._lines.add(now) == 1:
+            level = logging.WARNING
+        fields = log_fields(peer, subject=self.pattern)
+        logger.log(level, text, self.pattern, unread, self.queue, self._most, self.when_full, self.dropped, extra=fields)
+
+    def _skipped(self, message: Message, what: str, why: str) -> None:
+        """Log that a publication does not fit its reader: its sender must not fill the log, so others like it are counted."""
+        text = "a publication of %.200r from %s does not fit %.200s and is skipped: %.300r"
+        sender = message.peer or "this bus"
+        fields, about = log_fields(message=message, handler=what), (self.pattern, what)
+        self._host.warnings.warn(logger, text, message.subject, sender, what, why, about=about, lines=1, extra=fields)
+
+    def _expire(self, now: float) -> float:
+        """Tell what was dropped meanwhile, when the pause is over, and when it is to be called next. Called by the runtime."""
+        if now < self._tells_at:
+            return self._tells_at
+        self._tells_at = math.inf
+        if self.dropped != self._told:
+            self._tell(None, len(self._queue))
+        return self._tells_at
+
+    # -- publishers of this process --------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Tells whether a publisher of this process has to wait."""
+        return self.when_full == "block" and (len(self._queue) >= self.queue or self._bytes >= self._most)
+
+    async def room(self, deadline: float) -> bool:
+        """Wait until there is room. False when the deadline passed."""
+        while self.full:
+            waiter = self._services.waiter()
+            self._room = self._room if self._room is not None else []
+            self._room.append(waiter)
+            try:
+                with anyio.move_on_at(deadline) as scope:
+                    await waiter
+            finally:
+                if waiter in self._room:
+                    self._room.remove(waiter)
+                else:
+                    self._wake_one()  # woken, and perhaps cancelled in the same turn: there is room for one more
+            if scope.cancelled_caught:
+                return False
+        return True
+
+    def _wake_one(self) -> None:
+        if self._room and not self.full:
+            self._services.wake(self._room.pop(0))
+
+    def clear(self) -> None:
+        """Forget what waits, and let publishers go on."""
+        if self._tells_at != math.inf and self.dropped != self._told:  # what would have been told within a second
+            self._tells_at = math.inf
+            self._tell(None, len(self._queue))
+        self._queue.clear()
+        self._bytes = 0
+        if self._budget is not None:
+            self._settle()
+            self._budget = None  # a subscription may be entered again, while the bus runs anew
+        if self._held is not None:
+            self._held.release(self._held.held)
+            self._held = self._overflow = None
+        self._reader_woken = False
+        self._mark = self._half
+        self._tells_at = math.inf
+        while self._room:
+            self._services.wake(self._room.pop())
 
 
 @never_without_async("async with bus.subscribe(pattern) as messages:")

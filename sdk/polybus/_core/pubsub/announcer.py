@@ -16,7 +16,7 @@ from ...errors import BusError, Disconnected, Forbidden, LocalProtocolError, Uns
 from ...message import Kind, Message
 from ...plugins import ToUser
 from ...subjects import is_pattern, wire_pattern
-from ..peer.extension_probe import HELLO_TIMEOUT
+from ..peer.negotiation import HELLO_TIMEOUT
 from .recipients import bare_peer, has_numbers
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from ..peer.peer import Peer
     from ..peer.subscription import Subscription
     from ..runtime.services import Services
-    from .peer_subscriptions import PeerSubscriptions
-    from .recipients import Recipients
+    from .recipients import PeerSubscriptions, Recipients
 
 logger: logging.Logger = logging.getLogger("polybus")
 

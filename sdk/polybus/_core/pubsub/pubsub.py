@@ -1,32 +1,266 @@
-"""Publications and subscriptions of one bus, put together."""
+"""Publications and subscriptions of one bus, put together: what comes in goes to queues here, and on by `bus.relay`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from attrs import define, field
+
+from ..._util.log_fields import log_fields
 from ..._util.pattern_index import SubjectIndex
 from ..._util.typed_body import check_returns
-from ...errors import BusError, another
+from ...errors import BusError, Code, Unsupported, another
+from ...headers import VIA
+from ...message import MISSING, RELAYED, Kind, Message
 from ...subjects import AnySubject, Subject, bare, check_pattern, warn_of_literal_wildcards
 from ..handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 from ..peer.subscription import Subscription
-from ..runtime.via import Deduplicator
+from ..runtime.via import Deduplicator, ViaHeader, depth_of, speaker, too_far, vouched
 from .announcer import SubscriptionAnnouncer, interest_in
-from .group import SubscriptionGroup
-from .handler_subscription import HandlerSubscription
-from .peer_subscriptions import PeerSubscriptions
-from .publisher import Publisher
-from .receiver import PublicationReceiver
-from .recipients import Recipients
-from .relay import Relay
+from .handler_subscription import HandlerSubscription, SubscriptionGroup
+from .publisher import ROUTES, Publisher
+from .recipients import PeerSubscriptions, Recipients
 
 if TYPE_CHECKING:
     from ...plugins.extensions import Reading, Storage
     from ..handlers.lookup import HandlerLookup
     from ..peer.peer import Peer
+    from ..runtime.access import AccessControl
     from ..runtime.services import Services
     from .ports import HandlerQueue, PublicationQueue
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+_HINTS = 256
+
+
+@define(eq=False)
+class Relay:
+    """Passes publications of peers on to other peers that subscribed, up to the limit of hops; hints at those it does not."""
+
+    _services: Services
+    patterns: SubjectIndex[str | int]
+    _recipients: Recipients
+    _publisher: Publisher
+    _deduplicator: Deduplicator
+    _hinted: set[str | int] = field(factory=set, init=False)
+    _stopped: set[str | int] = field(factory=set, init=False)
+    """Subjects of which the log says that some came too far."""
+
+    def takes(self, message: Message) -> bool:
+        """Tell whether a publication is passed on, whichever of its spellings `bus.relay` has named."""
+        patterns = self.patterns
+        if not patterns.size:
+            return False
+        return bool(patterns.match(message.subject) or (patterns.addresses and any(map(patterns.match, message.spellings))))
+
+    def pass_on(self, message: Message, source: Peer) -> None:
+        """Send a publication of a peer on to the others that subscribed."""
+        id = None if source.link.carries_headers else message.attributes.get("id")
+        news = id is None or self._deduplicator.is_news(ViaHeader(str(id)), message.subject, speaker=speaker(source))
+        if not news:
+            return  # it has gone round: its id stands for the header, which that wire has no room for
+        via = self._deduplicator.via_of(message)
+        if via.hops > self._services.limits.hops:
+            self.stop(message, via.hops)
+            return
+        now = source.link.runtime.time()
+        deadline = now + 30.0 if message.expires is None else min(now + 30.0, message.expires)
+        copies: dict[tuple[bool, bool], Message] = {}
+        for peer in self._recipients.of(message.subject):
+            if peer is not source:
+                wire = peer.protocol == source.protocol, peer.link.carries_headers
+                try:
+                    on = copies.get(wire) or copies.setdefault(wire, self._copy(message, via, *wire, now=now))
+                    if not self._publisher.send_nowait(on, peer, deadline):
+                        self._services.counters.dropped += 1
+                except BusError as error:
+                    self._publisher.unsent(message, peer, "relayed", error)
+                    self._services.dead_letter(peer, message, Code.INVALID_ARGUMENT, f"not relayed: {error}")
+        for on in copies.values():
+            on.forget_shared()
+
+    def _copy(self, message: Message, via: ViaHeader, same_wire: bool, has_headers: bool, *, now: float) -> Message:
+        """Make what goes on to peers on one sort of wire: what only that of the publisher knows to others on the same.
+
+        Raises:
+            Unsupported: Nothing would tell how far it has come.
+        """
+        if has_headers:
+            on = self._deduplicator.onward(message, via)
+        else:
+            on = _with_id(message, same_wire)
+        if message.attributes and not same_wire:
+            value = message.body if message.raw is None and message.has_body else MISSING
+            on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, on.headers, body=value)
+            on.checked = message.checked
+        if message.expires is not None:  # what is left of its time
+            on.expires, on.ttl = message.expires, message.expires - now
+        return on
+
+    def stop(self, message: Message, hops: int) -> None:
+        """Drop a publication that has come too far: counted and told, and in the log once for each subject."""
+        subject = message.subject
+        text = too_far(subject, hops, self._services.limits.hops)
+        self._services.counters.dropped += 1
+        self._services.dead_letter(message.peer, message, Code.FAILED_PRECONDITION, text)
+        if subject not in self._stopped and len(self._stopped) < _HINTS:
+            self._stopped.add(subject)
+            logger.warning("%.200s", text, extra=log_fields(message=message))
+
+    def hint(self, subject: str | int, source: Peer) -> bool:
+        """Warn once for each subject that a relay would pass publications on. False where that is known from before."""
+        if subject in self._hinted:
+            return False
+        others = [peer for peer in self._recipients.remote.match(subject) if peer is not source]
+        if others and len(self._hinted) < _HINTS:
+            self._hinted.add(subject)
+            text = (
+                "%r published %.100r, to which others subscribed (%d), and none of them hears of it: clients are isolated. "
+                "bus.relay(%.100r), or polybus serve --relay, passes it on"
+            )
+            self._services.running.warnings.warn(
+                logger, text, source, subject, len(others), subject, extra=log_fields(source, subject=subject)
+            )
+        return True
+
+
+def _with_id(message: Message, same_wire: bool) -> Message:
+    """Make the copy for a wire without headers: it keeps its id, by which a bus knows that it has passed it on already.
+
+    Raises:
+        Unsupported: It has none, or is from another wire.
+    """
+    known = message.attributes
+    if not same_wire or "id" not in known:
+        raise Unsupported(
+            "a wire without headers does not tell how far a publication has come, and a ring of relays would have no end: "
+            "publish it from a handler, or over a bridge"
+        )
+    on = message.with_headers(message.headers)
+    on.extras = {**known, RELAYED: {name: known[name] for name in ("id", "priority") if name in known}}
+    return on
+
+
+@define(eq=False)
+class PublicationReceiver:
+    """Delivers the publications of peers."""
+
+    _local: SubjectIndex[PublicationQueue]
+    _remote: SubjectIndex[Peer]
+    _to_peers: PeerSubscriptions
+    _relay: Relay
+    _deduplicator: Deduplicator
+    _publisher: Publisher
+    _find_group: Callable[[str | int, str], SubscriptionGroup | None]
+    _access: AccessControl
+    queues: dict[str | int, tuple[PublicationQueue, ...]] = field(factory=dict, init=False)
+    """Queues for publications of peers, of subjects that end here. Empty while there are subscriptions to single peers."""
+
+    def deliver(self, message: Message, peer: Peer) -> None:
+        """Deliver a publication to this bus's own subscriptions, and to others only where a relay says so."""
+        subject, extras = message.subject, message.extras
+        if extras is not None and "group" in extras:
+            self.deliver_to_group(message, peer, extras["group"], extras["pattern"])
+            return
+        if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
+            return
+        queues = self.queues.get(subject)
+        if queues is None:
+            queues = self._of_peers(message)
+            handler = _handler_among(queues) if self._access.trusting else None
+            if handler is not None:
+                self._access.reached(peer, subject, handler)
+            to_peers = self._to_peers.indices
+            if self._relay.takes(message):
+                self._relay.pass_on(message, peer)
+            elif self._remote.size and self._relay.hint(subject, peer):
+                pass  # it is looked at again while the hint has not been given
+            elif to_peers or (self._local.addresses and message.spellings):
+                pass  # the answer depends on the peer, or on what its names stand for
+            elif handler is not None and self._access.trusting:
+                pass  # a client may publish it too, which is to be warned of
+            elif len(self.queues) < ROUTES:
+                self.queues[subject] = queues
+            else:
+                self.queues.clear()
+            if to_peers:
+                queues = (*queues, *self._asked_of(peer, message))
+        if len(queues) == 1:  # after it is remembered: one that ends with this publication is to be forgotten
+            queues[0].offer(message)
+        else:
+            for queue in queues:
+                queue.offer_shared(message)
+
+    def deliver_to_all(self, message: Message, peer: Peer) -> tuple[PublicationQueue, ...]:
+        """Deliver a publication that came over the inner link: to the subscriptions of this bus, and to its clients.
+
+        Gives the queues that it was offered to.
+        """
+        if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
+            return ()
+        local = self._local
+        queues = self._matching(message) if local.addresses else local.match(message.subject)
+        if len(queues) == 1:
+            queues[0].offer(message)
+        else:
+            for queue in queues:
+                queue.offer_shared(message)
+        if self._remote.size:
+            self._publisher.publish_to_clients(message)
+        return queues
+
+    def deliver_to_group(self, message: Message, peer: Peer, group: str, pattern: str | int) -> None:
+        """Deliver a publication that an engine has chosen a member of a group here for."""
+        if message.headers is not None and VIA in message.headers and not self._is_news(message, peer, (group, pattern)):
+            return
+        found = self._find_group(pattern, group)
+        if found is not None:  # or it was given up while this was on its way
+            found.give(message)
+
+    def takes(self, message: Message) -> bool:
+        """Tell whether a publication of a peer is delivered to any queue, here or by a relay."""
+        return bool(self.queues.get(message.subject) or self._of_peers(message)) or self._relay.takes(message)
+
+    def _of_peers(self, message: Message) -> tuple[PublicationQueue, ...]:
+        """Find those that take what peers publish."""
+        return tuple(queue for queue in self._matching(message) if queue.peers)
+
+    def _matching(self, message: Message) -> tuple[PublicationQueue, ...]:
+        """Find the subscriptions of this bus to a publication of a peer, each once, whichever of its spellings they name."""
+        found = self._local.match(message.subject)
+        if self._local.addresses and (spellings := message.spellings):
+            return tuple(dict.fromkeys(chain(found, *map(self._local.match, spellings))))
+        return found
+
+    def _asked_of(self, peer: Peer, message: Message) -> Iterable[Subscription[Any]]:
+        """Find those to that peer alone."""
+        match = self._to_peers.match
+        return dict.fromkeys(chain.from_iterable(match(peer, one) for one in (message.subject, *message.spellings)))
+
+    def _is_news(self, message: Message, peer: Peer, group: tuple[str, str | int] | None = None) -> bool:
+        """Tell whether a publication that has been on other buses is news here; takes the header off it."""
+        via = ViaHeader.of(message)
+        ViaHeader.strip(message)
+        via = via.in_stream(vouched(via.origin, peer)).add_hops(depth_of(peer))
+        message.shared[VIA] = str(via).encode()
+        news = self._deduplicator.is_news(via, message.subject, group, speaker=speaker(peer))
+        if not news and group is None and self._to_peers.indices and not self._deduplicator.is_own(via):
+            for subscription in self._asked_of(peer, message):  # it is their peer that has sent this copy
+                subscription.offer_shared(message)
+        return news
+
+
+def _handler_among(queues: Iterable[PublicationQueue]) -> str | None:
+    """Find the name of an `on` handler among queues."""
+    for queue in queues:
+        for one in queue.members if isinstance(queue, SubscriptionGroup) else (queue,):
+            if isinstance(one, HandlerSubscription):
+                return one.name
+    return None
 
 
 class PubSub:

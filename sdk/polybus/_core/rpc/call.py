@@ -1,12 +1,13 @@
-"""Requests while their handlers run: from the queue of the workers to the answer."""
+"""Requests, streams and channels while their handlers run: from the queue of the workers to the answer, or the end."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import anyio
 from attrs import define, frozen
@@ -18,14 +19,56 @@ from ...events import HandlerFailed
 from ...message import Kind, Message
 from ..runtime.context import current_call
 from ..runtime.executor import described
+from ..runtime.injection import InjectedStream
 from ..runtime.outcomes import Denied, Misfit, answer_of, kind_of, only_of
+from ..runtime.ports import RequestHandler
+from .channel import Channel
 
 if TYPE_CHECKING:
     from ..runtime.memory import AnswerSizes
-    from ..runtime.places import Places
-    from ..runtime.ports import RemotePeer, RequestHandler
+    from ..runtime.ports import RemotePeer
     from ..runtime.services import Services
-    from .ports import ResponseSink
+    from ..runtime.workers import Places
+
+
+class LocalHandler(RequestHandler, Protocol):
+    """A handler of this bus."""
+
+    @property
+    def subject(self) -> str | int: ...
+    @property
+    def places(self) -> Places | None:
+        """Present where only so many of its calls may run at once."""
+        ...
+
+
+class ResponseSink(Protocol):
+    """The place that takes the outcome of a call: the client's connection, or a `Reply` of this very bus."""
+
+    def answer(self, call: Call, value: Any) -> None:
+        """Take the result of the handler."""
+
+    async def answer_later(self, call: Call, value: Any) -> None:
+        """Take the result of the handler, for a client that reads slowly."""
+
+    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
+        """Take an error: the handler raised, or was not run."""
+
+    def put_off(self, call: Call) -> bool:
+        """Let a call wait that has not begun, where its client has stopped reading. True if it waits."""
+        ...
+
+    def proceed(self, call: Call) -> None:
+        """Begin a call that waited for a place of its handler, which has one now, or let it wait for one of its client."""
+
+    def finished(self, call: Call) -> None:
+        """Note that a call is over, answered or not, and its handler too."""
+
+    def stopped(self, call: Call) -> None:
+        """Note that a call is over, and its handler has only been told to stop: it keeps its place until `returned`."""
+
+    def returned(self, call: Call) -> None:
+        """Note that the handler of a stopped call is over too."""
 
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -281,3 +324,120 @@ def _skipped(services: Services, message: Message, why: Misfit) -> None:
     text = "a notification of %.200r from %s does not fit its handler and is skipped: %.300r"
     sender, fields = message.peer or "this bus", log_fields(message.peer, message=message)
     services.running.warnings.warn(logger, text, message.subject, sender, why.text, extra=fields)
+
+
+class ChannelCall(Call):
+    """A stream or channel while its handler runs."""
+
+    __slots__ = ("_on_discard", "channel")
+    of_channel: ClassVar[int] = 1
+    sizes_known: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        services: Services,
+        origin: ResponseSink,
+        peer: RemotePeer | None,
+        handler: RequestHandler,
+        message: Message,
+        deadline: float,
+        places: Places | None = None,
+        *,
+        channel: Channel[Any, Any],
+        on_discard: Callable[[ChannelCall], object] | None = None,
+    ) -> None:
+        """A call whose handler has been chosen.
+
+        Args:
+            services: Of the bus.
+            origin: Takes what is refused.
+            peer: That has opened it; None for this bus.
+            handler: Of the subject.
+            message: The open.
+            deadline: On the clock of the event loop.
+            places: Of the handler, where only so many of its calls may run at once.
+            channel: The near end of what was opened.
+            on_discard: Called when it is over, also where its peer goes before it has begun.
+        """
+        super().__init__(services, origin, peer, handler, message, deadline, places)
+        self._on_discard = on_discard
+        self.channel: Channel[Any, Any] = channel
+        channel.on_end = self.stop
+        channel.answers = True
+
+    async def _run(self) -> None:
+        services, channel = self.services, self.channel
+        deadline = None if self.deadline == math.inf else self.deadline
+        token = current_call.set(self)
+        try:
+            if services.authorize is not None and self.peer is not None:
+                await self._authorized(kind_of(self.message))
+            await services.executor.around(
+                self.handler, self.message, deadline, lambda message: self._converse(message, deadline)
+            )
+            channel.finish()
+        except Exception as error:
+            if not self.ended:  # then the client has gone, and what the handler ran into is mostly just that
+                self._fail(error)
+        except BaseException as error:
+            if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
+                self._fail(error)
+            if self.ended or services.executor.must_propagate(error, self.scope):
+                raise
+        finally:
+            current_call.reset(token)
+            self.end()
+
+    async def _converse(self, message: Message, deadline: float | None) -> None:
+        if self.services.check_answers:
+            self.channel.checked = partial(self.services.sent, checked=self.handler.checked)
+        outcome = self.handler.invoke(self.services, message, deadline, self.channel)
+        if isinstance(outcome, InjectedStream):
+            async with outcome as items:
+                await self._stream(items, self.channel)
+            return
+        if inspect.isawaitable(outcome):  # not of a generator function, which gives its items itself
+            outcome = await outcome
+        if self.handler.style == "stream":
+            await self._stream(outcome, self.channel)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.channel.failed is None:
+            code, text, reason, detail = failure(error, self.services, self.message)
+            self.channel.abort(code, text, reason, detail)
+
+    async def _stream(self, given: Any, channel: Channel[Any, Any]) -> None:
+        if not isinstance(given, AsyncIterable):
+            raise TypeError(f"{self.handler.name} is to give an async iterator, and returned {type(given).__name__}")
+        items = aiter(given)
+        try:
+            async for item in items:
+                await channel.send(item)
+        finally:
+            # A generator's clean-up may await: let it, for a bounded time, even when we are cancelled.
+            if (aclose := getattr(items, "aclose", None)) is not None:
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 5):
+                    await aclose()
+
+    def expire(self) -> None:
+        self.cut(Code.DEADLINE_EXCEEDED, "the deadline passed before the stream ended")
+
+    def cut(self, code: Code, text: str) -> None:
+        """Stop the handler, and tell the client why."""
+        if not self.ended:
+            self.channel.abort(code, text)
+            self.stop()
+
+    def stop(self) -> None:
+        self.channel.on_end = None
+        super().stop()
+        self.channel.abort(Code.CANCELLED, "the handler was stopped")  # what is still open
+
+    def end(self) -> None:
+        self.discard()
+        super().end()
+
+    def discard(self) -> None:
+        self.channel.discard()
+        if self._on_discard is not None:
+            self._on_discard(self)

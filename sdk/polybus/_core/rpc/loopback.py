@@ -13,18 +13,17 @@ from ...errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestEr
 from ...headers import check_headers
 from ...message import Kind, Message
 from ..runtime.memory import OVERHEAD, MemoryBudget, cost
-from ..runtime.outgoing import Departure, depart
+from ..runtime.outcomes import Departure, depart
 from ..runtime.threads import holds
-from .call import Call
+from .call import Call, ChannelCall
 from .channel import CREDIT, Channel
 from .reply import InternalReply, ObservedReply, Reply
-from .stream_call import ChannelCall
 
 if TYPE_CHECKING:
     from ..._util.event_loop import Loop
-    from ..runtime.places import Places
     from ..runtime.services import Services
-    from .ports import LocalHandler, ResponseSink
+    from ..runtime.workers import Places
+    from .call import LocalHandler, ResponseSink
 
 
 @define(eq=False)

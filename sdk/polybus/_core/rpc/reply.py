@@ -1,26 +1,32 @@
-"""The future of one request."""
+"""The future of one request; of one that no application has made, and of one that is asked again."""
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import math
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from attrs import define
+import anyio
+from attrs import define, field
 
 from ..._util.cancel_scopes import EARLY, let_scope_fire
-from ..._util.entering import awaited_first
+from ..._util.deadlines import Deadlines
 from ..._util.event_loop import wrong_event_loop
 from ..._util.log_fields import log_fields
+from ..._util.misuse import awaited_first
+from ..._util.sources import sources
 from ..._util.typed_body import body_of, check_returns, misfit, typed_body
-from ..._validation import type_name
-from ...errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
+from ..._validation import check_type, type_name
+from ...errors import BadReply, BusError, Code, DeadlineExceeded, Disconnected, RequestCancelled, make_request_error
 from ...message import MISSING, Message
+from ...retry import Retry
 
 if TYPE_CHECKING:
     from ..._util.event_loop import Loop
-    from ..runtime.outgoing import Departure
+    from ..runtime.outcomes import Departure
+    from ..runtime.runtime import Runtime
     from .channel import Channel
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -305,3 +311,112 @@ class InternalReply(Reply[Any]):
 
     __slots__ = ()
     tells_failure: ClassVar[bool] = False
+
+
+Ask: TypeAlias = Callable[[float], Reply[Any]]
+"""Sends the request, with so many seconds left."""
+
+
+def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, returns: Any, ask: Ask) -> Reply[Any]:
+    """Ask, and ask again while `retry` and the time allow.
+
+    Raises:
+        TypeError: `retry` is none.
+        BusError, TypeError, ValueError: As the first attempt raises them at its call.
+    """
+    check_type(retry, Retry, "retry", "Retry(attempts=3)")
+    now = runtime.time()
+    deadline = now + timeout
+    ttl = runtime.ttl(now, deadline)
+    reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline, ttl)
+    attempts = Attempts(runtime, retry, reply, ask, deadline if ttl is None else now + ttl, ask(timeout))
+    reply.on_cancel = lambda _: attempts.scope.cancel()
+    runtime.spawn(attempts.run)
+    return reply
+
+
+@define(eq=False)
+class Attempts:
+    """The attempts of one request: a task of the bus."""
+
+    _runtime: Runtime
+    _retry: Retry
+    _reply: Reply[Any]
+    _ask: Ask
+    _until: float
+    """The deadline of all: that of `timeout`, of the scope around the call, or of the handler that asks."""
+    _current: Reply[Any]
+    _context: contextvars.Context = field(factory=contextvars.copy_context, init=False)
+    """The context of the call, in which each attempt is made: the spans of a trace are children of the same one."""
+    _last: BusError | None = None
+    _failed: int = 0
+    scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+
+    async def run(self) -> None:
+        """Wait for an attempt to succeed, or for the last to fail."""
+        reply = self._reply
+        try:
+            with self.scope:
+                while not reply.done():
+                    await self._step()
+        finally:
+            if not reply.done():  # the bus is left
+                self._fail(self._last or Disconnected("the bus was left", "", self._current.sent))
+
+    async def _step(self) -> None:
+        """Wait for one attempt; begin the next where that has failed."""
+        current, reply = self._current, self._reply
+        try:
+            await current
+        except BusError as error:
+            self._failed += 1
+            if isinstance(error, DeadlineExceeded):
+                error.elapsed = self._runtime.time() - reply.started
+                error.__cause__ = self._last
+            if self._failed < self._retry.attempts and self._retry.covers(error) and await self._again(error):
+                return
+            reply.message = current.message
+            self._fail(error)
+        else:
+            assert current.message is not None
+            reply.resolve(current.message)
+
+    async def _again(self, error: BusError) -> bool:
+        """Begin the next attempt after a pause. False where there is no time for it."""
+        self._last = error
+        time, until = self._runtime.time, self._until
+        pause = self._retry.pause(self._failed, sources.get().rng.random)
+        if time() + pause >= until:
+            return False
+        await anyio.sleep(pause)
+        if (now := time()) >= until:
+            return False
+        try:
+            # It ends nothing here: it is what travels with the request.
+            with anyio.CancelScope(deadline=until):  # noqa: ASYNC100
+                self._current = self._context.run(self._ask, self._reply.deadline - now)
+        except BusError as refusal:  # there are two links now, for example
+            self._fail(refusal)
+        return True
+
+    def _fail(self, error: BusError) -> None:
+        error.attempts = max(1, self._failed)
+        self._reply.fail(error)
+
+
+@define(eq=False)
+class UnsentRequests:
+    """Requests that wait in an outbox: they have no id yet, so each stands under that of its object."""
+
+    replies: dict[int, Reply[Any]] = field(factory=dict)
+    deadlines: Deadlines = field(factory=Deadlines)
+
+    def add(self, reply: Reply[Any]) -> None:
+        """Take in one more."""
+        self.replies[id(reply)] = reply
+        if reply.deadline < self.deadlines.until:
+            self.deadlines.add(reply.deadline, id(reply))
+
+    def remove(self, reply: Reply[Any]) -> None:
+        """Take one out, which has left or has ended."""
+        self.replies.pop(id(reply), None)

@@ -20,9 +20,9 @@ from anyio.lowlevel import RunVar
 from ..._util.cancel_scopes import effective_deadline
 from ..._util.event_loop import Loop, Notifier, is_foreign_exception, running_loop, wrong_event_loop
 from ..._util.repeated_warnings import Warnings
-from .bus_identity import BusIdentities
 from .context import current_call
 from .memory import AddressBudget
+from .via import BusIdentities
 from .workers import EagerWorkers, Workers
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...message import Message
     from ...plugins.recording import Recorder
     from .injection import Provider
-    from .outgoing import OutgoingHook
+    from .outcomes import OutgoingHook
     from .runtime import Runtime
 
 _REMEMBERED: Final = 4096

@@ -82,7 +82,7 @@ def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
     async def within(*args: Any, **kwargs: Any) -> None:
         with pytest.MonkeyPatch.context() as patch, anyio.fail_after(BOUND):
             # Every peer here says who it is when it is asked, but not within a second where the machine stands still.
-            patch.setattr("polybus._core.peer.extension_probe.HELLO_TIMEOUT", PATIENCE)
+            patch.setattr("polybus._core.peer.negotiation.HELLO_TIMEOUT", PATIENCE)
             await test(*args, **kwargs)
 
     return within
