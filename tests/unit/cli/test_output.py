@@ -15,7 +15,6 @@ from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.store.segments import SegmentWriter
 from polybus.cli.app import run
 from polybus.cli.values import json_line
-from polybus.errors import ConnectFailed
 from tests.support import free_port
 from tests.unit.capture.rows import batch, row
 from tests.unit.cli.app import NASTY
@@ -53,10 +52,6 @@ def test_publish_to_a_peer_that_never_speaks_is_wanted_without_a_timeout(capsys:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert run(["publish", f"ubre+tcp://127.0.0.1:{silent.getsockname()[1]}", "a", "--timeout", "0"]) == 0
     assert capsys.readouterr().err == ""
-
-
-def test_an_error_of_connecting_shows_no_password() -> None:
-    assert "ann:***@host" in str(ConnectFailed("mqtt://ann:secret@host", "closed"))
 
 
 @pytest.mark.parametrize(("redirect", "body", "status", "says"), [(">&-", '"Ann"', 0, ""), ("<&-", "-", 2, "stdin is closed")])
@@ -160,14 +155,8 @@ def test_the_text_of_an_error_is_one_line_on_stderr_with_escapes(
     out, err = capsys.readouterr()
     assert err.count("\n") == 1 and r"\x1b[31mred" in err and r"\u202egnp" in err
     assert not set(FORBIDDEN) & set(out + err)
-
-
-def test_the_table_of_doctor_has_a_row_for_each_step_whatever_the_peer_says(
-    url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["doctor", url, "--subject", "nasty"]) == 1
-    rows = capsys.readouterr().out.splitlines()
-    assert [row.split()[1] for row in rows[1:]] == ["resolve", "connect", "open", "handshake", "peer", "request"]
+    rows = [row.split()[1] for row in out.splitlines()[1:]]
+    assert rows == (["resolve", "connect", "open", "handshake", "peer", "request"] if arguments[0] == "doctor" else [])
 
 
 def test_json_has_escapes_for_such_characters_and_the_same_value(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,18 +106,18 @@ def test_of_the_files_below_a_folder_those_of_environments_and_caches_are_not_lo
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
 @pytest.mark.parametrize(
-    ("command", "lines"),
+    ("command", "lines", "unbuffered"),
     [
-        (("serve", "app:bus", TCP, TCP), ["serving ubre+tcp://127.0.0.1:"] * 2),
+        (("serve", "app:bus", TCP, TCP), ["serving ubre+tcp://127.0.0.1:"] * 2, ""),
         (
             ("broker", "--clients", "csb+tcp://127.0.0.1:0", "--servers", "csb+tcp://127.0.0.1:0"),
             ["clients csb+tcp://", "servers csb+tcp://"],
+            "1",
         ),
-        (("record", "csb+tcp://127.0.0.1:9", "capture", "--listen", "csb+tcp://127.0.0.1:0"), ["csb+tcp://127.0.0.1:"]),
+        (("record", "csb+tcp://127.0.0.1:9", "capture", "--listen", "csb+tcp://127.0.0.1:0"), ["csb+tcp://127.0.0.1:"], ""),
     ],
     ids=["serve", "broker", "record"],
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_where_stdout_takes_nothing_stderr_is_told_all_and_the_command_goes_on(
     command: tuple[str, ...], lines: list[str], unbuffered: str, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from polybus.cli.app import run
+from polybus.cli.values import parse_size
 from tests.support import free_port
 from tests.unit.cli.support import one_line
 
@@ -97,6 +98,11 @@ def test_wrong_usage_is_status_2_and_one_line(line: str, says: str, capsys: pyte
     assert status == 2
     assert says in text
     assert "secret" not in text
+
+
+def test_a_size_is_a_number_of_bytes_with_or_without_a_unit() -> None:
+    sizes = {"7": 7, "500M": 500 << 20, "10GiB": 10 << 30, "1.5k": 1536, "7b": 7, "2TB": 2 << 40}
+    assert {text: parse_size("--max-bytes", text) for text in sizes} == sizes
 
 
 @pytest.mark.parametrize(
