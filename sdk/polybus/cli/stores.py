@@ -13,7 +13,7 @@ import typer
 
 from .. import Store
 from .._validation import counted, in_one_line
-from ..cluster.durable.reading import check_durable_name
+from ..cluster.durable.storage import check_durable_name
 from ..errors import BusError, ConnectFailed
 from ..nodes import check_store_name
 from ..plugins.registry import resolve_url

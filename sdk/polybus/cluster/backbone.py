@@ -35,8 +35,7 @@ from ..protocols.nats.stored import ToReader
 from .arrivals import ParkedPublications
 from .durable.consumers import Consumers, StoreReaders, check_names
 from .durable.dead_letters import DeadLetters, LetterWriter
-from .durable.jetstream import JetStream
-from .durable.publishing import StoredPublishing
+from .durable.jetstream import JetStream, StoredPublishing
 from .durable.storage import StoredReading
 from .durable.stores import Stores, stream_members
 from .handover import ClientHandover

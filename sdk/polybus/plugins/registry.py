@@ -47,7 +47,7 @@ _BINDINGS = {
 _RECORDERS = {"capture": "polybus.capture:make_recorder"}
 _EXTENSIONS = {
     "cluster": "polybus.cluster.backbone:Backbone",
-    "reading": "polybus.cluster.durable.reading:reading_of",
+    "reading": "polybus.cluster.durable.storage:reading_of",
     "storage": "polybus.cluster.durable.storage:StoredReading",
 }
 _SUPERVISORS = {"workers": "polybus.cluster.workers:supervise", "worker": "polybus.cluster.worker:Worker"}

@@ -26,7 +26,7 @@ from polybus._core.bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.consumers import Consumers
 from polybus.cluster.durable.jetstream import JetStream, JetStreamError
-from polybus.cluster.durable.reading import DurableSpec
+from polybus.cluster.durable.storage import DurableSpec
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.refusal import refused

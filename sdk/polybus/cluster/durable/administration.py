@@ -17,8 +17,7 @@ from ..backbone import Backbone
 from .dead_letters import NAME as DEAD
 from .dead_letters import LetterPlace, Letters
 from .foreign import publishing_of
-from .jetstream import NO_CONSUMER, NOT_FOUND, JetStream, JetStreamError, config_of, is_stream_name
-from .publishing import StoredPublishing
+from .jetstream import NO_CONSUMER, NOT_FOUND, JetStream, JetStreamError, StoredPublishing, config_of, is_stream_name
 from .stores import Stores, stream_members, stream_name
 
 if TYPE_CHECKING:

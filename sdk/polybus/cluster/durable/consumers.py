@@ -25,7 +25,7 @@ from .dead_letters import count_few_letters
 from .delivery import GIVEN_BACK, Fate, HandlerTaker, SubscriptionTaker
 from .jetstream import NANOSECONDS, NO_CONSUMER, JetStream, JetStreamError, config_of, count_of
 from .reader import Consumer, Pull, StoreReader, Taker, say
-from .reading import MOST, DurableSpec, ReplaySpec
+from .storage import MOST, DurableSpec, ReplaySpec
 
 if TYPE_CHECKING:
     from ... import Peer, Subscription

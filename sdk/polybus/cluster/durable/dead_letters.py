@@ -21,7 +21,7 @@ from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config
 from .stores import Stores, copy_of, stream_name
 
 if TYPE_CHECKING:
-    from .publishing import StoredPublishing
+    from .jetstream import StoredPublishing
 
 NAME: Final = "dead"
 """The name of their store."""

@@ -18,7 +18,7 @@ from ..._validation import check_given, in_one_line, seconds
 from ...errors import BusError, Code, LocalProtocolError
 from .dead_letters import Death
 from .jetstream import NANOSECONDS
-from .reading import check_pause
+from .storage import check_pause
 
 if TYPE_CHECKING:
     from ... import Subscription
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...protocols.nats.stored import ToReader
     from .dead_letters import Graveyard
     from .reader import StoreReader
-    from .reading import DurableSpec
+    from .storage import DurableSpec
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 

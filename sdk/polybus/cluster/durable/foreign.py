@@ -17,8 +17,7 @@ from ...errors import LocalProtocolError
 from ...protocols.nats.checks import local_pattern
 from .consumers import Consumers, StoreReaders, find_streams
 from .dead_letters import OVER, Burial, Death, Graveyard, LetterPlace, Letters, LetterWriter
-from .jetstream import Advice, JetStream, JetStreamError
-from .publishing import StoredPublishing
+from .jetstream import Advice, JetStream, JetStreamError, StoredPublishing
 
 if TYPE_CHECKING:
     from ... import Bus, Peer
