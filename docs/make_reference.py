@@ -21,7 +21,7 @@ import pyarrow as pa
 from attrs import frozen
 
 from polybus import Bus, EncodeError, connect
-from polybus.analysis.report.metric_tables import METRICS
+from polybus.analysis.report.queries import METRICS
 from polybus.capture import schema
 from polybus.cli.app import command as make_command
 from polybus.plugins import Capabilities, ProtocolFeatures

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 from .._util.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .duck import DuckEngine, open_tables
-    from .engine import Engine
-    from .manifest import RunCounts
-    from .moments import nanoseconds
+    from .correlation import MatchTimeouts
+    from .engine import DuckEngine, Engine, open_tables
+    from .ingest import RunCounts
     from .pipeline import Done, Pipeline, check
-    from .report.asking import journeys
+    from .ranges import nanoseconds
+    from .report.journeys import journeys
     from .report.names import Names
-    from .timeouts import MatchTimeouts
 
 __all__ = ["Done", "DuckEngine", "Engine", "MatchTimeouts", "Pipeline", "RunCounts", "check", "nanoseconds"]
 __all__ += ["Names", "journeys", "open_tables"]
@@ -26,15 +25,14 @@ __all__ += ["Names", "journeys", "open_tables"]
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
-        ".duck": ("DuckEngine", "open_tables"),
-        ".engine": ("Engine",),
-        ".manifest": ("RunCounts",),
-        ".moments": ("nanoseconds",),
+        ".engine": ("DuckEngine", "Engine", "open_tables"),
+        ".ingest": ("RunCounts",),
+        ".ranges": ("nanoseconds",),
         ".pipeline": ("Done", "Pipeline", "check"),
-        ".report.asking": ("journeys",),
+        ".report.journeys": ("journeys",),
         ".report.names": ("Names",),
-        ".timeouts": ("MatchTimeouts",),
+        ".correlation": ("MatchTimeouts",),
     },
-    ("duckdb", "pyarrow", "matplotlib", "numpy"),
+    ("duckdb", "deltalake", "jinja2", "pyarrow", "matplotlib", "numpy"),
     "the pipeline needs {}: pip install 'polybus[analyse]'",
 )

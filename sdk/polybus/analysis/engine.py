@@ -1,17 +1,32 @@
-"""The engine of the pipeline: whatever runs its SQL. Its tables are its own affair, and are handed back to it only."""
+"""The engine of the pipeline: whatever runs its SQL; and that of one machine, DuckDB, within this process and without Java."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
 
+import attrs
+import duckdb
 import pyarrow as pa
+import pyarrow.dataset as pads
 
-if TYPE_CHECKING:
-    from .ingest import IngestResult
-    from .ranges import Range, ReadWindow
-    from .storage import Storage
+from polybus.capture.schema import EVENTS, EXCHANGES
+from polybus.capture.store.filesystems import AnyPath
+from polybus.capture.store.reader import Capture
+
+from ..capture.store.compute import pc
+from .clocks import LAST_NS, Holes, Watermarks, joined
+from .correlation import MatchTimeouts, closes_of, exchanges_of, fold, turns_of
+from .ingest import IngestResult, take_all
+from .ranges import Range, RangeReader, ReadPosition, ReadWindow, plan
+from .results import TABLES, Output
+from .storage import PartitionWriter, Storage
 
 
 class Engine(Protocol):
@@ -47,3 +62,186 @@ class Engine(Protocol):
     def write(self, table: Any, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
         """Write a table as Parquet beneath a folder, by the columns `parts`."""
         ...
+
+
+MUCH: Final = 16 << 20
+"""Bytes of segments, two seconds of decoding, from which on it is worth while to start processes for it."""
+BATCH: Final = 50_000
+"""Rows of a result that are taken from DuckDB at a time."""
+_AS_SPARK: Final = (
+    "create macro div(whole, part) as whole // part",
+    "create macro timestamp_micros(micros) as make_timestamp(micros)",
+    "set default_null_order = 'nulls_first_on_asc_last_on_desc'",
+)
+"""Names and an order that are those of Spark."""
+
+
+class DuckEngine(Engine):
+    """Runs the pipeline by DuckDB, on all cores of this machine: what does not fit memory goes to a folder meanwhile.
+
+    A context manager, at whose end that folder is removed. Nothing is downloaded, and nothing listens.
+
+    Args:
+        memory: At most so much of it, ``4GB``; when None 80 % of what there is.
+        threads: At most so many; all cores when None.
+        spill: The folder for what does not fit; when None a new one among the temporary files, of this user alone.
+    """
+
+    at_once: int = 1
+
+    def __init__(self, *, memory: str | None = None, threads: int | None = None, spill: str | None = None) -> None:
+        self._folder = tempfile.mkdtemp(prefix="polybus-duckdb-") if spill is None else spill
+        self._cores = (os.cpu_count() or 1) if threads is None else threads
+        given: dict[str, Any] = {"memory_limit": memory, "threads": threads}
+        settings = {name: value for name, value in given.items() if value is not None}
+        fixed: dict[str, Any] = {
+            "temp_directory": self._folder,
+            "autoinstall_known_extensions": False,
+            "preserve_insertion_order": False,
+        }
+        self._connection: Any = duckdb.connect(config={**fixed, **settings})
+        for text in _AS_SPARK:
+            self._connection.execute(text)
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget all tables, and remove what DuckDB has put aside."""
+        self._connection.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
+        numbers = {piece.start.segment for piece in ranges}
+        size = sum(one.size for one in Capture(capture).segments(complete=False) if one.number in numbers)
+        count = min(self._cores, len(ranges)) if size >= MUCH else 1
+        return take_all(capture, out, staging, ranges, window, count)
+
+    def read(self, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> str:
+        return self._named(rows_of(storage, folder, files, schema))
+
+    def hand(self, rows: pa.Table | pa.RecordBatchReader) -> str:
+        """Some rows as a table; those of a reader can be read once."""
+        return self._named(rows)
+
+    @contextmanager
+    def kept(self, table: str) -> Iterator[str]:
+        name = self._name()
+        self._connection.execute(f"create table {name} as from {table}")
+        yield name
+        self._connection.execute(f"drop table {name}")
+
+    def sql(self, text: str, **tables: str) -> str:
+        """The answer of a query as a table, which is worked out when it is read."""
+        name = self._name()
+        # The one word that stands elsewhere in Spark.
+        text = text.replace(") ignore nulls over", " ignore nulls) over")
+        self._connection.execute(f"create view {name} as {text.format(**tables)}")
+        return name
+
+    def rows(self, table: str) -> pa.Table:
+        return self._connection.sql(f"from {table}").to_arrow_table()
+
+    def write(self, table: str, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
+        writer = PartitionWriter(storage, folder)
+        for rows in self.batches(table, schema):
+            writer.add("", rows, parts)
+        writer.close()
+
+    def batches(self, table: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of a table piece by piece, with the columns of a schema."""
+        for rows in self._connection.sql(f"select {', '.join(schema.names)} from {table}").to_arrow_reader(BATCH):
+            yield rows.cast(schema)
+
+    def _named(self, rows: Any) -> str:
+        name = self._name()
+        self._connection.register(name, rows)
+        return name
+
+    def _name(self) -> str:
+        return f"table_{next(self._numbers)}"
+
+
+def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
+    """A connection of DuckDB that has the tables of results: ``events``, ``exchanges``, ``orphans`` and ``quarantine``.
+
+    They are made of the files that the log names: what a killed run has left is not among them.
+
+    Args:
+        out: The folder of results.
+
+    Raises:
+        CaptureError: `out` is no such folder.
+    """
+    output = Output.of(out)
+    connection = duckdb.connect(config={"autoinstall_known_extensions": False})
+    for name, schema in TABLES.items():
+        connection.register(name, rows_of(output.storage, name, output.files(name), schema))
+    return connection
+
+
+def rows_of(storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
+    """Parquet files of a folder, whose names hold values of columns, to be read when somebody asks."""
+    if not files:
+        return schema.empty_table()
+    folders = [part.partition("=")[0] for part in files[0].split("/") if "=" in part]
+    partitions = pads.partitioning(pa.schema([schema.field(name) for name in folders if name in schema.names]), flavor="hive")
+    paths, root = [storage.inside(name) for name in files], storage.inside(folder)
+    form: dict[str, Any] = {"schema": schema, "format": "parquet", "filesystem": storage.filesystem}
+    return pads.dataset(paths, **form, partitioning=partitions, partition_base_dir=root)
+
+
+MEMORY: Final = "1GB"
+"""So much a task may take; the rest lies on the disk meanwhile."""
+_NEEDED: Final = (
+    "capture_id conn_id client direction protocol subject correlation_id seq sub kind time_ns mono_ns deadline_ns ttl_ms data "
+    "source peer code code_name stored store store_seq durable attempt reason"
+).split()
+_EVENTS: Final = pa.schema([EVENTS.field(name) for name in _NEEDED])
+
+
+def exchanges(capture: Capture, window: ReadWindow, timeout: float) -> Iterator[pa.RecordBatch]:
+    """The exchanges of a capture that were asked within a window, in no order.
+
+    Raises:
+        CaptureError: A segment is missing.
+        ValueError: The timeout is not above zero.
+    """
+    timeouts = MatchTimeouts(timeout)
+    asked_before = LAST_NS if window.end_ns is None else window.end_ns
+    if window.end_ns is not None:  # an answer may come later, or the id again
+        window = attrs.evolve(window, end_ns=min(window.end_ns + timeouts.horizon_ns, LAST_NS))
+    reading = _Reading()
+    with DuckEngine(memory=MEMORY, threads=1) as engine:
+        events = pa.RecordBatchReader.from_batches(_EVENTS, reading.events(capture, window))
+        # Once all of them have been read it is known how far each recording goes, and where it has holes.
+        with engine.kept(turns_of(engine, engine.hand(events), timeouts)) as turns:
+            closes = closes_of(engine, engine.hand(pa.Table.from_batches(reading.closes, _EVENTS)))
+            found = exchanges_of(engine, fold(engine, [turns], timeouts, engine.hand(reading.clocks()), closes))
+            asked = engine.sql(f"select * from {{found}} where request_time_ns < {asked_before}", found=found)
+            yield from engine.batches(asked, EXCHANGES)
+
+
+@attrs.define
+class _Reading:
+    """The events of a capture while they are read once, and what is to be known of all of them."""
+
+    closes: list[pa.RecordBatch] = attrs.Factory(list)
+    _watermarks: Watermarks = attrs.Factory(Watermarks)
+    _holes: Holes = attrs.Factory(Holes)
+
+    def events(self, capture: Capture, window: ReadWindow) -> Iterator[pa.RecordBatch]:
+        for piece in plan(capture, ReadPosition()):
+            for events in RangeReader(capture.path, piece, self._holes).table("events", _NEEDED, window, None):
+                self._watermarks.note(events)
+                self._holes.note(events)
+                self.closes.append(events.filter(pc.equal(events.column("kind"), "close")))
+                yield events
+
+    def clocks(self) -> pa.Table:
+        ends = self._watermarks.ends
+        return self._watermarks.table(all_read=True, ended=ends, holes=joined([self._holes], [ends], {}))

@@ -1,21 +1,33 @@
-"""Storage of tables and manifests: a folder on this machine, or any place that `pyarrow.fs` reaches."""
+"""Storage of tables: a folder on this machine, or any place that `pyarrow.fs` reaches; and the writer of their files."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from polybus.capture.columns.sizes import check_file
 from polybus.capture.errors import CaptureError
 from polybus.capture.store.filesystems import AnyPath, find_filesystem, naming
 from polybus.capture.store.segments import lock
 
 from ..capture.store.compute import pc
+
+ROWS_AT_ONCE: Final = 50_000
+"""Of a row group; so many at most are held in memory for each date and protocol of a task."""
+BYTES_AT_ONCE: Final = 64 << 20
+"""A row group is not larger, but for one batch: a row may have megabytes."""
+BY_DATE: Final = ("date", "protocol")
+"""Of the tables that a run makes."""
+_EMPTY: Final = "__HIVE_DEFAULT_PARTITION__"
+"""In place of a value that is null, or has no letters."""
 
 
 def absolute(path: str) -> str:
@@ -45,6 +57,7 @@ class Storage:
         # Hadoop's name for what pyarrow knows as s3, whose options come after a question mark.
         plain = given.partition("?")[0].rstrip("/").replace("s3://", "s3a://", 1)
         self._for_spark = f"file://{self._root}" if self.local else plain
+        self._uri = urlsplit(given)
 
     def inside(self, path: str) -> str:
         """A path of this storage for `pyarrow`.
@@ -61,6 +74,22 @@ class Storage:
     def to_read(self, path: str) -> str:
         """The same where Spark takes patterns: what would be one in the name of a folder is none."""
         return re.sub(r"([\\\[\]{}*?])", r"\\\1", self.for_spark(path))
+
+    def for_delta(self, path: str) -> tuple[str, dict[str, str]]:
+        """The same for `deltalake`, with the options of the URI as it calls them."""
+        if self.local:
+            return self.inside(path), {}
+        said, options = dict(parse_qsl(self._uri.query)), dict[str, str]()
+        if self._uri.scheme in ("s3", "s3a"):
+            scheme = said.get("scheme", "https")
+            options |= {"AWS_REGION": self.filesystem.region, "AWS_ALLOW_HTTP": str(scheme == "http").lower()}
+            if place := said.get("endpoint_override"):
+                options["AWS_ENDPOINT_URL"] = f"{scheme}://{place}"
+            if self._uri.username and self._uri.password:
+                options |= {"AWS_ACCESS_KEY_ID": unquote(self._uri.username)}
+                options |= {"AWS_SECRET_ACCESS_KEY": unquote(self._uri.password)}
+        host = self._uri.netloc.rpartition("@")[2]
+        return f"{self._uri.scheme}://{host}{self._uri.path.rstrip('/')}/{_within(path)}", options
 
     @contextmanager
     def alone(self, waits: Callable[[], None]) -> Iterator[None]:
@@ -83,6 +112,14 @@ class Storage:
         found = self.filesystem.get_file_info(pafs.FileSelector(self.inside(path), allow_not_found=True, recursive=True))
         prefix = len(self._root) + 1
         return sorted(info.path[prefix:] for info in found if info.type == pafs.FileType.File)
+
+    def check(self, path: str) -> None:
+        """Check a Parquet file that anybody may have written, before it is read.
+
+        Raises:
+            CaptureError: It unpacks to more than any file of ours; it is damaged.
+        """
+        check_file(self.filesystem, self.inside(path))
 
     def rows(self, path: str) -> int:
         """Number of rows of a Parquet file."""
@@ -135,3 +172,75 @@ class Storage:
             self.filesystem.delete_dir(self.inside(path))
         elif kind == pafs.FileType.File:
             self.filesystem.delete_file(self.inside(path))
+
+
+class PartitionWriter:
+    """Writes rows of tables beneath a folder, a file for each partition."""
+
+    def __init__(self, storage: Storage, staging: str) -> None:
+        self.files: list[list[Any]] = []
+        """Partition, path and number of rows, of each file."""
+        self._storage = storage
+        self._staging = staging
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._room: dict[str, list[int]] = {}  # rows and bytes that may still wait
+        self._writers: dict[str, tuple[Any, list[Any]]] = {}
+
+    def add(self, table: str, rows: pa.RecordBatch, parts: Sequence[str]) -> None:
+        """Some rows, by the columns `parts`."""
+        for folder, part in _parts(rows, parts):
+            place = "/".join(name for name in (table, folder) if name)
+            self._waiting.setdefault(place, []).append(part)
+            room = self._room.setdefault(place, [ROWS_AT_ONCE, BYTES_AT_ONCE])
+            room[:] = room[0] - part.num_rows, room[1] - part.nbytes
+            if min(room) <= 0:
+                self._flush(place)
+
+    def _flush(self, place: str) -> None:
+        table = pa.Table.from_batches(self._waiting.pop(place))
+        del self._room[place]
+        if place not in self._writers:
+            name, files = f"{self._staging}/{place}/part.parquet", self._storage.filesystem
+            files.create_dir(self._storage.inside(f"{self._staging}/{place}"), recursive=True)
+            writer = pq.ParquetWriter(self._storage.inside(name), table.schema, filesystem=files, compression="zstd")
+            self._writers[place] = writer, [place, name, 0]
+            self.files.append(self._writers[place][1])
+        writer, told = self._writers[place]
+        writer.write_table(table)
+        told[2] += table.num_rows
+
+    def close(self) -> None:
+        """Write what waits, and close the files."""
+        for place in list(self._waiting):
+            self._flush(place)
+        for writer, _ in self._writers.values():
+            writer.close()
+
+
+def _parts(rows: pa.RecordBatch, parts: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows by folder, without the columns that the folder says."""
+    if not rows.num_rows:
+        return
+    keys = {name: pc.fill_null(rows.column(name).cast(pa.string()), "") for name in parts}
+    plain = rows.drop_columns(list(parts))
+    found = pa.table(keys).group_by(list(parts)).aggregate([])
+    for key in found.to_pylist():
+        folder = "/".join(f"{name}={_name(value)}" for name, value in key.items())
+        if len(found) == 1:
+            yield folder, plain
+            return
+        mask = pa.array([True] * rows.num_rows)
+        for name, value in key.items():
+            mask = pc.and_(mask, pc.equal(keys[name], value))
+        yield folder, plain.filter(mask)
+
+
+def _name(value: str) -> str:
+    """A value as Spark writes such a name, and reads it: a capture may have been made by anybody."""
+    return quote(value, safe="") or _EMPTY
+
+
+def values_of(name: str) -> dict[str, str | None]:
+    """The values of columns that the folders of a file say."""
+    parts = (folder.partition("=") for folder in name.split("/")[:-1] if "=" in folder)
+    return {column: None if value == _EMPTY else unquote(value) for column, _, value in parts}

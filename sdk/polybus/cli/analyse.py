@@ -100,7 +100,7 @@ def analyse(
 
 def _spill(out: str) -> str | None:
     """A folder of the results for what does not fit memory: the next run removes what a killed one has left there."""
-    from ..analysis.manifest import STAGING
+    from ..analysis.results import STAGING
 
     return None if "://" in out else f"{out}/{STAGING}/duckdb"
 

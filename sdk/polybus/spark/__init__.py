@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 from .._util.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ..analysis.moments import nanoseconds
     from ..analysis.pipeline import Done, check
-    from .correlation import Correlated, correlate
-    from .engine import SparkEngine
+    from ..analysis.ranges import nanoseconds
+    from .engine import Correlated, SparkEngine, correlate, load
     from .pipeline import Pipeline
     from .session import SparkUnavailable, check_java, start_session
-    from .source.data_source import BusDataSource
-    from .source.scan import scan
-    from .tables import load
+    from .source import BusDataSource, scan
 
 __all__ = ["BusDataSource", "Correlated", "Done", "Pipeline", "SparkEngine", "SparkUnavailable", "check", "check_java"]
 __all__ += ["correlate", "load", "nanoseconds", "scan", "start_session"]
@@ -24,15 +21,12 @@ __all__ += ["correlate", "load", "nanoseconds", "scan", "start_session"]
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
-        "..analysis.moments": ("nanoseconds",),
+        "..analysis.ranges": ("nanoseconds",),
         "..analysis.pipeline": ("Done", "check"),
-        ".correlation": ("Correlated", "correlate"),
-        ".engine": ("SparkEngine",),
+        ".engine": ("Correlated", "SparkEngine", "correlate", "load"),
         ".pipeline": ("Pipeline",),
         ".session": ("SparkUnavailable", "check_java", "start_session"),
-        ".source.data_source": ("BusDataSource",),
-        ".source.scan": ("scan",),
-        ".tables": ("load",),
+        ".source": ("BusDataSource", "scan"),
     },
     ("pyspark", "py4j", "pyarrow", "pandas", "matplotlib", "numpy"),
     "the pipeline needs {}: pip install 'polybus[spark]'",

@@ -1,27 +1,35 @@
-"""The engine that is Spark: tasks on its workers decode, and its SQL does the rest."""
+"""The engine that is Spark: tasks on its workers decode, and its SQL does the rest. Tables and correlation as DataFrames."""
 
 from __future__ import annotations
 
 import gc
-import json
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any
+from typing import Any, Final
 
 import attrs
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
+from polybus.analysis.clocks import LAST_NS
+from polybus.analysis.correlation import MatchTimeouts, closes_of, exchanges_of, fold, orphans_of, turns_of
+from polybus.analysis.engine import Engine
 from polybus.analysis.ingest import IngestResult, take
 from polybus.analysis.ranges import Range, ReadWindow
+from polybus.analysis.results import TABLES, Output
 from polybus.analysis.storage import Storage
+from polybus.capture.schema import FRAMES
+from polybus.capture.store.filesystems import AnyPath
 
 
-class SparkEngine:
+class SparkEngine(Engine):
     """Runs the pipeline by Spark.
 
     Args:
@@ -42,10 +50,9 @@ class SparkEngine:
         numbers = self._spark.range(0, len(ranges), 1, max(1, len(ranges)))
         task = partial(ingest_task, capture, out, staging, list(ranges), window)
         rows = numbers.mapInArrow(task, "taken string").collect()
-        return [IngestResult(**json.loads(row["taken"])) for row in rows]
+        return [msgspec.json.decode(row["taken"], type=IngestResult) for row in rows]
 
     def read(self, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> DataFrame:
-        """Parquet files of a folder, whose names hold values of columns, as a table."""
         columns = from_arrow_schema(schema, prefer_timestamp_ntz=False)
         if not files:
             return self._spark.createDataFrame([], columns)
@@ -53,17 +60,14 @@ class SparkEngine:
         return reader.parquet(*(storage.to_read(name) for name in files)).select(*columns.names)
 
     def hand(self, rows: pa.Table) -> DataFrame:
-        """Some rows as a table."""
         return self._spark.createDataFrame(rows)
 
     def sql(self, text: str, **tables: DataFrame) -> DataFrame:
-        """The answer of a query as a table."""
         named: dict[str, Any] = dict(tables)
         return self._spark.sql(text, **named)
 
     @contextmanager
     def kept(self, table: DataFrame) -> Iterator[DataFrame]:
-        """A table as it is now, worked out once for several queries."""
         kept = table.persist()
         try:
             kept.count()  # queries that are asked at once would each work it out
@@ -72,11 +76,9 @@ class SparkEngine:
             kept.unpersist()
 
     def rows(self, table: DataFrame) -> pa.Table:
-        """The rows of a table."""
         return table.toArrow()
 
     def write(self, table: DataFrame, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
-        """Write a table as Parquet beneath a folder, by the columns `parts`."""
         table.write.partitionBy(*parts).parquet(storage.for_spark(folder))
 
 
@@ -90,7 +92,7 @@ def ingest_task(
     settle()
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         done = take(capture, Storage(out), f"{staging}/{number:06d}-{uuid.uuid4().hex[:12]}", ranges[number], window)
-        yield pa.RecordBatch.from_pydict({"taken": [json.dumps(attrs.asdict(done))]})
+        yield pa.RecordBatch.from_pydict({"taken": [msgspec.json.encode(done).decode()]})
 
 
 def settle() -> None:
@@ -107,3 +109,79 @@ def settle() -> None:
 def _freeze() -> None:
     gc.collect()  # what is garbage already shall not stay for ever
     gc.freeze()
+
+
+_PLACES: Final = pa.schema([("segment", pa.int64()), ("batch", pa.int64()), ("offset", pa.int64())])
+"""The progress of a stream, for `Pipeline.stream`: a row a batch."""
+_SCHEMAS: Final = {**TABLES, "raw": FRAMES, "places": _PLACES}
+
+
+def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
+    """The columns of a table, or some of them in that order.
+
+    Raises:
+        ValueError: There is no such table or no such column.
+    """
+    schema = _SCHEMAS.get(table)
+    if schema is None:
+        raise ValueError(f"there is no table {table!r}; there are {', '.join(_SCHEMAS)}")
+    if columns is None:
+        return schema
+    unknown = [name for name in columns if name not in schema.names]
+    if unknown:
+        raise ValueError(f"{table} has no column {unknown[0]!r}; it has {', '.join(schema.names)}")
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def spark_schema(table: str, columns: list[str] | None = None) -> StructType:
+    """The columns of a table, or some of them in that order.
+
+    Raises:
+        ValueError: There is no such table or no such column.
+    """
+    return from_arrow_schema(arrow_schema(table, columns), prefer_timestamp_ntz=False)
+
+
+def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
+    """A table of results, of the files that its log names: what a killed run has left is not among them.
+
+    Args:
+        spark: The session.
+        out: The folder of results.
+        table: events, exchanges, orphans or quarantine.
+
+    Raises:
+        CaptureError: `out` is no such folder.
+        ValueError: There is no such table.
+    """
+    output = Output.of(out)
+    if table not in TABLES:
+        raise ValueError(f"there is no table {table!r} of results; there are {', '.join(TABLES)}")
+    return SparkEngine(spark).read(output.storage, table, output.files(table), TABLES[table])
+
+
+@attrs.frozen
+class Correlated:
+    """Result of the correlation of events."""
+
+    exchanges: DataFrame
+    """A row for each request, see `polybus.capture.schema.EXCHANGES`."""
+    orphans: DataFrame
+    """The responses to which there is no request."""
+
+
+def correlate(events: DataFrame, timeouts: MatchTimeouts | None = None) -> Correlated:
+    """Pair requests and responses of a table of events, at once.
+
+    Args:
+        events: Rows as in `polybus.capture.schema.EVENTS`.
+        timeouts: 30 s for an answer when None.
+    """
+    engine, timeouts = SparkEngine(events.sparkSession), timeouts if timeouts is not None else MatchTimeouts()
+    # A table of events does not say where frames are missing.
+    now = {"silent_ns": F.lit(0), "ended": F.lit(True), "from_seq": F.lit(-LAST_NS), "until_seq": F.lit(LAST_NS)}
+    clocks = events.groupBy("capture_id").agg(F.max("mono_ns").alias("end_ns")).withColumns(now)
+    clocks = clocks.withColumn("hole_ns", F.lit(None).cast("bigint"))
+    folded = fold(engine, [turns_of(engine, events, timeouts)], timeouts, clocks, closes_of(engine, events))
+    lost = folded.where("request_seq is null")
+    return Correlated(exchanges_of(engine, folded), orphans_of(engine, events, lost))

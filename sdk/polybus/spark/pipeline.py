@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, SparkSession
 
 from polybus.analysis.pipeline import Pipeline as AnyPipeline
+from polybus.analysis.pipeline import Progress
 from polybus.analysis.ranges import ReadPosition, ReadWindow
 from polybus.analysis.report.names import Names
-from polybus.analysis.run import Progress
 from polybus.capture.store.filesystems import AnyPath
 
 from .engine import SparkEngine
@@ -67,7 +67,7 @@ class Pipeline(AnyPipeline):
         Raises:
             CaptureError: As `run`.
         """
-        from .source.data_source import BusDataSource
+        from .source import BusDataSource
 
         step = self.step(capture, out, ReadWindow())
         self._spark.dataSource.register(BusDataSource)

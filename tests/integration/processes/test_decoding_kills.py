@@ -19,7 +19,8 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from polybus.analysis import DuckEngine, Pipeline, duck, open_tables
+from polybus.analysis import DuckEngine, Pipeline, open_tables
+from polybus.analysis import engine as engines
 from polybus.capture import Capture
 from polybus.capture.columns.reader import SegmentColumns
 from polybus.capture.decoding import decoded
@@ -153,7 +154,7 @@ def _seal(folder: Path) -> None:
 
 
 def _analysing(folder: str, out: str) -> None:
-    duck.MUCH = 1  # type: ignore[misc]  # processes decode, however small it is
+    engines.MUCH = 1  # type: ignore[misc]  # processes decode, however small it is
     with DuckEngine(threads=2) as engine:
         print("begun", flush=True)
         Pipeline(engine).run(folder, out)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from polybus.analysis import open_tables
-from polybus.analysis.exchanges import exchanges
+from polybus.analysis.engine import exchanges
 from polybus.analysis.ranges import ReadWindow
 from polybus.capture import Capture, decode
 from polybus.capture.schema import EXCHANGES

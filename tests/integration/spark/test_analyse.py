@@ -11,10 +11,9 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from polybus.analysis.ingest import IngestResult
-from polybus.analysis.manifest import Output, RunCounts
-from polybus.analysis.pipeline import _metrics_of
-from polybus.analysis.run import _ended
+from polybus.analysis.ingest import IngestResult, RunCounts
+from polybus.analysis.pipeline import _ended, _metrics_of
+from polybus.analysis.results import Output
 from polybus.analysis.storage import Storage
 from polybus.cli.analyse import _reason, _say, _why, in_units, named_failures
 from polybus.cli.app import run

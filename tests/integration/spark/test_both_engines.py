@@ -18,12 +18,11 @@ from pyspark.sql import SparkSession
 
 from polybus.analysis import DuckEngine, Engine, open_tables
 from polybus.analysis import Pipeline as AnyPipeline
-from polybus.analysis.correlation import FOLDED, closes_of, exchanges_of, fold, orphans_of, turns_of
-from polybus.analysis.manifest import Output
+from polybus.analysis.clocks import Watermarks
+from polybus.analysis.correlation import FOLDED, MatchTimeouts, closes_of, exchanges_of, fold, orphans_of, turns_of
 from polybus.analysis.pipeline import Done
+from polybus.analysis.results import Output
 from polybus.analysis.storage import Storage
-from polybus.analysis.timeouts import MatchTimeouts
-from polybus.analysis.watermarks import Watermarks
 from polybus.capture import write_columns
 from polybus.capture.schema import EVENTS, EXCHANGES, ORPHANS, OUTCOMES, QUARANTINE
 from polybus.capture.store.segments import SegmentWriter
@@ -191,7 +190,7 @@ def test_runs_of_both_engines_may_take_turns_in_one_folder(spark: SparkSession, 
             (growing / segment.name).hardlink_to(segment)
         turns = AnyPipeline(engine, timeout=30.0, delta=True).run(growing, tmp_path / "turns", report=number == 3)
         same_by_delta(tmp_path / "turns")
-    assert len(Output(Storage(tmp_path / "turns")).manifests) == 4
+    assert Output(Storage(tmp_path / "turns")).runs == 4
     assert turns.total == whole[1].total
     for name in TABLES:
         assert _table(tmp_path / "turns", name) == _table(whole[0], name), name

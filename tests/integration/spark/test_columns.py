@@ -12,11 +12,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from polybus.analysis import ranges
-from polybus.analysis.exchanges import exchanges
-from polybus.analysis.range_reader import RangeReader
-from polybus.analysis.ranges import ReadPosition, ReadWindow, plan
+from polybus.analysis.engine import exchanges
+from polybus.analysis.ranges import RangeReader, ReadPosition, ReadWindow, plan
 from polybus.capture import Capture, write_columns
-from polybus.capture.columns import writer
+from polybus.capture.columns import sizes, writer
 from polybus.capture.columns.reader import SegmentColumns
 from polybus.capture.decoding import decoded
 from polybus.capture.errors import CaptureError
@@ -184,24 +183,33 @@ def test_a_scan_is_of_parquet_and_reads_the_columns_that_are_asked_for(
         scan(spark, tmp_path / "nothing")
 
 
-def test_the_pipeline_makes_the_same_tables_of_columns(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+def test_the_pipeline_makes_the_same_tables_of_columns(
+    spark: SparkSession, recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, other = (Pipeline(spark).run(path, tmp_path / path.name, report=False) for path in (recorded.plain, recorded.columns))
     assert one.total == other.total
     for table in KEYS:
         found = [_sorted(load(spark, tmp_path / path.name, table), table) for path in (recorded.plain, recorded.columns)]
         assert found[0].equals(found[1]), table
-    manifests = [
+    gaps = [
         sorted((row["seq"], row["detail"]) for row in _gaps(tmp_path / path.name))
         for path in (recorded.plain, recorded.columns)
     ]
-    assert manifests[0] == manifests[1] != []
+    assert gaps[0] == gaps[1] != []
+    # Spark is handed no file that unpacks to more than one of ours.
+    monkeypatch.setattr(sizes, "MOST_OF_GROUP", 1000)
+    with pytest.raises(CaptureError, match="unpack to"):
+        scan(spark, recorded.columns)
+    with pytest.raises(CaptureError, match="unpack to"):
+        load(spark, tmp_path / recorded.plain.name, "events")
 
 
 def _gaps(out: Path) -> list[dict[str, Any]]:
-    from polybus.analysis.manifest import Output
+    from polybus.analysis.results import Output
     from polybus.analysis.storage import Storage
 
-    return [row for manifest in Output(Storage(out)).manifests for row in manifest.gaps]
+    last = Output(Storage(out)).last
+    return last.gaps if last is not None else []
 
 
 def test_a_window_of_the_pipeline_is_the_same_with_columns(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:

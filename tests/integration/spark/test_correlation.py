@@ -9,6 +9,7 @@ from attrs import field, frozen
 from pyspark.sql import SparkSession
 
 from polybus.analysis import DuckEngine, Engine, MatchTimeouts
+from polybus.analysis.clocks import Watermarks
 from polybus.analysis.correlation import (
     CARRIED,
     FINAL,
@@ -21,7 +22,6 @@ from polybus.analysis.correlation import (
     orphans_of,
     turns_of,
 )
-from polybus.analysis.watermarks import Watermarks
 from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, OUTCOMES
 from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
 from polybus.spark import correlate

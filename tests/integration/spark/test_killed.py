@@ -18,8 +18,8 @@ import anyio
 import psutil
 import pytest
 
-from polybus.analysis.manifest import Output
 from polybus.analysis.ranges import ReadPosition, reach
+from polybus.analysis.results import Output
 from polybus.analysis.storage import Storage
 from polybus.capture import Capture
 from tests.support import eventually

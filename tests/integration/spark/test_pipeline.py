@@ -20,19 +20,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from polybus.analysis import DuckEngine
-from polybus.analysis.exchanges import exchanges as matched
-from polybus.analysis.manifest import Output, RunCounts
+from polybus.analysis.engine import exchanges as matched
+from polybus.analysis.ingest import RunCounts
 from polybus.analysis.ranges import ReadWindow
-from polybus.analysis.report.metric_tables import METRICS
-from polybus.analysis.report.queries import QUERIES
+from polybus.analysis.report.queries import METRICS, QUERIES
+from polybus.analysis.results import Output
 from polybus.analysis.storage import Storage
 from polybus.capture import Capture, CaptureError
 from polybus.capture.schema import EVENTS, EXCHANGES, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
 from polybus.capture.store.segments import segment_name
 from polybus.cli.app import run
 from polybus.spark import Done, Pipeline, load, nanoseconds
-from polybus.spark.source.data_source import BusDataSource
-from polybus.spark.tables import spark_schema
+from polybus.spark.engine import spark_schema
+from polybus.spark.source import BusDataSource
 from tests.unit.capture import rows as frames
 from tests.unit.capture.folders import damage, write_segment
 from tests.unit.capture.generator import EXCHANGES as TRUTH
@@ -150,8 +150,8 @@ def test_nothing_is_carried_of_a_recording_that_others_have_outlived(spark: Spar
             shutil.copy(segment, capture)
         Pipeline(spark).run(capture, out, report=False)
         last = Output(Storage(out)).last
-        assert last is not None and last.state is not None
-        state = {row["capture_id"] for row in spark.read.parquet(f"{out}/{last.state}").select("capture_id").collect()}
+        assert last is not None and last.folder is not None
+        state = {row["capture_id"] for row in spark.read.parquet(f"{out}/{last.folder}").select("capture_id").collect()}
         assert set(last.ends) == set(last.seen) == state
         kept.append(state)
     assert kept == [{"20231114T221320-cafe"}, {"later"}]
@@ -192,9 +192,8 @@ def test_runs_over_what_is_new_and_a_stream_give_the_tables_of_a_single_run(
     assert query.exception() is None
     grow(4, len(segments))
     last = pipeline.run(capture, out, report=False).added.frames
-    counts = [manifest.counts.frames for manifest in Output(Storage(out)).manifests]
-    assert all((first, streamed, last, *counts))
-    assert (counts[0], counts[-1], sum(counts)) == (first, last, recorded.made.frames)
+    assert all((first, streamed, last))
+    assert Output(Storage(out)).counts.frames == recorded.made.frames
     same_tables(spark, recorded, out)
     done = pipeline.report(capture, out)
     assert done.total == recorded.done.total
@@ -311,7 +310,7 @@ def test_what_cannot_be_read_is_counted_or_with_strict_refused(spark: SparkSessi
     _write_strange(capture, len(list(capture.iterdir())))
     with pytest.raises(CaptureError, match="without --strict"):
         Pipeline(spark, strict=True).run(capture, tmp_path / "strict")
-    assert not list((tmp_path / "strict").glob("_manifest/*"))
+    assert not (tmp_path / "strict" / "_delta_log").exists()
     done = Pipeline(spark).run(capture, tmp_path / "out", report=False)
     assert done.total.lost == 1
     assert 0 < recorded.made.frames + 2 - done.total.frames <= 200

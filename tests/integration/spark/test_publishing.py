@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 import polybus
 from polybus import sync
 from polybus.spark import BusDataSource
-from polybus.spark.source.sink import ID_HEADER
+from polybus.spark.source import ID_HEADER
 
 
 def _collecting(count: int, send: Any) -> list[polybus.Message]:

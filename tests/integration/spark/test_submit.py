@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polybus.analysis.manifest import Output
+from polybus.analysis.results import Output
 from polybus.analysis.storage import Storage
 from tests.unit.capture.generator import traffic
 

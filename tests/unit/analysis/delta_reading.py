@@ -1,4 +1,4 @@
-"""Results read by a library of Delta Lake, beside what the manifests name."""
+"""Results read by a library of Delta Lake, beside what the log of the folder names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from polybus.analysis import open_tables
-from polybus.analysis.manifest import TABLES
-from polybus.analysis.tables import SCHEMAS
+from polybus.analysis.results import TABLES
 
 KEYS = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("request_seq",), "orphans": ("seq",)}
 
@@ -17,9 +16,9 @@ KEYS = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("request
 def same_by_delta(out: Path) -> None:
     """Assert that its tables have just the rows of ours."""
     ours = open_tables(out)
-    for table in TABLES:
-        names, order = SCHEMAS[table].names, [(name, "ascending") for name in KEYS[table]]
+    for table, schema in TABLES.items():
+        names, order = schema.names, [(name, "ascending") for name in KEYS[table]]
         listed = ", ".join(f'"{name}"' for name in names)
-        wanted = ours.sql(f"select {listed} from {table}").to_arrow_table().cast(pa.schema(SCHEMAS[table]))
+        wanted = ours.sql(f"select {listed} from {table}").to_arrow_table().cast(schema)
         found = pa.table(DeltaTable(out / table).to_pyarrow_table().select(names)).cast(wanted.schema)
         assert found.sort_by(order).to_pylist() == wanted.sort_by(order).to_pylist(), table

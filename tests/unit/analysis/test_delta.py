@@ -1,4 +1,4 @@
-"""Logs of Delta Lake beside the tables: another library reads from them just the rows that the manifests name."""
+"""Logs of Delta Lake beside the tables: another library reads from them just the rows that the log of the folder names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from polybus.analysis import DuckEngine, Pipeline, delta
-from polybus.analysis.manifest import Output
-from polybus.cli.app import run
+from polybus.analysis import DuckEngine, Pipeline, pipeline
+from polybus.analysis.results import LOG, Output, keep_logs
+from polybus.cli.app import run as command
 from tests.unit.capture.generator import traffic
 
 from .delta_reading import same_by_delta
@@ -55,17 +55,17 @@ def test_a_log_that_a_killed_run_has_not_written_is_written_by_the_next_one(
     out = tmp_path / "out"
     _take(capture, segments[:2], out, delta=True)
 
-    keep, kept = delta.keep, list[int]()
+    kept = list[int]()
 
-    def killed(output: Output) -> None:
-        """At the end of the run, when its manifest is there."""
-        kept.append(len(output.manifests))
+    def killed(output: Output, *, begin: bool) -> None:
+        """At the end of the run, when it is committed."""
+        kept.append(output.runs)
         if kept[-1] > 1:
             raise KeyboardInterrupt
-        keep(output)
+        keep_logs(output, begin=begin)
 
     with monkeypatch.context() as patch:
-        patch.setattr(delta, "keep", killed)
+        patch.setattr(pipeline, "keep_logs", killed)
         with pytest.raises(KeyboardInterrupt):
             _take(capture, segments[2:4], out)
     assert kept == [1, 2]
@@ -77,11 +77,11 @@ def test_a_run_that_finds_nothing_new_leaves_the_log_as_it_is_and_can_begin_one(
     capture, segments = _growing(tmp_path)
     out = tmp_path / "out"
     _take(capture, segments, out)
-    assert not list(out.glob(f"*/{delta.LOG}"))
+    assert not list(out.glob(f"*/{LOG}"))
     for _ in range(2):
         _take(capture, [], out, delta=True)
         same_by_delta(out)
-        assert [path.name for path in (out / "events" / delta.LOG).iterdir()] == [f"{0:020d}.json"]
+        assert [path.name for path in (out / "events" / LOG).iterdir()] == [f"{0:020d}.json"]
 
 
 def test_a_name_that_no_path_can_hold_is_found_again(tmp_path: Path) -> None:
@@ -95,12 +95,12 @@ def test_a_name_that_no_path_can_hold_is_found_again(tmp_path: Path) -> None:
     with DuckEngine(threads=1) as engine:
         Pipeline(engine, delta=True).run(made.write(tmp_path / "capture"), tmp_path / "out", report=False)
     same_by_delta(tmp_path / "out")
-    log = (tmp_path / "out" / "quarantine" / delta.LOG / f"{0:020d}.json").read_text()
+    log = (tmp_path / "out" / "quarantine" / LOG / f"{0:020d}.json").read_text()
     parts = [json.loads(line)["add"]["partitionValues"]["protocol"] for line in log.splitlines() if '"add"' in line]
     assert {"a b/ä%1", None} <= set(parts)
 
 
 def test_the_command_keeps_a_log_where_it_is_asked_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capture = traffic(300).write(tmp_path / "capture")
-    assert run(["analyse", str(capture), "--out", str(tmp_path / "out"), "--delta", "--json"]) == 0
+    assert command(["analyse", str(capture), "--out", str(tmp_path / "out"), "--delta", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["total"]["events"] == DeltaTable(tmp_path / "out" / "events").count()

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.analysis.report.hops import BY_BODY, BY_ID, BY_NAME, BY_SUBJECT, BY_TIME, BY_TRACE, MOST, follow
+from polybus.analysis.report.journeys import BY_BODY, BY_ID, BY_NAME, BY_SUBJECT, BY_TIME, BY_TRACE, MOST, follow
 
 IN, OUT, MS = 1, 0, 1_000_000
 

@@ -8,11 +8,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from polybus.analysis import partitions, ranges
-from polybus.analysis.exchanges import exchanges as matched
+from polybus.analysis import ranges, storage
+from polybus.analysis.engine import exchanges as matched
 from polybus.analysis.ingest import take
-from polybus.analysis.range_reader import RangeReader
-from polybus.analysis.ranges import Range, ReadPosition, ReadWindow, plan
+from polybus.analysis.ranges import Range, RangeReader, ReadPosition, ReadWindow, plan
 from polybus.analysis.storage import Storage
 from polybus.capture import decoding
 from polybus.capture.schema import FLAG_GAP_BEFORE
@@ -100,6 +99,6 @@ def test_large_rows_do_not_wait_until_they_are_many(tmp_path: Path, monkeypatch:
     large = {"frame": b'{"publish":"news","body":"%s"}' % (b"x" * 5000)}
     write_segment(capture, *(frames.run(number, 1, **large) for number in range(4)))
     monkeypatch.setattr(decoding, "BYTES_AT_ONCE", 1)
-    monkeypatch.setattr(partitions, "BYTES_AT_ONCE", 8000)
+    monkeypatch.setattr(storage, "BYTES_AT_ONCE", 8000)
     done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow())
-    assert [pq.ParquetFile(tmp_path / "out" / name).num_row_groups for _, name in done.files] == [2]
+    assert [pq.ParquetFile(tmp_path / "out" / name).num_row_groups for _, name, _ in done.files] == [2]

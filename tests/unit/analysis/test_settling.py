@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from polybus.analysis import DuckEngine, Pipeline, open_tables
-from polybus.analysis.pipeline import _done
-from polybus.analysis.run import PipelineStep
+from polybus.analysis.pipeline import PipelineStep, _done
 from polybus.capture import Capture, CaptureError, compact, info, recover
 from polybus.capture.store.segments import SegmentWriter
 from polybus.cli.app import run

@@ -1,18 +1,21 @@
 """Where results stand: who writes, and what Spark calls the places."""
 
+import copy
 import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from polybus.analysis.manifest import Manifest, RunCounts
-from polybus.analysis.ranges import ReadPosition
+from polybus.analysis import DuckEngine, Pipeline
+from polybus.analysis.results import LOG, Output, ResultFile
 from polybus.analysis.storage import Storage
 from polybus.capture import CaptureError
+from tests.unit.capture.generator import traffic
 
 
 def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
@@ -34,7 +37,7 @@ def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
 def test_whoever_died_keeps_nobody_out(tmp_path: Path) -> None:
     died = f"""
 import os
-from polybus.analysis.manifest import Manifest
+from polybus.analysis import results
 from polybus.analysis.storage import Storage
 with Storage({str(tmp_path / "out")!r}).alone(lambda: None):
     os._exit(7)
@@ -53,6 +56,17 @@ def test_a_place_has_the_name_that_spark_knows(tmp_path: Path) -> None:
         there = Storage(f"{scheme}://bucket/folder/?region=nowhere")
         assert there.for_spark("events") == "s3a://bucket/folder/events"
         assert there.inside("events") == "bucket/folder/events"
+    near = Storage("s3a://ann:se%2Fcret@bucket/folder?scheme=http&endpoint_override=127.0.0.1:9000&region=here")
+    assert near.for_delta("events") == (
+        "s3a://bucket/folder/events",
+        {
+            "AWS_REGION": "here",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ENDPOINT_URL": "http://127.0.0.1:9000",
+            "AWS_ACCESS_KEY_ID": "ann",
+            "AWS_SECRET_ACCESS_KEY": "se/cret",
+        },
+    )
 
 
 def test_a_place_that_is_none_is_said_in_a_line() -> None:
@@ -62,58 +76,88 @@ def test_a_place_that_is_none_is_said_in_a_line() -> None:
         assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (b'{"version": 3, "run"', "is damaged"),
-        (b"[]", "is damaged"),
-        (b'{"version": 3, "start": {}, "colour": 1}', "is damaged"),
-        (b"\xff", "is damaged"),
-        (b'{"version": 0}', "have version 0, and this polybus makes version 3"),
-    ],
-)
-def test_a_manifest_that_cannot_be_read_is_told(text: bytes, said: str) -> None:
-    with pytest.raises(CaptureError, match=f"the results .*{said}.*: analyse into a new folder"):
-        Manifest.from_json(text)
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What a run has written into the log of its results."""
+    folder = tmp_path_factory.mktemp("results")
+    with DuckEngine(threads=1) as engine:
+        Pipeline(engine).run(traffic(50).write(folder / "capture"), folder / "out", report=False)
+    [commit] = (folder / "out" / LOG).iterdir()
+    return [json.loads(line) for line in commit.read_text().splitlines()]
 
 
-FILE = "events/date=2026-01-31/protocol=a%2Fb/run-000001-part-0.zstd.parquet"
-
-
-def _manifest(**given: Any) -> bytes:
-    usual: dict[str, Any] = {
-        "run": 2, "capture": "c", "settings": {}, "start": ReadPosition(0, 0), "end": ReadPosition(0, 1), "counts": RunCounts(),
-        "open_exchanges": 0, "ends": {}, "added": {"events": [FILE]}, "provisional": ["exchanges/run-000001-a.parquet"],
-        "state": "_state/run-000001", "gaps": [], "losses": [],
-    }  # fmt: skip
-    return Manifest(**usual | given).to_json()
+def _logged(out: Path, text: bytes | list[dict[str, Any]]) -> Output:
+    place = out / LOG / f"{0:020d}.json"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(text if isinstance(text, bytes) else "\n".join(map(json.dumps, text)).encode())
+    return Output(Storage(out))
 
 
 @pytest.mark.parametrize(
-    "strange",
+    ("change", "said"),
     [
-        {"provisional": ["../../photos"]},
-        {"provisional": ["/photos"]},
-        {"provisional": ["events"]},
-        {"provisional": ["events/../../run-000001-a.parquet"]},
-        {"provisional": ["events/date=1/../../../run-000001-a.parquet"]},
-        {"provisional": [5]},
-        {"added": {"events": ["../other/events/run-000001-a.parquet"]}},
-        {"added": {"events": ["_manifest/run-000001.json"]}},
-        {"added": ["events"]},
-        {"state": "../photos"},
-        {"state": "_state"},
-        {"state": "_state/run-000001/../.."},
-        {"run": "../../x"},
-        {"run": -1},
+        (lambda log: b'{"commitInfo": {', "is damaged"),
+        (lambda log: b"[]", "is damaged"),
+        (lambda log: b"\xff", "is damaged"),
+        (lambda log: log[1:], "is damaged"),
+        (lambda log: [{"commitInfo": {}}, *log[1:]], "is damaged"),
+        (lambda log: _noting(log, version=0), " have version 0, and this polybus makes version 4"),
+        (lambda log: _noting(log, end={"segment": "x"}), "is damaged"),
+        (lambda log: _noting(log, counts={"frames": "many"}), "is damaged"),
+        (lambda log: _noting(log, folder="../photos"), "is damaged"),
+        (lambda log: _noting(log, folder="_state"), "is damaged"),
+        (lambda log: _noting(log, folder="_state/run-000001/../.."), "is damaged"),
+        (lambda log: _naming(log, "../../photos"), "is damaged"),
+        (lambda log: _naming(log, "/photos"), "is damaged"),
+        (lambda log: _naming(log, "file:///photos"), "is damaged"),
+        (lambda log: _naming(log, "events"), "is damaged"),
+        (lambda log: _naming(log, "events/../../run-000001-a.parquet"), "is damaged"),
+        (lambda log: _naming(log, "events/date=1/%2E%2E/%2E%2E/run-000001-a.parquet"), "is damaged"),
+        (lambda log: _naming(log, "_delta_log/run-000001-a.parquet"), "is damaged"),
     ],
-    ids=json.dumps,
 )
-def test_a_manifest_names_nothing_but_results(strange: dict[str, Any]) -> None:
-    """Results are handed on with captures, and what a manifest names is read, and removed by the next run."""
-    assert Manifest.from_json(_manifest()).added == {"events": [FILE]}
-    with pytest.raises(CaptureError, match="is damaged"):
-        Manifest.from_json(_manifest(**strange))
+def test_a_log_that_cannot_be_read_or_names_anything_but_results_is_refused(
+    change: Callable[[list[dict[str, Any]]], Any], said: str, log: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Results are handed on with captures, and what a log names is read, and removed by the next run."""
+    assert _logged(tmp_path / "good", log).named("events")
+    with pytest.raises(CaptureError, match=f"the .*results.*{said}.*: analyse into a new folder"):
+        _logged(tmp_path / "out", change(copy.deepcopy(log)))
+
+
+def _noting(log: list[dict[str, Any]], **given: Any) -> list[dict[str, Any]]:
+    next(line["commitInfo"] for line in log if "commitInfo" in line)["polybus"].update(given)
+    return log
+
+
+def _naming(log: list[dict[str, Any]], path: str) -> list[dict[str, Any]]:
+    next(line["add"] for line in log if "add" in line)["path"] = path
+    return log
+
+
+def test_of_two_runs_that_hold_no_lock_one_is_refused_and_nothing_of_it_counts(
+    log: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    first, second = _logged(tmp_path / "out", log), Output(Storage(tmp_path / "out"))
+    state, before = first.last, [one.name for one in first.named("exchanges")]
+    assert state is not None
+    file = ResultFile("exchanges/run-000002-a.parquet", 1, provisional=True)
+    (tmp_path / "out" / "exchanges").mkdir()
+    (tmp_path / "out" / file.name).write_bytes(b"")
+    replaced = first.commit(state, [file])
+    with pytest.raises(CaptureError, match="another run has written here at the same time; run again"):
+        second.commit(state, [ResultFile("exchanges/run-000002-a.parquet", 7)])
+    now = Output(Storage(tmp_path / "out"))
+    assert (now.runs, now.counts.exchanges - state.counts.exchanges) == (2, 1)
+    assert sorted(one.name for one in now.named("exchanges")) == sorted({*before, file.name}.difference(replaced))
+
+
+def test_results_of_an_older_version_are_refused_and_what_to_do_is_said(tmp_path: Path) -> None:
+    (tmp_path / "_manifest").mkdir()
+    with pytest.raises(CaptureError, match="was made by an older polybus: analyse into a new folder"):
+        Output(Storage(tmp_path))
+    with pytest.raises(CaptureError, match="does not find folders with %.. in their names: choose another one"):
+        Output(Storage(tmp_path / "100%41"))
 
 
 @pytest.mark.parametrize("path", ["../x", "events/../../x", "/x", ".."])

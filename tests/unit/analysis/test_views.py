@@ -13,10 +13,10 @@ import pytest
 
 from polybus import Route
 from polybus.analysis import DuckEngine, Names, Pipeline, journeys
-from polybus.analysis.manifest import Output
 from polybus.analysis.report.metrics import measure
-from polybus.analysis.report.row_groups import RowGroups
+from polybus.analysis.report.page import row_groups
 from polybus.analysis.report.verdict import verdict
+from polybus.analysis.results import Output
 from tests.unit.capture import rows as frames
 from tests.unit.capture.folders import write_segment
 
@@ -212,7 +212,7 @@ def test_numbers_of_one_subject_are_those_of_its_name_and_lead_to_its_rows(tmp_p
     metrics = day.metrics(tmp_path, _named())
     assert [(row["subject"], row["n"]) for row in metrics["latency"]] == [("tank.level", 3)]
     assert metrics["verdict"][0]["text"] == "3 of 3 requests (100 %) failed: tank.level with NOT_FOUND (3)."
-    [group] = RowGroups(metrics["rows"]).groups
+    [group] = row_groups(metrics["rows"])
     query = group.query().replace("'exchanges", f"'{tmp_path}/out/exchanges")
     assert len(duckdb.execute(query).fetchall()) == 3
     assert [row["correlation_id"] for row in journeys(tmp_path / "out", subject="tank.*")] == ["0", "2"]

@@ -11,9 +11,10 @@ import attrs
 import pyarrow.parquet as pq
 import pytest
 
-from polybus.analysis import DuckEngine, duck
+from polybus.analysis import DuckEngine
+from polybus.analysis import engine as engines
+from polybus.analysis.ingest import take_all
 from polybus.analysis.ranges import ReadPosition, ReadWindow, plan
-from polybus.analysis.workers import take_all
 from polybus.capture.errors import CaptureError
 from polybus.capture.store.reader import Capture
 from tests.unit.capture.generator import traffic
@@ -31,8 +32,8 @@ def test_two_processes_make_what_one_makes(capture: Path, tmp_path: Path) -> Non
     assert [attrs.evolve(done, files=[]) for done in alone] == [attrs.evolve(done, files=[]) for done in both]
     assert sum(done.events for done in alone) > 100
     for one, other in zip(alone, both, strict=True):
-        assert [place for place, _ in one.files] == [place for place, _ in other.files]
-        for (_, name), (_, same) in zip(one.files, other.files, strict=True):
+        assert [(place, rows) for place, _, rows in one.files] == [(place, rows) for place, _, rows in other.files]
+        for (_, name, _), (_, same, _) in zip(one.files, other.files, strict=True):
             assert pq.read_table(tmp_path / name).equals(pq.read_table(tmp_path / same))
 
 
@@ -40,10 +41,10 @@ def test_the_engine_starts_processes_where_the_capture_is_worth_them(
     capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[int] = []
-    monkeypatch.setattr(duck, "take_all", lambda *given: counts.append(given[-1]))
+    monkeypatch.setattr(engines, "take_all", lambda *given: counts.append(given[-1]))
     ranges = plan(Capture(capture), ReadPosition())
     for much in (16 << 20, 1):
-        monkeypatch.setattr(duck, "MUCH", much)
+        monkeypatch.setattr(engines, "MUCH", much)
         with DuckEngine(threads=3) as engine:
             engine.take(str(capture), str(tmp_path), "staging", ranges, ReadWindow())
     assert counts == [1, 3]
@@ -66,7 +67,7 @@ def test_a_process_whose_asker_was_killed_ends_without_a_word(capture: Path, tmp
     first = plan(Capture(capture), ReadPosition())[0]
     job = {"capture": str(capture), "out": str(tmp_path), "staging": "staging", "window": attrs.asdict(ReadWindow())}
     lines = (job, {"number": 0, **attrs.asdict(first)})
-    command = [sys.executable, "-m", "polybus.analysis.workers"]
+    command = [sys.executable, "-m", "polybus.analysis.ingest"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.close()  # as the end of its reader does

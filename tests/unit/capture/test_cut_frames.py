@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from polybus import Bus, NotFound, connect
-from polybus.analysis.exchanges import exchanges
+from polybus.analysis.engine import exchanges
 from polybus.analysis.ranges import ReadWindow
 from polybus.capture import Capture
 from polybus.capture.decoding import decode

@@ -13,16 +13,13 @@ import pyarrow.parquet as pq
 from polybus.capture.schema import OUTCOMES
 
 from ..engine import Engine
-from ..manifest import TABLES, Output, RunCounts
-from ..tables import SCHEMAS
+from ..ingest import RunCounts
+from ..results import TABLES, Output
 from .journeys import Journeys
-from .metric_tables import METRICS
 from .names import Names, by_name, is_for
-from .queries import BUCKETS_A_DECADE, OF_KIND, QUERIES
+from .queries import BUCKETS_A_DECADE, METRICS, OF_KIND, QUERIES
 from .views import told_apart
 
-FIRST: Final = 100
-"""Gaps and losses beyond so many are counted only."""
 WINDOWS: Final = 120
 STEPS_S: Final = (
     0.01,
@@ -53,7 +50,7 @@ Rows = list[dict[str, Any]]
 
 def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[str, Any]:
     """The metrics of all that is there; the tables among them also go to ``metrics/`` as Parquet."""
-    tables = {name: engine.read(output.storage, name, output.files(name), SCHEMAS[name]) for name in TABLES}
+    tables = {name: engine.read(output.storage, name, output.files(name), columns) for name, columns in TABLES.items()}
     names = names or Names()
     tables |= by_name(engine, tables, names)
     with told_apart(engine, tables["exchanges"], tables["orphans"]) as seen:
@@ -70,7 +67,7 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
     last = output.last
     return {
         "capture": last.capture if last is not None else "",
-        "runs": len(output.manifests),
+        "runs": output.runs,
         "names": str(names),
         "settings": last.settings if last is not None else {},
         **times,
@@ -79,8 +76,8 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
         "totals": _totals(found, output.counts) | {"orphans": orphans["n"]},
         **found,
         "journeys": journeys,
-        "gaps": [gap for manifest in output.manifests for gap in manifest.gaps][:FIRST],
-        "losses": [loss for manifest in output.manifests for loss in manifest.losses][:FIRST],
+        "gaps": last.gaps if last is not None else [],
+        "losses": last.losses if last is not None else [],
     }
 
 

@@ -15,7 +15,7 @@ from polybus.protocols.uprotocol.names import MESSAGE, decode_name
 from polybus.subjects import matches
 
 from ..engine import Engine
-from ..tables import SCHEMAS
+from ..results import TABLES
 
 if TYPE_CHECKING:
     from polybus import Route
@@ -86,7 +86,7 @@ def by_name(engine: Engine, tables: Mapping[str, Any], names: Names) -> dict[str
 
 
 def _named(engine: Engine, table: str, rows: Any, names: pa.Table) -> Any:
-    listed = ", ".join(f"found.{name}" for name in SCHEMAS[table].names if name != "subject")
+    listed = ", ".join(f"found.{name}" for name in TABLES[table].names if name != "subject")
     text = f"""
         select /*+ broadcast(names) */ {listed}, coalesce(names.name, found.subject) as subject, found.subject as address
         from {{found}} as found left join {{names}} as names on found.subject = names.address

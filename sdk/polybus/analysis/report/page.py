@@ -1,212 +1,249 @@
-"""The report: one HTML file that needs no network and fits a phone. All numbers in it are those of ``metrics.json``."""
+"""The report: one HTML file, made of the metrics by the templates beside this module. What peers have said is escaped there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib import resources
 from typing import Any, Final
 
-from . import change_page, comparison, filters, journey_page, plots, row_groups
-from .html_tables import NOTHING, anchor, table
-from .metrics import FIRST
-from .row_groups import RowGroups
-from .stores import stores
-from .style import STYLE
-from .words import duration, moment
+import attrs
+import jinja2
 
-Metrics = dict[str, Any]
-Rows = Sequence[dict[str, Any]]
-_TILE: Final = 10
-"""Characters of a number that fit a tile; a longer one has the room of two."""
+from ..ingest import SAMPLES
+from . import comparison, plots
+from .queries import FEW, MANY, STORE_METRICS
+from .words import duration, moment, shortened
 
-_STREAM: Final = "subject n items ok error cancelled lost p50_ns p95_ns protocol"
+Row = dict[str, Any]
+SHOWN: Final = 25
+"""Rows of a table; ``metrics.json`` has more."""
+_LONGEST: Final = 200
+"""Letters of a text in a table, and of a name that a query compares."""
+_NUMBERS: Final = frozenset(
+    (
+        "n nbytes answered code seq size segment offset batch frames n_before failed failed_before lost lost_before late "
+        "late_before request_seq kept duplicates refused unanswered sent_again publications redelivered most_attempts handled "
+        "again ended unsettled items ok error cancelled"
+    ).split()
+)
+_HEADINGS: Final = {"n": "count", "nbytes": "bytes", "code_name": "name", "conn_id": "connection", "n_before": "before"}
 
 
-def render(metrics: Metrics) -> str:
+def render(metrics: dict[str, Any]) -> str:
     """The report as HTML, from the metrics."""
-    groups = RowGroups(metrics["rows"])
-    compared = [(comparison.TITLE, change_page.changes(metrics, groups.leads))] if metrics["compared"] else []
-    sections = [
-        ("Verdict", _verdict(metrics)),
-        *compared,
-        ("Totals", _totals(metrics, groups)),
-        (journey_page.TITLE, journey_page.journeys(metrics["journeys"])),
-        ("Latency", _latency(metrics, groups)),
-        *([("Streams", table(metrics["streams"], _STREAM))] if metrics["streams"] else []),
-        ("Throughput", _throughput(metrics)),
-        ("Errors", _errors(metrics, groups)),
-        ("Slowest exchanges", _exchanges(metrics["slowest"])),
-        (
-            "Dead letters",
-            f"<h3>Requests without an answer</h3>{_exchanges(metrics['dead_letters'])}"
-            f"<h3>Answers without a request</h3>{table(metrics['orphans'], 'protocol subject n')}",
-        ),
-        (row_groups.TITLE, groups.html()),
-        *stores(metrics, table),
-        ("Connections", _connections(metrics["sessions"])),
-        ("Quarantine", _quarantine(metrics)),
-        ("Clocks", table(metrics["clocks"], "capture_id n stepped_ns ahead_ns")),
-        ("Gaps", _gaps(metrics)),
-    ]
-    when = (
-        f"{moment(metrics['begin_ns'])} to {moment(metrics['end_ns'])}" if metrics["totals"]["events"] else "nothing recorded"
+    groups = row_groups(metrics["rows"])
+
+    def leads(row: Row | None = None, **given: Any) -> str | None:
+        """The anchor of the first group with a row's protocol and subject, and what else is given."""
+        wanted = given if row is None else {"protocol": row.get("protocol"), "subject": row.get("subject"), **given}
+        alike = (one.anchor for one in groups if all(one.first[name] == value for name, value in wanted.items()))
+        return next(alike, None)
+
+    style, script = (
+        resources.files(__package__).joinpath("templates", name).read_text() for name in ("style.css", "filters.js")
     )
-    return _PAGE.format(
-        style=STYLE,
-        capture=escape(metrics["capture"]),
-        when=when,
-        links=" ".join(f'<a href="#{anchor(title)}">{title}</a>' for title, _ in sections),
-        filter=filters.form(metrics["totals"]["outcomes"]),
-        body="\n".join(f'<section id="{anchor(title)}"><h2>{title}</h2>\n{html}</section>' for title, html in sections),
-        source=filters.SOURCE,
-        script=filters.SCRIPT,
-    )
-
-
-# -- sections ----------------------------------------------------------------------------------------------------------------
-
-
-def _verdict(metrics: Metrics) -> str:
-    lines = (
-        f'<li class="{one["about"]}"><b>{one["about"]}</b> {escape(one["text"])} '
-        f'<a href="#{anchor(one["section"])}">{one["section"]}</a></li>'
-        for one in metrics["verdict"]
-    )
-    return f'<ul class="verdict">{"".join(lines)}</ul>'
-
-
-def _totals(metrics: Metrics, groups: RowGroups) -> str:
-    counts, totals = metrics["counts"], metrics["totals"]
-    tiles = [
-        ("frames", counts["frames"], None),
-        ("messages", totals["events"], None),
-        ("bytes", totals["bytes"], None),
-        ("exchanges", totals["exchanges"], anchor(row_groups.TITLE)),
-        *((name, n, groups.with_outcome(name)) for name, n in totals["outcomes"].items()),
-        ("orphans", totals["orphans"], "dead-letters"),
-        ("duplicates", totals["duplicates"], None),
-        ("further attempts", totals["repeats"], None),
-        ("quarantined", counts["quarantined"], "quarantine"),
-        ("gaps", counts["gaps"], "gaps"),
-        ("unreadable", counts["lost"], "gaps"),
-    ]
-    html = "".join(_tile(name, f"{value:,}", target if value else None) for name, value, target in tiles)
-    notes = [
-        f"{counts['frames']:,} frames in = {counts['rowed']:,} with messages + {counts['quarantined']:,} quarantined + "
-        f"{counts['empty']:,} empty."
-    ]
-    if others := totals["views"] - totals["exchanges"]:
-        notes.append(
-            f"{totals['exchanges']:,} exchanges were seen {totals['views']:,} times, {others:,} of these at further places, "
-            "and count once: as who asked saw them."
-        )
-    if totals["internal"]:
-        notes.append(f"{totals['internal']:,} requests by which buses get to know each other are not counted as exchanges.")
-    doubt = {name: n for name, n in totals["match_quality"].items() if name != "unique"}
-    if doubt:
-        notes.append("Of the pairs " + ", ".join(f"{n:,} {_QUALITIES[name]}" for name, n in doubt.items()) + ".")
-    if metrics["provisional"]:
-        notes.append(f"{metrics['provisional']:,} exchanges are provisional: what is recorded later may still change them.")
-    kinds = table(metrics["kinds"], "protocol kind direction n nbytes")
-    by_kind = f"<details><summary>Messages by protocol, kind and direction</summary>{kinds}</details>"
-    return f'<div class="tiles">{html}</div><p>{" ".join(notes)}</p>{by_kind}'
-
-
-def _tile(name: str, number: str, target: str | None) -> str:
-    wide, metric = " wide" if len(number) > _TILE else "", f'data-metric="{escape(name)}"'
-    said = f"<b {metric}>{number}</b>" if target is None else f'<b><a href="#{target}" {metric}>{number}</a></b>'
-    return f'<div class="tile{wide}">{said}<span>{escape(name)}</span></div>'
-
-
-_QUALITIES: Final = {
-    "reused_id": "rest on the order of messages, since their id was used before",
-    "ambiguous": "are a guess, since their id came again before the first was answered",
-}
-
-
-def _latency(metrics: Metrics, groups: RowGroups) -> str:
-    rows = metrics["latency"]
-    if not any(row["answered"] for row in rows):
-        return NOTHING
     return (
-        plots.histogram(metrics["latency_histogram"])
-        + plots.latency_over_time(
-            [row for row in metrics["latency_over_time"] if row["window_ns"] is not None], metrics["window_ns"]
+        templates()
+        .get_template("report.html")
+        .render(
+            metrics=metrics,
+            groups=groups,
+            kept=[metrics.get(name, ()) for name in STORE_METRICS],
+            leads=leads,
+            leads_to_code=lambda row: leads(row, code=row["code"]),
+            style=style,
+            script=script,
+            # In the page's Content-Security-Policy, so that no other one runs.
+            digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
-        + table(
-            rows,
-            "subject p50_ns p95_ns max_ns n answered p90_ns p99_ns protocol",
-            links={"n": groups.leads},
-        )
-        + "<p>No p99 below 100 answers.</p>"
     )
 
 
-def _throughput(metrics: Metrics) -> str:
-    rows = [row for row in metrics["throughput"] if row["window_ns"] is not None]  # a row may have no time
-    if not rows:
-        return NOTHING
-    width, peers = metrics["window_ns"], table(metrics["peers"], "peer protocol direction n nbytes")
-    topics = f"<h3>Publications</h3>{table(metrics['topics'], 'subject protocol direction n nbytes')}"
-    if metrics["unheard"]:
-        topics += f"<h3>Publications that no client has subscribed to</h3>{table(metrics['unheard'], 'subject protocol n')}"
-    return f"{plots.throughput(rows, width)}<p>Windows of {duration(width)}.</p>{topics}<h3>Peers</h3>{peers}"
+@cache
+def templates() -> jinja2.Environment:
+    """The templates of the page."""
+    loader = jinja2.PackageLoader(__package__)
+    made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    made.filters |= {
+        "duration": duration,
+        "moment": moment,
+        "shortened": shortened,
+        "cut": _cut,
+        "number": "{:,}".format,
+        "way": _way,
+        "offset": lambda ns: ("-" if ns < 0 else "+") + duration(abs(ns)),
+    }
+    limits = {name: getattr(comparison, name) for name in ("ENOUGH", "TIMES", "LEAST_NS", "ERRORS", "EXPECTED")}
+    made.globals |= limits | {"FEW": FEW, "MANY": MANY, "SHOWN": SHOWN, "SAMPLES": SAMPLES, "plots": plots}
+    made.globals |= {
+        "columns_of": _columns_of,
+        "by_kind": _by_kind,
+        "bars": _bars,
+        "connection": _connection,
+        "drawing": _drawing,
+    }
+    return made
 
 
-def _errors(metrics: Metrics, groups: RowGroups) -> str:
-    rows = metrics["errors"]
-    if not rows:
-        return NOTHING
-    return plots.errors(rows) + table(
-        rows, "protocol subject code code_name n", links={"n": lambda row: groups.leads(row, code=row["code"])}
-    )
+# -- tables ------------------------------------------------------------------------------------------------------------------
 
 
-def _connections(rows: Rows) -> str:
-    if not rows:
-        return NOTHING
-    timed = [row for row in rows if row["first_ns"] is not None]
-    return plots.sessions(timed) + table(rows, "conn_id protocol transport peer n nbytes length_ns handshake_ns closed")
+@attrs.frozen
+class _Column:
+    name: str
+
+    @property
+    def heading(self) -> str:
+        return _HEADINGS.get(self.name, self.name.removesuffix("_ns").replace("_", " "))
+
+    @property
+    def form(self) -> str:
+        """What its values are, as the style of the page has it."""
+        if self.name.endswith("_ns"):
+            return "moment" if self.name in ("request_time_ns", "ts_ns") else "duration"
+        return "way" if self.name == "direction" else "number" if self.name in _NUMBERS else "text"
+
+    def said(self, row: Row) -> str:
+        value = row.get(self.name)
+        return "" if value is None else _FORMS[self.form](value)
 
 
-def _exchanges(rows: Rows) -> str:
-    # A narrow screen shows the first columns, and the others when it is pushed.
-    latency = "latency_ns " if any(row["latency_ns"] is not None for row in rows) else ""
-    return table(rows, latency + "outcome subject request_time_ns protocol code_name conn_id correlation_id")
+def _columns_of(names: str) -> list[_Column]:
+    return [_Column(name) for name in names.split()]
 
 
-def _quarantine(metrics: Metrics) -> str:
-    if not metrics["quarantine"]:
-        return NOTHING
-    counted = table(metrics["quarantine"], "protocol reason n")
-    samples = table(metrics["quarantine_samples"], "seq protocol reason detail size raw_hex")
-    return counted + "<h3>Samples</h3>" + samples
+def _cut(value: Any) -> str:
+    """A text from a peer, cut where it is long."""
+    said = str(value)
+    return said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"
 
 
-def _gaps(metrics: Metrics) -> str:
-    if not metrics["counts"]["gaps"] and not metrics["counts"]["lost"]:
-        return "<p>None: the recorder dropped nothing, and everything could be read.</p>"
-    gaps = table(metrics["gaps"], "ts_ns capture_id seq detail", FIRST)
-    losses = table(metrics["losses"], "segment offset size batch frames", FIRST)
-    return "<h3>Dropped by the recorder</h3>" + gaps + "<h3>Unreadable</h3>" + losses
+def _way(direction: Any) -> str:
+    return "in" if direction else "out"
 
 
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src {source}">
-<title>What happened on the bus</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{capture}</h1>
-<p>{when}</p>
-<nav>{links}</nav>
-{filter}
-{body}
-<script>{script}</script>
-</body>
-</html>
-"""
+_FORMS: Final = {"moment": moment, "duration": duration, "way": _way, "number": "{:,}".format, "text": _cut}
+
+# -- exchanges behind the numbers --------------------------------------------------------------------------------------------
+
+_FROM: Final = "from read_parquet('exchanges/**/*.parquet', hive_partitioning=true)"
+_PLAIN: Final = re.compile(r"[\w./:@,+=*> -]*")
+_OF_GROUP: Final = ("protocol", "subject", "outcome", "code")
+
+
+@attrs.frozen
+class Group:
+    """Exchanges with the same protocol, subject, outcome and code, some of which are shown."""
+
+    anchor: str
+    rows: tuple[Row, ...]
+
+    @property
+    def first(self) -> Row:
+        return self.rows[0]
+
+    def query(self) -> str:
+        """A query of DuckDB, for all of them, from within the folder of the report."""
+        subjects = " or ".join(sorted({_condition("subject", row["address"]) for row in self.rows}))
+        others = " and ".join(_condition(name, self.first[name]) for name in _OF_GROUP if name != "subject")
+        where = f"({subjects}) and {others}"
+        if len(ways := {row["direction"] for row in self.rows if row["views"] > 1}) == 1:  # not what others have seen of them
+            where += f" and direction = {ways.pop()}"
+        return f"{_FROM} where {where} order by latency_ns desc"
+
+
+def row_groups(rows: Iterable[Row]) -> list[Group]:
+    """The exchanges behind the numbers: a bounded number of them, by what they have in common."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in _OF_GROUP), []).append(row)
+    return [Group(f"rows-{number}", tuple(alike)) for number, alike in enumerate(found.values(), 1)]
+
+
+def _condition(column: str, value: Any) -> str:
+    if value is None:
+        return f"{column} is null"
+    if isinstance(value, int):
+        return f"{column} = {value}"
+    cut = value[:_LONGEST]
+    # No letter of a peer shall do anything in the shell of whoever copies this.
+    said = f"'{cut}'" if _PLAIN.fullmatch(cut) else f"decode(unhex('{cut.encode().hex()}'))"
+    return f"starts_with({column}, {said})" if len(value) > _LONGEST else f"{column} = {said}"
+
+
+# -- journeys ----------------------------------------------------------------------------------------------------------------
+
+_KINDS: Final = {"failed": "Failed", "unanswered": "Never answered", "slowest": "Slowest"}
+_LANE, _LINE, _HEAD, _LEFT = 168, 26, 40, 80
+"""Pixels between two lanes and two frames, above the first frame, and left of the first lane."""
+_LETTERS: Final = 26
+_FRAMES: Final = 40
+"""Frames of a journey that are drawn."""
+
+
+def _by_kind(found: Sequence[Row]) -> Iterator[tuple[str, list[tuple[int, Row, bool]]]]:
+    """The journeys of each kind with their numbers; that with most hops is open."""
+    for kind, title in _KINDS.items():
+        some = [(number, row) for number, row in enumerate(found, 1) if row["why"] == kind]
+        if some:
+            longest = max(some, key=lambda one: len(one[1]["hops"]))
+            yield title, [(number, row, row is longest[1]) for number, row in some]
+
+
+def _bars(hops: Sequence[Row]) -> Iterator[tuple[Row, float, float]]:
+    """The hops with the left ends and the widths of their bars in percent."""
+    whole = max((hop["at_ns"] + (hop["latency_ns"] or 0) for hop in hops), default=0) or 1
+    for hop in hops:
+        left, latency = 100 * max(0, hop["at_ns"]) / whole, hop["latency_ns"]
+        width = 100 * (latency if latency is not None else max(0, whole - hop["at_ns"])) / whole
+        yield hop, left, min(width, 100 - left)
+
+
+def _connection(row: Row) -> str:
+    through = f" in {' in '.join(reversed(row['tunnel']))}" if row.get("tunnel") else ""
+    return f"{row['protocol']}{shortened(through)} {shortened(row['peer'] or '')}".strip()
+
+
+def _drawing(frames: Sequence[Row], hops: Sequence[Row]) -> dict[str, Any]:
+    """The frames as arrows between who recorded them and the other ends of the connections."""
+    shown = frames[:_FRAMES]
+    lanes, names = _lanes(shown, hops)
+    places = {lane: _LEFT + number * _LANE for number, lane in enumerate(lanes)}
+    arrows = []
+    for number, frame in enumerate(shown):
+        ends = places[frame["capture_id"]], places[frame["capture_id"], frame["conn_id"]]
+        arrows.append((frame, _HEAD + 16 + number * _LINE, *(ends[::-1] if frame["direction"] else ends)))
+    return {
+        "width": _LEFT + (len(lanes) - 1) * _LANE + _LEFT,
+        "height": _HEAD + len(shown) * _LINE + 12,
+        "lanes": [(x, names[lane], _middle_out(names[lane])) for lane, x in places.items()],
+        "arrows": arrows,
+    }
+
+
+def _middle_out(name: str) -> str:
+    return name if len(name) <= _LETTERS else f"{name[: _LETTERS // 2 - 1]}…{name[-_LETTERS // 2 :]}"
+
+
+def _lanes(frames: Sequence[Row], hops: Sequence[Row]) -> tuple[list[Any], dict[Any, str]]:
+    """Lanes from left to right: of each recording those that ask it, itself, and those that it asks."""
+    tunnels = {(hop["capture_id"], hop["conn_id"]): hop for hop in hops}
+    asking: dict[Any, dict[Any, None]] = {}
+    asked: dict[Any, dict[Any, None]] = {}
+    names: dict[Any, str] = {}
+    for frame in frames:
+        here, link = frame["capture_id"], (frame["capture_id"], frame["conn_id"])
+        asking.setdefault(here, {})
+        asked.setdefault(here, {})
+        names.setdefault(here, f"recording {len(asking)}")
+        if link not in names:
+            names[link] = _connection(tunnels.get(link, frame))
+            side = asking if frame["direction"] else asked
+            side[here][link] = None
+    if len(asking) == 1:
+        names[next(iter(asking))] = "here"
+    return [lane for here in asking for lane in (*asking[here], here, *asked[here])], names

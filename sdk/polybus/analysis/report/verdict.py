@@ -8,8 +8,7 @@ from statistics import median
 from typing import Any, Final
 
 from ..._validation import counted
-from .comparison import changed
-from .finding import Finding
+from .comparison import Finding, changed
 from .queries import MANY
 from .words import duration, moment, part_of, shortened
 

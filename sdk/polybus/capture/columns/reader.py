@@ -10,16 +10,12 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..errors import CaptureError
-from ..store.compute import pc
 from ..store.reader import Capture, Segment
-from ..store.segments import MOST_BYTES
+from .sizes import check_groups, check_size, unpacked_size
 from .stamp import KEY, TABLES, BatchGroup, ColumnStamp, SegmentIdentity, columns_path
 
 _ROWS: Final = 32_768
 """Of a batch that is read."""
-_MOST_OF_GROUP: Final = 2 * MOST_BYTES
-"""Bytes of a group of rows, unpacked: it is of 64 MiB of frames and one batch more."""
 
 
 class SegmentColumns:
@@ -81,17 +77,17 @@ class SegmentColumns:
         # A value that a file holds once, for all its rows, stays one until its size is known.
         form = pads.ParquetFileFormat(read_options=pads.ParquetReadOptions(dictionary_columns=_texts(schema)))
         fragment = form.make_fragment(path, self._filesystem, row_groups=here)
-        _check_size(sum(_told_sizes(fragment.metadata, here, set(schema.names))), len(here), path)
+        check_groups(self._filesystem, path, fragment.metadata, here, set(schema.names))
         scanner = pads.Scanner.from_fragment(
             fragment, columns=schema.names, filter=condition, batch_size=_ROWS, use_threads=False
         )
         size = 0
         for batch in scanner.to_batches():
             if batch.num_rows:
-                taken = sum(map(_unpacked_size, batch.columns))
+                taken = sum(map(unpacked_size, batch.columns))
                 size += taken
-                _check_size(taken, 1, path)
-                _check_size(size, len(here), path)
+                check_size(taken, 1, path)
+                check_size(size, len(here), path)
                 unpacked = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
                 yield pa.RecordBatch.from_arrays(unpacked, schema=schema)
 
@@ -102,32 +98,6 @@ def _texts(schema: pa.Schema) -> list[str]:
     kinds = {field.name: field.type for field in schema}
     kinds |= {f"{name}.list.{inner}": kind for name, kind in lists.items() for inner in ("item", "element")}
     return [name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_binary(kind)]
-
-
-def _told_sizes(metadata: pq.FileMetaData, groups: Sequence[int], names: set[str]) -> Iterator[int]:
-    """The sizes of some columns in some groups of rows, as the file says them."""
-    for group in map(metadata.row_group, groups):
-        for chunk in map(group.column, range(group.num_columns)):
-            if chunk.path_in_schema.partition(".")[0] in names:
-                yield chunk.total_uncompressed_size
-
-
-def _unpacked_size(column: pa.Array) -> int:
-    """Bytes of a column when each row has its value for itself."""
-    if isinstance(column, pa.ListArray):
-        return 4 * len(column) + _unpacked_size(column.flatten())
-    if isinstance(column, pa.DictionaryArray):
-        return 4 * len(column) + (pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0)
-    return int(column.nbytes)
-
-
-def _check_size(size: int, groups: int, path: str) -> None:
-    """Raise CaptureError for groups of rows that are too large."""
-    if size > _MOST_OF_GROUP * groups:
-        raise CaptureError(
-            f"{path}: {groups} groups of rows unpack to {size >> 20} MiB or more, the limit is {_MOST_OF_GROUP >> 20} MiB for "
-            "each: no segment decodes to so much. Remove the file: what it holds is read from the segment then"
-        )
 
 
 def _stamp(files: pafs.FileSystem, path: str) -> ColumnStamp | None:

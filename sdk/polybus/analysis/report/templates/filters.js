@@ -1,14 +1,3 @@
-"""The filters of the report: a small script, without which all rows are shown."""
-
-from __future__ import annotations
-
-import base64
-import hashlib
-from collections.abc import Iterable
-from html import escape
-from typing import Final
-
-SCRIPT: Final = """
 (() => {
   const form = document.getElementById('filter')
   const told = form.querySelector('output')
@@ -42,20 +31,3 @@ SCRIPT: Final = """
   form.hidden = false
   show()
 })()
-"""
-SOURCE: Final = "'sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode() + "'"
-"""The script as a source of the page's Content-Security-Policy, so that no other one runs."""
-
-
-def form(outcomes: Iterable[str]) -> str:
-    """The fields. They are hidden as long as no script makes use of them."""
-    options = "".join(f"<option>{escape(name)}</option>" for name in outcomes)
-    times = "".join(
-        f'<label>{name}, UTC <input type="datetime-local" step="1" name="{name}"></label>' for name in ("from", "to")
-    )
-    return (
-        '<form id="filter" hidden><label>subject <input name="subject" autocomplete="off"></label>'
-        '<label>peer <input name="peer" autocomplete="off"></label>'
-        f'<label>outcome <select name="outcome"><option></option>{options}</select></label>{times}'
-        '<button type="reset">all</button> <output></output></form>'
-    )

@@ -1,0 +1,341 @@
+"""Results of a capture: a folder with four tables of Parquet, and the log that says which files of them count.
+
+The folder is a table of Delta Lake. A run writes files of its own, puts them in their places and then commits them all, with
+what it has found out and where it has stopped: whole or not at all, and one run only after another. Files that the log does not
+name belong to a run that was killed; the next one removes them. So each message is in the tables once, whatever happens to
+whoever writes them.
+
+Each table may have a log of its own beside it, for readers of Delta Lake. Such a log follows that of the folder: what a run
+that was killed has not written there the next one does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Self
+from urllib.parse import unquote
+
+import attrs
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from polybus.capture.errors import CaptureError
+from polybus.capture.schema import EVENTS, EXCHANGES, ORPHANS, QUARANTINE
+from polybus.capture.store.filesystems import AnyPath
+
+from .ingest import RunCounts
+from .ranges import ReadPosition
+from .storage import BY_DATE, Storage, values_of
+
+LOG: Final = "_delta_log"
+STAGING: Final = "_staging"
+STATE: Final = "_state"
+TABLES: Final = {"events": EVENTS, "quarantine": QUARANTINE, "exchanges": EXCHANGES, "orphans": ORPHANS}
+"""Their columns, by name."""
+_OURS: Final = re.compile(r"run-(\d{6})-")
+_FILE: Final = re.compile(rf"(?:{'|'.join(TABLES)})(?:/[^/=]+=[^/]*)*/run-\d{{6,}}-[^/]+\.parquet")
+_STATE_FOLDER: Final = re.compile(rf"{STATE}/run-\d{{6,}}(?:-[^/]+)?")
+"""Names that a log may have: what it names is read, and removed."""
+_VERSION: Final = 4
+_NOTE: Final = "polybus"
+"""Of a commit, with what the run says."""
+_PARTS: Final = ("table", "provisional")
+_FILES: Final = pa.schema([("table", pa.string()), ("provisional", pa.bool_()), ("capture_id", pa.string())])
+"""Columns of the folder as a table; the files have more."""
+_SETTINGS: Final = {"delta.deletedFileRetentionDuration": "interval 10000 weeks"}
+"""Who clears the folder as if it were no more than a table leaves what else is in it, such as the report."""
+
+
+def run_prefix(run: int) -> str:
+    """With what the names of a run's files begin."""
+    return f"run-{run:06d}-"
+
+
+@attrs.frozen
+class ResultFile:
+    """A file of a table."""
+
+    name: str
+    """Its path within the folder."""
+    rows: int
+    provisional: bool = False
+    """True where the next run replaces it."""
+
+    @property
+    def table(self) -> str:
+        return self.name.partition("/")[0]
+
+
+@attrs.frozen
+class State:
+    """State of the results after a run: of the tables, and where the next run goes on."""
+
+    capture: str
+    """Of what."""
+    settings: dict[str, Any]
+    """Settings that the rows depend on: later runs must ask for the same."""
+    end: ReadPosition
+    """Place at which it stopped."""
+    counts: RunCounts
+    """Rows that all runs have added; of exchanges those that nothing can change any more."""
+    ends: dict[str, int]
+    """The last moment of each recording of which something is left open, ns on its monotonic clock."""
+    seen: dict[str, int]
+    """The same moments on the wall clock, ns since 1970 UTC."""
+    folder: str | None
+    """The folder of what is left open."""
+    gaps: list[dict[str, Any]]
+    """The first gap rows."""
+    losses: list[dict[str, Any]]
+    """The first stretches that could not be read."""
+    recording: str | None
+    """That of the segment at `end`, None where it is not known: another capture may come in the place of this."""
+
+
+class Output:
+    """The folder of results, as the last run has left it.
+
+    Raises:
+        CaptureError: There is something else in it, or it was made by another version, or is damaged.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        names = storage.names()
+        if "_manifest" in names:
+            raise CaptureError(f"{storage.inside('')} was made by an older polybus: analyse into a new folder")
+        if names and LOG not in names and not set(names) <= {STAGING, STATE, "_checkpoint", *TABLES}:
+            raise CaptureError(
+                f"{storage.inside('')} is not empty, and what is in it was not made from a capture "
+                f"({', '.join(names[:3])}, ...): name a folder with results of polybus analyse, or a new one"
+            )
+        self.last: State | None = None
+        """What the newest run has left."""
+        self._files: list[ResultFile] = []
+        try:
+            self._log = _Log(storage, "")
+            if self._log.runs:
+                self.last = _state_of(self._log.note())
+                self._files = [_checked(name, row) for name, row in self._log.files.items()]
+        except CaptureError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+            raise CaptureError(f"the log of the results is damaged: analyse into a new folder ({error!r:.200})") from error
+
+    @classmethod
+    def of(cls, out: AnyPath) -> Self:
+        """A folder in which there are results.
+
+        Raises:
+            CaptureError: There are none, or there is something else.
+        """
+        output = cls(Storage(out))
+        if output.last is None:
+            raise CaptureError(f"{os.fspath(out)} holds no results: `polybus analyse` makes them, or Pipeline.run")
+        return output
+
+    @property
+    def runs(self) -> int:
+        """Number of runs."""
+        return self._log.runs
+
+    @property
+    def counts(self) -> RunCounts:
+        """Rows that are there."""
+        counts = attrs.evolve(self.last.counts) if self.last is not None else RunCounts()
+        counts.exchanges += self.provisional
+        return counts
+
+    @property
+    def provisional(self) -> int:
+        """Number of exchanges that the next run may replace."""
+        return sum(file.rows for file in self._files if file.provisional)
+
+    def named(self, table: str) -> list[ResultFile]:
+        """The files that make up a table."""
+        return [file for file in self._files if file.table == table]
+
+    def files(self, table: str) -> list[str]:
+        """The same by their names, relative to the folder, for whoever reads them now.
+
+        Raises:
+            CaptureError: One of them unpacks to more than any file of ours: results are handed on with captures.
+        """
+        names = [file.name for file in self.named(table)]
+        for name in names:
+            self.storage.check(name)
+        return names
+
+    def check(self, capture: str, settings: dict[str, Any]) -> None:
+        """Check that the next run may go on here.
+
+        Raises:
+            CaptureError: The folder holds the results of another capture, or made with other settings.
+        """
+        last, here = self.last, self.storage.inside("")
+        if last is None:
+            return
+        if last.capture != capture:
+            raise CaptureError(f"{here} holds the results of {last.capture}: choose another folder")
+        for name, value in settings.items():
+            before = last.settings.get(name)
+            if before != value:
+                again = "use that again, or analyse into a new folder"
+                raise CaptureError(f"{here} was made with {name} {before}, not {value}: {again}")
+
+    def clean(self) -> None:
+        """Remove what a killed run has left, and what the last one has replaced."""
+        for table in TABLES:
+            for name in set(self.storage.files(table)).difference(file.name for file in self.named(table)):
+                if _OURS.match(name.rpartition("/")[2].lstrip(".")):
+                    self.storage.remove(name)
+        self.storage.remove(STAGING)
+        kept = self.last.folder if self.last is not None else None
+        for folder in {name.rpartition("/")[0] for name in self.storage.files(STATE)} - {kept}:
+            self.storage.remove(folder)
+
+    def commit(self, state: State, added: Sequence[ResultFile]) -> list[str]:
+        """The run is done: these files are there, and those that were provisional are not, which are given back.
+
+        Raises:
+            CaptureError: Another one was faster.
+        """
+        replaced = [file.name for file in self._files if file.provisional]
+        made = {file.name: (file.rows, _parts_of(file)) for file in added}
+        self._log.change(_FILES, made, replaced, {"version": _VERSION, **msgspec.to_builtins(state)})
+        return replaced
+
+
+def keep_logs(output: Output, *, begin: bool) -> None:
+    """Write what the logs of the tables do not say yet; where there are none and one is to `begin`, all of it.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    logs = {table: _Log(output.storage, table) for table in TABLES}
+    if not begin and not any(log.runs for log in logs.values()):
+        return
+    for table, log in logs.items():
+        rows = {file.name.removeprefix(f"{table}/"): file.rows for file in output.named(table)}
+        added, replaced = rows.keys() - log.files.keys(), log.files.keys() - rows.keys()
+        if added or replaced or not log.runs:
+            log.change(TABLES[table], {name: (rows[name], values_of(name)) for name in sorted(added)}, sorted(replaced))
+
+
+class _Log:
+    """A log of Delta Lake: that of the folder of results, or of a table in it.
+
+    Raises:
+        CaptureError: It is damaged.
+    """
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage, self._folder = storage, folder
+        self._place, self._options = storage.for_delta(folder)
+        self._table: DeltaTable | None = None
+        self.runs = 0
+        """Number of commits."""
+        self.files: dict[str, dict[str, Any]] = {}
+        """What it says of the files that count, by name."""
+        if storage.local and re.search("%[0-9a-fA-F]{2}", self._place):
+            raise CaptureError(f"{self._place}: deltalake does not find folders with %.. in their names: choose another one")
+        for name in storage.files(f"{folder}/{LOG}".lstrip("/")):
+            if name.endswith(".parquet"):
+                storage.check(name)
+        with _plainly("the log of the results is damaged: analyse into a new folder"):
+            if DeltaTable.is_deltatable(self._place, self._options):
+                self._table = DeltaTable(self._place, storage_options=self._options)
+                self.runs = self._table.version() + 1
+                files = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+                self.files = {unquote(row["path"]): row for row in files}
+
+    def note(self) -> Any:
+        """What the last run has left in its commit."""
+        name = f"{self._folder}/{LOG}/{self.runs - 1:020d}.json".removeprefix("/")
+        actions = map(json.loads, self._storage.read(name).splitlines())
+        return next(action["commitInfo"][_NOTE] for action in actions if "commitInfo" in action)
+
+    def change(
+        self,
+        schema: pa.Schema,
+        added: dict[str, tuple[int, dict[str, str | None]]],
+        removed: Sequence[str],
+        note: dict[str, Any] | None = None,
+    ) -> None:
+        """Commit files that count from now on, with their rows and the values of their folders, and some that do not any more.
+
+        Raises:
+            CaptureError: Somebody else has done so first.
+        """
+        storage = self._storage
+        infos = storage.filesystem.get_file_info([storage.inside(f"{self._folder}/{name}".lstrip("/")) for name in added])
+        adds = [
+            AddAction(name, info.size, parts, info.mtime_ns // 1_000_000, True, json.dumps({"numRecords": rows}))
+            for info, (name, (rows, parts)) in zip(infos, added.items(), strict=True)
+        ]
+        removes = [RemoveAction(name, True, time.time_ns() // 1_000_000) for name in removed]
+        given: dict[str, Any] = {
+            "schema": Schema.from_arrow(_described(schema)),
+            "partition_by": list(_PARTS if not self._folder else BY_DATE),
+            "commit_properties": CommitProperties({_NOTE: note} if note else None, max_commit_retries=0),
+            # The files of a table are read by patterns, too, which a checkpoint in Parquet would fit.
+            "post_commithook_properties": PostCommitHookProperties(create_checkpoint=not self._folder),
+        }
+        with _plainly(f"{self._place}: another run has written here at the same time; run again"):
+            if self._table is not None:
+                self._table.create_write_transaction([*adds, *removes], "append", **given)
+            else:
+                given |= {"name": self._folder or "results", "configuration": _SETTINGS, "storage_options": self._options}
+                create_table_with_add_actions(self._place, add_actions=adds, **given)
+
+
+def _parts_of(file: ResultFile) -> dict[str, str | None]:
+    return {"table": file.table, "provisional": str(file.provisional).lower()}
+
+
+def _checked(name: str, row: dict[str, Any]) -> ResultFile:
+    if _FILE.fullmatch(name) is None:
+        raise ValueError(f"{name!r:.200} is no file of a table")
+    return ResultFile(name, int(row["num_records"]), row["partition.provisional"])
+
+
+def _described(schema: pa.Schema) -> pa.Schema:
+    """The columns with what they are as Delta Lake has it."""
+    return pa.schema([field.with_metadata({"comment": (field.metadata or {}).get(b"doc", b"")}) for field in schema])
+
+
+def _state_of(note: dict[str, Any]) -> State:
+    """From a commit.
+
+    Raises:
+        CaptureError: It is of another version.
+        ValueError, KeyError, TypeError, AttributeError: It is no such note.
+    """
+    if (version := note.pop("version")) != _VERSION:
+        raise CaptureError(
+            f"the results have version {version!r:.40}, and this polybus makes version {_VERSION}: analyse into a new folder"
+        )
+    state = msgspec.convert(note, State)
+    if state.folder is not None and _STATE_FOLDER.fullmatch(state.folder) is None:
+        raise ValueError(f"{state.folder!r:.200} is no folder of a run")
+    return state
+
+
+@contextmanager
+def _plainly(said: str) -> Iterator[None]:
+    """What the library says, in lines and colours, reaches people in one line."""
+    try:
+        yield
+    except (OSError, DeltaError) as error:
+        plain = " ".join(re.sub(r"\x1b\[[\d;]*m|↳", "", str(error)).split())
+        if isinstance(error, OSError):
+            raise OSError(f"deltalake, which keeps the log of the results: {plain}") from error
+        raise CaptureError(f"{said} ({plain:.300})") from error

@@ -1,0 +1,163 @@
+"""What files of Parquet unpack to, known before memory is reserved: one of some kilobytes may say gigabytes, or hold them.
+
+A file says how large its columns are at its end, and once more in front of each page. Where the two agree, a page may still
+hold a value once that is the value of each row.
+
+Sources: parquet.thrift, `PageHeader`; the compact protocol of Thrift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ..errors import CaptureError
+from ..store.compute import pc
+from ..store.segments import MOST_BYTES
+
+MOST_OF_GROUP: Final = 2 * MOST_BYTES
+"""Bytes of a group of rows, unpacked: it is of 64 MiB of frames and one batch more."""
+_ROWS: Final = 131_072
+"""Rows that readers of Arrow take at once."""
+_DICTIONARY_PAGE: Final = 2
+
+
+def check_file(files: pafs.FileSystem, path: str) -> None:
+    """Check a file for whoever reads it without a limit. Of one that is not on this machine only what it says is checked.
+
+    Raises:
+        CaptureError: Its groups of rows, or so many rows as are taken at once, unpack to more than the limit; it is damaged.
+    """
+    try:
+        metadata = pq.read_metadata(path, filesystem=files)
+        for group in range(metadata.num_row_groups):
+            if many := check_groups(files, path, metadata, [group]):
+                with pq.ParquetFile(path, filesystem=files, read_dictionary=many) as file:
+                    for rows in file.iter_batches(_ROWS, row_groups=[group], columns=many, use_threads=False):
+                        check_size(sum(map(unpacked_size, rows.columns)), 1, path)
+    except pa.ArrowException as error:
+        raise CaptureError(f"{path} is damaged: {error}") from error
+
+
+def check_groups(
+    files: pafs.FileSystem, path: str, metadata: pq.FileMetaData, groups: Sequence[int], names: Collection[str] | None = None
+) -> list[str]:
+    """Check some groups of rows by what a file says, and what is said in front of its pages, of some columns or all.
+
+    Returns:
+        Columns of which not even so much is known: the value of each row may be a large one that stands there once.
+
+    Raises:
+        CaptureError: They unpack to more than the limit; a page to more than its column.
+    """
+    pages = memoryview(pa.memory_map(path).read_buffer()).cast("B") if isinstance(files, pafs.LocalFileSystem) else None
+    size, many = 0, dict[str, None]()
+    for chunk in _chunks(metadata, groups, names):
+        size += chunk.total_uncompressed_size
+        check_size(size, len(groups), path)
+        if pages is None:
+            continue
+        try:
+            found = list(_pages(pages, chunk))
+        except (IndexError, RecursionError, ValueError):
+            raise CaptureError(f"{path} is damaged: a page of {chunk.path_in_schema} cannot be read") from None
+        if sum(page for _, page in found) > chunk.total_uncompressed_size:
+            raise CaptureError(f"{path} is damaged: pages of {chunk.path_in_schema} unpack to more than it says")
+        longest = max((page for kind, page in found if kind == _DICTIONARY_PAGE), default=0)
+        if chunk.physical_type == "BYTE_ARRAY" and longest * chunk.num_values > MOST_OF_GROUP:
+            many[chunk.path_in_schema] = None
+    return list(many)
+
+
+def check_size(size: int, groups: int, path: str) -> None:
+    """Raise CaptureError for groups of rows that are too large."""
+    if size > MOST_OF_GROUP * groups:
+        raise CaptureError(
+            f"{path}: {groups} groups of rows unpack to {size >> 20} MiB or more, the limit is {MOST_OF_GROUP >> 20} MiB for "
+            "each: nothing that is recorded or made of it comes to so much. Remove what decoding or analysing has made, and "
+            "make it anew"
+        )
+
+
+def unpacked_size(column: pa.Array) -> int:
+    """Bytes of a column when each row has its value for itself."""
+    if isinstance(column, pa.ListArray):
+        return 4 * len(column) + unpacked_size(column.flatten())
+    if isinstance(column, pa.DictionaryArray):
+        return 4 * len(column) + (pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0)
+    return int(column.nbytes)
+
+
+def _chunks(metadata: pq.FileMetaData, groups: Sequence[int], names: Collection[str] | None) -> Iterator[Any]:
+    """The parts of columns in groups of rows."""
+    for group in map(metadata.row_group, groups):
+        for chunk in map(group.column, range(group.num_columns)):
+            if names is None or chunk.path_in_schema.partition(".")[0] in names:
+                yield chunk
+
+
+def _pages(data: memoryview, chunk: Any) -> Iterator[tuple[int, int]]:
+    """Kinds and sizes, unpacked, of the pages of a part of a column."""
+    at = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+    end = at + chunk.total_compressed_size
+    while at < end:
+        head = dict[int, int]()
+        at = _struct(data, at, head)
+        kind, size, packed = head.get(1, -1), head.get(2, -1), head.get(3, -1)
+        if min(kind, size, packed) < 0:
+            raise ValueError("no head of a page")
+        yield kind, size
+        at += packed
+
+
+def _struct(data: memoryview, at: int, numbers: dict[int, int] | None = None) -> int:
+    """Read the numbers of a struct of Thrift, by their fields; the place behind it."""
+    field = 0
+    while head := data[at]:
+        at += 1
+        if head >> 4:
+            field += head >> 4
+        else:
+            field, at = _number(data, at)
+        kind = head & 15
+        if kind in (4, 5, 6) and numbers is not None:
+            numbers[field], at = _number(data, at)
+        else:
+            at = _behind(data, at, kind)
+    return at + 1
+
+
+def _behind(data: memoryview, at: int, kind: int) -> int:
+    """The place behind a value of a kind of Thrift's that pages have; ValueError of another."""
+    if kind in (1, 2):  # true and false
+        return at
+    if kind == 3:
+        return at + 1
+    if kind in (4, 5, 6):
+        return _number(data, at)[1]
+    if kind == 8:
+        length, at = _varint(data, at)
+        return at + length
+    if kind == 12:
+        return _struct(data, at)
+    raise ValueError(f"kind {kind}")
+
+
+def _number(data: memoryview, at: int) -> tuple[int, int]:
+    value, at = _varint(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return value, at
+        if shift > 63:
+            raise ValueError("no number of 64 bits")

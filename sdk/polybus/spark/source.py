@@ -1,0 +1,493 @@
+"""The data source ``polybus``: captures as DataFrames, at once and as a stream, and DataFrames as publications on a bus.
+
+Columns: ``subject``, and ``body`` (any type) or ``data`` (bytes, as in the events; JSON where ``datacontenttype`` says so).
+Each publication carries an id in a header, so that a receiver can drop what a repeated task sends again: the column ``id``, or
+where there is none the run, the partition and the row.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import attrs
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import datasource as ds
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, Filter, WriterCommitMessage
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from polybus import sync
+from polybus.analysis.correlation import LONGEST_MS
+from polybus.analysis.engine import exchanges
+from polybus.analysis.ranges import (
+    ROWS_PER_RANGE,
+    Range,
+    RangeReader,
+    ReadPosition,
+    ReadWindow,
+    nanoseconds,
+    plan,
+    reach,
+    together,
+)
+from polybus.analysis.storage import Storage, absolute
+from polybus.capture.columns.reader import SegmentColumns
+from polybus.capture.columns.stamp import columns_path
+from polybus.capture.errors import CaptureError
+from polybus.capture.schema import FRAMES
+from polybus.capture.store.filesystems import AnyPath
+from polybus.capture.store.reader import Capture
+
+from ..capture.store.compute import pc
+from .engine import arrow_schema, settle, spark_schema
+
+T = TypeVar("T")
+U = TypeVar("U")
+READABLE: Final = ("events", "exchanges", "quarantine", "raw")
+STREAMED: Final = ("events", "raw")
+PLACES: Final = "places"
+"""The table that `Pipeline.stream` reads: one row a batch of the stream, with its end."""
+KNOWN: Final = "path table columns start end connection segments rowsperpartition maxrowspertrigger timeout".split()
+
+
+@attrs.frozen
+class Options:
+    """Options of ``spark.read``."""
+
+    path: str
+    table: str = "events"
+    names: list[str] | None = None
+    """The columns that are wanted, None for all."""
+    window: ReadWindow = attrs.Factory(ReadWindow)
+    rows_per_partition: int = ROWS_PER_RANGE
+    max_rows: int | None = None
+    timeout: float = 30.0
+    segments: frozenset[int] | None = None
+    """The numbers of those that are read, None for all."""
+    filters: tuple[Filter, ...] = ()
+    """Filters that Spark has handed down."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """From the options of a reader.
+
+        Raises:
+            ValueError: One of them is unknown or not understood.
+        """
+        given = {name.lower(): value for name, value in given.items()}
+        # Spark's own, where a table is made of the source, have dots in their names.
+        unknown = [name for name in given if name not in KNOWN and "." not in name]
+        if unknown:
+            raise ValueError(f"there is no option {unknown[0]!r}; there are {', '.join(KNOWN)}")
+        path = given.get("path")
+        if not path:
+            raise ValueError("where is the capture? .load(path), of one path")
+        table = given.get("table", "events")
+        if table not in (*READABLE, PLACES):
+            raise ValueError(f"table={table!r}: one of {', '.join(READABLE)}")
+        columns = given.get("columns")
+        names = [name.strip() for name in columns.split(",")] if columns else None
+        arrow_schema(table, names)
+        if names and len(set(names)) < len(names):
+            raise ValueError(f"columns={columns!r}: one of them is there twice")
+        start, end = (option(given, name, nanoseconds, None) for name in ("start", "end"))
+        window = ReadWindow(start, end, given.get("connection"))
+        window.check()
+        return cls(
+            path,
+            table,
+            names,
+            window,
+            option(given, "rowsPerPartition", _count, ROWS_PER_RANGE),
+            option(given, "maxRowsPerTrigger", _count, None),
+            option(given, "timeout", seconds, 30.0),
+            option(given, "segments", _numbers, None),
+        )
+
+    def as_asked(self, schema: StructType) -> Options:
+        """With the columns of ``spark.read.schema(...)``.
+
+        Raises:
+            ValueError: There is no such column, or it is of another type.
+        """
+        if schema.names == spark_schema(self.table, self.names).names:
+            return self
+        for wanted, there in zip(schema, spark_schema(self.table, schema.names), strict=True):
+            if wanted.dataType != there.dataType:
+                have, asked = there.dataType.simpleString(), wanted.dataType.simpleString()
+                raise ValueError(f"{wanted.name} is {have}, not {asked}: cast it after reading")
+        return attrs.evolve(self, names=list(schema.names))
+
+
+def option(given: Mapping[str, str], name: str, read: Callable[[str, str], T], usual: U) -> T | U:
+    """An option, by its name in small letters; what is usual where it is not given."""
+    text = given.get(name.lower())
+    return usual if text is None else read(text, name)
+
+
+def seconds(text: str, name: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < LONGEST_MS / 1000:
+        raise ValueError(f"{name}={text!r}: seconds, more than 0")
+    return seconds
+
+
+def _numbers(text: str, name: str) -> frozenset[int]:
+    numbers = [number.strip() for number in text.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise ValueError(f"{name}={text!r}: numbers of segments, with commas")
+    return frozenset(map(int, numbers))
+
+
+def _count(text: str, name: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{name}={text!r}: a whole number, 1 or more")
+    return int(text)
+
+
+_COMPARED: Final[Mapping[type, Callable[[Any, Any], Any]]] = MappingProxyType(
+    {
+        ds.EqualTo: operator.eq,
+        ds.GreaterThan: operator.gt,
+        ds.GreaterThanOrEqual: operator.ge,
+        ds.LessThan: operator.lt,
+        ds.LessThanOrEqual: operator.le,
+    }
+)
+_PLAIN: Final = (str, int, float, bytes)
+
+
+def conditions(filters: Iterable[ds.Filter]) -> Any:
+    """The conditions of filters that Arrow can apply, as one; None where it can apply none."""
+    return together(map(_condition, filters))
+
+
+def _condition(given: ds.Filter) -> Any:
+    """A filter as an expression; None where it is of another kind, or about a part of a column, or of values of other types."""
+    column: Sequence[str] = getattr(given, "attribute", ())
+    if len(column) != 1:
+        return None
+    field, value = pc.field(column[0]), getattr(given, "value", None)
+    if isinstance(given, ds.IsNotNull):
+        return field.is_valid()
+    if isinstance(given, ds.IsNull):
+        return field.is_null()
+    if isinstance(given, ds.In):
+        return field.isin(list(value)) if value and all(isinstance(one, _PLAIN) for one in value) else None
+    compared = _COMPARED.get(type(given))
+    return compared(field, value) if compared is not None and isinstance(value, _PLAIN) else None
+
+
+def narrowed(window: ReadWindow, given: ds.Filter) -> ReadWindow:
+    """A window within the one before, by a filter on the connection or on the time."""
+    column, value = getattr(given, "attribute", ()), getattr(given, "value", None)
+    if column == ("conn_id",) and isinstance(given, ds.EqualTo):
+        return attrs.evolve(window, connection=value) if window.connection is None and isinstance(value, str) else window
+    if column in (("time_ns",), ("ts_ns",)) and isinstance(value, int):
+        if isinstance(given, (ds.GreaterThan, ds.GreaterThanOrEqual)):
+            return attrs.evolve(window, start_ns=max(value, window.start_ns or 0))
+        if isinstance(given, (ds.LessThan, ds.LessThanOrEqual)):
+            end = value + 1
+            return attrs.evolve(window, end_ns=end if window.end_ns is None else min(end, window.end_ns))
+    return window
+
+
+class CapturePartition(ds.InputPartition):
+    """The part for one task; None for the whole capture."""
+
+    def __init__(self, piece: Range | None) -> None:
+        super().__init__(None)
+        self.piece = piece
+
+
+def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
+    """The rows of a table that a range of the capture holds."""
+    reader = RangeReader(options.path, piece)
+    if options.table != "raw":
+        yield from reader.table(options.table, options.names, options.window, conditions(options.filters))
+        return
+    needed = {*(options.names or FRAMES.names), *options.window.columns}
+    for rows in map(options.window.of, reader.frames([name for name in FRAMES.names if name in needed])):
+        if rows.num_rows:
+            yield rows.select(options.names) if options.names is not None else rows
+
+
+class CaptureReader(ds.DataSourceReader):
+    """Reads a capture as it is now, a task for each range of its batches.
+
+    Raises:
+        CaptureError: Of its methods: it is no capture, or a segment is missing or gone.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options: Options = options
+
+    def partitions(self) -> Sequence[ds.InputPartition]:
+        """The ranges; a single one for exchanges, whose answers may be anywhere."""
+        capture = Capture(self.options.path)
+        if self.options.table == "exchanges":
+            return [CapturePartition(None)]
+        pieces = plan(capture, ReadPosition(), reach(capture, ReadPosition()), self.options.rows_per_partition)
+        only = self.options.segments
+        return [CapturePartition(piece) for piece in pieces if only is None or piece.start.segment in only]
+
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range."""
+        assert isinstance(partition, CapturePartition)
+        settle()
+        if partition.piece is not None:
+            yield from read_piece(self.options, partition.piece)
+            return
+        for batch in exchanges(Capture(self.options.path), self.options.window, self.options.timeout):
+            yield batch.select(self.options.names) if self.options.names is not None else batch
+
+
+class FilteringReader(CaptureReader):
+    """The same where Spark hands filters down: those that Arrow can apply leave rows unread, and frames undecoded.
+
+    Spark applies every filter once more to what comes out.
+    """
+
+    def pushFilters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
+        """Takes what narrows the window, or is a condition on columns; all are handed back."""
+        for given in filters:
+            if self.options.table != "exchanges":
+                window, taken = narrowed(self.options.window, given), (*self.options.filters, given)
+                self.options: Options = attrs.evolve(self.options, window=window, filters=taken)
+            yield given
+
+
+class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a capture. Offsets name a segment, a batch in it and its byte, never the time of a file.
+
+    Raises:
+        CaptureError: Of its methods: it is no capture, or a segment is missing, perhaps because retention has removed it.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._until: ReadPosition | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """The begin of what is there: retention may have removed the first segments."""
+        return attrs.asdict(ReadPosition(Capture(self.options.path).segments()[0].number))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """As `maxRowsPerTrigger` says."""
+        return ReadAllAvailable() if self.options.max_rows is None else ReadMaxRows(self.options.max_rows)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """The end up to which it can be read now, within the limit but for one batch."""
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        found = reach(Capture(self.options.path), ReadPosition(**start), rows)
+        return attrs.asdict(found if self._until is None else min(found, self._until))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Notes where it ends: what is recorded from now on is for the next time."""
+        capture = Capture(self.options.path)
+        self._until = reach(capture, ReadPosition(capture.segments()[0].number))
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[ds.InputPartition]:
+        """The ranges between two offsets."""
+        capture, begin = Capture(self.options.path), ReadPosition(**start)
+        if self.options.table == PLACES:  # the pipeline counts what is gone
+            return [CapturePartition(Range(ReadPosition(**end), None))] if ReadPosition(**end) > begin else []
+        if begin.segment < (first := capture.segments()[0].number):
+            raise CaptureError(
+                f"{capture.path}: the stream was to go on in segment {begin.segment}, and retention has removed all before "
+                f"{first}: begin anew with another checkpoint, or record with a larger max_bytes and max_age"
+            )
+        return [CapturePartition(piece) for piece in plan(capture, begin, ReadPosition(**end), self.options.rows_per_partition)]
+
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range."""
+        assert isinstance(partition, CapturePartition) and partition.piece is not None
+        settle()
+        if self.options.table == PLACES:
+            place = attrs.asdict(partition.piece.start)
+            yield pa.RecordBatch.from_pylist([place], schema=arrow_schema(PLACES))
+            return
+        yield from read_piece(self.options, partition.piece)
+
+
+ID_HEADER: Final = "idempotency-key"
+_PUBLISHED: Final = ("path", "url", "idHeader", "run", "timeout")
+
+
+@attrs.define
+class PublishResult(WriterCommitMessage):
+    """Publications of a task."""
+
+    publications: int
+
+
+def _body(row: Mapping[str, Any]) -> Any:
+    if "body" in row:
+        return row["body"]
+    data = row["data"]
+    if data is not None and "json" in (row.get("datacontenttype") or ""):
+        return json.loads(data)
+    return data
+
+
+class _Publishing:
+    """Writes partitions of a DataFrame as publications."""
+
+    def __init__(self, given: Mapping[str, str], columns: Sequence[str], run: str) -> None:
+        options = {name.lower(): value for name, value in given.items()}
+        url = options.get("path") or options.get("url")
+        if not url:
+            raise ValueError("where to? .save('ubre+tcp://host:port')")
+        if "subject" not in columns or not {"body", "data"} & set(columns):
+            raise ValueError(f"a publication needs the columns subject, and body or data; there are {', '.join(columns)}")
+        self._url = url
+        self._id_header = options.get("idheader", ID_HEADER)
+        self._run = options.get("run", run)
+        self._timeout = option(options, "timeout", seconds, 30.0)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
+        """Publish a partition over one link, of one batch where it is a stream.
+
+        Raises:
+            BusError: The bus was not there, or did not take it.
+        """
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        epoch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+        prefix = "-".join(part for part in (self._run, epoch, str(partition)) if part)
+        count = 0
+        with sync.connect(self._url, wait=self._timeout) as bus:
+            for batch in iterator:
+                for row in batch.to_pylist():
+                    headers = {self._id_header: row.get("id") or f"{prefix}-{count}"} if self._id_header else None
+                    bus.publish(row["subject"], _body(row), headers=headers, timeout=self._timeout)
+                    count += 1
+        return PublishResult(count)
+
+
+class BusWriter(_Publishing, DataSourceArrowWriter):
+    """Publishes a DataFrame.
+
+    Raises:
+        ValueError: An option or a column is missing.
+    """
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
+        known = [name.lower() for name in _PUBLISHED]
+        unknown = [name for name in options if name.lower() not in known and "." not in name]
+        if unknown:
+            raise ValueError(f"there is no option {unknown[0]!r} to publish with; there are {', '.join(_PUBLISHED)}")
+        # Tasks get this very object, so one that is repeated has the same run; what is published another time has another one.
+        super().__init__(options, columns, uuid.uuid4().hex[:12])
+
+
+class BusStreamWriter(_Publishing, DataSourceStreamArrowWriter):
+    """Publishes the batches of a stream.
+
+    Raises:
+        ValueError: An option or a column is missing.
+    """
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
+        super().__init__(options, columns, "run")
+
+
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+class BusDataSource(ds.DataSource):
+    """The format ``polybus``: ``spark.dataSource.register(BusDataSource)``, then ``spark.read.format("polybus").load(path)``.
+
+    Options of a reader: ``table`` (events, exchanges, quarantine, raw), ``columns`` (some of them, with commas: Spark cannot
+    tell a Python source which ones it needs), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``, ``segments``
+    (their numbers, with commas), ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also
+    ``maxRowsPerTrigger``. A writer takes the URL of a bus as its path, see `polybus.spark.sink`.
+
+    Raises:
+        ValueError: Of its methods: an option is not understood; one, or a column to publish, is missing.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The format."""
+        return "polybus"
+
+    def schema(self) -> StructType:
+        """The columns of the table."""
+        options = Options.of(self.options)
+        return spark_schema(options.table, options.names)
+
+    def reader(self, schema: StructType) -> ds.DataSourceReader:
+        """Reads what is there."""
+        options = Options.of(self.options).as_asked(schema)
+        if options.table not in READABLE:
+            raise ValueError(f"table={options.table!r}: one of {', '.join(READABLE)}")
+        # A reader that knows of filters is refused altogether while Spark's setting is off, which it is by default.
+        session = SparkSession.getActiveSession()
+        pushes = session is not None and session.conf.get(PUSHDOWN, "false") == "true"
+        return FilteringReader(options) if pushes else CaptureReader(options)
+
+    def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
+        """Follows a capture."""
+        options = Options.of(self.options).as_asked(schema)
+        if options.table not in (*STREAMED, PLACES):
+            raise ValueError(f"table={options.table!r} cannot be read as a stream; {' and '.join(STREAMED)} can")
+        return CaptureStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceArrowWriter:
+        """Publishes."""
+        if overwrite:
+            raise ValueError("mode('overwrite'): what was published cannot be taken back, so there is only mode('append')")
+        return BusWriter(dict(self.options), schema.names)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamArrowWriter:
+        """Publishes each batch of a stream."""
+        return BusStreamWriter(dict(self.options), schema.names)
+
+
+SCANNED: Final = ("events", "quarantine")
+
+
+def scan(spark: SparkSession, capture: AnyPath, table: str = "events") -> DataFrame:
+    """A table of a capture as it is now: Spark reads the columns and rows that a query needs, and no others.
+
+    Segments that `polybus capture decode` has decoded are read by Spark's scan of Parquet; the others, as that which is still
+    written, by the data source.
+
+    Args:
+        spark: The session.
+        capture: The folder of segments, where all machines of the session reach it.
+        table: events or quarantine.
+
+    Raises:
+        CaptureError: It is no capture, or a segment is missing, or columns unpack to more than a segment decodes to.
+        ValueError: There is no such table.
+    """
+    if table not in SCANNED:
+        raise ValueError(f"table={table!r}: one of {', '.join(SCANNED)}")
+    path = absolute(os.fspath(capture))
+    source, storage, schema = Capture(path), Storage(path), spark_schema(table)
+    segments = source.segments()
+    decoded = {segment.number for segment in segments if SegmentColumns.of(source, segment) is not None}
+    files = [columns_path("", table, number).lstrip("/") for number in sorted(decoded)]
+    for name in files:
+        storage.check(name)
+    native = spark.read.schema(schema).parquet(*map(storage.to_read, files)) if files else None
+    rest = [segment.number for segment in segments if segment.number not in decoded]
+    if native is not None and not rest:
+        return native
+    spark.dataSource.register(BusDataSource)
+    numbers = ",".join(map(str, rest))
+    others = spark.read.format("polybus").options(table=table, segments=numbers).load(path)
+    return others if native is None else native.unionByName(others)

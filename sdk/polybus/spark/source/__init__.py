@@ -1,1 +1,0 @@
-"""The data source and sink ``polybus`` of Spark."""
