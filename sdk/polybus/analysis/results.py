@@ -51,7 +51,7 @@ _PARTS: Final = ("table", "provisional")
 _FILES: Final = pa.schema([("table", pa.string()), ("provisional", pa.bool_()), ("capture_id", pa.string())])
 """Columns of the folder as a table; the files have more."""
 _SETTINGS: Final = {"delta.deletedFileRetentionDuration": "interval 10000 weeks"}
-"""Who clears the folder as if it were no more than a table leaves what else is in it, such as the report."""
+"""With these, `VACUUM` leaves what else is in the folder, such as the report."""
 
 
 def run_prefix(run: int) -> str:
@@ -118,7 +118,7 @@ class Output:
                 f"({', '.join(names[:3])}, ...): name a folder with results of polybus analyse, or a new one"
             )
         self.last: State | None = None
-        """What the newest run has left."""
+        """The state after the newest run; None before the first."""
         self._files: list[ResultFile] = []
         try:
             self._log = _Log(storage, "")
@@ -244,7 +244,7 @@ class _Log:
         self.runs = 0
         """Number of commits."""
         self.files: dict[str, dict[str, Any]] = {}
-        """What it says of the files that count, by name."""
+        """The entries of the files that count, by name."""
         if storage.local and re.search("%[0-9a-fA-F]{2}", self._place):
             raise CaptureError(f"{self._place}: deltalake does not find folders with %.. in their names: choose another one")
         for name in storage.files(f"{folder}/{LOG}".lstrip("/")):
@@ -258,7 +258,7 @@ class _Log:
                 self.files = {unquote(row["path"]): row for row in files}
 
     def note(self) -> Any:
-        """What the last run has left in its commit."""
+        """The note that the last run has left in its commit."""
         name = f"{self._folder}/{LOG}/{self.runs - 1:020d}.json".removeprefix("/")
         actions = map(json.loads, self._storage.read(name).splitlines())
         return next(action["commitInfo"][_NOTE] for action in actions if "commitInfo" in action)
@@ -331,7 +331,7 @@ def _state_of(note: dict[str, Any]) -> State:
 
 @contextmanager
 def _plainly(said: str) -> Iterator[None]:
-    """What the library says, in lines and colours, reaches people in one line."""
+    """Tell in one line what the library says in lines and colours."""
     try:
         yield
     except (OSError, DeltaError) as error:

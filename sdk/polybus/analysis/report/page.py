@@ -102,7 +102,7 @@ class _Column:
 
     @property
     def form(self) -> str:
-        """What its values are, as the style of the page has it."""
+        """The kind of its values, as the style of the page has it."""
         if self.name.endswith("_ns"):
             return "moment" if self.name in ("request_time_ns", "ts_ns") else "duration"
         return "way" if self.name == "direction" else "number" if self.name in _NUMBERS else "text"

@@ -1,4 +1,4 @@
-"""What files of Parquet unpack to, known before memory is reserved: one of some kilobytes may say gigabytes, or hold them.
+"""The unpacked size of files of Parquet, before memory is reserved: one of some kilobytes may say gigabytes, or hold them.
 
 A file says how large its columns are at its end, and once more in front of each page. Where the two agree, a page may still
 hold a value once that is the value of each row.
