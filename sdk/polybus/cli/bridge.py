@@ -16,7 +16,7 @@ from .. import bridge as join
 from .._bridge import Bridge
 from .._core.bus.bus import parts_of
 from .._secrets import without_secrets
-from ..plugins.targets import with_tls
+from ..plugins.registry import with_tls
 from .options import Ca, Header, Insecure, Key, OwnCert, Wait, argument, option
 from .problems import UsageError, announce, unwrapped
 from .routes import read_routes

@@ -14,8 +14,7 @@ import anyio
 
 from .. import capture
 from .._validation import counted
-from ..plugins.registry import split_url
-from ..plugins.targets import resolve_target, with_tls
+from ..plugins.registry import resolve_target, split_url, with_tls
 from .options import Ca, Folder, Header, Insecure, Json, Key, OwnCert, Tls, Url, Wait, argument, connects, flag, option
 from .problems import PeerError, UsageError, announce
 from .values import client_tls, dialling, json_line, parse_size, server_tls

@@ -24,8 +24,7 @@ from ...plugins import (
     ProtocolFeatures,
     Transport,
 )
-from ...plugins.registry import join_url, resolve_url
-from ...plugins.targets import resolve_target
+from ...plugins.registry import join_url, resolve_target, resolve_url
 from ..link.link import Link
 from ..runtime.access import Admissions
 from ..runtime.memory import network_of

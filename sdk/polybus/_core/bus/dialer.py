@@ -27,8 +27,7 @@ from ...errors import BusError, ConnectFailed, Disconnected, Forbidden, RequestE
 from ...events import LinkRetrying
 from ...headers import check_handshake_headers
 from ...plugins import Closed, Connector, DialOptions, EndpointFeatures, ProtocolAdapter, ProtocolFeatures, TransportFeatures
-from ...plugins.registry import make_recorder
-from ...plugins.targets import check_serves, resolve_target
+from ...plugins.registry import check_serves, make_recorder, resolve_target
 from ..link.link import Link
 from ..link.state import State
 from .lifecycle import within

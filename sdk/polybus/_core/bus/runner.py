@@ -25,8 +25,7 @@ from ...backoff import Backoff
 from ...errors import BusError, LocalProtocolError
 from ...limits import Limits
 from ...plugins import ProtocolFeatures
-from ...plugins.registry import metrics_maker, resolve_url, supervise, worker_here
-from ...plugins.targets import with_tls
+from ...plugins.registry import metrics_maker, resolve_url, supervise, with_tls, worker_here
 from .bus import Bus, parts_of
 from .dialer import Connecting, Headers
 from .lifecycle import raised_by_lifespan

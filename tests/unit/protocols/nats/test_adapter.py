@@ -10,8 +10,7 @@ import pytest
 
 from polybus import Bus, LocalProtocolError
 from polybus.plugins import CloseWanted
-from polybus.plugins.registry import join_url, resolve_url
-from polybus.plugins.targets import resolve_target
+from polybus.plugins.registry import join_url, resolve_target, resolve_url
 from polybus.protocols import Nats
 from polybus.protocols.nats.credentials import KeyPair
 from tests.integration.interop.nats_keys import Key, Operator
