@@ -56,7 +56,7 @@ class Extension:
         """Take note that a link has lost its connection, which may come back."""
 
     async def leave(self, link: Any, patience: float) -> None:
-        """Finish what a link is used for, in so many seconds: it is about to be closed."""
+        """Finish what a link is used for, in so many seconds: it is about to be closed, or has been."""
 
     def link_gone(self, link: Any, error: BusError | None) -> None:
         """Take note that a link does not come back, and why; None where it was closed."""

@@ -292,8 +292,9 @@ class LinkRegistry:
                 self.pubsub.fail_subscriptions(gone)
             if link.peer is not None:
                 recipients.bus_identities.forget(link.peer)
-        for extension in self.extensions:
-            extension.link_gone(link, None if self._services.leaving else link.disconnected(sent=False))
+        if link.opened:
+            for extension in self.extensions:
+                extension.link_gone(link, None if self._services.leaving else link.disconnected(sent=False))
         for gate in self.gates:
             gate.gone(link)
         self.of_lifespan.discard(link)
