@@ -21,18 +21,9 @@ from attrs import define, field, frozen
 
 from .._util.event_loop import running_loop
 from ..errors import ConnectFailed
-from ..transports.postmessage._channel import (
-    ArrayBuffer,
-    InMemoryPort,
-    MessageChannel,
-    MessageEvent,
-    Unreadable,
-    later,
-    tell,
-    transferring,
-)
+from ..transports.postmessage import ArrayBuffer, InMemoryPort, MessageChannel, MessageEvent, PortInfo, Unreadable
+from ..transports.postmessage._channel import later, tell, transferring
 from ..transports.postmessage._connection import VERSION, bye
-from ..transports.postmessage._port import PortInfo
 
 OPAQUE: Final = "null"
 """The origin of sandboxed pages and of files: equal to no other, not even to itself."""

@@ -371,3 +371,36 @@ async def test_a_process_is_killed_without_a_goodbye_and_started_anew(world: Wor
 def test_faults_are_not_negative() -> None:
     with pytest.raises(ValueError, match="cut"):
         FaultRates(cut=-1)
+
+
+def test_faults_in_a_world_without_connections_and_processes_do_nothing() -> None:
+    @simulated(seeds=3, faults=FaultRates(cut=1.0, pause=1.0, restart=1.0))
+    async def waits(world: World) -> float:
+        begun = anyio.current_time()
+        await anyio.sleep(100)
+        return anyio.current_time() - begun
+
+    assert waits() == 100
+
+
+def test_a_process_runs_once_however_often_it_is_started_and_not_after_its_block() -> None:
+    @simulated()
+    async def scenario(world: World) -> list[str]:
+        lived: list[str] = []
+
+        @asynccontextmanager
+        async def start() -> AsyncIterator[None]:
+            lived.append("starts")
+            try:
+                yield
+            finally:
+                lived.append("ends")
+
+        async with world.process("orders", start) as process:
+            await process.start()
+            await process.kill()
+            await process.kill()
+        await process.start()
+        return lived
+
+    assert scenario() == ["starts", "ends"]

@@ -5,9 +5,20 @@ from typing import Any
 
 import pytest
 
-from polybus import Bus, BusError, Context, DeadlineExceeded, Disconnected, Identity, LocalProtocolError, Unauthorized, connect
+from polybus import (
+    Bus,
+    BusError,
+    Context,
+    DeadlineExceeded,
+    Disconnected,
+    Forbidden,
+    Identity,
+    LocalProtocolError,
+    Unauthorized,
+    connect,
+)
 from polybus.protocols import Ubre
-from polybus.testing import Faults, pair, protocol_suite, transport_suite
+from polybus.testing import Faults, context, pair, protocol_suite, transport_suite
 from polybus.transports import Memory
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import BOUND, bounded, eventually
@@ -181,3 +192,35 @@ def test_a_suite_leaves_out_what_it_is_told_with_a_reason_and_knows_its_own_test
         protocol_suite(Ubre, skip={"test_nothing": ""})
     with pytest.raises(ValueError, match="no tests of the suite"):
         transport_suite(Memory, "memory://x", skip={"test_nothing": ""})
+
+
+# -- a context for a handler that is called as a function -----------------------------------------------------------------
+
+
+async def get(n: int, ctx: Context) -> str:
+    if ctx.identity is None:
+        raise Forbidden("sign in first")
+    return f"{ctx.state[n]} for {ctx.identity}, {ctx.message.headers}, {ctx.peer}"
+
+
+async def test_a_handler_is_called_with_an_identity_and_a_state() -> None:
+    assert await get(1, context(identity="ann", state={1: "one"}, headers={"a": "b"})) == "one for ann, {'a': 'b'}, None"
+    with pytest.raises(Forbidden):
+        await get(1, context())
+
+
+async def test_the_bus_of_the_context_may_be_one_with_handlers() -> None:
+    bus = Bus()
+
+    @bus.handle("double")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async def outer(ctx: Context) -> int:
+        answer: int = await ctx.bus.request("double", ctx.message.body)
+        return answer
+
+    async with bus:
+        made = context(bus=bus, subject="outer", body=21)
+        assert await outer(made) == 42
+        assert (made.message.subject, made.deadline, made.log.extra) == ("outer", None, {"subject": "outer", "peer": None})
