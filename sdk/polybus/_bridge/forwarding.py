@@ -246,7 +246,7 @@ class BridgedCall(Call):
 
 @frozen(eq=False)
 class CrossingHandler:
-    """A function of a bridge in place of a handler. Implements `_core.rpc.ports.LocalHandler`."""
+    """A function of a bridge in place of a handler. Implements `_core.rpc.call.LocalHandler`."""
 
     subject: str | int
     style: str

@@ -49,7 +49,7 @@ class RecipientsPort(Protocol):
 
 
 class ReceiverPort(Protocol):
-    """Delivers the publications of peers: `_core.pubsub.receiver`."""
+    """Delivers the publications of peers: `_core.pubsub.pubsub`."""
 
     def takes(self, message: Message) -> bool: ...
 

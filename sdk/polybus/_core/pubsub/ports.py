@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class PublicationQueue(Protocol):
-    """The queue of a subscription, as publishers and the receiver see it: what `_core.peer.queue.SubscriptionQueue` has."""
+    """The queue of a subscription, as publishers and the receiver see it: `_core.peer.subscription.SubscriptionQueue`."""
 
     @property
     def pattern(self) -> str | int: ...
