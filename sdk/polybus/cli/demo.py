@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import Annotated
 
 import anyio
@@ -25,6 +27,10 @@ from .values import json_line
 
 READ, LOOK = 0.65, 0.8
 """Seconds to read the lines before they run, and to look at what came of them."""
+_FOLDERS = "polybus-demo-"
+"""The beginning of the names of temporary folders."""
+_ORPHANED = 3600
+"""Seconds."""
 _NEXT = {
     "polybus demo --show": "the programs",
     "polybus demo --keep rec": "keeps the recording",
@@ -51,7 +57,8 @@ def demo(
         paper.programs()
         return
     begin = perf_counter()
-    with tempfile.TemporaryDirectory(prefix="polybus-") as folder:
+    remove_orphans()
+    with tempfile.TemporaryDirectory(prefix=_FOLDERS) as folder:
         record = Path(keep or f"{folder}/capture") if can_record() else None
         telling = unwrapped(lambda: anyio.run(tell, paper, Path(folder), record))
     paper.curtain(telling, seconds := perf_counter() - begin)
@@ -61,6 +68,14 @@ def demo(
         print(json_line(facts | {"traffic": telling.traffic or None}, pretty=True), flush=True)
     if not telling.ok:
         raise typer.Exit(1)
+
+
+def remove_orphans() -> None:
+    """Remove the temporary folders of demos that were killed: the story takes twenty seconds, and these are an hour old."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
+        with suppress(OSError):  # it has gone, or is somebody else's
+            if time() - folder.stat(follow_symlinks=False).st_mtime > _ORPHANED:
+                shutil.rmtree(folder)
 
 
 async def tell(paper: Paper, folder: Path, record: Path | None) -> Telling:
