@@ -15,6 +15,7 @@ import anyio.lowlevel
 from anyio.from_thread import BlockingPortal
 
 from .._core.bus.bus import parts_of
+from .._core.runtime.context import current_call
 from .._core.runtime.runtime import runs_here
 from .._core.runtime.threads import waiting_in_thread
 from ..errors import BusError, LocalProtocolError, RequestCancelled
@@ -92,6 +93,8 @@ class EventLoopThread:
     def __init__(self, backend: str) -> None:
         self._process = os.getpid()
         self._stopped = False
+        self.exits: bool = False
+        """True when the interpreter is about to end."""
         self._starting: set[threading.Lock] = set()
         started: Future[BlockingPortal] = Future()
         self._thread = threading.Thread(target=self._serve, args=(backend, started), name="polybus", daemon=True)
@@ -135,14 +138,23 @@ class EventLoopThread:
             with waiting_in_thread():
                 return self.start(work, *args).result()
         except BusError as error:
+            self._sleep_at_exit()
             raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of the event loop
         except CancelledError:
+            self._sleep_at_exit()
             raise RequestCancelled("the bus was closed meanwhile") from None
         except BaseException:
+            self._sleep_at_exit()
             if (scope := work.unwanted()) is not None:
                 with suppress(RuntimeError):  # the loop has ended, and the work with it
                     self._portal.start_task_soon(scope.cancel)
             raise
+
+    def _sleep_at_exit(self) -> None:
+        """Keep a daemon thread that the end of the interpreter has woken up: it ends with that, and a traceback that it prints
+        meanwhile may abort CPython. The thread of a handler goes on, for the bus waits for that."""
+        if self.exits and threading.current_thread().daemon and current_call.get(None) is None:
+            threading.Event().wait()
 
     def start(self, function: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """Run a coroutine function; the errors are those of calling it."""
@@ -221,7 +233,11 @@ class OwnedBus:
             if isinstance(error, BusError):
                 raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of the event loop
             raise
-        atexit.register(self.end)
+        atexit.register(self._end_at_exit)
+
+    def _end_at_exit(self) -> None:
+        self.loop.exits = True
+        self.end()
 
     def end(self, *error: Any) -> None:
         """Leave the bus, then end its loop and thread. A fork has none of them: there only the object ends."""
@@ -229,7 +245,7 @@ class OwnedBus:
             if self.over:
                 return
             self.over = True
-            atexit.unregister(self.end)
+            atexit.unregister(self._end_at_exit)
             if self.loop.forked:
                 return
             try:
