@@ -642,8 +642,8 @@ def test_rows_that_are_taken_while_others_are_lost_do_not_change_what_is_said(tm
     stopping = threading.Event()
 
     def take() -> None:
-        while not stopping.is_set() or not waiting.empty:
-            taken.extend(waiting.next(500)[::FIELDS])
+        while (some := waiting.next(500)[::FIELDS]) or not stopping.is_set():
+            taken.extend(some)
 
     thread = threading.Thread(target=take)
     row = (END, 0, b"", None)

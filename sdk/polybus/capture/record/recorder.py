@@ -93,8 +93,7 @@ class RowBuffer:
         self.dropped: int = 0
         """Number of frames that there was no room for."""
         self._longest = longest  # bytes that are kept of a frame
-        self._large = 0  # bytes of large frames taken in, and given out: each is counted by one side only
-        self._large_done = 0
+        self._large = 0  # bytes of large frames that wait
         self._taken = 0  # rows given out
         self._lock = threading.Lock()
         self._gaps: list[list[int]] = []  # [number of the row before which frames are missing, how many]
@@ -109,22 +108,13 @@ class RowBuffer:
             frame = frame[: self._longest + 1]  # one more, so that the writer sees that it was longer
         size = 0 if frame is None else len(frame)
         large = size >= SMALL
-        if not room or len(self.rows) >= MOST or (large and self.large + size > _MOST_LARGE):
+        if not room or len(self.rows) >= MOST or (large and self._large + size > _MOST_LARGE):
             self.lose(1)
             return
         if large:
-            self._large += size
+            with self._lock:
+                self._large += size
         self.rows += (end, time_ns, frame, ttl)
-
-    @property
-    def large(self) -> int:
-        """Bytes of large frames that wait."""
-        return self._large - self._large_done
-
-    @property
-    def empty(self) -> bool:
-        """True if no row waits, and no missing frame is yet to be marked."""
-        return not self.rows and not self._gaps
 
     def lose(self, frames: int) -> None:
         """So many are missing at the end of what waits."""
@@ -140,13 +130,13 @@ class RowBuffer:
         """Take away up to so many rows, the longest waiting first, with rows that say where frames are missing."""
         with self._lock:
             flat = self.rows[: most * FIELDS]
-            if self.large > _TOGETHER:
+            if self._large > _TOGETHER:
                 sizes = accumulate(len(frame or b"") for frame in flat[2::FIELDS])
                 del flat[max(1, sum(size <= _TOGETHER for size in sizes)) * FIELDS :]
             del self.rows[: len(flat)]
             start, self._taken = self._taken, self._taken + len(flat) // FIELDS
-        if self._large != self._large_done:
-            self._large_done += sum(len(frame) for frame in flat[2::FIELDS] if frame is not None and len(frame) >= SMALL)
+            if self._large:
+                self._large -= sum(len(frame) for frame in flat[2::FIELDS] if frame is not None and len(frame) >= SMALL)
         if self._gaps:
             self._mark(flat, start)
         return flat
