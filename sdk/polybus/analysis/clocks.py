@@ -51,7 +51,7 @@ class Holes:
 
     def _go_on(self, rows: Sequence[Any], gaps: Iterable[Mapping[str, Any]]) -> None:
         name, first, after = rows
-        if first is None:
+        if first is None or name is None:
             return
         if first > self.after.setdefault(name, first):
             self._add(name, first)
@@ -60,8 +60,8 @@ class Holes:
         for gap in gaps:
             self._add(gap["capture_id"], gap["seq"])
 
-    def _add(self, name: str, seq: int | None) -> None:
-        if len(self.found) < MOST and seq is not None:
+    def _add(self, name: str | None, seq: int | None) -> None:
+        if len(self.found) < MOST and None not in (name, seq):
             self.found.append([name, seq, None])
 
     def note(self, events: pa.RecordBatch) -> None:
@@ -125,7 +125,8 @@ class Watermarks:
         """Take the moments of some events."""
         found = pa.table(events.select(["capture_id", "mono_ns", "time_ns"])).group_by("capture_id")
         for row in found.aggregate([("mono_ns", "max"), ("time_ns", "max")]).to_pylist():
-            name = row["capture_id"]
+            if (name := row["capture_id"]) is None:  # of no recording, so nothing is ever compared with it
+                continue
             self.ends[name] = max(min(int(row["mono_ns_max"] or 0), FARTHEST_NS), self.ends.get(name, 0))
             self.seen[name] = max(int(row["time_ns_max"] or 0), self.seen.get(name, 0))
 

@@ -8,21 +8,31 @@ import sys
 from pathlib import Path
 
 import attrs
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
 from polybus.analysis import DuckEngine
 from polybus.analysis import engine as engines
-from polybus.analysis.ingest import take_all
+from polybus.analysis.ingest import IngestResult, take_all
 from polybus.analysis.ranges import ReadPosition, ReadWindow, plan
 from polybus.capture.errors import CaptureError
 from polybus.capture.store.reader import Capture
 from tests.unit.capture.generator import traffic
+from tests.unit.capture.test_strange_rows import strange_capture
 
 
 @pytest.fixture(scope="module")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return traffic(3000).write(tmp_path_factory.mktemp("workers") / "capture", rows=200, segment_batches=3)
+
+
+def test_rows_that_may_say_anything_come_back_from_processes(tmp_path: Path) -> None:
+    capture = strange_capture(tmp_path / "capture")
+    ranges = plan(Capture(capture), ReadPosition())
+    alone, both = (take_all(str(capture), str(tmp_path), f"by-{n}", ranges, ReadWindow(), n) for n in (1, 2))
+    assert [attrs.evolve(done, files=[]) for done in alone] == [attrs.evolve(done, files=[]) for done in both]
+    assert all(msgspec.json.decode(msgspec.json.encode(done), type=IngestResult) == done for done in alone)
 
 
 def test_two_processes_make_what_one_makes(capture: Path, tmp_path: Path) -> None:
