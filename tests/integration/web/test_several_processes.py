@@ -16,7 +16,7 @@ import pytest
 from starlette.applications import Starlette
 
 from polybus import Bus
-from polybus.fastapi import _several, attach
+from polybus.fastapi import _attachment, attach
 from polybus.testing import NatsEngine
 from tests.support import BOUND, free_port, until
 
@@ -30,7 +30,7 @@ for name in ("asyncio", "hypercorn", "watchfiles"):
     logging.getLogger(name).setLevel(logging.WARNING)
 from starlette.applications import Starlette
 from polybus import Bus
-from polybus.fastapi import _several, attach
+from polybus.fastapi import _attachment, attach
 
 app = Starlette()
 attach(app, Bus(cluster="auto"))
@@ -104,7 +104,7 @@ async def test_an_address_is_taken_as_long_as_a_bus_is_alone_there_and_by_no_nod
         attach(beside, Bus())
         with socket.create_server(("127.0.0.1", 0)) as listening:
             host, port = listening.getsockname()
-            name = _several._addresses()[f"{host}:{port}"]
+            name = _attachment._addresses()[f"{host}:{port}"]
 
             def free() -> bool:
                 with socket.socket(socket.AF_UNIX) as other:
