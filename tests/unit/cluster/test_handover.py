@@ -13,6 +13,7 @@ from attrs import define, field
 
 from polybus import Backoff, Bus, Cluster, Handshake, Identity, Limits, Message, RequestError, connect
 from polybus._core.bus.bus import parts_of
+from polybus.cluster.handover import ClientHandover
 from polybus.events import PeerSlow
 from polybus.plugins import Closed, DialOptions, Transport
 from polybus.plugins.registry import resolve_url
@@ -23,6 +24,12 @@ from tests.support import eventually, next_event
 pytestmark = pytest.mark.anyio
 
 SOON = Backoff(initial=0.02, maximum=0.1)
+
+
+def handover_of(bus: Bus) -> ClientHandover:
+    found = parts_of(bus).links.resumption
+    assert isinstance(found, ClientHandover)
+    return found
 
 
 @define(eq=False)
@@ -106,8 +113,7 @@ class World:
         """Nothing is charged but the subscriptions of clients that are connected, and no queue is left."""
         for bus in self.nodes:
             parts = parts_of(bus)
-            runtime, handover = parts.services.running, parts.links.resumption
-            assert handover is not None
+            runtime, handover = parts.services.running, handover_of(bus)
             await eventually(lambda: runtime.buffered == sum(peer.budget.held for peer in parts.links.peers))  # noqa: B023
             assert not handover.busy
             assert parts.pubsub.local.size == 0
@@ -486,7 +492,7 @@ async def test_a_client_goes_on_without_where_the_node_is_gone_that_kept_somethi
         for by in (1, 2):
             await world.publish(by, 3)
         await eventually(lambda: client.got == {"news.1": [0, 1, 2], "news.2": [3, 4, 5]})
-        await eventually(lambda: not parts_of(world.nodes[1]).links.resumption.busy)  # type: ignore[union-attr]
+        await eventually(lambda: not handover_of(world.nodes[1]).busy)
 
 
 @pytest.mark.parametrize("how", ["silent", "killed"])
@@ -522,8 +528,7 @@ async def test_a_client_whose_connection_breaks_while_it_is_taken_over_leaves_no
         absent = await leave(world, client, group)
         await world.publish(2, 3)
         let_go = hold_words([*engine.clients][1])  # it is not answered
-        handover = parts_of(world.nodes[1]).links.resumption
-        assert handover is not None
+        handover = handover_of(world.nodes[1])
         client.roaming.urls = [world.urls[1]]
         client.roaming.may.set()
         await eventually(lambda: handover.busy)
@@ -549,7 +554,7 @@ async def test_what_another_program_publishes_comes_at_most_once(engine: NatsEng
             await foreign.publish("polybus.p.news.foreign", number)
         await eventually(lambda: world.nodes[1].stats().received >= 0)
         await absent.comes_back()
-        await eventually(lambda: not parts_of(world.nodes[1]).links.resumption.busy)  # type: ignore[union-attr]
+        await eventually(lambda: not handover_of(world.nodes[1]).busy)
         for number in range(5, 10):
             await foreign.publish("polybus.p.news.foreign", number)
         await eventually(lambda: client.got == {"news.foreign": list(range(10))})
@@ -568,7 +573,7 @@ LIES: list[Any] = [
 @pytest.mark.parametrize("question", ["claim", "mark", "marked", "hand_over"])
 async def test_a_liar_among_the_nodes_gets_nothing_and_costs_no_client_anything(engine: NatsEngine, question: str) -> None:
     async with Nodes(engine) as world, anyio.create_task_group() as group, connect(engine.url) as liar:
-        own, other = (parts_of(bus).links.resumption.sources.own for bus in world.nodes[:2])  # type: ignore[union-attr]
+        own, other = (handover_of(bus).sources.own for bus in world.nodes[:2])
         client = await world.client(0)
         absent = await leave(world, client, group)
         await world.publish(2, 3)
@@ -605,7 +610,7 @@ async def test_a_node_that_claims_clients_under_names_that_cannot_be_leaves_noth
     engine: NatsEngine, names: list[str]
 ) -> None:
     async with Nodes(engine) as world, anyio.create_task_group() as group, connect(engine.url) as liar:
-        own, other = (parts_of(bus).links.resumption.sources.own for bus in world.nodes[:2])  # type: ignore[union-attr]
+        own, other = (handover_of(bus).sources.own for bus in world.nodes[:2])
         clients = [await world.client(0, pattern) for pattern in ("news.*", "other")]
         secrets = await leave_together(world, clients, group)
         received = world.nodes[0].stats().received
@@ -650,8 +655,7 @@ async def test_nothing_is_kept_and_no_drain_waits_when_the_engine_or_a_node_is_g
         hold_back(engine, at, f".r.{what} ".encode())
         client.roaming.urls = [world.urls[1]]
         client.roaming.may.set()
-        handover = parts_of(world.nodes[1]).links.resumption
-        assert handover is not None
+        handover = handover_of(world.nodes[1])
         await eventually(lambda: handover.busy)
         await anyio.sleep(0.1)  # it has come as far as that
         assert handover.busy
