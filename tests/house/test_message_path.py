@@ -77,7 +77,7 @@ async def test_the_steps_of_a_walk_are_taken_in_this_order(
     server = Bus()
     server.handle("double")(_double)
     async with server, server.serve("ubre+tcp://127.0.0.1:0") as listener:
-        with called() as calls, anyio.fail_after(30):
+        with called() as calls, anyio.fail_after(100):
             await walked(server, listener.url, tmp_path)
     rest = iter(calls)
     missed = [step for step in steps(walk) if step not in rest]
