@@ -10,7 +10,6 @@ WHOLE := $(VENV)/.whole
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 SITE := site/index.html
-WORKERS ?= auto
 NODE := tests/integration/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
 UP_PYTHON := tests/integration/interop/up_python
@@ -43,9 +42,12 @@ demo: $(READY)
 
 # Two workers that find the tests compiled begin in half the time.
 test test-integration: export PYTHONDONTWRITEBYTECODE :=
+# They wait, too, for sockets, processes and timers: three workers keep two cores busy.
+test: WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
+test-integration: WORKERS ?= auto
 test-integration: $(WHOLE) $(SITE) peers web
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "$(if $(POLYBUS_FULL),,not full)" \
 		$(if $(filter tests/%,$(ARGS)),,tests/integration) $(ARGS)
