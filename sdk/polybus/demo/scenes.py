@@ -151,9 +151,8 @@ async def publish(telling: Telling) -> str:
 
 
 async def _heard_by_both(cast: Cast) -> str:
-    for desk in DESKS:
-        said = await cast.hears(desk, rf"^heard tank\.filled {_FILLED}")
-    return said.text
+    said = [await cast.hears(desk, rf"^heard tank\.filled {_FILLED}") for desk in DESKS]
+    return said[-1].text
 
 
 @scene(

@@ -68,11 +68,12 @@ class LinkRegistry:
     @property
     def storage(self) -> Storage:
         """That of the extensions which keeps publications and reads what is kept: made when it is first wanted."""
-        if self._storage is None:
+        storage = self._storage
+        if storage is None:
             made: Any = make_extension("storage", self)
             self.extensions.append(made)
-            self._storage = made
-        return self._storage
+            self._storage = storage = made
+        return storage
 
     @property
     def progress(self) -> Collection[DurableStats]:

@@ -39,7 +39,7 @@ class Caller(Asker):
     __slots__ = ("_party", "identity")
 
     def __init__(self, parts: BusParts, identity: Any) -> None:
-        self._party: OwnHandlers = OwnHandlers(parts, {"identity": identity})
+        self._party: OwnHandlers = OwnHandlers(parts, {"identity": identity})  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
         self.identity: Any = identity
 
     def __repr__(self) -> str:
@@ -196,7 +196,7 @@ class ClusterAsker(Asker):
     """The verbs of whoever is behind the cluster."""
 
     __slots__ = ()
-    _party: RemoteParty
+    _party: RemoteParty  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
 
     @overload
     async def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
@@ -255,7 +255,7 @@ class User(ClusterAsker):
     __slots__ = ("_party", "key")
 
     def __init__(self, links: LinkRegistry, key: str) -> None:
-        self._party: UserParty = UserParty(links, ToUser(key))
+        self._party: UserParty = UserParty(links, ToUser(key))  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
         self.key: str = key
 
     def __repr__(self) -> str:

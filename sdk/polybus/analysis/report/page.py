@@ -19,6 +19,8 @@ from .queries import FEW, MANY, STORE_METRICS
 from .words import duration, moment, shortened
 
 Row = dict[str, Any]
+_HERE: Final = __name__.rpartition(".")[0]
+"""The package of the templates."""
 SHOWN: Final = 25
 """Rows of a table; ``metrics.json`` has more."""
 _LONGEST: Final = 200
@@ -43,9 +45,7 @@ def render(metrics: dict[str, Any]) -> str:
         alike = (one.anchor for one in groups if all(one.first[name] == value for name, value in wanted.items()))
         return next(alike, None)
 
-    style, script = (
-        resources.files(__package__).joinpath("templates", name).read_text() for name in ("style.css", "filters.js")
-    )
+    style, script = (resources.files(_HERE).joinpath("templates", name).read_text() for name in ("style.css", "filters.js"))
     return (
         templates()
         .get_template("report.html")
@@ -66,7 +66,7 @@ def render(metrics: dict[str, Any]) -> str:
 @cache
 def templates() -> jinja2.Environment:
     """The templates of the page."""
-    loader = jinja2.PackageLoader(__package__)
+    loader = jinja2.PackageLoader(_HERE)
     made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     made.filters |= {
         "duration": duration,
