@@ -9,10 +9,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import attrs
-import duckdb
 import pyarrow as pa
 import pyarrow.dataset as pads
 
@@ -27,6 +26,9 @@ from .ingest import IngestResult, take_all
 from .ranges import Range, RangeReader, ReadPosition, ReadWindow, plan
 from .results import TABLES, Output
 from .storage import PartitionWriter, Storage
+
+if TYPE_CHECKING:
+    import duckdb
 
 
 class Engine(Protocol):
@@ -90,6 +92,8 @@ class DuckEngine(Engine):
     at_once: int = 1
 
     def __init__(self, *, memory: str | None = None, threads: int | None = None, spill: str | None = None) -> None:
+        import duckdb
+
         self._folder = tempfile.mkdtemp(prefix="polybus-duckdb-") if spill is None else spill
         self._cores = (os.cpu_count() or 1) if threads is None else threads
         given: dict[str, Any] = {"memory_limit": memory, "threads": threads}
@@ -177,6 +181,8 @@ def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
     Raises:
         CaptureError: `out` is no such folder.
     """
+    import duckdb
+
     output = Output.of(out)
     connection = duckdb.connect(config={"autoinstall_known_extensions": False})
     for name, schema in TABLES.items():

@@ -142,9 +142,11 @@ class SimulatedConnection:
         """Seconds after which that side learns of a cut."""
         self._full = False
         self._peer_full = False
-        self.name, self.address = inner.name, inner.address
-        self.max_frame, self.hops = inner.max_frame, inner.hops
-        self.tick = inner.tick
+        self.name: str = inner.name
+        self.address: str = inner.address
+        self.max_frame: int = inner.max_frame
+        self.hops: int = inner.hops
+        self.tick: Callable[[float], None] = inner.tick
         features = TransportFeatures.of(inner)
         self._hold_peer, self._release_peer = features.pause_reading, features.resume_reading
         self._out = _FrameFlow(network, f"{label} >", self._leave)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import pyarrow as pa
 
 from polybus.capture.schema import EXCHANGES
 
-from ..engine import Engine
+if TYPE_CHECKING:
+    from ..engine import Engine
 
 SLACK_NS: Final = 1_000_000_000
 """By so much the clocks of two recordings may differ before they are put right, and views of one exchange lie apart."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from attrs import evolve
 
@@ -120,9 +120,9 @@ class UpSession(EntitySession):
         filters: On a fabric, where the other end is everybody. None: a connection to one peer.
     """
 
-    codes = {"clock_skew": Code.DEADLINE_EXCEEDED}
-    return_address = ReturnAddress
-    refuse = staticmethod(refuse)
+    codes: ClassVar[Mapping[str | None, Code]] = {"clock_skew": Code.DEADLINE_EXCEEDED}
+    return_address: ClassVar[type] = ReturnAddress
+    refuse: ClassVar[Callable[..., RemoteProtocolError]] = staticmethod(refuse)
 
     def __init__(self, codec: UpCodec, adapter: Up, limits: Limits, rng: random.Random, filters: Filters | None = None) -> None:
         self.codec: UpCodec = codec

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..._util.hello import HELLO
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
@@ -41,9 +41,9 @@ class UProtocolSession(EntitySession):
 
     capabilities: Capabilities = _CAPABILITIES
     # What a refused request is told, where it is not that its header is malformed (up-l2 dispatchers).
-    codes = {"clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
-    return_address = ReturnAddress
-    refuse = staticmethod(refuse)
+    codes: ClassVar[Mapping[str | None, Code]] = {"clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
+    return_address: ClassVar[type] = ReturnAddress
+    refuse: ClassVar[Callable[..., RemoteProtocolError]] = staticmethod(refuse)
 
     def __init__(self, codec: UProtocolCodec, adapter: UProtocol, limits: Limits, rng: random.Random) -> None:
         self.codec: UProtocolCodec = codec
