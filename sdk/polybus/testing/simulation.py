@@ -146,13 +146,16 @@ class SimulatedConnection:
         self.address: str = inner.address
         self.max_frame: int = inner.max_frame
         self.hops: int = inner.hops
-        self.tick: Callable[[float], None] = inner.tick
         features = TransportFeatures.of(inner)
         self._hold_peer, self._release_peer = features.pause_reading, features.resume_reading
         self._out = _FrameFlow(network, f"{label} >", self._leave)
         self._in = _FrameFlow(network, f"{label} <", self._arrive)
 
     # -- faults ----------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """As the inner connection."""
+        self._inner.tick(now)
 
     def cut(self, *, ours: float = 0.0, theirs: float = 0.0) -> None:
         """Cut it; what is on its way is lost.
