@@ -22,7 +22,12 @@ _VERSION: Final = 0xA0
 
 
 def warn_of_certificate(tls: ssl.SSLContext, url: str) -> None:
-    """Log that what a server shows at `url` has expired, is not valid yet, or expires within `SOON`. Never raises."""
+    """Log that what a server shows at `url` has expired, is not valid yet, or expires within `SOON`. Never raises.
+
+    Where a function chooses the certificate by the name that a client asks for, nothing is known of it.
+    """
+    if tls.sni_callback is not None:
+        return
     now = datetime.fromtimestamp(sources.get().wall_clock_ns() / 1e9, UTC)
     try:
         begin, end = _validity(_shown_by(tls))

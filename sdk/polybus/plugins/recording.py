@@ -22,7 +22,7 @@ class RecorderStats:
     bytes: int
     """Bytes written."""
     dropped: int
-    """Frames lost, because the writer could not keep up or was killed, or the disk took nothing."""
+    """Frames lost, because the writer could not keep up, or the disk took nothing."""
     redacted: int
     """Frames in which something was blanked."""
     waiting: int

@@ -151,8 +151,11 @@ class EventLoopThread:
             raise
 
     def _sleep_at_exit(self) -> None:
-        """Keep a daemon thread that the end of the interpreter has woken up: it ends with that, and a traceback that it prints
-        meanwhile may abort CPython. The thread of a handler goes on, for the bus waits for that."""
+        """Keep a daemon thread asleep that the end of the interpreter has woken up.
+
+        It ends with the interpreter, and a traceback that it prints meanwhile may abort CPython. What its caller
+        has locked stays locked. The thread of a handler goes on, for the bus waits for it.
+        """
         if self.exits and threading.current_thread().daemon and current_call.get(None) is None:
             threading.Event().wait()
 

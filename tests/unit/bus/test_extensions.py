@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import anyio
 import pytest
 
 from polybus import Bus, connect
@@ -50,18 +51,31 @@ async def test_an_extension_is_told_of_the_life_of_its_bus_its_link_and_its_clie
 @bounded
 async def test_a_bus_is_not_ready_while_an_extension_says_why_and_drains_while_one_is_busy() -> None:
     class Busy(Extension):
-        why, busy = "the index is being built", True
+        why, works, asked = "the index is being built", True, 0
 
         def why_not_ready(self) -> str:
             return self.why
 
-        def withdraw(self) -> None:
-            self.busy = False
+        @property
+        def busy(self) -> bool:
+            self.asked += 1
+            return self.works
 
-    bus, busy = Bus(), Busy()
+    bus, busy, drained = Bus(), Busy(), anyio.Event()
     parts_of(bus).links.extensions.append(busy)
-    async with bus:
+
+    async def drain() -> None:
+        await bus.drain(60)
+        drained.set()
+
+    async with bus, anyio.create_task_group() as group:
         assert bus.why_not_ready == "the index is being built"
         busy.why = ""
         assert bus.why_not_ready == ""
-        await bus.drain(5)
+        group.start_soon(drain)
+        await eventually(lambda: busy.asked > 0)
+        await anyio.wait_all_tasks_blocked()
+        assert not drained.is_set()
+        busy.works = False
+        parts_of(bus).services.running.notifier.signal()
+        await drained.wait()

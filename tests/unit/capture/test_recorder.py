@@ -329,6 +329,18 @@ def test_large_frames_are_bounded_by_their_bytes(tmp_path: Path, slow_disk: Slow
         slow_disk.go_on.set()
 
 
+def test_large_frames_are_written_as_fast_as_they_come_and_not_a_part_of_them_at_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polybus.capture.record.recorder.FLUSH_SECONDS", 1000.0)
+    with _opened(tmp_path) as recorder:
+        for _ in range(3):
+            for number in range(60):
+                recorder.take((END, number, bytes(1 << 20), None))
+            until(lambda: recorder.stats().waiting <= 8)
+        assert recorder.stats().dropped == 0
+
+
 def test_a_full_disk_is_marked_once_and_recording_goes_on_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

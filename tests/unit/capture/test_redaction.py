@@ -243,15 +243,17 @@ def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(ca
     def redact(protocol: str, frame: bytes) -> bytes:
         if frame == b"bad":
             raise KeyError("oh")
+        if frame == b"worse":
+            raise SystemExit(3)
         made: bytes = no_bytes.get(frame, frame.replace(b"joe", b"***"))
         return made
 
     no_bytes: dict[bytes, Any] = {b"none": None, b"text": "text", b"number": 7}
-    given = [b"hello joe", *no_bytes, b"bad", None, b"fine"]
+    given = [b"hello joe", *no_bytes, b"bad", b"worse", None, b"fine"]
     frames, flags, count = _applied("ubre", given, redact)
-    assert frames == [b"hello ***", b"", b"", b"", b"", None, b"fine"]
-    assert flags == [*[FLAG_REDACTED] * 5, 0, 0]
-    assert count == 5
+    assert frames == [b"hello ***", b"", b"", b"", b"", b"", None, b"fine"]
+    assert flags == [*[FLAG_REDACTED] * 6, 0, 0]
+    assert count == 6
     assert caplog.text.count("redaction has failed") == 1
     assert "it gives the bytes" in caplog.text
 

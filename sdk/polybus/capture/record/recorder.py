@@ -101,6 +101,11 @@ class RowBuffer:
     def __len__(self) -> int:
         return len(self.rows) // FIELDS
 
+    @property
+    def heavy(self) -> bool:
+        """True where large frames wait that are more than what is taken away together."""
+        return self._large > _TOGETHER
+
     def take(self, row: RecordedFrame, *, room: bool) -> None:
         """Take a row if there is room for it, else count it."""
         end, time_ns, frame, ttl = row
@@ -130,7 +135,7 @@ class RowBuffer:
         """Take away up to so many rows, the longest waiting first, with rows that say where frames are missing."""
         with self._lock:
             flat = self.rows[: most * FIELDS]
-            if self._large > _TOGETHER:
+            if self.heavy:
                 sizes = accumulate(len(frame or b"") for frame in flat[2::FIELDS])
                 del flat[max(1, sum(size <= _TOGETHER for size in sizes)) * FIELDS :]
             del self.rows[: len(flat)]
@@ -188,7 +193,7 @@ class CaptureRecorder:
     def take(self, row: RecordedFrame) -> None:
         """Take a row if there is room for it, else count it."""
         self._waiting.take(row, room=not self._stopping)
-        if len(self._waiting) % self.enough == 0:
+        if self._waiting.heavy or len(self._waiting) % self.enough == 0:
             self.wake()
 
     def stats(self) -> RecorderStats:
@@ -252,7 +257,7 @@ class CaptureRecorder:
         while not self._stopping:
             self._event.wait(FLUSH_SECONDS)
             self._event.clear()
-            while len(self._waiting) >= self.enough or time.monotonic() >= due:
+            while self._waiting.heavy or len(self._waiting) >= self.enough or time.monotonic() >= due:
                 self._flush(writer)
                 due = time.monotonic() + FLUSH_SECONDS
             writer.turn()

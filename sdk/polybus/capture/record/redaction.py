@@ -78,7 +78,7 @@ class Redaction:
                 changed: Any = change(end, frame)
                 if not isinstance(changed, (bytes, bytearray, memoryview)):
                     raise TypeError(f"redact gave {type(changed).__name__}: it gives the bytes that are to be written")
-            except Exception:
+            except BaseException:  # SystemExit too: it would end the recording, and nobody would hear of it
                 if not self._failed:
                     self._failed = True
                     logger.exception(
