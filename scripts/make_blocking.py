@@ -19,7 +19,7 @@ from typing import Any
 
 import polybus
 from polybus.sync import verbs
-from polybus.sync.twin import AskingTwin, Twin, way_of
+from polybus.sync.twin import AskingTwin, Twin, names_of, twins, way_of
 
 PACKAGE = Path(polybus.__file__).parent
 FOLDER = PACKAGE / "sync"
@@ -109,7 +109,7 @@ class Stub:
         marked = "    __context_part__: ClassVar[ContextPart]" if hasattr(original, "__context_part__") else ""
         head = CLASS.format(name=twin.__name__, text=documented(twin, "    "), original=original.__name__, marked=marked)
         parts = [*self._client()] if issubclass(twin, AskingTwin) else []
-        parts += [line for name, there in twin.names.items() for line in self._member(name, there)]
+        parts += [line for name, there in names_of(twin).items() for line in self._member(name, there)]
         self.text = "\n".join((head, *parts))
 
     def _client(self) -> Iterator[str]:
@@ -169,7 +169,7 @@ def wrapped(line: str) -> list[str]:
 
 def stub() -> str:
     """The text of ``polybus/sync/verbs.pyi``, as ruff has it."""
-    parts = [Stub(original, twin) for original, twin in Twin.twins.items()]
+    parts = [Stub(original, twin) for original, twin in twins().items()]
     named = {*re.findall(r"\w+", MODULE)} - {"Peer", "RemotePeer"}
     imports = sorted(set().union(*(part.imports for part in parts)))
     lines = "\n".join(line for line in imports if line.split()[-1] not in named)

@@ -26,7 +26,7 @@ def blocking(given: Any, run: Run) -> Any:
         return [blocking(one, run) for one in given]
     if isinstance(given, Survey):
         return Survey(tuple(blocking(one, run) for one in given), given.complete)
-    twin = Twin.twins.get(type(given))
+    twin = twins().get(type(given))
     return given if twin is None else twin(given, run)
 
 
@@ -115,7 +115,7 @@ def _attribute(kind: type, name: str) -> property:
     )
 
 
-def _verb(name: str, verb: Callable[..., Any]) -> Any:
+def _verb(twin: type[Twin], name: str, verb: Callable[..., Any]) -> Any:
     way, gives = way_of(verb.__annotations__["return"], is_async=inspect.iscoroutinefunction(verb))
     original, block = verb.__name__, way.block
 
@@ -124,7 +124,8 @@ def _verb(name: str, verb: Callable[..., Any]) -> Any:
             kwargs["to"] = asynchronous(kwargs["to"])
         return block(self._run, partial(getattr(self._original, original), *args, **kwargs))
 
-    call.__name__, call.__doc__ = name, said(original, verb.__doc__)
+    call.__name__, call.__qualname__, call.__module__ = name, f"{twin.__name__}.{name}", twin.__module__
+    call.__doc__ = said(original, verb.__doc__)
     of_help: Any = call
     of_help.__signature__ = inspect.signature(verb).replace(return_annotation=gives)
     return call
@@ -137,10 +138,8 @@ class Twin:
     ``close=aclose`` gives one another name.
     """
 
-    twins: ClassVar[dict[type, type[Twin]]] = {}
-    """All of them, by their originals."""
-    names: ClassVar[dict[str, str]]
-    """The name that the original has for each verb."""
+    _twins: ClassVar[dict[type, type[Twin]]] = {}
+    _names: ClassVar[dict[str, str]]
 
     def __init__(self, original: Any, run: Run) -> None:
         self._original = original
@@ -153,11 +152,11 @@ class Twin:
     def __init_subclass__(cls, *, of: type | None = None, verbs: str = "") -> None:
         if of is None:
             return
-        cls.twins[of] = cls
-        cls.names = {verb.partition("=")[0]: verb.rpartition("=")[2] for verb in verbs.split()}
-        for name, original in cls.names.items():
+        cls._twins[of] = cls
+        cls._names = {verb.partition("=")[0]: verb.rpartition("=")[2] for verb in verbs.split()}
+        for name, original in cls._names.items():
             member = inspect.getattr_static(of, original, None)
-            setattr(cls, name, _verb(name, member) if inspect.isfunction(member) else _attribute(of, original))
+            setattr(cls, name, _verb(cls, name, member) if inspect.isfunction(member) else _attribute(of, original))
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self._original is other._original
@@ -167,6 +166,16 @@ class Twin:
 
     def __repr__(self) -> str:
         return repr(self._original)
+
+
+def names_of(twin: type[Twin]) -> dict[str, str]:
+    """The names of its verbs, each with that of the original's."""
+    return twin._names
+
+
+def twins() -> dict[type, type[Twin]]:
+    """All of them, by their originals."""
+    return Twin._twins
 
 
 class AskingTwin(Twin):
