@@ -335,7 +335,7 @@ def test_large_frames_are_written_as_fast_as_they_come_and_not_a_part_of_them_at
     monkeypatch.setattr("polybus.capture.record.recorder.FLUSH_SECONDS", 1000.0)
     with _opened(tmp_path) as recorder:
         for _ in range(3):
-            for number in range(60):
+            for number in range(50):
                 recorder.take((END, number, bytes(1 << 20), None))
             until(lambda: recorder.stats().waiting <= 8)
         assert recorder.stats().dropped == 0
