@@ -14,7 +14,7 @@ import anyio
 
 from .. import capture
 from .._validation import counted
-from ..plugins.registry import resolve_target, split_url, with_tls
+from ..plugins.registry import has_tls, resolve_target, split_url, with_tls
 from .options import Ca, Folder, Header, Insecure, Json, Key, OwnCert, Tls, Url, Wait, argument, connects, flag, option
 from .problems import PeerError, UsageError, announce
 from .values import client_tls, dialling, json_line, parse_size, server_tls
@@ -54,7 +54,9 @@ def record(
 
     here = listen or _beside(url)
     secure = with_tls((url, here))
-    tls = client_tls(ca, cert, key) if ca or url in secure else None
+    if ca and not has_tls(url):
+        raise UsageError("--ca: authorities to trust where the recorder connects, and URL has no TLS")
+    tls = client_tls(ca, cert, key) if url in secure else None
     shown = server_tls(cert, key) if here in secure and here != url else None
     proxy = RecordingProxy(url, recorder, here, insecure=insecure, tls=tls, listen_tls=shown)
     anyio.run(_record, proxy)

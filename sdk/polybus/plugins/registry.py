@@ -394,10 +394,15 @@ def check_transport(target: object, verb: str) -> None:
         )
 
 
+def has_tls(url: str) -> bool:
+    """True if an address is one of TLS."""
+    return split_url(url).transport in _SECURE
+
+
 def with_tls(urls: Iterable[str]) -> list[str]:
     """The URLs that a context belongs to: with TLS, or all where none has it, which then refuse the context."""
     all_of_them = list(urls)
-    return [url for url in all_of_them if split_url(url).transport in _SECURE] or all_of_them
+    return [url for url in all_of_them if has_tls(url)] or all_of_them
 
 
 def check_serves(serves: object) -> tuple[str | int, ...]:

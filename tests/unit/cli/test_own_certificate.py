@@ -77,6 +77,11 @@ def test_a_command_that_serves_and_connects_shows_its_certificate_to_both_sides(
     [
         ("serve app:bus ubre+tls://127.0.0.1:0", "--ca: authorities to trust where this command connects"),
         ("bridge a b --serve left --serve right --routes routes.toml", "--ca: authorities to trust where the bridge connects"),
+        ("record ubre+ws://127.0.0.1:1/bus captured", "--ca: authorities to trust where the recorder connects"),
+        (
+            "record ubre+tcp://127.0.0.1:1 captured --listen ubre+tls://127.0.0.1:0",
+            "where the recorder connects, and URL has no TLS",
+        ),
     ],
 )
 def test_an_authority_is_refused_where_nothing_connects_with_tls(
