@@ -63,7 +63,7 @@ class JoinedBus(Protocol):
 
 
 @frozen
-class _Open:
+class _Opening:
     """The body of an open."""
 
     protocol: str | None
@@ -71,7 +71,7 @@ class _Open:
     params: dict[str, str]
 
 
-def _read(message: Message) -> _Open:
+def _read(message: Message) -> _Opening:
     """
     Raises:
         BadRequest: It is not what `tunnel.tunnel_facts` gives.
@@ -83,7 +83,7 @@ def _read(message: Message) -> _Open:
     if protocol is not None and not isinstance(protocol, str):
         raise BadRequest("the protocol inside a tunnel is text")
     headers = {name.lower(): value for name, value in _texts(body, "headers").items()}
-    return _Open(protocol, headers, _texts(body, "params"))
+    return _Opening(protocol, headers, _texts(body, "params"))
 
 
 def _texts(body: dict[str, Any], member: str) -> dict[str, str]:
@@ -220,7 +220,7 @@ class Entrance:
             raise outcome
         return outcome
 
-    def _handshake(self, peer: Peer, name: str, given: _Open) -> Handshake:
+    def _handshake(self, peer: Peer, name: str, given: _Opening) -> Handshake:
         outer = None if peer.link.admission is None else peer.link.admission.handshake
         tokens = name.split(".")
         cookies = given.headers.get("cookie")

@@ -22,7 +22,7 @@ from .._core.handlers.signature import Style as HandlerStyle
 from .._core.handlers.subscriber import SubscriberSpec
 from .._secrets import without_secrets
 from .._validation import shown
-from ..contracts.contract import Contract
+from ..contracts.contract import ContractPlan
 from ..errors import Code, RequestError
 from ..plugins.registry import find_protocol, split_url
 from ..protocols.uprotocol.names import encode_name
@@ -156,7 +156,7 @@ class Described:
             operations = [*received, *map(_sent, [*lookup.publications.values()])]
             return cls(_sorted(operations), guarded=parts.services.authorize is not None)
         if isinstance(get_origin(source) or source, type):
-            contract = Contract.of(source)
+            contract = ContractPlan.of(source)
             return cls(_sorted(_promised(contract, prefix)), contract.text)
         raise TypeError(f"{shown(source)} is neither a Bus nor a contract, which is a Protocol class")
 
@@ -190,7 +190,7 @@ def _sent(publication: Publication) -> Operation:
     return Operation(subject.name, "publication", subject.takes, None, publication.description, sent=True)
 
 
-def _promised(contract: Contract, prefix: str) -> Iterator[Operation]:
+def _promised(contract: ContractPlan, prefix: str) -> Iterator[Operation]:
     for subject, method in contract.subjects(prefix).items():
         yield Operation(subject, method.style, method.takes, method.returns, method.text, name=method.name)
 

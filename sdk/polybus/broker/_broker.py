@@ -55,7 +55,7 @@ class Side:
         paused, resumed: It reads too slowly; it takes more.
     """
 
-    join: Callable[[_Connection, Callable[[bytes], None], Handshake], Any]
+    join: Callable[[_BrokerConnection, Callable[[bytes], None], Handshake], Any]
     take: Callable[[Any, Sequence[bytes]], None]
     left: Callable[[Any, str], None]
     send_away: Callable[[Any, int, str], None]
@@ -66,7 +66,7 @@ class Side:
 def client_side(exchange: Exchange) -> Side:
     registry = exchange.registry
 
-    def join(connection: _Connection, send: Callable[[bytes], None], handshake: Handshake) -> Any:
+    def join(connection: _BrokerConnection, send: Callable[[bytes], None], handshake: Handshake) -> Any:
         wanted = handshake.headers.get(WANTED) or handshake.query.get(WANTED, "")
         params = {name: value for name, value in handshake.query.items() if name != WANTED}
         params["path"] = handshake.path
@@ -83,14 +83,14 @@ def client_side(exchange: Exchange) -> Side:
 def server_side(exchange: Exchange) -> Side:
     registry = exchange.registry
 
-    def join(connection: _Connection, send: Callable[[bytes], None], handshake: Handshake) -> Any:
+    def join(connection: _BrokerConnection, send: Callable[[bytes], None], handshake: Handshake) -> Any:
         return registry.server_joined(connection, send, handshake.query.get("server", ""))
 
     left, paused, resumed = registry.server_left, registry.server_paused, registry.server_resumed
     return Side(join, exchange.from_server, left, registry.expel, paused, resumed)
 
 
-class _Connection:
+class _BrokerConnection:
     """One connection; the receiver of its transport."""
 
     __slots__ = ("_expires", "_gate", "_participant", "_side", "_transport", "address")
@@ -169,7 +169,7 @@ class BrokerGate:
         self._authority = authority
         self._admissions = Admissions(limits)
         self.side: Side = side
-        self.ends: dict[_Connection, str] = {}
+        self.ends: dict[_BrokerConnection, str] = {}
         self.open: bool = True
         self.listens_in: ListensIn | None = None
         """Gives what is used in place of a transport and of its receiver, where connections are recorded."""
@@ -200,12 +200,12 @@ class BrokerGate:
         receives: Callable[[Receiver], Receiver] | None = None
         if self.listens_in is not None:
             transport, receives = self.listens_in(transport)
-        end = _Connection(self, transport)
+        end = _BrokerConnection(self, transport)
         self.ends[end] = transport.address
         end.joined(admission, expiry(admission.identity, self._runtime))
         transport.start(end if receives is None else receives(end))
 
-    def left_for_good(self, end: _Connection) -> None:
+    def left_for_good(self, end: _BrokerConnection) -> None:
         address = self.ends.pop(end, None)
         if address is not None:
             self._admissions.gone(address)

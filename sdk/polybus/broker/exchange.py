@@ -13,7 +13,7 @@ from ..errors import Code, TooLarge
 from ..protocols.csb import wire
 from . import frames
 from .frames import BROKER, HEAD
-from .participants import Client, Event, Server, Stage
+from .participants import BrokerClient, Event, Server, Stage
 from .registry import SLOW, ClientRegistry
 
 _FIRST_BAD: Final = 0x10
@@ -100,7 +100,7 @@ class Exchange:
 
     # -- from clients ----------------------------------------------------------------------------------------------------
 
-    def from_client(self, client: Client, given: Sequence[bytes]) -> None:
+    def from_client(self, client: BrokerClient, given: Sequence[bytes]) -> None:
         """Steps 4 and 5.2: what a client has sent."""
         if not client.is_open():
             for frame in given:
@@ -135,7 +135,7 @@ class Exchange:
         if server.paused:
             self._hold(server, client)
 
-    def _turned_down(self, client: Client, frame: bytes) -> bool:
+    def _turned_down(self, client: BrokerClient, frame: bytes) -> bool:
         """True for a request or an open that comes too late, for a broker that is leaving: it is answered so."""
         if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _NOT_TURNED_DOWN:
             return False
@@ -143,7 +143,7 @@ class Exchange:
         self.registry.send(client, frames.refusal(frame, text, Code.UNAVAILABLE))
         return True
 
-    def _hold(self, server: Server, client: Client) -> None:
+    def _hold(self, server: Server, client: BrokerClient) -> None:
         """The server is slow: this client waits, in its own socket."""
         if client.stage is Stage.OPEN and client not in server.held:
             server.held[client] = None
@@ -151,7 +151,7 @@ class Exchange:
         if server.end.backlog() > self._most_for_server:
             self.registry.expel(server, 1013, SLOW)
 
-    def _odd_from_client(self, client: Client, frame: bytes) -> None:
+    def _odd_from_client(self, client: BrokerClient, frame: bytes) -> None:
         if len(frame) < 8:
             self.registry.drop(client, "truncated", f"{len(frame)} of the 8 bytes of a header")
             return
@@ -164,7 +164,7 @@ class Exchange:
             self.registry.drop(client, "unknown_kind", text)
             self.registry.send(client, frames.refusal(frame, text))
 
-    def _too_large_from_client(self, client: Client, frame: bytes) -> None:
+    def _too_large_from_client(self, client: BrokerClient, frame: bytes) -> None:
         """There is no room for the client's number: whoever waits for the frame is told."""
         text = "too large to be handed on with the number of the client in front, 4 bytes (Limits.message)"
         self.registry.drop(client, "too_large", text)

@@ -136,14 +136,14 @@ class Server:
     """Its socket is closed, or told to close."""
     offences: ViolationCounter | None = None
     """Made with the first."""
-    clients: dict[int, Client] = field(factory=dict)
+    clients: dict[int, BrokerClient] = field(factory=dict)
     """Clients that are open: the only ones that it may speak to."""
-    held: dict[Client, None] = field(factory=dict)
+    held: dict[BrokerClient, None] = field(factory=dict)
     """Clients that are not read from until it takes more."""
 
 
 @define(eq=False)
-class Client:
+class BrokerClient:
     """One client."""
 
     number: int

@@ -12,7 +12,7 @@ from .._util.repeated_warnings import ViolationCounter, too_many
 from ..protocols.csb import wire
 from . import frames
 from .events import BrokerCounters, BrokerEvent, BrokerStats, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
-from .participants import GONE, TABLE, Act, Client, End, Event, Server, Stage
+from .participants import GONE, TABLE, Act, BrokerClient, End, Event, Server, Stage
 
 SLOW: Final = "too slow: it does not read what is sent to it"
 
@@ -22,22 +22,22 @@ class SlowReaders:
     go for which most waits. `too_slow` sends one away.
     """
 
-    def __init__(self, most: int, most_for_all: int, too_slow: Callable[[Client], None]) -> None:
+    def __init__(self, most: int, most_for_all: int, too_slow: Callable[[BrokerClient], None]) -> None:
         self._most = most
         self._most_for_all = most_for_all
         self._too_slow = too_slow
-        self._slow: dict[Client, None] = {}
+        self._slow: dict[BrokerClient, None] = {}
         """Clients that are paused, also of those that are leaving."""
         self.waiting: int = 0
         """The sum of what waits for them."""
 
-    def paused(self, client: Client) -> None:
+    def paused(self, client: BrokerClient) -> None:
         """It reads too slowly."""
         client.paused = True
         self._slow[client] = None
         self.check(client)
 
-    def resumed(self, client: Client) -> None:
+    def resumed(self, client: BrokerClient) -> None:
         """It takes more."""
         client.paused = False
         if client in self._slow:
@@ -45,7 +45,7 @@ class SlowReaders:
             self.waiting -= client.waiting
             client.waiting = 0
 
-    def check(self, client: Client) -> None:
+    def check(self, client: BrokerClient) -> None:
         """A client that does not read must not cost its server, nor the others, more than this; nor must many of them."""
         if self._count_waiting(client) > self._most:
             self._too_slow(client)
@@ -58,7 +58,7 @@ class SlowReaders:
                 greediest.end.cut(1013, SLOW)  # what waits for it is to be free now
                 self.resumed(greediest)
 
-    def _count_waiting(self, client: Client) -> int:
+    def _count_waiting(self, client: BrokerClient) -> int:
         waiting = client.end.backlog()
         self.waiting += waiting - client.waiting
         client.waiting = waiting
@@ -99,13 +99,13 @@ class ClientRegistry:
         self._last = 0
         self.counters: BrokerCounters = BrokerCounters()
         self.servers: dict[Server, None] = {}
-        self.clients: dict[int, Client] = {}
+        self.clients: dict[int, BrokerClient] = {}
         """All numbers that are in use, also of those that are leaving or resting."""
-        self._resting: deque[Client] = deque()
+        self._resting: deque[BrokerClient] = deque()
         self.draining: bool = False
         """Clients are not taken in any more, and new requests are turned down."""
         self.readers: SlowReaders = SlowReaders(most, most_for_all, self._too_slow)
-        self._acts: Mapping[Act, Callable[[Client, int, str, bytes], object]] = {
+        self._acts: Mapping[Act, Callable[[BrokerClient, int, str, bytes], object]] = {
             Act.TO_SERVER: self._to_server,
             Act.TO_CLIENT: self._to_client,
             Act.CLOSE: self._close,
@@ -194,7 +194,7 @@ class ClientRegistry:
 
     def client_joined(
         self, end: End, send: Callable[[bytes], None], wanted: str = "", params: Mapping[str, str] | None = None
-    ) -> Client | None:
+    ) -> BrokerClient | None:
         """A client has connected. None: there is no server for it, and it was closed."""
         server = None if self.draining else self._choose(wanted)
         if server is None:
@@ -202,7 +202,7 @@ class ClientRegistry:
             end.close(1013, f"there is no server {wanted!r} now" if wanted else "there is no server now: try again later")
             return None
         number = self._next_number()
-        client = Client(number, end, send, server, wire.CLIENT.pack(number), params or {})
+        client = BrokerClient(number, end, send, server, wire.CLIENT.pack(number), params or {})
         self.clients[number] = server.clients[number] = client
         self.counters.clients_total += 1
         server.send(frames.control(number, wire.CONNECTED, _facts(client) if server.registered else None))
@@ -222,25 +222,25 @@ class ClientRegistry:
                 self._last = number
                 return number
 
-    def client_left(self, client: Client, reason: str) -> None:
+    def client_left(self, client: BrokerClient, reason: str) -> None:
         """A client's connection is gone."""
         self.readers.resumed(client)
         address = client.end.address
         self.step(client, Event.CLIENT_GONE)
         self._tell(ClientLeft(at=self._clock(), address=address, client=client.number, reason=reason))
 
-    def send_away(self, client: Client, code: int, reason: str) -> None:
+    def send_away(self, client: BrokerClient, code: int, reason: str) -> None:
         """Close a client. Until its connection is gone, which may take long, it has no say any more."""
         self.step(client, Event.SENT_AWAY, code, reason)
 
-    def _too_slow(self, client: Client) -> None:
+    def _too_slow(self, client: BrokerClient) -> None:
         if client.stage is Stage.OPEN:
             self.counters.slow_clients += 1
             self.step(client, Event.CLIENT_SLOW, 1013, SLOW)
 
     # -- the table -------------------------------------------------------------------------------------------------------
 
-    def step(self, client: Client, event: Event, code: int = 1000, reason: str = "", frame: bytes = b"") -> None:
+    def step(self, client: BrokerClient, event: Event, code: int = 1000, reason: str = "", frame: bytes = b"") -> None:
         """Do what the table says of an event."""
         act, following = TABLE[client.stage][event]
         if following is not Stage.OPEN:
@@ -250,24 +250,24 @@ class ClientRegistry:
             client.stage = following
         self._acts[act](client, code, reason, frame)
 
-    def _to_server(self, client: Client, code: int, reason: str, frame: bytes) -> None:
+    def _to_server(self, client: BrokerClient, code: int, reason: str, frame: bytes) -> None:
         client.server.send(client.prefix + frame)
         self.counters.to_servers += 1
 
-    def _to_client(self, client: Client, code: int, reason: str, frame: bytes) -> None:
+    def _to_client(self, client: BrokerClient, code: int, reason: str, frame: bytes) -> None:
         self.send(client, frame[4:])
         self.counters.to_clients += 1
 
-    def send(self, client: Client, frame: bytes) -> None:
+    def send(self, client: BrokerClient, frame: bytes) -> None:
         """Send a frame to a client, which may be too slow for it."""
         client.send(frame)
         if client.paused:
             self.readers.check(client)
 
-    def _close(self, client: Client, code: int, reason: str, frame: bytes) -> None:
+    def _close(self, client: BrokerClient, code: int, reason: str, frame: bytes) -> None:
         client.end.close(code, reason)
 
-    def _tell_closed(self, client: Client, code: int, reason: str, frame: bytes) -> None:
+    def _tell_closed(self, client: BrokerClient, code: int, reason: str, frame: bytes) -> None:
         if not client.server.gone:
             client.server.send(frames.control(client.number, wire.CLOSED))
         client.rests_until = self._clock() + self._rest
@@ -289,7 +289,7 @@ class ClientRegistry:
         for client in list(self.clients.values()):
             self.step(client, Event.DRAIN, 1001, "the broker is leaving")
 
-    def drop(self, party: Client | Server, reason: str, text: str) -> None:
+    def drop(self, party: BrokerClient | Server, reason: str, text: str) -> None:
         """A frame that goes nowhere; too many in a minute end the connection that they came over."""
         self.counters.drop(reason)
         now = self._clock()
@@ -324,5 +324,5 @@ class ClientRegistry:
         )
 
 
-def _facts(client: Client) -> dict[str, object]:
+def _facts(client: BrokerClient) -> dict[str, object]:
     return {"address": client.end.address, "params": dict(client.params)}

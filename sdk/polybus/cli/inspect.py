@@ -26,7 +26,7 @@ _PREFIX = 4
 
 
 @frozen
-class Finding:
+class FrameFindings:
     """Contents of one frame."""
 
     number: int
@@ -117,8 +117,8 @@ def _cut(data: bytes, how: str) -> Iterator[tuple[int, bytes]]:
             offset = end
 
 
-def _look(adapter: ProtocolAdapter, number: int, offset: int, frame: bytes) -> Finding:
-    finding = Finding(number, offset, len(frame))
+def _look(adapter: ProtocolAdapter, number: int, offset: int, frame: bytes) -> FrameFindings:
+    finding = FrameFindings(number, offset, len(frame))
     dissect = ProtocolFeatures.of(adapter).dissect
     if dissect is not None:
         finding.fields.extend(dissect(frame))
@@ -135,7 +135,7 @@ def _look(adapter: ProtocolAdapter, number: int, offset: int, frame: bytes) -> F
     return finding
 
 
-def _facts(message: Message, finding: Finding) -> dict[str, Any]:
+def _facts(message: Message, finding: FrameFindings) -> dict[str, Any]:
     facts: dict[str, Any] = {"kind": message.kind.value, "subject": message.subject, "id": message.id}
     try:
         body = message.body
@@ -150,7 +150,7 @@ def _facts(message: Message, finding: Finding) -> dict[str, Any]:
     return facts | ({"body": body} if message.has_body else {})
 
 
-def _show(printer: Printer, finding: Finding) -> None:
+def _show(printer: Printer, finding: FrameFindings) -> None:
     where = f" at byte {finding.offset}" if finding.offset else ""
     printer.head(f"frame {finding.number}{where}: {finding.size} bytes")
     # Values last: one may be as long as a frame.

@@ -224,7 +224,7 @@ def level_and_text(line: str) -> tuple[int, str]:
     return (_LEVELS[said[1]], said[2]) if said is not None else (logging.INFO, line)
 
 
-class Engine:
+class NatsServer:
     """One server, always at the same port and with the same token.
 
     Args:

@@ -25,7 +25,7 @@ from ..errors import LocalProtocolError
 from ..nodes import VARIABLE
 from ..plugins.registry import metrics_maker
 from ..transports._stream.sockets import unlink_if_ours
-from .engine import STORE, Child, Children, Engine, find_server
+from .engine import STORE, Child, Children, NatsServer, find_server
 from .worker import ASK, ASK_METRICS, Inheritance
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -263,7 +263,7 @@ class Supervisor:
         self._cluster = cluster
         self._children = Children()
         self._slots: list[Slot] = []
-        self._engine: Engine | None = None
+        self._engine: NatsServer | None = None
         self._sockets: Mapping[str, Sequence[socket.socket]] = {}
         self._lifeline = -1
         self._status = 0
@@ -311,7 +311,7 @@ class Supervisor:
         """Engine and workers; the engine ends last."""
         async with anyio.create_task_group() as group:
             if self._binary is not None:
-                self._engine = Engine(self._children, self._binary, self._cluster, self._lifeline)
+                self._engine = NatsServer(self._children, self._binary, self._cluster, self._lifeline)
                 await group.start(self._engine.run)
             async with anyio.create_task_group() as workers:
                 for slot in self._slots:

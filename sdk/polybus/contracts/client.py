@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from .._util.event_loop import Loop, running_loop
-from .contract import Contract, Method
+from .contract import ContractMethod, ContractPlan
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .._core.rpc.channel import Channel, ChannelContext
 
 
-class Asker(Protocol):
+class ContractAsker(Protocol):
     """Asks, tells, and opens streams."""
 
     def request(self, subject: str | int, body: Any = ..., *, timeout: float = ..., returns: Any = ...) -> Awaitable[Any]: ...
@@ -129,10 +129,10 @@ TIMEOUT: Final = 30.0
 _MISSING: Final = object()
 
 
-class Client:
+class ContractClient:
     """An object with the methods of a contract."""
 
-    def __init__(self, contract: Contract, prefix: str, asker: object) -> None:
+    def __init__(self, contract: ContractPlan, prefix: str, asker: object) -> None:
         self.__contract = contract
         self.__shown = f"<client of {contract.name} at {prefix or 'no prefix'!r} by {asker!r}>"
 
@@ -146,13 +146,13 @@ class Client:
         raise AttributeError(f"{self.__contract.name} has no method {name!r}; it has {methods}", name=name, obj=self)
 
 
-def client_of(asker: Asker, contract: TypeForm[P], prefix: str) -> P:
+def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
     """Make the client that asks by the verbs of a bus, a peer or a user.
 
     Raises:
         TypeError: It is no contract, or one for threads.
     """
-    read = Contract.of(contract)
+    read = ContractPlan.of(contract)
     if read.blocking:
         first = read.methods[0]
         raise TypeError(
@@ -169,7 +169,7 @@ def blocking_client_of(asker: BlockingAsker, contract: TypeForm[P], prefix: str)
     Raises:
         TypeError: It is no contract, or one whose methods are async.
     """
-    read = Contract.of(contract)
+    read = ContractPlan.of(contract)
     if not read.blocking:
         first = read.methods[0]
         raise TypeError(
@@ -184,8 +184,8 @@ def blocking_client_of(asker: BlockingAsker, contract: TypeForm[P], prefix: str)
     return cast("P", _made(read, prefix, asker, ways))
 
 
-def _made(contract: Contract, prefix: str, asker: object, ways: dict[str, Callable[..., Any]]) -> Client:
-    client = Client(contract, prefix, asker)
+def _made(contract: ContractPlan, prefix: str, asker: object, ways: dict[str, Callable[..., Any]]) -> ContractClient:
+    client = ContractClient(contract, prefix, asker)
     for subject, method in contract.subjects(prefix).items():
         function = ways[method.style](asker, subject, method)
         function.__name__, function.__qualname__, function.__doc__ = method.attribute, method.name, method.text
@@ -195,7 +195,7 @@ def _made(contract: Contract, prefix: str, asker: object, ways: dict[str, Callab
     return client
 
 
-def _body(method: Method, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _body(method: ContractMethod, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """The body of a call that is not just the body: of one by name, or without it."""
     try:
         bound = method.signature.bind(*given, **named)
@@ -207,7 +207,7 @@ def _body(method: Method, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
 # A plain call of the body alone costs one call more than the verb, and one when it goes on after the answer.
 
 
-def _ask(asker: Asker, subject: str | int, method: Method) -> Callable[..., Any]:
+def _ask(asker: ContractAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     request, returns = asker.request, method.returns
     timeout = TIMEOUT if method.timeout is None else method.timeout
     checked = not method.positional
@@ -220,7 +220,7 @@ def _ask(asker: Asker, subject: str | int, method: Method) -> Callable[..., Any]
     return ask
 
 
-def _tell(asker: Asker, subject: str | int, method: Method) -> Callable[..., Any]:
+def _tell(asker: ContractAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     notify, checked = asker.notify, not method.positional
 
     async def tell(body: Any = _MISSING, /, *more: Any, **named: Any) -> None:
@@ -231,7 +231,7 @@ def _tell(asker: Asker, subject: str | int, method: Method) -> Callable[..., Any
     return tell
 
 
-def _iterate(asker: Asker, subject: str | int, method: Method) -> Callable[..., Any]:
+def _iterate(asker: ContractAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     stream = partial(asker.stream, timeout=method.timeout, returns=method.returns)
 
     def iterate(*given: Any, **named: Any) -> ItemStream[Any]:
@@ -240,7 +240,7 @@ def _iterate(asker: Asker, subject: str | int, method: Method) -> Callable[..., 
     return iterate
 
 
-def _ask_blocking(asker: BlockingAsker, subject: str | int, method: Method) -> Callable[..., Any]:
+def _ask_blocking(asker: BlockingAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     timeout = TIMEOUT if method.timeout is None else method.timeout
 
     def ask(*given: Any, **named: Any) -> Any:
@@ -249,14 +249,14 @@ def _ask_blocking(asker: BlockingAsker, subject: str | int, method: Method) -> C
     return ask
 
 
-def _tell_blocking(asker: BlockingAsker, subject: str | int, method: Method) -> Callable[..., Any]:
+def _tell_blocking(asker: BlockingAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     def tell(*given: Any, **named: Any) -> None:
         asker.notify(subject, _body(method, given, named))
 
     return tell
 
 
-def _iterate_blocking(asker: BlockingAsker, subject: str | int, method: Method) -> Callable[..., Any]:
+def _iterate_blocking(asker: BlockingAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
     def iterate(*given: Any, **named: Any) -> Iterator[Any]:
         return items(_body(method, given, named))
 

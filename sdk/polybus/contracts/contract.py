@@ -26,7 +26,7 @@ _FOR_IMPLEMENTATIONS: Final = ("__init__", "__init_subclass__", "__subclasshook_
 
 
 @frozen
-class Method:
+class ContractMethod:
     """One method of a contract.
 
     Attributes:
@@ -91,7 +91,7 @@ class Method:
 
 
 @frozen
-class Contract:
+class ContractPlan:
     """A Protocol class with its methods.
 
     Attributes:
@@ -103,11 +103,11 @@ class Contract:
 
     name: str
     blocking: bool
-    methods: tuple[Method, ...]
+    methods: tuple[ContractMethod, ...]
     text: str
 
     @classmethod
-    def of(cls, contract: Any) -> Contract:
+    def of(cls, contract: Any) -> ContractPlan:
         """Read a Protocol class, once for each.
 
         Raises:
@@ -120,7 +120,7 @@ class Contract:
             raise TypeError(f"{shown(contract)} is no contract: a Protocol class is, as in `{example}`{why}")
         return _read_once(contract)
 
-    def subjects(self, prefix: str) -> dict[str | int, Method]:
+    def subjects(self, prefix: str) -> dict[str | int, ContractMethod]:
         """The methods by their subjects.
 
         Raises:
@@ -133,7 +133,7 @@ class Contract:
         if prefix.endswith((".", "/")):
             mark = "dot" if prefix.endswith(".") else "slash"
             raise TypeError(f"the prefix {prefix!r} of {self.name}: the {mark} comes by itself, write {prefix.rstrip('./')!r}")
-        found: dict[str | int, Method] = {}
+        found: dict[str | int, ContractMethod] = {}
         for method in self.methods:
             other = found.setdefault(method.subject(prefix), method)
             if other is not method:
@@ -150,7 +150,7 @@ def is_protocol(contract: Any) -> bool:
 # -- the class ------------------------------------------------------------------------------------------------------------
 
 
-def _read(contract: Any) -> Contract:
+def _read(contract: Any) -> ContractPlan:
     kind = get_origin(contract) or contract
     name = kind.__name__
     types = variables_of(contract)
@@ -161,8 +161,8 @@ def _read(contract: Any) -> Contract:
     if not functions:
         raise TypeError(f"{name} has no methods: write `async def get(self, id: int) -> User: ...`")
     blocking = not any(_is_asynchronous(function, f"{name}.{key}") for key, (function, _) in functions.items())
-    methods = tuple(_Reader(f"{name}.{key}", *found, blocking).read() for key, found in functions.items())
-    return Contract(name, blocking, methods, inspect.cleandoc(vars(kind).get("__doc__") or ""))  # not that of Protocol
+    methods = tuple(_PlanReader(f"{name}.{key}", *found, blocking).read() for key, found in functions.items())
+    return ContractPlan(name, blocking, methods, inspect.cleandoc(vars(kind).get("__doc__") or ""))  # not that of Protocol
 
 
 _read_once = remembered(_read)
@@ -212,13 +212,13 @@ def _is_asynchronous(function: Callable[..., Any], name: str) -> bool:
 
 
 @frozen
-class _Reader:
+class _PlanReader:
     name: str
     function: Callable[..., Any]
     types: dict[Any, Any]
     blocking: bool
 
-    def read(self) -> Method:
+    def read(self) -> ContractMethod:
         function, name = self.function, self.name
         attribute = name.rpartition(".")[2]
         signature = _signature(function)
@@ -246,7 +246,7 @@ class _Reader:
         marks = Marks.of(function)
         if style == "notification" and marks.timeout is not None:
             self._wrong("is a notification, for whose answer nobody waits: leave out timeout=")
-        return Method(
+        return ContractMethod(
             name,
             attribute,
             function,

@@ -13,7 +13,7 @@ from .._util.class_shapes import open_variable
 from .._validation import shown
 from ..subjects import Subject
 from . import Marks
-from .contract import Contract, Method, is_protocol
+from .contract import ContractMethod, ContractPlan, is_protocol
 
 
 def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Handler]:
@@ -25,7 +25,7 @@ def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Hand
     if is_protocol(implementation) and not is_protocol(contract):
         name = getattr(implementation, "__name__", "Users")
         raise TypeError(f"{shown(contract)} is no contract: {name} is one, and comes first: bus.implement({name}, ...)")
-    read_contract = Contract.of(contract)
+    read_contract = ContractPlan.of(contract)
     if implementation is None:
         raise TypeError(f"None implements nothing: an object with the methods of {read_contract.name} does")
     if isinstance(implementation, type):
@@ -36,7 +36,7 @@ def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Hand
     ]
 
 
-def _handler(contract: Contract, method: Method, subject: str | int, implementation: object) -> Handler:
+def _handler(contract: ContractPlan, method: ContractMethod, subject: str | int, implementation: object) -> Handler:
     name = f"{type(implementation).__name__}.{method.attribute}"
     function = getattr(implementation, method.attribute, None)
     wanted = _wanted(contract, method)
@@ -77,7 +77,7 @@ def _handler(contract: Contract, method: Method, subject: str | int, implementat
     return plan(subject, evolve(signature, hints=hints, description=method.text), Subject(subject, Any, method.returns))
 
 
-def _check_style(method: Method, signature: Signature, blocking: bool, wanted: str) -> None:
+def _check_style(method: ContractMethod, signature: Signature, blocking: bool, wanted: str) -> None:
     found, name = signature.style, signature.name
     if found == "channel":
         raise TypeError(f"{name} takes a Channel, and {method.name} has none: write {wanted}")
@@ -92,7 +92,7 @@ def _check_style(method: Method, signature: Signature, blocking: bool, wanted: s
         raise TypeError(f"{name} is a plain `def`, and {method.name} is async: write {wanted}")
 
 
-def _wanted(contract: Contract, method: Method) -> str:
+def _wanted(contract: ContractPlan, method: ContractMethod) -> str:
     """The `def` that answers a method, as it is written in an implementation."""
     yields = method.style == "stream"
     written = "async def" if yields or not contract.blocking else "def"

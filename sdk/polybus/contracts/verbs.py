@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from .._core.handlers.handler import Handler
-    from .client import Asker
+    from .client import ContractAsker
 
 P = TypeVar("P")
 
 
-def client_of(asker: Asker, contract: TypeForm[P], prefix: str) -> P:
+def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
     """Make the client that asks by the verbs of a bus, a peer or a user.
 
     Raises:

@@ -29,7 +29,7 @@ class CheckFailed(Exception):
 
 
 @frozen
-class Line:
+class StoryLine:
     """A line that a process has printed, or, of nobody, a command."""
 
     who: str
@@ -63,12 +63,12 @@ class Cast:
 
     folder: Path
     """For what the processes write on stderr."""
-    say: Callable[[Line], None]
+    say: Callable[[StoryLine], None]
     """Is called for each line, when it comes."""
     record: Path | None = None
     """Folder that the first desk and the gate record to."""
     url: str = "ubre+ws://127.0.0.1:0/bus"
-    lines: list[Line] = field(factory=list)
+    lines: list[StoryLine] = field(factory=list)
     """Of this scene."""
     _actors: dict[str, Actor] = field(factory=dict)
     _started: list[anyio.abc.Process] = field(factory=list)
@@ -174,7 +174,7 @@ class Cast:
         self._since = perf_counter()
         await self._actors[desk].input.send(f"{step}\n".encode())
 
-    async def hears(self, name: str, pattern: str) -> Line:
+    async def hears(self, name: str, pattern: str) -> StoryLine:
         """Wait for a line of this scene; CheckFailed when it does not come."""
         with anyio.move_on_after(TIMEOUT):
             while True:
@@ -195,7 +195,7 @@ class Cast:
             self._hear(name, line)
 
     def _hear(self, name: str, text: str, timed: bool = True) -> None:
-        line = Line(name, text, (perf_counter() - self._since) * 1000 if timed else None)
+        line = StoryLine(name, text, (perf_counter() - self._since) * 1000 if timed else None)
         self.lines.append(line)
         self.say(line)
         self._printed, printed = anyio.Event(), self._printed

@@ -66,7 +66,7 @@ def scene(title: str, why: str, *code: Excerpt) -> Callable[[Any], Scene]:
 
 
 @define
-class Seen:
+class SceneOutcome:
     """The outcome of a scene."""
 
     outcome: Outcome = "waiting"
@@ -79,7 +79,7 @@ class Telling:
     """The story while it is told, and afterwards."""
 
     cast: Cast
-    seen: dict[str, Seen] = field(factory=lambda: {scene.name: Seen() for scene in SCENES})
+    seen: dict[str, SceneOutcome] = field(factory=lambda: {scene.name: SceneOutcome() for scene in SCENES})
     traffic: dict[str, int] = field(factory=dict)
     """Recorded by the first desk, and by the gate: messages by kind, then frames and their bytes. Empty where nothing was."""
 
@@ -88,7 +88,7 @@ class Telling:
         """True if every scene that can be played here held."""
         return all(seen.outcome in ("ok", "not here") for seen in self.seen.values())
 
-    async def play(self, scene: Scene) -> Seen:
+    async def play(self, scene: Scene) -> SceneOutcome:
         """Play a scene within its time, and note what came of it. Never raises, but for cancellation."""
         seen, begin = self.seen[scene.name], perf_counter()
         self.cast.lines = []

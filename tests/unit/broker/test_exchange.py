@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from polybus.broker.events import BrokerStats
 from polybus.broker.exchange import Exchange
-from polybus.broker.participants import Client, Server, Stage
+from polybus.broker.participants import BrokerClient, Server, Stage
 from polybus.broker.registry import REST
 from polybus.errors import TooLarge
 from polybus.prometheus.broker import broker_text
@@ -28,14 +28,14 @@ def joined(exchange: Exchange, id: str = "") -> tuple[Wire, Server]:
     return wire, server
 
 
-def entered(exchange: Exchange, wanted: str = "") -> tuple[Wire, Client]:
+def entered(exchange: Exchange, wanted: str = "") -> tuple[Wire, BrokerClient]:
     wire = Wire()
     client = exchange.registry.client_joined(wire, wire.send, wanted)
     assert client is not None
     return wire, client
 
 
-def one_of_each(**options: Any) -> tuple[Exchange, tuple[Wire, Server], tuple[Wire, Client]]:
+def one_of_each(**options: Any) -> tuple[Exchange, tuple[Wire, Server], tuple[Wire, BrokerClient]]:
     """A broker with a server and a client of it."""
     exchange = made_exchange(lambda: 0.0, **options)
     return exchange, joined(exchange), entered(exchange)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.broker.exchange import Exchange
-from polybus.broker.participants import TABLE, Client, Stage
+from polybus.broker.participants import TABLE, BrokerClient, Stage
 from polybus.broker.registry import REST, ClientRegistry
 
 
@@ -71,7 +71,7 @@ def test_whatever_happens_numbers_and_owners_stay_in_order(happenings: list[tupl
     now = [0.0]
     exchange = made_exchange(lambda: now[0])
     servers: list[Any] = []
-    clients: list[Client] = []
+    clients: list[BrokerClient] = []
 
     def server_joins(_: int) -> None:
         wire = Wire()
@@ -86,7 +86,7 @@ def test_whatever_happens_numbers_and_owners_stay_in_order(happenings: list[tupl
             assert wire.closed is not None
             assert wire.closed[0] == 1013
 
-    def with_client(act: Callable[[Client], None]) -> Callable[[int], None]:
+    def with_client(act: Callable[[BrokerClient], None]) -> Callable[[int], None]:
         return lambda index: act(clients[index % len(clients)]) if clients else None
 
     def with_server(act: Callable[[Any], None]) -> Callable[[int], None]:

@@ -22,7 +22,7 @@ import pytest
 
 from polybus import LocalProtocolError
 from polybus.cluster import guard
-from polybus.cluster.engine import Children, Engine, find_server, held, level_and_text
+from polybus.cluster.engine import Children, NatsServer, find_server, held, level_and_text
 from tests.support import BOUND, eventually
 
 pytestmark = pytest.mark.native
@@ -103,10 +103,10 @@ signal.pause()
 """
 
 
-async def lives(binary: str, until: str, caplog: pytest.LogCaptureFixture) -> Engine:
+async def lives(binary: str, until: str, caplog: pytest.LogCaptureFixture) -> NatsServer:
     """Have it run until something stands in the log."""
     children = Children()
-    engine = Engine(children, binary, "shop", -1)
+    engine = NatsServer(children, binary, "shop", -1)
 
     async def reap() -> None:
         with anyio.open_signal_receiver(signal.SIGCHLD) as signals:

@@ -12,7 +12,7 @@ import pytest
 
 from polybus import BadReply, BadRequest, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method, notify
 from polybus.contracts.client import ItemStream, client_of
-from polybus.contracts.contract import Contract
+from polybus.contracts.contract import ContractPlan
 from polybus.testing import pair
 from tests.support import eventually
 
@@ -318,7 +318,7 @@ class UserGroups(Groups[User], Protocol):
     ],
 )
 def test_a_type_variable_stands_for_what_each_base_is_given(contract: Any, types: dict[str, Any]) -> None:
-    assert {method.attribute: method.returns for method in Contract.of(contract).methods} == types
+    assert {method.attribute: method.returns for method in ContractPlan.of(contract).methods} == types
 
 
 class TupleUser(NamedTuple):
