@@ -19,7 +19,7 @@ from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
 from polybus.capture.store.segments import Stretch
 
-from .._validation import counted
+from ..plugins.tools import counted
 from .clocks import Watermarks, joined
 from .correlation import (
     CARRIED,

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from .._validation import check_given, check_type, texts
 from ..errors import Code, class_of
 from ..plugins.registry import find_protocol
+from ..plugins.tools import check_given, check_type, texts
 from ..subjects import captures, is_pattern, segments
 from .operations import Described, Docstring, Operation, channel_binding, operation_binding, server_of, wires_of
 from .schemas import REFERENCE, Keys, Schema, Schemas, example, fitting_example

@@ -20,11 +20,10 @@ from .._core.handlers.handler import Handler
 from .._core.handlers.lookup import Publication
 from .._core.handlers.signature import Style as HandlerStyle
 from .._core.handlers.subscriber import SubscriberSpec
-from .._secrets import without_secrets
-from .._validation import shown
 from ..contracts.contract import ContractPlan
 from ..errors import Code, RequestError
 from ..plugins.registry import find_protocol, split_url
+from ..plugins.tools import shown, without_secrets
 from ..protocols.uprotocol.names import encode_name
 from ..subjects import RESERVED_PREFIX
 

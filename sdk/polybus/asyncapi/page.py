@@ -11,8 +11,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
-from .._validation import check_type, shown
 from ..errors import Code
+from ..plugins.tools import check_type, shown
 from .document import to_text
 from .schemas import REFERENCE, Schema
 

@@ -13,8 +13,8 @@ import msgspec
 
 from .._plain_forms import writes_aliases
 from .._util.pydantic_types import adapter_of
-from .._util.typed_body import convert, is_read_by_pydantic
-from .._validation import shown
+from .._util.typed_body import is_read_by_pydantic
+from ..plugins.tools import convert, shown
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 

@@ -27,11 +27,9 @@ from attrs import define, field, frozen
 from .. import Bus, Reply, Subscription, connect
 from .._core.bus.bus import parts_of
 from .._core.link.link import Link
-from .._util.cancel_scopes import to_the_end
-from .._util.log_fields import log_fields
-from .._util.own_thread import in_own_thread
 from ..errors import BusError, Disconnected, RemoteProtocolError, Unsupported
 from ..message import Kind, Message
+from ..plugins.tools import in_own_thread, log_fields, to_the_end
 from ..subjects import matches
 from .decoding import MARK, decoder_for
 from .errors import CaptureError

@@ -16,13 +16,11 @@ from starlette.routing import PARAM_REGEX, compile_path
 from .. import Bus
 from .._core.bus.acceptor import WHEN_FULL
 from .._core.runtime.outcomes import code_of
-from .._util.log_fields import log_fields
-from .._util.misuse import ATTACH, explains
-from .._util.sources import sources
-from .._validation import check_type, shown, texts
+from .._util.misuse import ATTACH
 from ..errors import BusError, Code, ConnectFailed, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooLarge
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import find_protocol, find_web_endpoint
+from ..plugins.tools import check_type, explains, log_fields, shown, sources, texts
 from ..transports._ws.asgi import Receive, Scope
 from ..transports._ws.asgi_server import AsgiWebSocket
 from ..transports._ws.policy import check_hosts, check_origins

@@ -30,10 +30,10 @@ from starlette.requests import HTTPConnection  # FastAPI looks at the annotation
 
 from .._core.bus.bus import parts_of
 from .._core.handlers.providers import overrides_of
-from .._util.event_loop import Loop, running_loop, wrong_event_loop
-from .._util.log_fields import log_fields
+from .._util.event_loop import wrong_event_loop
 from ..errors import Unavailable
 from ..nodes import VARIABLE
+from ..plugins.tools import Loop, log_fields, running_loop
 from ..transports._stream.sockets import address_of
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ import anyio
 from starlette.responses import Response
 
 from .._core.bus.bus import parts_of
-from .._util.own_thread import in_own_thread
-from .._validation import check_type, shown
 from ..asyncapi import document, page, to_text
 from ..asyncapi.page import policy
+from ..plugins.tools import check_type, in_own_thread, shown
 
 if TYPE_CHECKING:
     from .. import Bus

@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from .. import Bus
-from .._validation import check_given
 from ..plugins.registry import metrics_maker
+from ..plugins.tools import check_given
 
 # No annotations from the future: FastAPI looks at those of an endpoint at run time.
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"

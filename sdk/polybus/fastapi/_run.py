@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from .._core.bus.runner import tell_of_threads_left
 from .._util.process_end import end_by_sigterm
-from .._validation import check_count, seconds, shown
 from ..cluster.worker import Worker
+from ..plugins.tools import check_count, seconds, shown
 
 FAILED: Final = 3
 """uvicorn's status where an address is taken, or the lifespan fails."""

@@ -17,9 +17,9 @@ import uvicorn
 
 from .. import Bus
 from .._core.bus.bus import parts_of
-from .._secrets import shown_target
 from ..cluster.worker import Worker
 from ..errors import LocalProtocolError
+from ..plugins.tools import shown_target
 from ..transports._stream.sockets import address_of
 from ._attachment import attached_here
 

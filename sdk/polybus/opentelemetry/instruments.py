@@ -13,9 +13,9 @@ from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, set_span_in_co
 
 from .._core.runtime.executor import described
 from .._core.runtime.outcomes import only_of
-from .._util.repeated_warnings import Warnings
 from ..errors import Code, DeadlineExceeded, RequestError
 from ..headers import size_of
+from ..plugins.tools import Warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 
 from .. import Bus
 from .._core.bus.bus import parts_of
-from .._validation import check_given
+from ..plugins.tools import check_given
 from .bus_collector import BusCollector
 
 _NODE: Final = "node"

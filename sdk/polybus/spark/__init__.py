@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .._util.lazy_names import lazy_names
+from ..plugins.tools import lazy_names
 
 if TYPE_CHECKING:
     from ..analysis.pipeline import Done, check

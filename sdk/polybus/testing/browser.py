@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import anyio
 from attrs import define, field, frozen
 
-from .._util.event_loop import running_loop
 from ..errors import ConnectFailed
+from ..plugins.tools import running_loop
 from ..transports.postmessage import ArrayBuffer, InMemoryPort, MessageChannel, MessageEvent, PortInfo, Unreadable
 from ..transports.postmessage._channel import later, tell, transferring
 from ..transports.postmessage._connection import VERSION, bye

@@ -20,13 +20,12 @@ from attrs import define, evolve
 from .. import Bus
 from .._core.bus.bus import parts_of
 from .._core.runtime.runtime import Runtime
-from .._util.cancel_scopes import to_the_end
-from .._util.pattern_index import SubjectIndex
 from ..cluster.backbone import Backbone
 from ..errors import BusError, LocalProtocolError, RemoteProtocolError
 from ..limits import Limits
 from ..plugins import Admission, Closed, Handshake, Identity, ListenOptions, Transport
 from ..plugins.registry import resolve_url
+from ..plugins.tools import SubjectIndex, to_the_end
 from ..protocols.nats import Nats
 from ..protocols.nats.operations import PING, PONG, Operation, OperationReader, write_error, write_json, write_message
 from .nats_streams import NatsStreams

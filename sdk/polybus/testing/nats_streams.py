@@ -18,7 +18,7 @@ import anyio
 import msgspec
 from attrs import define, field, frozen
 
-from .._util.pattern_index import SubjectIndex, tokens_overlap
+from ..plugins.tools import SubjectIndex, tokens_overlap
 from ..protocols.nats.cluster.subjects import covers
 from ..protocols.nats.operations import Operation
 

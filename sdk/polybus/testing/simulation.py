@@ -24,8 +24,8 @@ import anyio
 from attrs import field, frozen
 from attrs.validators import ge
 
-from .._util.sources import Sources, sources
 from ..plugins import Closed, Connector, DialOptions, Receiver, Transport, TransportFeatures
+from ..plugins.tools import Sources, sources
 from ..transports.memory import Memory
 from .virtual_time import VirtualLoop
 

@@ -17,7 +17,7 @@ import msgspec
 from polybus.capture.errors import CaptureError
 from polybus.capture.store.filesystems import AnyPath
 
-from ..._validation import counted
+from ...plugins.tools import counted
 from ..storage import Storage, absolute
 from .queries import FEW, MANY
 from .words import duration, moment, part_of, shortened

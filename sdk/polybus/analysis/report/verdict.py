@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, Final
 
-from ..._validation import counted
+from ...plugins.tools import counted
 from .comparison import Finding, changed
 from .queries import MANY
 from .words import duration, moment, part_of, shortened

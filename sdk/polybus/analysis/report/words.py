@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ..._validation import counted
+from ...plugins.tools import counted
 
 LONGEST: Final = 60
 """Letters of a name in a sentence."""

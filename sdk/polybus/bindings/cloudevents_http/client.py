@@ -15,11 +15,10 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from ..._util.cancel_scopes import to_the_end
-from ..._util.log_fields import log_fields
 from ...errors import Code, ConnectFailed, RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import Closed, DialOptions
+from ...plugins.tools import log_fields, to_the_end
 from ...protocols.uprotocol import IdFactory, UProtocol
 from ...protocols.uprotocol.codec import UProtocolCodec
 from ...protocols.uprotocol.http import Form, frames_of, http_of

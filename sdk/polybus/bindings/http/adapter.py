@@ -12,9 +12,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import field, frozen
 
-from ..._secrets import shown_url
 from ...errors import Unsupported
 from ...plugins import Connector, DialOptions, EndpointFeatures, HttpBinding, Listening, ListenOptions, Transport
+from ...plugins.tools import shown_url
 from ...transports._stream.sockets import bind_tcp, load_names
 from ...transports._stream.tls import check_client_tls, check_server_tls
 from ...transports._stream.urls import net_address

@@ -15,8 +15,8 @@ from hypercorn.config import Config
 from hypercorn.events import Event, RawData
 from hypercorn.trio import run, serve, tcp_server
 
-from ..._util.repeated_warnings import Warnings
 from ...plugins import AsgiApp, ListenOptions
+from ...plugins.tools import Warnings
 from ...transports._ws.asgi import Receive, Scope, Send
 
 logger: logging.Logger = logging.getLogger("polybus.transports")

@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from ..._util.log_fields import log_fields
 from ...limits import Limits
 from ...plugins import Admission, Listening, ListenOptions, Reservation, Transport, WebRoute
+from ...plugins.tools import log_fields
 from ...transports._stream.pace import SLOWEST, Pace
 from ...transports._ws.asgi import Receive, Scope, Send
 from ...transports._ws.asgi_server import AsgiRequest, AsgiWebSocket, admit, client_of

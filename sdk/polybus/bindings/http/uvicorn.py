@@ -20,9 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from ..._util.repeated_warnings import Warnings
-from ..._util.sources import sources
 from ...plugins import AsgiApp, ListenOptions
+from ...plugins.tools import Warnings, sources
 from ...transports._stream.listen import accept_from
 from ...transports._stream.sockets import PingProgress, Signs, signs_of
 from ...transports._ws.frames import MAX_FRAGMENTS, core_logger

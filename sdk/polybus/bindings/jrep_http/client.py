@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from ..._util.log_fields import log_fields
 from ...plugins import Closed, DialOptions
+from ...plugins.tools import log_fields
 from ...transports._stream.transport import TransportState
 from ..http.client import ExchangeFailed, HttpClient
 from .payloads import NOTHING, Echo, Intake, next_payload, readable, word

@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from ..._util.log_fields import log_fields
+from ...plugins.tools import log_fields
 from ..errors import CaptureError
 
 logger: logging.Logger = logging.getLogger("polybus.capture")

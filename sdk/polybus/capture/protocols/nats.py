@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from ..._secrets import is_secret
 from ...errors import Code, RemoteProtocolError
 from ...message import Kind, Message
+from ...plugins.tools import is_secret
 from ...protocols.nats.cluster.subjects import REPLAY, node_word
 from ...protocols.nats.codec import INBOX
 from ...protocols.nats.failures import code_of_status

@@ -16,13 +16,10 @@ import anyio
 
 from ... import plugins
 from ..._core.runtime.runtime import Runtime
-from ..._util.cancel_scopes import to_the_end
-from ..._util.certificates import warn_of_certificate
-from ..._util.own_thread import in_own_thread
-from ..._validation import check_tls
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
 from ...limits import Limits
 from ...plugins.registry import find_reader, join_url, resolve_url
+from ...plugins.tools import check_tls, in_own_thread, to_the_end, warn_of_certificate
 from .recorder import CaptureRecorder
 
 logger: logging.Logger = logging.getLogger("polybus.capture")

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from attrs import evolve, field, frozen
 
-from ..._util.log_fields import log_fields
 from ...errors import LocalProtocolError, Unsupported
 from ...plugins.recording import RecorderStats
+from ...plugins.tools import log_fields
 from ..columns.process import possible
 from ..errors import CaptureError
 from ..rows import FIELDS, MOST, SMALL, Gap, RecordedFrame

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from ..._secrets import is_secret
+from ...plugins.tools import is_secret
 from .redact_search import NAMES, Parts, is_name, is_named, names
 
 Field: TypeAlias = tuple[int, int, int, int]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..._util.log_fields import log_fields
+from ...plugins.tools import log_fields
 from ..protocols import BLANK, SUSPECT, csb, headers_only
 from ..rows import RowHeader
 from ..schema import FLAG_REDACTED, FLAG_TRUNCATED

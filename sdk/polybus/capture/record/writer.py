@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from attrs import define
 
-from ..._util.log_fields import log_fields
+from ...plugins.tools import log_fields
 from ..columns.process import DecodingProcess
 from ..errors import CaptureError
 from ..rows import FIELDS, Gap, RowHeader, Ttl

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from ..._util.log_fields import log_fields
+from ...plugins.tools import log_fields
 from ..columns.stamp import TABLES, columns_path
 from ..errors import CaptureError
 from ..rows import FLAG_GAP_BEFORE, RETENTION, Gap, Missing

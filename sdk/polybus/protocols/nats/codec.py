@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 import msgspec
 from attrs import field, frozen
 
-from ..._util.memo import Memo
 from ...body import JSON, OCTETS, BodyFormat, check_json
 from ...errors import BusError, Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
@@ -22,6 +21,7 @@ from .checks import fault_in_name, local_pattern, local_subject
 from .cluster.subjects import node_word
 from .failures import error_message, is_failure
 from .headers import BODY, TTL, HeaderBlock, error_fields, write_block
+from .memo import Memo
 from .operations import (
     OK,
     PING,

@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from attrs import frozen
 
-from ..._util.memo import Memo
 from ...errors import LocalProtocolError
 from .._rules import LINE_BREAK, MAX_INT, fault_in_headers
+from .memo import Memo
 
 VERSION: Final = b"NATS/1.0"
 TTL: Final = "Polybus-Ttl"

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Final, TypeAlias
 import msgspec
 from attrs import define, field, frozen
 
-from ..._util.memo import Memo
 from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
 from .checks import fault_in_name, refuse
 from .headers import HeaderBlock, HeaderReader
+from .memo import Memo
 
 CRLF: Final = b"\r\n"
 LINE: Final = 64 * 1024

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..._util.lazy_names import lazy_names
+from ...plugins.tools import lazy_names
 from ._channel import ArrayBuffer, ClonedError, DataCloneError, InMemoryPort, MessageChannel, MessageEvent, Unreadable
 from ._port import MessagePort, PortInfo
 from ._transport import PortTransport

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 
 from attrs import frozen
 
-from ..._util.event_loop import running_loop
+from ...plugins.tools import running_loop
 from ._port import PortInfo
 
 logger: logging.Logger = logging.getLogger("polybus.transports")

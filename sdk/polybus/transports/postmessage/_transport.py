@@ -12,9 +12,9 @@ from typing import Any, Final, TypeAlias
 import anyio
 from attrs import frozen
 
-from ..._util.log_fields import log_fields
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...plugins import Admission, Closed, DialOptions, Handshake, Host, Listening, ListenOptions
+from ...plugins.tools import log_fields
 from .._stream.close_codes import code_for, text_of
 from ._connection import Hello, PortConnection
 from ._port import MessagePort

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import evolve, frozen
 
-from ..._secrets import without_secrets
+from ...plugins.tools import without_secrets
 from .._stream.sockets import is_loopback
 from .._stream.urls import host_port
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import anyio
 from attrs import define, field
 
-from ..._util.event_loop import running_loop
 from ...plugins import Sample
 from ...plugins.features import LEVELS
+from ...plugins.tools import running_loop
 from .address import as_json
 from .lanes import Lanes
 

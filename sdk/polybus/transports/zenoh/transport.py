@@ -11,7 +11,6 @@ from typing import Final
 import anyio
 from attrs import define, field
 
-from ..._util.log_fields import log_fields
 from ...errors import BusError, ConnectFailed, LocalProtocolError, RemoteProtocolError, TooLarge, Unavailable, Unsupported
 from ...plugins import (
     Admission,
@@ -28,6 +27,7 @@ from ...plugins import (
     ReceiverFeatures,
     Transport,
 )
+from ...plugins.tools import log_fields
 from .address import ZenohAddress, listening_address, zenoh_address
 from .node import ZenohNode
 

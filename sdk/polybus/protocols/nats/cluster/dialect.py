@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from ...._util.memo import Memo
 from ....errors import Code, RemoteProtocolError
 from ....message import Kind, Message
 from ....plugins import Due, Lost, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser, Undelivered
@@ -26,6 +25,7 @@ from ..codec import HAVE_IT, failure
 from ..connection import NatsConnection, NatsSubscription, Tokens
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
 from ..headers import KIND, HeaderBlock, write_block
+from ..memo import Memo
 from ..operations import INBOX_SID, write_publication
 from ..stored import ToEngine, ToStore, give, give_unreadable, read_refusal, read_stored, word_of_engine
 from .nodes import PACE, ClusterNodes

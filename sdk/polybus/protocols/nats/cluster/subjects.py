@@ -27,10 +27,10 @@ from urllib.parse import quote, unquote
 
 from attrs import define, field
 
-from ...._util.memo import Memo
 from ....errors import LocalProtocolError, RemoteProtocolError
 from ....subjects import canonical, has_empty_token, is_pattern, wire_pattern
 from ..checks import is_answerable, refuse
+from ..memo import Memo
 
 REPLAY: Final = "replay-"
 """The beginning of the names of consumers of a node that only read."""

@@ -1,0 +1,65 @@
+"""Small tools of polybus itself, for those who write protocols, transports and integrations: checks of arguments, texts without
+secrets, fields and bounds for logs, time and chance that a simulation can replace, and work that has to be finished.
+"""
+
+from .._secrets import is_secret, is_secret_of_query, shown_target, shown_url, without_secrets
+from .._util.cancel_scopes import to_the_end
+from .._util.certificates import warn_of_certificate
+from .._util.event_loop import Loop, running_loop
+from .._util.http_status import HttpStatus, Page
+from .._util.lazy_names import lazy_names
+from .._util.log_fields import log_fields
+from .._util.misuse import explains
+from .._util.own_thread import in_own_thread
+from .._util.pattern_index import SubjectIndex, tokens_overlap
+from .._util.repeated_warnings import ViolationCounter, Warnings
+from .._util.sources import Sources, sources
+from .._util.typed_body import convert, misfit
+from .._validation import (
+    check_callable,
+    check_count,
+    check_given,
+    check_tls,
+    check_type,
+    counted,
+    in_one_line,
+    seconds,
+    shown,
+    texts,
+)
+
+__all__ = [
+    "HttpStatus",
+    "Loop",
+    "Page",
+    "Sources",
+    "SubjectIndex",
+    "ViolationCounter",
+    "Warnings",
+    "check_callable",
+    "check_count",
+    "check_given",
+    "check_tls",
+    "check_type",
+    "convert",
+    "counted",
+    "explains",
+    "in_one_line",
+    "in_own_thread",
+    "is_secret",
+    "is_secret_of_query",
+    "lazy_names",
+    "log_fields",
+    "misfit",
+    "running_loop",
+    "seconds",
+    "shown",
+    "shown_target",
+    "shown_url",
+    "sources",
+    "texts",
+    "to_the_end",
+    "tokens_overlap",
+    "warn_of_certificate",
+    "without_secrets",
+]
