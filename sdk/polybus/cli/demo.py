@@ -19,7 +19,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from ..demo.cast import Cast, Line
+from ..demo.cast import Cast, StoryLine
 from ..demo.scenes import PROGRAMS, SCENES, Scene, Seen, Telling, can_record, path_of
 from .options import flag, option
 from .problems import UsageError, unwrapped
@@ -114,7 +114,7 @@ class Paper:
         code = [_row(Text(f"{excerpt.program}.py", style="dim"), _code(excerpt.code), width=8) for excerpt in scene.code]
         self._print(Text.assemble((number, "cyan"), (scene.title, "bold")), scene.why, "", *code, "")
 
-    def line(self, line: Line) -> None:
+    def line(self, line: StoryLine) -> None:
         """A line of a process, with the time that it took."""
         took = "" if line.ms is None else f"{line.ms:,.1f} ms" if line.ms < 100 else f"{line.ms:,.0f} ms"
         text = Text(line.text, style="" if line.who else "yellow")
