@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..demo.cast import Cast, StoryLine
-from ..demo.scenes import PROGRAMS, SCENES, Scene, Seen, Telling, can_record, path_of
+from ..demo.scenes import PROGRAMS, SCENES, Scene, SceneOutcome, Telling, can_record, path_of
 from .options import flag, option
 from .problems import UsageError, unwrapped
 from .values import json_line
@@ -120,7 +120,7 @@ class Paper:
         text = Text(line.text, style="" if line.who else "yellow")
         self._print(_row(Text(line.who, style="bold"), text, Text(took, style="green"), width=5))
 
-    def outcome(self, seen: Seen) -> None:
+    def outcome(self, seen: SceneOutcome) -> None:
         """Say how a scene came out, where that is not in the lines."""
         self._print(*([] if seen.outcome == "ok" else [Text(seen.detail, style=_MARKS[seen.outcome][1])]), "")
 
