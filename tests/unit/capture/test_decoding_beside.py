@@ -96,7 +96,6 @@ def test_a_recording_that_ends_does_not_wait_for_what_is_decoded(tmp_path: Path)
     writer.turn()
     decoding: Any = writer._decoding
     pid = decoding.pid
-    assert os.getpriority(os.PRIO_PROCESS, pid) >= 0
     os.kill(pid, signal.SIGSTOP)  # it is not heard of any more
     writer.finish()
     with pytest.raises(ProcessLookupError):
