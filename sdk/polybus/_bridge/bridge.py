@@ -16,13 +16,10 @@ from .._core.bus.bus import Bus, parts_of
 from .._core.bus.lifecycle import DRAIN, STREAMS_SHARE
 from .._core.rpc.call import ChannelCall
 from .._core.runtime.via import ViaHeader, too_far
-from .._util.cancel_scopes import to_the_end
-from .._util.log_fields import log_fields
-from .._util.repeated_warnings import ViolationCounter
-from .._validation import check_callable, shown
 from ..errors import BusError, Code, LocalProtocolError, RequestError, Unsupported
 from ..headers import VIA, check_headers
 from ..message import MISSING, Kind, Message
+from ..plugins.tools import ViolationCounter, check_callable, log_fields, shown, to_the_end
 from ..subjects import canonical, check_pattern, check_subject, is_pattern, is_uri, matches
 from .forwarding import (
     LEAVING,

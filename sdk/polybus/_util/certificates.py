@@ -14,7 +14,7 @@ from .sources import sources
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
-SOON: Final = timedelta(days=14)
+EXPIRES_SOON: Final = timedelta(days=14)
 """Before its end a certificate is to be renewed by then: the usual ones are renewed a month before."""
 
 _UTC_TIME: Final = 0x17
@@ -22,7 +22,7 @@ _VERSION: Final = 0xA0
 
 
 def warn_of_certificate(tls: ssl.SSLContext, url: str) -> None:
-    """Log that what a server shows at `url` has expired, is not valid yet, or expires within `SOON`. Never raises.
+    """Log that what a server shows at `url` has expired, is not valid yet, or expires within `EXPIRES_SOON`. Never raises.
 
     Where a function chooses the certificate by the name that a client asks for, nothing is known of it.
     """
@@ -40,7 +40,7 @@ def warn_of_certificate(tls: ssl.SSLContext, url: str) -> None:
     elif now < begin:
         text = "the certificate of %s is not valid before %s, and clients refuse it: is the clock of this machine right?"
         logger.warning(text, url, _told(begin), extra=fields)
-    elif end - now <= SOON:
+    elif end - now <= EXPIRES_SOON:
         text = "the certificate of %s expires on %s: renew it, and restart the service, which reads it at its start only"
         logger.warning(text, url, _told(end), extra=fields)
 

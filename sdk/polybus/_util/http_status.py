@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from .._validation import shown
-from .bind_errors import cannot_listen
+from .listening import cannot_listen
 from .log_fields import log_fields
 
 logger: logging.Logger = logging.getLogger("polybus")

@@ -14,17 +14,11 @@ from attrs import frozen
 from .._core.link.multiplexer import expiry
 from .._core.runtime.access import AccessControl, Admissions, Authenticate
 from .._core.runtime.runtime import Runtime
-from .._secrets import without_secrets
-from .._util.broadcast import EventHub
-from .._util.cancel_scopes import to_the_end
-from .._util.http_status import HttpStatus, Page
-from .._util.log_fields import log_fields
-from .._util.own_thread import in_own_thread
 from ..errors import BusError, LocalProtocolError, Unavailable
 from ..limits import Limits
 from ..plugins import Admission, Closed, Handshake, Listening, ListenOptions, Receiver, Transport, TransportFeatures
 from ..plugins.registry import make_recorder, metrics_maker, resolve_url
-from ..transports._stream.sockets import is_loopback
+from ..plugins.tools import EventHub, HttpStatus, Page, in_own_thread, is_loopback, log_fields, to_the_end, without_secrets
 from .events import BrokerEvent, BrokerStats
 from .exchange import Exchange
 from .registry import ClientRegistry
@@ -32,8 +26,8 @@ from .registry import ClientRegistry
 if TYPE_CHECKING:
     import ssl
 
-    from .._util.event_loop import Loop
     from ..plugins.recording import Recorder
+    from ..plugins.tools import Loop
 
 logger: logging.Logger = logging.getLogger("polybus.broker")
 
@@ -409,7 +403,7 @@ class Broker:
             self._listening.append(listening)
             urls.append(f"{adapter.name}+{listening.url}{suffix}")
             if options.tls is not None:
-                from .._util.certificates import warn_of_certificate  # needs ssl, which not every platform has
+                from ..plugins.tools import warn_of_certificate
 
                 warn_of_certificate(options.tls, urls[-1])
         return tuple(urls)

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from attrs import define, field
 
-from .._util.repeated_warnings import ViolationCounter
+from ..plugins.tools import ViolationCounter
 
 
 class Stage(enum.Enum):

@@ -8,7 +8,7 @@ from typing import Final
 
 from attrs import asdict
 
-from .._util.repeated_warnings import ViolationCounter, too_many
+from ..plugins.tools import ViolationCounter, too_many
 from ..protocols.csb import wire
 from . import frames
 from .events import BrokerCounters, BrokerEvent, BrokerStats, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft

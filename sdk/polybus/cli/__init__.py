@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from .._util.process_end import end_by_sigterm
+from ..plugins.tools import end_by_sigterm
 
 __all__ = ["main"]
 

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from .. import analysis, spark
-from .._validation import counted
 from ..capture import Capture
 from ..capture.errors import CaptureError
+from ..plugins.tools import counted
 from ..protocols.up import names_in
 from .options import Json, argument, duration, flag, option
 from .problems import PeerError, UsageError

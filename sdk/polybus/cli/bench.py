@@ -16,8 +16,8 @@ import anyio
 from attrs import asdict, evolve
 
 from .. import Bus
-from .._secrets import without_secrets
 from ..plugins.registry import find_protocol, resolve_url, split_url
+from ..plugins.tools import without_secrets
 from ..testing import pair
 from .options import Header, Tls, Wait, argument, connects, duration, flag, option
 from .problems import PeerError, UsageError, unwrapped

@@ -15,8 +15,8 @@ from .. import Bus, Disconnected, Peer, Route
 from .. import bridge as join
 from .._bridge import Bridge
 from .._core.bus.bus import parts_of
-from .._secrets import without_secrets
 from ..plugins.registry import with_tls
+from ..plugins.tools import without_secrets
 from .options import Ca, Header, Insecure, Key, OwnCert, Wait, argument, option
 from .problems import UsageError, announce, unwrapped
 from .routes import read_routes

@@ -12,7 +12,7 @@ from attrs import asdict
 from rich.console import Console
 
 from .. import capture
-from .._validation import counted, in_one_line
+from ..plugins.tools import counted, in_one_line
 from .options import Folder, Json, argument, group
 from .problems import PeerError
 from .values import json_line

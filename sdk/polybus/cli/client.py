@@ -16,9 +16,9 @@ from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
 from .. import BadRequest, Bus, Disconnected, Message, Unsupported
-from .._validation import in_one_line
 from ..events import BusEvent, LinkDown, LinkUp
 from ..plugins import ProtocolFeatures
+from ..plugins.tools import in_one_line
 from ..subjects import literal_wildcards
 from .options import AnyUrl, Body, Header, Json, Tls, Url, Wait, argument, connects, duration, option
 from .problems import PeerError, UsageError, say, unwrapped

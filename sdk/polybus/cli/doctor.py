@@ -37,13 +37,11 @@ from .. import (
     Unauthorized,
     connect,
 )
-from .._secrets import without_secrets
-from .._util.certificates import SOON
-from .._validation import counted, shown
 from ..errors import RemoteProtocolError
 from ..plugins import Connector, DialOptions, ProtocolAdapter, ProtocolFeatures, Transport
 from ..plugins.registry import resolve_url
-from ..transports._stream.wire import plain_reason
+from ..plugins.tools import EXPIRES_SOON, counted, shown, without_secrets
+from ..transports.tcp import plain_reason
 from .options import Header, Tls, argument, connects, duration, flag, option
 from .problems import NATS_CREDENTIALS, PeerError, UsageError, for_shell, say
 from .show import Printer
@@ -364,7 +362,7 @@ def _certificate(facts: Mapping[str, Any]) -> str:
         return "a certificate"
     left = datetime.fromtimestamp(ssl.cert_time_to_seconds(expires), UTC) - datetime.now(UTC)
     what = f"certificate for {', '.join(names) or 'no name'}, valid for {counted(left.days, 'more day')}"
-    if left <= SOON:
+    if left <= EXPIRES_SOON:
         raise StepDoubtful(what, "renew it, and restart what serves with it: clients refuse one that has expired")
     return what
 

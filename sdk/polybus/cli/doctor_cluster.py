@@ -10,9 +10,9 @@ import anyio
 from attrs import define, evolve
 
 from .. import Bus, BusError, Cluster, DeadlineExceeded, Disconnected, Forbidden, NoHandler
-from .._validation import counted
 from ..events import BusEvent, DeadLettered
 from ..plugins import ProtocolAdapter
+from ..plugins.tools import counted
 from ..protocols.nats.session import NatsSession
 from ..protocols.nats.stored import api_of
 from .doctor import NOBODY, Examination, StepDoubtful, StepFailed

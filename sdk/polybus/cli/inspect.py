@@ -10,12 +10,12 @@ from urllib.parse import parse_qsl
 
 from attrs import asdict, field, frozen
 
-from .._secrets import is_secret
 from ..errors import BusError, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
 from ..plugins import FrameField, ProtocolAdapter, ProtocolFeatures
 from ..plugins.registry import find_reader
+from ..plugins.tools import is_secret
 from .options import argument, flag, option
 from .problems import PeerError, UsageError
 from .show import Printer

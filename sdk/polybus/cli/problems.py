@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from .._secrets import without_secrets
-from .._validation import in_one_line
 from ..errors import (
     BusError,
     ConnectFailed,
@@ -25,6 +23,7 @@ from ..errors import (
     Unsupported,
 )
 from ..limits import Limits
+from ..plugins.tools import in_one_line, without_secrets
 
 T = TypeVar("T")
 

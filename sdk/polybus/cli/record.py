@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 import anyio
 
 from .. import capture
-from .._validation import counted
 from ..plugins.registry import has_tls, resolve_target, split_url, with_tls
+from ..plugins.tools import counted
 from .options import Ca, Folder, Header, Insecure, Json, Key, OwnCert, Tls, Url, Wait, argument, connects, flag, option
 from .problems import PeerError, UsageError, announce
 from .values import client_tls, dialling, json_line, parse_size, server_tls

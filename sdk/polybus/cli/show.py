@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from .._validation import in_one_line
+from ..plugins.tools import in_one_line
 
 
 class Printer:

@@ -12,11 +12,11 @@ import anyio
 import typer
 
 from .. import Store
-from .._validation import counted, in_one_line
 from ..cluster.durable.storage import check_durable_name
 from ..errors import BusError, ConnectFailed
 from ..nodes import check_store_name
 from ..plugins.registry import resolve_url
+from ..plugins.tools import counted, in_one_line
 from .options import Json, Tls, argument, connects, flag, group, option
 from .problems import PeerError, UsageError, describe, for_shell, say, unwrapped
 from .values import cluster_of, connecting, hasty_bus, json_line, parse_size

@@ -26,12 +26,12 @@ from attrs import define, field
 from .._core.peer.negotiation import HELLO_TIMEOUT
 from .._core.rpc.reply import InternalReply
 from .._core.runtime.memory import MemoryBudget, Share, cost, trim
-from .._util.sources import sources
 from ..body import JSON
 from ..errors import BusError
 from ..events import PeerSlow
 from ..message import Kind, Message
 from ..plugins import ToNode
+from ..plugins.tools import sources
 
 if TYPE_CHECKING:
     from .. import Peer

@@ -15,10 +15,10 @@ from attrs import define, field
 
 from .._core.peer.responses import response_to, send_error
 from .._core.runtime.memory import Share
-from .._util.sources import sources
 from ..errors import BusError, Code
 from ..message import Kind, Message
 from ..plugins import ToClient
+from ..plugins.tools import sources
 from .arrivals import AT_ONCE, HANDING, Arrivals, ParkedPublications, PublicationSources, give_mark
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from attrs import define
 
 from .. import RemotePeer
 from .._core.peer.responses import response_to, send_error
-from .._util.log_fields import log_fields
 from ..errors import BusError, Code, Disconnected
 from ..message import Kind, Message
 from ..nodes import Node, Survey
 from ..plugins import ToNode
+from ..plugins.tools import log_fields
 from ..subjects import check_pattern, wire_pattern
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import Final, Self
 import anyio
 from attrs import frozen
 
-from .._util.log_fields import log_fields
 from ..errors import LocalProtocolError
+from ..plugins.tools import log_fields
 
 logger: logging.Logger = logging.getLogger("polybus")
 

@@ -17,14 +17,11 @@ import anyio.abc
 
 from .. import Bus
 from .._core.bus.bus import parts_of
-from .._util.http_status import HttpStatus, Page
-from .._util.log_fields import log_fields
-from .._util.process_end import ending_signals
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
 from ..nodes import VARIABLE
 from ..plugins.registry import metrics_maker
-from ..transports._stream.sockets import unlink_if_ours
+from ..plugins.tools import HttpStatus, Page, ending_signals, log_fields, unlink_if_ours
 from .engine import STORE, Child, Children, NatsServer, find_server
 from .worker import ASK, ASK_METRICS, Inheritance
 

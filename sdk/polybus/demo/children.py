@@ -5,7 +5,7 @@ import runpy
 import sys
 import threading
 
-from .._util.process_end import exit_at_once
+from ..plugins.tools import exit_at_once
 
 
 def leave_with_parent() -> None:

@@ -2,19 +2,24 @@
 secrets, fields and bounds for logs, time and chance that a simulation can replace, and work that has to be finished.
 """
 
+from .._plain_forms import plain_form, scalar_form
 from .._secrets import is_secret, is_secret_of_query, shown_target, shown_url, without_secrets
+from .._util.broadcast import EventHub
 from .._util.cancel_scopes import to_the_end
-from .._util.certificates import warn_of_certificate
+from .._util.certificates import EXPIRES_SOON, warn_of_certificate
+from .._util.class_shapes import form_of_struct
 from .._util.event_loop import Loop, running_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.lazy_names import lazy_names
+from .._util.listening import is_loopback, unlink_if_ours
 from .._util.log_fields import log_fields
 from .._util.misuse import explains
 from .._util.own_thread import in_own_thread
 from .._util.pattern_index import SubjectIndex, tokens_overlap
-from .._util.repeated_warnings import ViolationCounter, Warnings
+from .._util.process_end import end_by_sigterm, ending_signals, exit_at_once
+from .._util.repeated_warnings import ViolationCounter, Warnings, too_many
 from .._util.sources import Sources, sources
-from .._util.typed_body import convert, misfit
+from .._util.typed_body import convert, misfit, unreadable
 from .._validation import (
     check_callable,
     check_count,
@@ -29,6 +34,8 @@ from .._validation import (
 )
 
 __all__ = [
+    "EXPIRES_SOON",
+    "EventHub",
     "HttpStatus",
     "Loop",
     "Page",
@@ -43,15 +50,22 @@ __all__ = [
     "check_type",
     "convert",
     "counted",
+    "end_by_sigterm",
+    "ending_signals",
+    "exit_at_once",
     "explains",
+    "form_of_struct",
     "in_one_line",
     "in_own_thread",
+    "is_loopback",
     "is_secret",
     "is_secret_of_query",
     "lazy_names",
     "log_fields",
     "misfit",
+    "plain_form",
     "running_loop",
+    "scalar_form",
     "seconds",
     "shown",
     "shown_target",
@@ -60,6 +74,9 @@ __all__ = [
     "texts",
     "to_the_end",
     "tokens_overlap",
+    "too_many",
+    "unlink_if_ours",
+    "unreadable",
     "warn_of_certificate",
     "without_secrets",
 ]

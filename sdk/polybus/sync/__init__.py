@@ -23,10 +23,10 @@ from .._core.bus.runner import connect as connect_async
 from .._core.handlers.signature import injected_as
 from .._core.runtime.context import Context as AsyncContext
 from .._type_variables import State_co
-from .._util.misuse import CONNECT, explains
-from .._validation import check_type
+from .._util.misuse import CONNECT
 from ..errors import LocalProtocolError
 from ..nodes import VARIABLE, Cluster
+from ..plugins.tools import check_type, explains
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
 from .verbs import BlockingBus, BlockingCaller, BlockingListener, BlockingPeer, BlockingRemotePeer, BlockingUser

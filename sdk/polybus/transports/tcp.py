@@ -16,11 +16,13 @@ from ._stream.prefixed import TcpTransport, closing_frame
 from ._stream.sockets import bind_tcp, bind_unix, load_names
 from ._stream.tls import check_server_tls
 from ._stream.urls import bare_address, unix_path
-from ._stream.wire import Wire
+from ._stream.wire import Wire, plain_reason
 
 if TYPE_CHECKING:
     import socket
     import ssl
+
+__all__ = ["Tcp", "TcpConnector", "Tls", "Unix", "plain_reason"]
 
 
 class PendingTcpConnection(PendingConnection):

@@ -11,15 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from .._util.listening import is_loopback
 from ..errors import ConnectFailed
 from ..plugins import Connector, DialOptions, Listening, ListenOptions, Transport
 from ._stream.addresses import NetConnector
-from ._stream.sockets import bind_tcp, is_loopback, load_names
+from ._stream.sockets import bind_tcp, load_names
 from ._stream.tls import check_server_tls
 from ._stream.urls import net_address
+from ._ws.policy import check_hosts, check_origins
 
 if TYPE_CHECKING:
     import socket
+
+__all__ = ["SecureWebSocket", "WebSocket", "WebSocketConnector", "check_hosts", "check_origins"]
 
 
 class WebSocketConnector(NetConnector):

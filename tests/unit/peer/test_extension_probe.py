@@ -11,10 +11,10 @@ from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from polybus import BadRequest, Bus, Disconnected, Limits, Message, RequestCancelled, Unsupported, connect
-from polybus._util.hello import HELLO
 from polybus.body import JSON
 from polybus.message import Kind
 from polybus.plugins import Closed
+from polybus.plugins.hello import HELLO
 from polybus.plugins.registry import find_protocol
 from polybus.protocols._protobuf.any_body import ANY, pack
 from polybus.testing import Faults, pair

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define, field
 
-from ..._util.json_arrays import LONG
 from ...errors import Disconnected
 from ...plugins import Closed, Confirmed, SessionFeatures, TransportFeatures
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 16 * 1024
 """Bytes of frames that came together and are handled in one turn: a command of 4 KiB may end and enter a thousand
 subscriptions, and 256 KiB of these took a second."""
+_LONG: Final = 32 * 1024
+"""Bytes of a frame that is handled as it is."""
 _EACH: Final = 32
 """Bytes as which a frame counts besides: an empty one costs something, too."""
 _STILL_COME: Final = 1024 * 1024
@@ -105,7 +106,7 @@ class _FramePieces:
             self._bytes += sum(map(len, frames))
             if self._bytes > _STILL_COME:
                 self.finish()
-        elif sum(map(len, frames)) + _EACH * len(frames) <= _AT_ONCE or (len(frames) == 1 and len(frames[0]) <= LONG):
+        elif sum(map(len, frames)) + _EACH * len(frames) <= _AT_ONCE or (len(frames) == 1 and len(frames[0]) <= _LONG):
             self._link.frames_received(frames)
         else:
             self._waiting.extend(frames)
@@ -137,7 +138,7 @@ class _FramePieces:
         if not waiting:
             return False
         frame = waiting.popleft()
-        if len(frame) > LONG:
+        if len(frame) > _LONG:
             frame, *others = self._pieces(frame)
             waiting.extendleft(reversed(others))
         frames, size = [frame], len(frame) + _EACH

@@ -12,10 +12,10 @@ import anyio
 from attrs import define, field
 
 from ..._util.event_loop import Notifier
-from ..._util.hello import HELLO
 from ..._util.log_fields import log_fields
 from ...errors import BusError, Code
 from ...message import Kind, Message
+from ...plugins.hello import HELLO
 from ..link.send_queue import SendQueue
 from ..runtime.memory import MemoryBudget
 from .responses import send_error

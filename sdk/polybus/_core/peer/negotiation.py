@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import anyio
 from attrs import define
 
-from ..._util.hello import HELLO, answer_of, is_answer, question_of
 from ...errors import BusError, Code, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled, Unsupported
 from ...message import Kind, Message
+from ...plugins.hello import HELLO, answer_of, is_answer, question_of
 from ..rpc.reply import Reply, error_of
 from .responses import response_to, send_error
 from .subscriptions import canonical_pattern

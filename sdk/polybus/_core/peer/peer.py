@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, overload
 import anyio
 
 from ..._util.deadlines import Deadlines
-from ..._util.hello import HELLO
 from ..._util.sources import sources
 from ..._validation import shown
 from ...errors import BadReply, BusError, Disconnected, QueueFull, RemoteProtocolError, Unsupported, another
 from ...message import Kind, Message
 from ...plugins.clusters import ToNode
+from ...plugins.hello import HELLO
 from ...subjects import RESERVED_PREFIX, AnySubject, Subject
 from ..handlers.signature import ContextPart, injected_as
 from ..handlers.subscriber import reading_of

@@ -15,8 +15,8 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from ..._util.json_arrays import cut
 from ...plugins import Host
+from ...protocols.jrep.arrays import cut
 
 NOTHING: Final = b"[]"
 MAX_WORD: Final = 4096

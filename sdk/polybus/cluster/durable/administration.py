@@ -10,8 +10,8 @@ from attrs import define, field, frozen
 from ... import Bus
 from ..._core.bus.bus import parts_of
 from ..._core.pubsub.publisher import make_publication
-from ..._validation import shown
 from ...errors import LocalProtocolError
+from ...plugins.tools import shown
 from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern
 from ..backbone import Backbone
 from .dead_letters import NAME as DEAD

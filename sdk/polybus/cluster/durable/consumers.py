@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define, field, frozen
 
-from ..._util.sources import sources
-from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
+from ...plugins.tools import shown, sources
 from ...protocols.nats.cluster.subjects import REPLAY, covers
 from ...stats import DurableStats
 from ...subjects import is_pattern

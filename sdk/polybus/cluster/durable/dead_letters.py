@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from attrs import define, evolve, frozen
 
-from ..._validation import shown
 from ...body import JSON, OCTETS
 from ...errors import BusError, LocalProtocolError, TooLarge
 from ...headers import VIA
 from ...message import Kind, Message
+from ...plugins.tools import shown
 from ...protocols.nats.cluster.subjects import covers, escape_subject, unescape_subject
 from ...protocols.nats.headers import MESSAGE_ID, HeaderBlock, HeaderReader
 from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of, count_of, is_stream_name

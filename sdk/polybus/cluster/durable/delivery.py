@@ -12,10 +12,8 @@ from attrs import define, evolve, field
 
 from ..._core.runtime.executor import described
 from ..._core.runtime.outcomes import Misfit
-from ..._secrets import without_secrets
-from ..._util.log_fields import log_fields
-from ..._validation import check_given, in_one_line, seconds
 from ...errors import BusError, Code, LocalProtocolError
+from ...plugins.tools import check_given, in_one_line, log_fields, seconds, without_secrets
 from .dead_letters import Death
 from .jetstream import NANOSECONDS
 from .storage import check_pause

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, field
 
 from ..._core.bus.bus import parts_of
-from ..._util.pattern_index import tokens_overlap
 from ...errors import LocalProtocolError
+from ...plugins.tools import tokens_overlap
 from ...protocols.nats.checks import local_pattern
 from .consumers import Consumers, StoreReaders, find_streams
 from .dead_letters import OVER, Burial, Death, Graveyard, LetterPlace, Letters, LetterWriter

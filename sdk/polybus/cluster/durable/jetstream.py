@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
 import anyio
 from attrs import define, evolve, field, frozen
 
-from ..._util.pattern_index import SubjectIndex
-from ..._util.sources import sources
 from ...errors import BusError, DeadlineExceeded, Disconnected, Forbidden, LocalProtocolError, NoHandler, QueueFull
 from ...message import Kind, Message
 from ...nodes import as_seconds
+from ...plugins.tools import SubjectIndex, sources
 from ...protocols.nats.cluster.subjects import escape_subject
 from ...protocols.nats.stored import ToEngine, ToStore, api_of
 

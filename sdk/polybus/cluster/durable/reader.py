@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import anyio
 from attrs import define, field
 
-from ..._util.log_fields import log_fields
 from ...body import OCTETS
 from ...message import Kind, Message
+from ...plugins.tools import log_fields
 from ...protocols.nats.stored import ToEngine, ToReader, read_pull
 from .dead_letters import ID
 from .delivery import Delivery, Fate

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define
 
-from ..._validation import shown
 from ...errors import BusError, Forbidden, LocalProtocolError
 from ...nodes import as_seconds
+from ...plugins.tools import shown
 from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:

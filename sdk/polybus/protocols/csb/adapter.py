@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from attrs import evolve, field, frozen
 
-from ..._util.sources import sources
 from ...limits import Limits
 from ...plugins import FrameField, Role
+from ...plugins.tools import sources
 from .._options import UrlOptions, choice
 from .._rules import fault_in_subject
 from . import wire

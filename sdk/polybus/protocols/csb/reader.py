@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from ..._util.hello import HELLO
 from ...body import OCTETS
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
+from ...plugins.hello import HELLO
 from .._rules import MODES, fault_in_subject
 from . import wire
 from .bodies import WIRE_RULES, fill_error, payload_readers, refuse

@@ -14,12 +14,12 @@ from typing import Any, Final
 import msgspec
 from attrs import evolve
 
-from ..._util.hello import HELLO, is_answer, question_of
 from ...body import JSON
 from ...errors import Code, Disconnected, QueueFull, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, PeerClosed, PeerOpened, Ready, Refused, SessionEvent
+from ...plugins.hello import HELLO, is_answer, question_of
 from .._rules import too_large
 from . import wire
 from .bodies import refuse

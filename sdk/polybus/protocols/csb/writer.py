@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from ..._util.hello import HELLO
 from ...body import JSON as JSON_FORMAT
 from ...body import OCTETS, TEXT, BodyFormat
 from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
+from ...plugins.hello import HELLO
 from .._rules import fault_in_subject, milliseconds
 from . import wire
 from .bodies import FORMATS, NUMBERS, WIRE_RULES, error_payload

@@ -15,12 +15,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from ..._util.json_arrays import LONG, cut, joined
 from ...body import JSON, OCTETS, BodyFormat, check_json, check_levels
 from ...errors import BadRequest, BusError, Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from .._rules import MODES, fault_in_subject
+from .arrays import LONG, cut, joined
 from .formats import ErraiFormat
 from .names import (
     CONTROL_SUBJECTS,

@@ -16,10 +16,8 @@ from typing import Annotated, Any, Final, ForwardRef, Protocol, TypeVar, get_arg
 
 from attrs import field, frozen
 
-from ..._plain_forms import scalar_form
-from ..._util.typed_body import convert, misfit, unreadable
-from ..._validation import check_type, shown
 from ...errors import BadRequest
+from ...plugins.tools import check_type, convert, misfit, scalar_form, shown, unreadable
 from ...subjects import Subject
 from .names import RPC_MARK
 from .values.declared import Arguments, JavaType, java_type

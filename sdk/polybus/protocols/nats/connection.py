@@ -10,11 +10,11 @@ from typing import Any, Final, Protocol
 
 from attrs import define, field, frozen
 
-from ..._util.pattern_index import SubjectIndex
 from ...errors import Code, RemoteProtocolError, TooLarge, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, SessionEvent
+from ...plugins.tools import SubjectIndex
 from .._rules import too_large
 from .cluster.known_handlers import KnownHandlers
 from .codec import NatsCodec

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from ..._util.pattern_index import SubjectIndex
 from ...errors import Code, Forbidden, LocalProtocolError, RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import Ready, Refused, Undelivered
+from ...plugins.tools import SubjectIndex
 from .checks import is_answerable, local_pattern, local_subject, refuse
 from .connection import NatsConnection, NatsSubscription, NatsSubscriptions, Tokens
 from .failures import ServerError, error_message, is_failure

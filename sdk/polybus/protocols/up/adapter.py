@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Final, Literal
 
 from attrs import field, frozen
 
-from ..._util.sources import sources
 from ...limits import Limits
 from ...plugins import FrameField, Role
+from ...plugins.tools import sources
 from .._options import UrlOptions, choice
 from .._uprotocol import Pairs, SubjectLevels, check_seconds, lifetime_within, pairs_of
 from .codec import MAX_TTL, UpCodec

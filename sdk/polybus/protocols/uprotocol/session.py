@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ..._util.hello import HELLO
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, SessionEvent
+from ...plugins.hello import HELLO
 from .._protobuf.any_body import ANY
 from .._rules import too_large
 from .._uprotocol import REMEMBERED, EntitySession, IdFactory, id_time_ms, relayed_priority

@@ -18,12 +18,13 @@ import anyio
 import anyio.lowlevel
 from attrs import define, field
 
+from ..._util.listening import unlink_if_ours
 from ..._util.log_fields import log_fields
 from ..._util.repeated_warnings import Warnings
 from ...errors import BusError, TooManyRequests
 from ...plugins import Admission, Handshake, ListenOptions
 from .dial import open_wire
-from .sockets import address_of, unlink_if_ours
+from .sockets import address_of
 from .tls import server_reason
 from .transport import WireTransport
 from .wire import Wire, call_later, plain_reason

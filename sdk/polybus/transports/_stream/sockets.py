@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import math
 import os
 import socket
@@ -17,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
-from ..._util.bind_errors import cannot_listen
+from ..._util.listening import cannot_listen
 from ...limits import Limits
 
 BACKLOG: Final = 2048
@@ -150,17 +149,6 @@ def address_of(family: int, name: Any) -> str:
     return f"unix:{os.fsdecode(name)}" if name else "unix:"
 
 
-def is_loopback(host: str) -> bool:
-    """True if a host name or address is this machine's own."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-
-
 async def bind_tcp(host: str, port: int) -> list[socket.socket]:
     """Listening sockets on every address of a host, all with the same port; port 0 picks a free one. May raise `OSError`: an
     address is taken or not ours."""
@@ -241,10 +229,3 @@ def _remove_stale(path: str) -> None:
             os.unlink(path)
         except OSError:
             return
-
-
-def unlink_if_ours(path: str, inode: int) -> None:
-    """Remove the file of a Unix socket, unless there is another one by now."""
-    with contextlib.suppress(OSError):
-        if os.stat(path).st_ino == inode:
-            os.unlink(path)

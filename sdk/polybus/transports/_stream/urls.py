@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from attrs import frozen
 
 from ..._secrets import shown_target, without_secrets
-from .sockets import is_loopback
+from ..._util.listening import is_loopback
 
 _PORTS: Final = {"ws": 80, "wss": 443, "http": 80, "https": 443}
 

@@ -10,9 +10,10 @@ from typing import TypeAlias
 import anyio
 from attrs import evolve
 
+from ..._util.listening import is_loopback
 from ...errors import BusError, LocalProtocolError
 from ...plugins import Admission, Handshake, ListenOptions, WebRoute
-from .._stream.sockets import is_loopback, tune
+from .._stream.sockets import tune
 from .._stream.urls import host_port
 from .adoption import AdoptedWire, UvicornWebSocket
 from .asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of

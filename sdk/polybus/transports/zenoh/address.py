@@ -10,8 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import evolve, frozen
 
-from ...plugins.tools import without_secrets
-from .._stream.sockets import is_loopback
+from ...plugins.tools import is_loopback, without_secrets
 from .._stream.urls import host_port
 
 PORT: Final = 7447

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
 
-from ...._plain_forms import scalar_form
 from ....errors import EncodeError
+from ....plugins.tools import scalar_form
 from .java import JavaEnum, JavaObject, write_big_integer, write_decimal, write_double, write_marked
 from .text import KEY_PREFIX, LIST, MAP, SET, Numbering, number, quoted
 

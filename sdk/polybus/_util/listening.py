@@ -1,8 +1,11 @@
-"""Says why an address cannot be listened on, and what to do about it."""
+"""Addresses that are listened on: why one cannot be, whether it is this machine's own, and the file of a Unix socket."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import ipaddress
+import os
 import socket
 from typing import Final
 
@@ -20,3 +23,21 @@ def cannot_listen(where: str, error: OSError) -> OSError:
     remedy = _REMEDIES.get(error.errno or 0)
     why = f"{error.strerror or error}; {remedy}" if remedy else f"{error.strerror or error}"
     return OSError(error.errno, f"cannot listen on {where}: {why}")
+
+
+def is_loopback(host: str) -> bool:
+    """True if a host name or address is this machine's own."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def unlink_if_ours(path: str, inode: int) -> None:
+    """Remove the file of a Unix socket, unless there is another one by now."""
+    with contextlib.suppress(OSError):
+        if os.stat(path).st_ino == inode:
+            os.unlink(path)
