@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 SDK = ROOT / "sdk"
 DATA = ROOT / ".coverage.mutants"
 WINGS = (
-    "_bridge _tunnel analysis asyncapi bindings broker capture cli cluster contracts demo fastapi opentelemetry "
+    "analysis asyncapi bindings broker capture cli cluster contracts demo fastapi opentelemetry "
     "prometheus protocols/csb protocols/jrep protocols/nats protocols/up protocols/uprotocol "
     "protocols/_uprotocol.py spark sync testing transports/postmessage transports/zenoh"
 ).split()

@@ -6,11 +6,12 @@
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from ._bridge import Route, bridge
 from ._core.bus.acceptor import Listener
+from ._core.bus.bridge import bridge
 from ._core.bus.bus import Bus
 from ._core.bus.remote_peer import Caller, RemotePeer, User
 from ._core.bus.router import Router
+from ._core.bus.routes import Route
 from ._core.bus.runner import connect, run
 from ._core.handlers.providers import Dependencies
 from ._core.peer.peer import Peer

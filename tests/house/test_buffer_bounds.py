@@ -11,7 +11,7 @@ from pathlib import Path
 from .sources import PACKAGE, tree_of
 
 FOLDERS = """
-_bridge _core _tunnel bindings broker cluster
+_core bindings broker cluster
 prometheus protocols/csb protocols/nats protocols/ubre protocols/up transports/_stream transports/_ws
 transports/zenoh
 """.split()
@@ -48,7 +48,7 @@ BOUNDS = {
     "1,024 publications": "cluster.durable.delivery._ends",
     "1,024 requests": "protocols.nats.cluster.dialect._over",
     "1,024 subjects, then it is emptied": """
-        _bridge.bridge._known protocols.csb.reader._subjects protocols.csb.writer._names
+        bus.routes._known protocols.csb.reader._subjects protocols.csb.writer._names
         protocols.up.session._methods protocols.up.session._topics
     """,
     "16,384 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node.samples",
@@ -96,7 +96,7 @@ BOUNDS = {
         transports._stream.asyncio_wire._pending transports._stream.pump_wire._pending
     """,
     "Limits.channels of each direction": "peer.streams.channels",
-    "Limits.channels of each peer": "_bridge.forwarding._through",
+    "Limits.channels of each peer": "bus.forwarding._through",
     "Limits.handshakes": "bindings.http.server._slow transports._stream.listen._arrivals",
     "Limits.handshakes: the gate of the listener": "transports._stream.listen.silent",
     "Limits.outbox": "link.send_queue._shares link.send_queue.droppable rpc.reply.replies",
@@ -128,7 +128,7 @@ BOUNDS = {
     "Limits.running + waiting: more are answered at once": "bindings.cloudevents_http.server._posted",
     "Limits.running and Limits.waiting": "protocols.nats.native._owed",
     "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged": "link.multiplexer.messages",
-    "Limits.running, waiting and channels of each peer": "_bridge.bridge.calls",
+    "Limits.running, waiting and channels of each peer": "bus.routes.calls",
     "Limits.running; charged": "peer.inbound_calls.large",
     "Limits.subscriptions and one user, of each client": "pubsub.announcer._behind",
     "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight": """
@@ -184,7 +184,7 @@ BOUNDS = {
     "the headers that the application gives": "bindings.jrep_http.requests._given",
     "the last sample of 64 threads, then it is emptied": "transports.zenoh.node._latest",
     "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout": """
-        _tunnel.connection._queue
+        tunnel.connection._queue
     """,
     "the patterns of _nodes": "protocols.nats.cluster.known_handlers._present",
     "the reasons that there are": "broker.events.dropped",
@@ -194,7 +194,7 @@ BOUNDS = {
     "those of `_parties` with ids that rest": "protocols.csb.session._resting",
     "those of `pending` that nobody waits for": "protocols.csb.session.resting",
     "two": "broker._broker._gates",
-    "two buses": "_bridge.bridge._entered",
+    "two buses": "bus.bridge._entered",
     "two for each peer and link, and 64": "runtime.runtime._due",
     "two for each session, for the time of a handshake": "bindings.jrep_http.server._claiming",
     "two questions to `authorize` at a time, and one for each time that a handler is told": "peer.peer._scopes",
@@ -206,7 +206,7 @@ BOUNDS = {
     "what its owner lets in: Limits.outbox and outbox_bytes, or Limits.waiting and waiting_bytes; charged": """
         _util.priority_queue._levels
     """,
-    "what one chunk holds, for the time in which it is looked at": "_tunnel.connection._arrived",
+    "what one chunk holds, for the time in which it is looked at": "tunnel.connection._arrived",
     "what one chunk holds, until the turn after it is over": "protocols.nats.cluster.dialect._turns",
     "what one chunk holds: taken after each": """
         protocols.csb.session._events protocols.nats.connection.events protocols.ubre.session._events

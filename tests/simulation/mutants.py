@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from polybus._bridge.forwarding import RequestForwarder
+from polybus._core.bus.forwarding import RequestForwarder
 from polybus._core.peer.peer import Peer
 from polybus._core.peer.subscriptions import Subscriptions
 from polybus._core.runtime.via import Deduplicator, ViaHeader

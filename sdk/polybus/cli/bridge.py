@@ -13,7 +13,7 @@ import anyio
 
 from .. import Bus, Disconnected, Peer, Route
 from .. import bridge as join
-from .._bridge import Bridge
+from .._core.bus.bridge import Bridge
 from .._core.bus.bus import parts_of
 from ..plugins.registry import with_tls
 from ..plugins.tools import without_secrets

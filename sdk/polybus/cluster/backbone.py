@@ -15,8 +15,8 @@ import anyio
 from attrs import define, evolve, field
 
 from .. import Route
-from .._bridge.bridge import RouteSide
 from .._core.bus.dialer import Connecting
+from .._core.bus.routes import RouteSide
 from .._core.handlers.lookup import HandlerLookup
 from .._core.peer.responses import response_to, send_error
 from .._core.rpc.loopback import Loopback

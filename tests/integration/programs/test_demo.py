@@ -21,7 +21,7 @@ from polybus.cli.app import run
 from polybus.cli.demo import Paper, tell
 from polybus.demo import cast as cast_module
 from polybus.demo import scenes
-from polybus.demo.cast import Actor, Cast, CheckFailed, Line
+from polybus.demo.cast import Actor, Cast, CheckFailed, StoryLine
 from polybus.demo.scenes import PROGRAMS, SCENES, Scene, Telling, path_of
 from tests.support import BOUND
 from tests.unit.cli.support import COMMAND, one_line
@@ -94,7 +94,7 @@ def test_every_scene_fits_a_narrow_terminal() -> None:
     paper = Paper(Console(file=io.StringIO(), width=40))
     for scene in SCENES:
         paper.scene(scene)
-    paper.line(Line("ann", "Disconnected: the peer closed the connection without a reason", 1234.5))
+    paper.line(StoryLine("ann", "Disconnected: the peer closed the connection without a reason", 1234.5))
     printed = paper.console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, printed.splitlines())) <= 40
     assert "Disconnected" in printed and "1,234 ms" in printed

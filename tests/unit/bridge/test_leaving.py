@@ -26,7 +26,7 @@ from polybus import (
     bridge,
     connect,
 )
-from polybus._bridge.bridge import Bridge
+from polybus._core.bus.bridge import Bridge
 from polybus.events import DeadLettered, LinkDown
 from polybus.testing import pair
 from tests.refusal import refused

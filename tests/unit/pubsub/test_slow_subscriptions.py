@@ -8,8 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, Limits, SlowConsumer, bridge, connect
-from polybus._bridge import Route
+from polybus import Bus, Limits, Route, SlowConsumer, bridge, connect
 from polybus._core.peer.subscription import Subscription
 from polybus.events import SubscriptionSlow
 from polybus.testing import pair

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from polybus import Bus, ConnectFailed, Disconnected, Handshake, Limits, LocalProtocolError, RequestError, connect
-from polybus._tunnel.connection import WINDOW, FrameChannel
+from polybus._core.tunnel.connection import WINDOW, FrameChannel
 from polybus.events import LinkDown
 from polybus.message import Kind
 from polybus.plugins import Closed

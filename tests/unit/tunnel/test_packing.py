@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polybus._tunnel.connection import Packing, frame_of
+from polybus._core.tunnel.connection import Packing, frame_of
 from polybus.body import JSON, OCTETS, BodyFormat
 from polybus.message import Kind, Message
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from attrs import asdict
 
-from ..._tunnel.endpoint import Entrance
 from ..._util.event_loop import wrong_event_loop
 from ..._util.misuse import BUS, CONNECT, SERVE, explains
 from ..._validation import check_callable, check_type, counted, seconds, shown
@@ -41,6 +40,7 @@ from ..runtime.access import Authenticate, Authorize
 from ..runtime.executor import Middleware
 from ..runtime.outcomes import OutgoingHook
 from ..runtime.services import Services
+from ..tunnel.endpoint import Entrance
 from .acceptor import WHEN_FULL, Listener, Serving
 from .dialer import Connecting, Headers
 from .lifecycle import DRAIN, Lifespan, check_lifespan

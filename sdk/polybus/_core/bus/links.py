@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..._tunnel import TunnelConnector
 from ..._validation import shown
 from ...errors import AmbiguousRoute, BusError, Disconnected, NoHandler, another
 from ...plugins import Closed, Listening, ProtocolFeatures
@@ -18,6 +17,7 @@ from ...subjects import matches
 from ..link.link import Link
 from ..link.state import State
 from ..peer.peer import Peer
+from ..tunnel import TunnelConnector
 from .acceptor import BusGate
 from .remote_peer import RemotePeer, party_of
 

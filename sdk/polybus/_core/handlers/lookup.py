@@ -77,9 +77,9 @@ class HandlerLookup:
     publications: dict[str | int, Publication] = field(factory=dict)
     """Publications that the application makes, as far as it says so."""
     sides: list[Any] = field(factory=list)
-    """Routes of bridges that begin here, `_bridge.bridge.RouteSide`: the first that fits takes a message."""
+    """Routes of bridges that begin here, `_core.bus.routes.RouteSide`: the first that fits takes a message."""
     entrances: list[Any] = field(factory=list)
-    """Ends of tunnels, `_tunnel.endpoint.Entrance`."""
+    """Ends of tunnels, `_core.tunnel.endpoint.Entrance`."""
     handler_check: Callable[[Handler], None] | None = None
     """Refuses a handler that the bus has no use for, before any is added."""
     handler_added: Callable[[Handler], None] | None = None

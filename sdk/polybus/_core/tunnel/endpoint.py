@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import anyio
 from attrs import frozen
 
-from .._core.rpc.call import Call, failure
-from .._core.runtime.via import depth_of
-from ..errors import BadRequest, BusError, Code, RequestError
-from ..plugins import Admission, Gate, Handshake
-from ..subjects import captures, matches
+from ...errors import BadRequest, BusError, Code, RequestError
+from ...plugins import Admission, Gate, Handshake
+from ...subjects import captures, matches
+from ..rpc.call import Call, failure
+from ..runtime.via import depth_of
 from . import FrameChannel, TunnelTransport, too_deep
 
 if TYPE_CHECKING:
-    from .._core.handlers.lookup import HandlerLookup
-    from .._core.link.link import Link
-    from .._core.peer.peer import Peer
-    from .._core.runtime.runtime import Runtime
-    from .._core.runtime.services import Services
-    from ..message import Message
-    from ..plugins import Listening, ProtocolAdapter
+    from ...message import Message
+    from ...plugins import Listening, ProtocolAdapter
+    from ..handlers.lookup import HandlerLookup
+    from ..link.link import Link
+    from ..peer.peer import Peer
+    from ..runtime.runtime import Runtime
+    from ..runtime.services import Services
 
 
 class TunnelGate(Gate, Protocol):

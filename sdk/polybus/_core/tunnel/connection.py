@@ -11,10 +11,8 @@ import anyio
 import msgspec
 from attrs import frozen
 
-from .._core.rpc.channel import CREDIT_BYTES, Channel
-from .._core.runtime.memory import cost
-from ..body import JSON, OCTETS, BodyFormat, check_json
-from ..errors import (
+from ...body import JSON, OCTETS, BodyFormat, check_json
+from ...errors import (
     AmbiguousRoute,
     BusError,
     Code,
@@ -27,15 +25,17 @@ from ..errors import (
     TooLarge,
     Unauthorized,
 )
-from ..message import Kind, Message
-from ..plugins import Closed, CodecFeatures
-from ..transports._stream.close_codes import closed_by_peer, sayable
+from ...message import Kind, Message
+from ...plugins import Closed, CodecFeatures
+from ...transports._stream.close_codes import closed_by_peer, sayable
+from ..rpc.channel import CREDIT_BYTES, Channel
+from ..runtime.memory import cost
 
 if TYPE_CHECKING:
-    from .._core.link.link import Link
-    from .._core.peer.peer import Peer
-    from .._core.peer.streams import Streams
-    from ..plugins import DialOptions, Host, Receiver
+    from ...plugins import DialOptions, Host, Receiver
+    from ..link.link import Link
+    from ..peer.peer import Peer
+    from ..peer.streams import Streams
 
 _MARGIN: Final = 512
 """Bytes of the outer frame that are not the inner one, at the most, besides the name."""

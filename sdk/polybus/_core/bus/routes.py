@@ -1,26 +1,22 @@
-"""Two buses joined by routes, and each route in one direction: from the bus where messages come in to the other."""
+"""Routes of bridges, each in one direction: from the bus where messages come in to another one, or to a peer of that bus."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 from attrs import field, frozen
 
-from .._core.bus.bus import Bus, parts_of
-from .._core.bus.lifecycle import DRAIN, STREAMS_SHARE
-from .._core.rpc.call import ChannelCall
-from .._core.runtime.via import ViaHeader, too_far
-from ..errors import BusError, Code, LocalProtocolError, RequestError, Unsupported
-from ..headers import VIA, check_headers
-from ..message import MISSING, Kind, Message
-from ..plugins.tools import ViolationCounter, check_callable, log_fields, shown, to_the_end
-from ..subjects import canonical, check_pattern, check_subject, is_pattern, is_uri, matches
+from ...errors import BusError, Code, LocalProtocolError, RequestError, Unsupported
+from ...headers import VIA, check_headers
+from ...message import MISSING, Kind, Message
+from ...plugins.tools import ViolationCounter, check_callable, log_fields
+from ...subjects import canonical, check_pattern, check_subject, is_pattern, is_uri, matches
+from ..rpc.call import ChannelCall
+from ..runtime.via import ViaHeader, too_far
 from .forwarding import (
     LEAVING,
     TRACE,
@@ -35,8 +31,7 @@ from .forwarding import (
 )
 
 if TYPE_CHECKING:
-    from .._core.bus.parts import BusParts
-    from .._core.runtime.runtime import Runtime
+    from .parts import BusParts
 
 KINDS: Final = ("request", "publish", "stream", "channel", "tunnel")
 _USES: Final = {
@@ -303,138 +298,3 @@ class RouteSide:
         if self._losses.add(monotonic()) == 1:
             text = "%r could not cross the bridge (%r to %r): %s"
             logger.warning(text, message.subject, route.source, route.target, error, extra=log_fields(message=message))
-
-
-_EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
-
-
-class Bridge:
-    """Two buses and the routes between them: both are entered, and the routes open, while it is entered."""
-
-    def __init__(self, left: Bus, right: Bus, routes: Iterable[Route]) -> None:
-        for name, side in (("left", left), ("right", right)):
-            if not isinstance(side, Bus):
-                raise TypeError(
-                    f"{name}={shown(side)}: a Bus, not {type(side).__name__}; connect(url) or bus.serve(url) gives it links"
-                )
-        if left is right:
-            raise ValueError("a bridge joins two buses: left and right are the same one")
-        self.left: Bus = left
-        self.right: Bus = right
-        if isinstance(routes, Route) or not isinstance(routes, Iterable):
-            raise TypeError(f"routes={shown(routes)}: several, for example routes=[Route('door.>', 'vehicle.door.{{rest}}')]")
-        self.routes: tuple[Route, ...] = tuple(routes)
-        for route in self.routes:
-            if not isinstance(route, Route):
-                raise TypeError(f"routes: {route!r} is no Route")
-        if not self.routes:
-            raise ValueError("routes: none at all, so that nothing would cross the bridge")
-        self._ends: tuple[BusParts, BusParts] = (parts_of(left), parts_of(right))
-        self._sides = [RouteSide(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
-        self._entered: list[tuple[BusParts, Runtime]] = []
-        self._patience: anyio.CancelScope | None = None
-        """Of leaving."""
-
-    async def __aenter__(self) -> Self:
-        if self._entered:
-            raise LocalProtocolError("this bridge is entered already: bridge() makes another one")
-        try:
-            for end in self._ends:
-                self._entered.append((end, await end.life.enter()))
-            for side in self._sides:
-                _check(side)
-            for side in self._sides:
-                await side.open()
-        except BaseException as error:
-            await self._leave(error)
-            raise
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._leave(error)
-
-    async def _leave(self, error: BaseException | None) -> None:
-        for side in self._sides:
-            side.close()
-        await to_the_end(self._end, error)
-
-    async def _end(self, error: BaseException | None) -> None:
-        if error is None:
-            await self._drain()
-        for side in self._sides:
-            side.stop()
-        while self._entered:
-            end, runtime = self._entered.pop()
-            await end.life.leave(runtime, error)
-
-    async def _drain(self) -> None:
-        """Wait for what is under way, as a bus does that is left."""
-        with anyio.move_on_after(DRAIN) as self._patience:
-            with anyio.move_on_after(DRAIN * STREAMS_SHARE):
-                await self._until_idle(lasting=True)
-            for side in self._sides:
-                side.end_streams()
-            await self._until_idle(lasting=False)
-
-    def _hurry(self) -> None:
-        """Cut what leaving still waits for."""
-        if self._patience is not None:
-            self._patience.cancel()
-
-    async def _until_idle(self, *, lasting: bool) -> None:
-        for side in self._sides:
-            if (runtime := side.here.services.runtime) is not None:
-                await runtime.notifier.until(partial(_idle, side, lasting))
-
-
-def _idle(side: RouteSide, lasting: bool) -> bool:
-    return not side.busy(lasting=lasting)
-
-
-def _check(side: RouteSide) -> None:
-    """
-    Raises:
-        Unsupported: One of the two buses has links, and none of them can carry what the route says.
-    """
-    route = side.route
-    for end, subject, which in ((side.here, route.source, "source"), (side.there, route.target, "target")):
-        adapters = [*end.links.adapters()]
-        faults = [fault for adapter in adapters if (fault := _fault(adapter, subject, route))]
-        if faults and len(faults) == len(adapters):
-            raise Unsupported(f"route {route.source!r} to {route.target!r}: its {which} side cannot carry that: {faults[0]}")
-
-
-def _fault(adapter: Any, subject: str | int, route: Route) -> str | None:
-    """Name the part of a route that a protocol cannot carry."""
-    capabilities = adapter.session("client").capabilities
-    if isinstance(subject, int) and not capabilities.numbers:
-        return f"{adapter.name} has no numbers for subjects, as {subject:#x} is one"
-    if "publish" in route.kinds and not capabilities.publish:
-        return f"{adapter.name} has no publications"
-    extended = sorted(route.kinds & _EXTENSIONS)
-    if extended and not capabilities.extensions:
-        return f"{adapter.name} has no {', '.join(extended)}"
-    if route.headers and not capabilities.headers:
-        return f"{adapter.name} has no headers, and {', '.join(route.headers)} shall cross"
-    return None
-
-
-def bridge(left: Bus, right: Bus, *, routes: Iterable[Route]) -> Bridge:
-    """Join two buses: ``async with bridge(left, right, routes=[Route("door.>", "vehicle.door.{rest}")]): ...``
-
-    Both are entered. What a peer of the one asks or tells goes on to the other as if a program there did it: to its own
-    handler, to the bridge further on, or over the link that it opened. Deadlines are shortened by the time spent, a cancelled
-    request is cancelled there, errors come back as they are. Only the headers that a route names, and ``traceparent``, cross.
-    Each publication crosses each bridge once, also in a ring.
-
-    Args:
-        left: One bus.
-        right: The other.
-        routes: What crosses. The first route that fits takes a request; a publication crosses by each that fits.
-
-    Raises:
-        TypeError, ValueError: The routes are none, or left and right are one.
-        LocalProtocolError: (on entering) It is entered already.
-        Unsupported: (on entering) What a side with links cannot carry by any of them.
-    """
-    return Bridge(left, right, routes)

@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import anyio
 from attrs import define, field, frozen
 
-from .._core.handlers.handler import Handler
-from .._core.handlers.subscriber import SubscriberSpec
-from .._core.pubsub.handler_subscription import HandlerSubscription
-from .._core.pubsub.publisher import OF_PEERS
-from .._core.rpc.call import Call, ChannelCall
-from .._core.rpc.channel import Channel, ChannelContext
-from .._core.runtime.memory import AnswerSizes
-from .._core.runtime.via import ViaHeader, depth_of
-from .._tunnel import WINDOW, FrameChannel, too_large
-from .._tunnel.endpoint import Entrance, TunnelCall, hops_of
-from ..errors import (
+from ...errors import (
     BadReply,
     BusError,
     Code,
@@ -36,15 +26,25 @@ from ..errors import (
     Unavailable,
     Unsupported,
 )
-from ..headers import VIA
-from ..message import RELAYED, Kind, Message
-from ..plugins import Closed
-from ..subjects import matches
+from ...headers import VIA
+from ...message import RELAYED, Kind, Message
+from ...plugins import Closed
+from ...subjects import matches
+from ..handlers.handler import Handler
+from ..handlers.subscriber import SubscriberSpec
+from ..pubsub.handler_subscription import HandlerSubscription
+from ..pubsub.publisher import OF_PEERS
+from ..rpc.call import Call, ChannelCall
+from ..rpc.channel import Channel, ChannelContext
+from ..runtime.memory import AnswerSizes
+from ..runtime.via import ViaHeader, depth_of
+from ..tunnel import WINDOW, FrameChannel, too_large
+from ..tunnel.endpoint import Entrance, TunnelCall, hops_of
 
 if TYPE_CHECKING:
-    from .._core.peer.peer import Peer
-    from .._core.rpc.call import ResponseSink
-    from .bridge import RouteSide
+    from ..peer.peer import Peer
+    from ..rpc.call import ResponseSink
+    from .routes import RouteSide
 
 LEAVING: Final = "the bridge is leaving: try again later"
 TRACE: Final = "traceparent"
