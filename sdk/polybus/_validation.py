@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
+from urllib.parse import urlsplit
 
 from attrs import fields
 
@@ -134,6 +135,21 @@ def names_known(example: str) -> Callable[[type[T]], type[T]]:
         return kind
 
     return decorate
+
+
+def check_origins(origins: Iterable[str]) -> None:
+    """Raise ValueError for what no browser sends as the origin of a page."""
+    for origin in origins:
+        parts = urlsplit(origin)
+        if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
+            raise ValueError(f"origins: {origin!r} is no origin, write for example 'https://example.org', without a path")
+
+
+def check_hosts(hosts: Iterable[str]) -> None:
+    """Raise ValueError for what no ``Host`` header has."""
+    for host in hosts:
+        if not host or any(char in "/?#@\\" or char.isspace() for char in host):
+            raise ValueError(f"hosts: {host!r} is no host, write for example 'example.org' or 'example.org:8443'")
 
 
 def texts(value: Any, name: str, example: str) -> tuple[str, ...]:

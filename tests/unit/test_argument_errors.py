@@ -31,6 +31,7 @@ from polybus import (
     connect,
 )
 from polybus._secrets import without_secrets
+from polybus.broker import Broker
 from polybus.events import HandlerFailed
 from polybus.fastapi import attach
 from polybus.testing import pair
@@ -415,6 +416,18 @@ async def test_a_request_to_the_same_bus_inherits_the_enclosing_deadline() -> No
 
 
 # -- serving and running ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"), [({"origins": "https://app.example/"}, "is no origin"), ({"hosts": ["app.example/x"]}, "is no host")]
+)
+def test_origins_and_hosts_are_checked_at_the_call(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Bus().serve("ubre+tcp://127.0.0.1:0", **options)
+    with pytest.raises(ValueError, match=text):
+        attach(FastAPI(), Bus(), **options)
+    with pytest.raises(ValueError, match=text):
+        Broker("csb+memory://clients", "csb+memory://servers", **options)
 
 
 @pytest.mark.parametrize("insecure", ["no", "false", 1])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .log_fields import log_fields
 from .sources import sources
+
+if TYPE_CHECKING:
+    import ssl
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -57,6 +59,8 @@ def _shown_by(tls: ssl.SSLContext) -> bytes:
     Raises:
         Exception: It shows none, or with TLS 1.2 none to a client without a certificate of its own.
     """
+    import ssl  # not every platform has it
+
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE

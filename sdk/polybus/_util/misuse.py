@@ -83,12 +83,6 @@ SERVE: Final[Mapping[str, str]] = {
     "path": "the path is part of the URL, serve('ubre+ws://127.0.0.1:8000/bus')",
 }
 """For `Bus.serve`."""
-ATTACH: Final[Mapping[str, str]] = {
-    "url": "path='/bus' is where, protocol='ubre' what is spoken there",
-    "prefix": "path= is all of it behind the prefix of the router",
-    "authenticate": SERVE["authenticate"],
-}
-"""For `fastapi.attach`."""
 
 
 T = TypeVar("T")

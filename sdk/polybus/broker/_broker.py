@@ -18,7 +18,18 @@ from ..errors import BusError, LocalProtocolError, Unavailable
 from ..limits import Limits
 from ..plugins import Admission, Closed, Handshake, Listening, ListenOptions, Receiver, Transport, TransportFeatures
 from ..plugins.registry import make_recorder, metrics_maker, resolve_url
-from ..plugins.tools import EventHub, HttpStatus, Page, in_own_thread, is_loopback, log_fields, to_the_end, without_secrets
+from ..plugins.tools import (
+    EventHub,
+    HttpStatus,
+    Page,
+    check_hosts,
+    check_origins,
+    in_own_thread,
+    is_loopback,
+    log_fields,
+    to_the_end,
+    without_secrets,
+)
 from .events import BrokerEvent, BrokerStats
 from .exchange import Exchange
 from .registry import ClientRegistry
@@ -251,7 +262,7 @@ class Broker:
 
     Raises:
         ImportError: `record` is given, and pyarrow is not installed; or `metrics`, and prometheus-client is not.
-        ValueError: A URL is wrong, or is not of CSB.
+        ValueError: A URL is wrong, or is not of CSB, or `origins` or `hosts` has something that is none.
         LocalProtocolError: An address can be reached from other machines, and nobody is asked who they are.
     """
 
@@ -286,6 +297,8 @@ class Broker:
                     )
         self._origins = (origins,) if isinstance(origins, str) else tuple(origins)
         self._hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+        check_origins(self._origins)
+        check_hosts(self._hosts)
         self._tls = tls
         self._insecure = insecure
         transports = [transport.name for targets in self._targets for _, transport, _ in targets.values()]

@@ -41,7 +41,7 @@ from ..errors import RemoteProtocolError
 from ..plugins import Connector, DialOptions, ProtocolAdapter, ProtocolFeatures, Transport
 from ..plugins.registry import resolve_url
 from ..plugins.tools import EXPIRES_SOON, counted, shown, without_secrets
-from ..transports.tcp import plain_reason
+from ..transports.sockets import plain_reason
 from .options import Header, Tls, argument, connects, duration, flag, option
 from .problems import NATS_CREDENTIALS, PeerError, UsageError, for_shell, say
 from .show import Printer

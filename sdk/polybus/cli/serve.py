@@ -24,7 +24,7 @@ from .._core.bus.runner import serve_until_signal
 from ..cluster.worker import Inheritance
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import resolve_url
-from ..transports.websocket import check_hosts, check_origins
+from ..plugins.tools import check_hosts, check_origins
 from .options import Ca, Insecure, Key, Origin, OwnCert, argument, duration, flag, option
 from .problems import PeerError, UsageError, announce, say
 from .values import client_tls, server_tls

@@ -14,16 +14,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import PARAM_REGEX, compile_path
 
 from .. import Bus
-from .._core.bus.acceptor import WHEN_FULL
 from .._core.runtime.outcomes import code_of
-from .._util.misuse import ATTACH
 from ..errors import BusError, Code, ConnectFailed, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooLarge
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import find_protocol, find_web_endpoint
 from ..plugins.tools import check_type, explains, log_fields, shown, sources, texts
-from ..transports._ws.asgi import Receive, Scope
-from ..transports._ws.asgi_server import AsgiWebSocket
-from ..transports._ws.policy import check_hosts, check_origins
+from ..transports.asgi import AsgiWebSocket, Receive, Scope
 from ..transports.postmessage import script as javascript_module
 from ._attachment import AttachedRoute, Attachment
 
@@ -150,7 +146,15 @@ _SCRIPT = "polybus-script"
 """Name of the route of the JavaScript module."""
 
 
-@explains("attach", ATTACH)
+_INSTEAD: Final = {
+    "url": "path='/bus' is where, protocol='ubre' what is spoken there",
+    "prefix": "path= is all of it behind the prefix of the router",
+    "authenticate": "it belongs to the bus, Bus(authenticate=...)",
+}
+"""Advice for arguments that `attach` does not have."""
+
+
+@explains("attach", _INSTEAD)
 def attach(
     app: Application,
     bus: Bus,
@@ -198,11 +202,6 @@ def attach(
         raise TypeError(f"attach(app, bus) takes a polybus.Bus, not {type(bus).__name__}")
     origins = texts(origins, "origins", "https://example.org")
     hosts = texts(hosts, "hosts", "example.org")
-    check_origins(origins)
-    check_hosts(hosts)
-    if when_full not in WHEN_FULL:
-        raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
-    check_type(insecure, bool, "insecure", "insecure=True")
     if script is not None:
         _check_script(script)
     check_type(try_it, bool, "try_it", "try_it=True")
@@ -216,10 +215,6 @@ def attach(
             "connect(url, bus=bus) in the lifespan of the bus, or polybus.run(bus, url)"
         )
     endpoint = find_web_endpoint(adapter, path) or AsgiWebSocket(path, is_watched)
-    if docs is not None:
-        from ._docs import add_docs
-
-        add_docs(app, router, bus, docs, path=path, adapter=adapter, try_it=try_it)
     serve = functools.partial(
         bus.serve,
         endpoint,
@@ -229,6 +224,11 @@ def attach(
         when_full=when_full,
         insecure=insecure,
     )
+    serve()  # never entered: it raises what is wrong with the options
+    if docs is not None:
+        from ._docs import add_docs
+
+        add_docs(app, router, bus, docs, path=path, adapter=adapter, try_it=try_it)
     attachment = Attachment(bus, serve)
     for route in endpoint.routes():
         attached: Any = AttachedRoute(attachment, route.app)

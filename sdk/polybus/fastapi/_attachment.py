@@ -34,7 +34,7 @@ from .._util.event_loop import wrong_event_loop
 from ..errors import Unavailable
 from ..nodes import VARIABLE
 from ..plugins.tools import Loop, log_fields, running_loop
-from ..transports._stream.sockets import address_of
+from ..transports.sockets import address_of
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

@@ -20,7 +20,7 @@ from .._core.bus.bus import parts_of
 from ..cluster.worker import Worker
 from ..errors import LocalProtocolError
 from ..plugins.tools import shown_target
-from ..transports._stream.sockets import address_of
+from ..transports.sockets import address_of
 from ._attachment import attached_here
 
 logger: logging.Logger = logging.getLogger("polybus")

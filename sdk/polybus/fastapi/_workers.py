@@ -13,7 +13,7 @@ import uvicorn
 
 from .. import Bus
 from ..cluster.workers import supervise
-from ..transports._stream.sockets import bind_tcp, bind_unix
+from ..transports.sockets import bind_tcp, bind_unix
 from ._attachment import AttachedRoute
 from ._run import ADDRESS, FAILED
 from ._server import patience

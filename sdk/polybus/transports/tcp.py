@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING
 
 from ..errors import BusError, ConnectFailed, LocalProtocolError, Unsupported
 from ..plugins import Admission, Connector, DialOptions, Handshake, Listening, ListenOptions, Transport
+from ..plugins.close_codes import code_for, text_of
 from ._stream.addresses import NetConnector
-from ._stream.close_codes import code_for, text_of
 from ._stream.dial import dial_tcp, dial_unix, dial_with_preface
 from ._stream.framed import FramedTransport, PendingFramedConnection
 from ._stream.listen import PendingConnection, StreamListener
 from ._stream.prefixed import TcpTransport, closing_frame
-from ._stream.sockets import bind_tcp, bind_unix, load_names
-from ._stream.tls import check_server_tls
-from ._stream.urls import bare_address, unix_path
-from ._stream.wire import Wire, plain_reason
+from ._stream.wire import Wire
+from .sockets import bare_address, bind_tcp, bind_unix, load_names, unix_path
+from .tls import check_server_tls
 
 if TYPE_CHECKING:
     import socket
     import ssl
-
-__all__ = ["Tcp", "TcpConnector", "Tls", "Unix", "plain_reason"]
 
 
 class PendingTcpConnection(PendingConnection):

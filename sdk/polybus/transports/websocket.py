@@ -7,23 +7,27 @@ it costs memory for each connection, and a message of 1 KiB may stand for 1 MiB.
 from __future__ import annotations
 
 import functools
+import logging
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from .._util.listening import is_loopback
 from ..errors import ConnectFailed
 from ..plugins import Connector, DialOptions, Listening, ListenOptions, Transport
 from ._stream.addresses import NetConnector
-from ._stream.sockets import bind_tcp, load_names
-from ._stream.tls import check_server_tls
-from ._stream.urls import net_address
-from ._ws.policy import check_hosts, check_origins
+from .sockets import bind_tcp, load_names, net_address
+from .tls import check_server_tls
 
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["SecureWebSocket", "WebSocket", "WebSocketConnector", "check_hosts", "check_origins"]
+MAX_FRAGMENTS: Final = 4096
+"""Of one message. Each costs an object, however small it is."""
+
+core_logger: logging.Logger = logging.getLogger("polybus.transports.websocket_core")
+"""For the library, at WARNING at least: at DEBUG it would log what is in the frames, and headers with their tokens."""
+core_logger.setLevel(logging.WARNING)
 
 
 class WebSocketConnector(NetConnector):
@@ -70,13 +74,11 @@ class WebSocket:
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and accept."""
         from ._stream.listen import StreamListener
-        from ._ws.policy import OriginPolicy, check_hosts, check_origins
+        from ._ws.policy import OriginPolicy
         from ._ws.server import PendingWebSocket
 
         address = net_address(url)
         check_server_tls(self.name, options.tls)
-        check_origins(options.origins)
-        check_hosts(options.hosts)
         sockets = list(options.sockets) or await self.bind(url)
         policy = OriginPolicy(
             path=address.path,

@@ -18,7 +18,7 @@ from polybus.plugins import Connector, Listening, ListenOptions
 from polybus.protocols import Csb, Jrep, Ubre, UProtocol
 from polybus.testing import protocol_suite, transport_suite
 from polybus.transports import WebSocket
-from polybus.transports._ws.asgi_server import AsgiWebSocket
+from polybus.transports.asgi import AsgiWebSocket
 from tests.contract.core import core_of
 from tests.loops import ASYNCIO, UVLOOP, on
 

@@ -14,7 +14,7 @@ from polybus import Bus
 from polybus.fastapi import attach
 from polybus.plugins import Listening, ListenOptions, WebEndpoint, WebRoute
 from polybus.protocols import Ubre
-from polybus.transports._ws.asgi_server import AsgiWebSocket
+from polybus.transports.asgi import AsgiWebSocket
 
 
 class WithStatus:

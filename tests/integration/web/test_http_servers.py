@@ -24,7 +24,7 @@ from polybus.bindings.http.hypercorn import HypercornServer
 from polybus.bindings.http.listener import Application
 from polybus.bindings.http.server import turn_away
 from polybus.plugins import WebRoute
-from polybus.transports._stream import listen
+from polybus.transports import sockets
 from polybus.transports._ws.asgi import Receive, Scope, Send
 from polybus.transports._ws.policy import HandshakeRejected
 from tests.loops import ASYNCIO, PARAMS, TRIO
@@ -198,7 +198,7 @@ async def test_without_file_descriptors_accepting_pauses_in_a_few_lines_and_goes
 
         return instead
 
-    monkeypatch.setattr(listen, "_PAUSE", 0.001)
+    monkeypatch.setattr(sockets, "_PAUSE", 0.001)
     monkeypatch.setattr(_highlevel_serve_listeners, "SLEEP_TIME", 0.001)
     async with make_bus().serve(HERE) as listener:
         for listening in (socket.socket, trio.SocketListener):

@@ -17,7 +17,7 @@ from anyio.streams.stapled import StapledByteStream
 
 from polybus.limits import Limits
 from polybus.plugins import Closed
-from polybus.transports._stream import listen
+from polybus.transports import sockets
 from polybus.transports._stream.dial import open_wire
 from polybus.transports._stream.prefixed import TcpTransport
 from polybus.transports._stream.pump_wire import PumpWire
@@ -111,16 +111,16 @@ async def test_a_pump_whose_write_fails_says_why(anyio_backend: Any) -> None:
 async def test_accepting_pauses_without_file_descriptors_and_goes_on(
     anyio_backend: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = listen._accept
+    real = sockets._accept
     failures = [errno.EMFILE, errno.EMFILE, errno.ECONNABORTED, errno.ENFILE]
-    monkeypatch.setattr(listen, "_PAUSE", 0.001)
+    monkeypatch.setattr(sockets, "_PAUSE", 0.001)
 
     async def failing(sock: socket.socket) -> tuple[socket.socket, Any]:
         if failures:
             raise OSError(failures.pop(0), "out of files")
         return await real(sock)
 
-    monkeypatch.setattr(listen, "_accept", failing)
+    monkeypatch.setattr(sockets, "_accept", failing)
     async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0", echo=True) as server:
         here = await dial(host, server.url)
         here.transport.send(b"x")

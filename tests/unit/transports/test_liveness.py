@@ -18,10 +18,9 @@ import anyio
 import pytest
 
 from polybus.limits import Limits
-from polybus.transports._stream import sockets
-from polybus.transports._stream.pace import SLOWEST, Pace
-from polybus.transports._stream.sockets import Signs
-from polybus.transports._stream.transport import TransportState
+from polybus.plugins.connections import SLOWEST, Pace, TransportState
+from polybus.transports import sockets
+from polybus.transports.sockets import Signs
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND, eventually
 

@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 from polybus import Bus
 from polybus.bindings.http import uvicorn as bus_server
 from polybus.bindings.http.uvicorn import PatientWebSockets
-from polybus.transports._stream.sockets import Signs
+from polybus.transports.sockets import Signs
 
 UPGRADE = b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
 UPGRADE += b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"

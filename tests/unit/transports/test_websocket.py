@@ -272,13 +272,6 @@ async def test_the_host_header_may_be_overridden(anyio_backend: Any) -> None:
         assert server.gate.handshakes[0].headers["host"] == "app.example"
 
 
-async def test_origins_must_be_origins(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host:
-        with pytest.raises(ValueError, match="is no origin"):
-            async with serving(host, URL, origins=("https://app.example/",)):
-                pass
-
-
 async def test_the_library_itself_understands_us_both_ways(anyio_backend: Any) -> None:
     if anyio_backend[0] == "trio":
         pytest.skip("its client runs on asyncio")

@@ -13,7 +13,8 @@ from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, SERVER, Protocol
 
 from polybus.errors import Forbidden, Unauthorized
-from polybus.transports._ws.frames import MAX_FRAGMENTS, WebSocketFramer
+from polybus.transports._ws.frames import WebSocketFramer
+from polybus.transports.websocket import MAX_FRAGMENTS
 
 from .support import in_chunks
 

@@ -10,8 +10,9 @@ from attrs import define, field
 
 from ..._secrets import without_secrets
 from ..._util.cancel_scopes import to_the_end
+from ..._util.certificates import warn_of_certificate
 from ..._util.misuse import entered_first
-from ..._validation import check_tls, check_type, texts
+from ..._validation import check_hosts, check_origins, check_tls, check_type, texts
 from ...errors import BusError, LocalProtocolError, Unavailable, Unsupported
 from ...plugins import (
     Admission,
@@ -173,6 +174,8 @@ class Serving:
         self._parts = parts
         self._origins = texts(origins, "origins", "https://example.org")
         self._hosts = texts(hosts, "hosts", "example.org")
+        check_origins(self._origins)
+        check_hosts(self._hosts)
         check_tls(tls, serves=True)
         self._tls = tls
         self._when_full = when_full
@@ -258,8 +261,6 @@ class Serving:
 
     def _warn_of_certificate(self, url: str) -> None:
         if self._tls is not None:
-            from ..._util.certificates import warn_of_certificate  # needs ssl, which not every platform has
-
             warn_of_certificate(self._tls, without_secrets(url))
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:

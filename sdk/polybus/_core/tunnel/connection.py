@@ -27,7 +27,7 @@ from ...errors import (
 )
 from ...message import Kind, Message
 from ...plugins import Closed, CodecFeatures
-from ...transports._stream.close_codes import closed_by_peer, sayable
+from ...plugins.close_codes import closed_by_peer, sayable
 from ..rpc.channel import CREDIT_BYTES, Channel
 from ..runtime.memory import cost
 

@@ -22,7 +22,7 @@ from ...plugins.tools import log_fields, to_the_end
 from ...protocols.uprotocol import IdFactory, UProtocol
 from ...protocols.uprotocol.codec import UProtocolCodec
 from ...protocols.uprotocol.http import Form, frames_of, http_of
-from ...transports._stream.dial import bounded
+from ...transports.sockets import bounded
 from ..http.client import ExchangeFailed, HttpClient, shown, turned_away
 
 logger: logging.Logger = logging.getLogger("polybus.transports")

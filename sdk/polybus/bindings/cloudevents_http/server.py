@@ -17,14 +17,12 @@ from attrs import frozen
 from ...errors import RemoteProtocolError, TooLarge
 from ...message import Kind, Message
 from ...plugins import Admission, Closed, Identity, Listening, ListenOptions, Receiver, WebRoute
+from ...plugins.connections import HIGH_WATER, TransportState
 from ...protocols.uprotocol import IdFactory, UProtocol
 from ...protocols.uprotocol.cloudevents.envelope import ReturnAddress
 from ...protocols.uprotocol.http import Form, form_of, frames_of, http_of
 from ...protocols.uprotocol.names import entity_of
-from ...transports._stream.transport import TransportState
-from ...transports._stream.wire import HIGH_WATER
-from ...transports._ws.asgi import Send
-from ...transports._ws.policy import HandshakeRejected
+from ...transports.asgi import HandshakeRejected, Send
 from ..http.server import HttpEndpoint, HttpRequest, respond
 
 _SILENCE = 90.0

@@ -15,9 +15,8 @@ from attrs import field, frozen
 from ...errors import Unsupported
 from ...plugins import Connector, DialOptions, EndpointFeatures, HttpBinding, Listening, ListenOptions, Transport
 from ...plugins.tools import shown_url
-from ...transports._stream.sockets import bind_tcp, load_names
-from ...transports._stream.tls import check_client_tls, check_server_tls
-from ...transports._stream.urls import net_address
+from ...transports.sockets import bind_tcp, load_names, net_address
+from ...transports.tls import check_client_tls, check_server_tls
 
 if TYPE_CHECKING:
     import socket

@@ -19,9 +19,8 @@ from anyio.abc import TaskGroup
 
 from ...errors import Forbidden, TooLarge, Unauthorized
 from ...plugins import Closed, DialOptions, Receiver
-from ...transports._stream.pace import Pace
-from ...transports._stream.transport import TransportState
-from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later, plain_reason
+from ...plugins.connections import HIGH_WATER, LOW_WATER, Pace, TransportState, call_later
+from ...transports.sockets import plain_reason
 
 _PIECE: Final = 8 * 1024
 """Bytes that have `Limits.write_timeout` to be taken."""

@@ -17,7 +17,7 @@ from hypercorn.trio import run, serve, tcp_server
 
 from ...plugins import AsgiApp, ListenOptions
 from ...plugins.tools import Warnings
-from ...transports._ws.asgi import Receive, Scope, Send
+from ...transports.asgi import Receive, Scope, Send
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 

@@ -12,10 +12,8 @@ from attrs import frozen
 from ...errors import Unsupported
 from ...plugins import Listening, ListenOptions, WebRoute
 from ...plugins.registry import find_web_endpoint
-from ...transports._stream.urls import NetAddress
-from ...transports._ws.asgi import Receive, Scope, Send
-from ...transports._ws.asgi_server import answered
-from ...transports._ws.policy import HandshakeRejected
+from ...transports.asgi import HandshakeRejected, Receive, Scope, Send, answered
+from ...transports.sockets import NetAddress
 from .server import turn_away
 
 logger: logging.Logger = logging.getLogger("polybus.transports")

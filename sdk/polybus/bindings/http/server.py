@@ -12,11 +12,16 @@ import anyio
 
 from ...limits import Limits
 from ...plugins import Admission, Listening, ListenOptions, Reservation, Transport, WebRoute
+from ...plugins.connections import SLOWEST, Pace
 from ...plugins.tools import log_fields
-from ...transports._stream.pace import SLOWEST, Pace
-from ...transports._ws.asgi import Receive, Scope, Send
-from ...transports._ws.asgi_server import AsgiRequest, AsgiWebSocket, admit, client_of
-from ...transports._ws.policy import HandshakeRejected, answer, refused
+from ...transports.asgi import (
+    AsgiRequest,
+    AsgiWebSocket,
+    HandshakeRejected,
+    Receive,
+    Scope,
+    Send,
+)
 
 T = TypeVar("T")
 A = TypeVar("A", bound=Transport)
@@ -187,13 +192,13 @@ class HttpRequest(AsgiRequest):
 
     async def admission(self) -> Admission:
         """Ask the bus to admit the client. May raise `HandshakeRejected`: the bus does not let it in."""
-        return await admit(self.options, self.handshake(self.name)[1])
+        return (await self.admitted(self.name))[1]
 
     def knock(self) -> None:
         """Count a newcomer. May raise `HandshakeRejected`: there is no room."""
         refusal = self.options.gate.knock(self.address)
         if refusal is not None:
-            raise refused(refusal)
+            raise HandshakeRejected.of(refusal)
 
     async def probe(self) -> None:
         """Find out if a client would be admitted. May raise `HandshakeRejected`: the bus does not let it in."""
@@ -261,13 +266,13 @@ class HttpEndpoint(ABC):
             request = self.knock(scope, receive)
             try:
                 await self.take(request, send)
+            except WriteStalled as stalled:
+                address = request.address
+                logger.debug("the connection of %s was cut: %s", address, stalled, extra=log_fields(address=address))
             finally:
                 request.release()
         except HandshakeRejected as turned:
             await turn_away(send, turned)
-        except WriteStalled as stalled:
-            address = client_of(scope)
-            logger.debug("the connection of %s was cut: %s", address, stalled, extra=log_fields(address=address))
 
     def knock(self, scope: Scope, receive: Receive) -> HttpRequest:
         """Look at a request before its body is read. May raise `HandshakeRejected`: 503 while no client is let in; what
@@ -296,6 +301,6 @@ def _start(status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> 
 
 async def turn_away(send: Send, turned: HandshakeRejected) -> None:
     """Answer a request that may not be made: a status, and a text that says why."""
-    fields, body = answer(turned)
-    kept = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields if name != "Connection"]
-    await respond(send, turned.status, body, [field for field in kept if field[0] != b"content-length"])
+    fields, body = turned.answer()
+    kept = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields if name != "Content-Length"]
+    await respond(send, turned.status, body, kept)

@@ -22,9 +22,8 @@ from uvicorn.server import ServerState
 
 from ...plugins import AsgiApp, ListenOptions
 from ...plugins.tools import Warnings, sources
-from ...transports._stream.listen import accept_from
-from ...transports._stream.sockets import PingProgress, Signs, signs_of
-from ...transports._ws.frames import MAX_FRAGMENTS, core_logger
+from ...transports.sockets import PingProgress, Signs, accept_from, signs_of
+from ...transports.websocket import MAX_FRAGMENTS, core_logger
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent

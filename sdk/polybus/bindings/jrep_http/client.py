@@ -9,20 +9,17 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 
-from ...plugins import Closed, DialOptions
+from ...plugins import Closed, DialOptions, Transport
+from ...plugins.connections import TransportState
 from ...plugins.tools import log_fields
-from ...transports._stream.transport import TransportState
 from ..http.client import ExchangeFailed, HttpClient
 from .payloads import NOTHING, Echo, Intake, next_payload, readable, word
 from .requests import HEADERS, POLL, ErraiRequests
 from .upgrade import PATIENCE, Offer, WebSocketNegotiation, offer_in
-
-if TYPE_CHECKING:
-    from ...transports._ws.transport import WebSocketTransport
 
 FRAME: Final = 8000
 """Bytes of a WebSocket frame that every server of Errai's takes: Tomcat's endpoint ends the connection at 8,192 characters."""
@@ -75,7 +72,7 @@ class ErraiClient(HttpClient):
         self._leaving = False
         self._stream_over = anyio.Event()
         self._upgrade: WebSocketNegotiation | None = None
-        self._socket: WebSocketTransport | None = None
+        self._socket: Transport | None = None
         self._unread = False
         """True if something was said over the WebSocket of which it is not known that it was read."""
         self._slow = False
@@ -180,11 +177,11 @@ class ErraiClient(HttpClient):
         most = self._frame if self._frame is not None else 0 if self._offer.ours else FRAME
         return not most or len(frame) <= most
 
-    def _say(self, socket: WebSocketTransport, frame: bytes) -> None:
+    def _say(self, socket: Transport, frame: bytes) -> None:
         self._unread = True
         socket.send(frame)
 
-    async def _pass_by(self, socket: WebSocketTransport) -> None:
+    async def _pass_by(self, socket: Transport) -> None:
         """Say what fits, up to what does not; that is posted when the server has read all that was said before it. May raise
         `ExchangeFailed`: the server does not say that it has."""
         said = 0

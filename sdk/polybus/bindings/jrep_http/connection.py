@@ -17,8 +17,7 @@ import anyio
 
 from ...errors import TooLarge
 from ...plugins import Closed, Receiver
-from ...transports._stream.transport import TransportState
-from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later
+from ...plugins.connections import HIGH_WATER, LOW_WATER, TransportState, call_later
 from ..http.server import HttpRequest
 from .payloads import NOTHING, Intake, Offering, next_payload
 

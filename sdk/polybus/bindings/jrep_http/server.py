@@ -21,11 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from ...plugins import Closed, WebRoute
+from ...plugins.connections import call_later
 from ...plugins.transports import cookies_of
-from ...transports._stream.wire import call_later
-from ...transports._ws.asgi import AsgiTransport, Receive, Scope, Send
-from ...transports._ws.asgi_server import accept, answered
-from ...transports._ws.policy import HandshakeRejected, query_of
+from ...transports.asgi import AsgiTransport, HandshakeRejected, Receive, Scope, Send, accept, answered
 from ..http.server import HttpEndpoint, HttpRequest, WriteStalled, respond
 from .connection import ErraiConnection
 from .payloads import MAX_WORD, NOTHING, command_in, complaint, said, word
@@ -240,7 +238,7 @@ class ErraiEndpoint(HttpEndpoint):
             # A page of another site can post forms and plain text without being asked, and no JSON.
             text = f"a payload is application/json, not {request.media or 'without a type'}"
             raise HandshakeRejected(415, text)
-        query = query_of(request.head.query)
+        query = request.head.fields
         client = query.get("clientId") or request.head.only("remotequeueid") or ""  # the latter of Errai until 2.3
         if not 0 < len(client) <= _MAX_ID:
             raise HandshakeRejected(400, f"the query has no clientId, or one of more than {_MAX_ID} characters")

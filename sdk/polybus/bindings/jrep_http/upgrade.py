@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import anyio
 from attrs import field, frozen
 
 from ...errors import BusError
-from ...plugins import Closed, DialOptions, Receiver
+from ...plugins import Closed, DialOptions, Receiver, Transport
+from ...transports import WebSocket
 from .payloads import MAX_WORD, command_in, word
 from .requests import ErraiRequests
-
-if TYPE_CHECKING:
-    from ...transports._ws.transport import WebSocketTransport
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 PATIENCE: Final = 2.5
@@ -92,7 +90,7 @@ class WebSocketNegotiation:
         self._heard = anyio.Event()
         self.over: bool = False
         """True if the WebSocket has ended."""
-        self.socket: WebSocketTransport | None = None
+        self.socket: Transport | None = None
         self.reason: str = ""
         """Why there is none."""
 
@@ -137,13 +135,13 @@ class WebSocketNegotiation:
 
     async def _negotiate(self) -> str:
         """Nothing, or why not. May raise `BusError`: there is no WebSocket; `Lost`: the posts do not get through either."""
-        from ...transports._ws.client import open_websocket
-
         url, host = self._offer.url, self._options.host
         headers = self._requests.upgrade_headers(url)
-        options = DialOptions(host=host, reads=_TEXT, writes="text", subprotocol="", headers=headers)
+        options = DialOptions(
+            host=host, reads=_TEXT, writes="text", subprotocol="", headers=headers, tls=self._requests.tls_of(url)
+        )
         with anyio.move_on_after(PATIENCE):
-            self.socket = await open_websocket(url, self._requests.tls_of(url), options)
+            self.socket = await WebSocket().connector(url).connect(options)
             self.socket.start(self._receiver)
             self.socket.send(self.claim)
             await self._heard.wait()

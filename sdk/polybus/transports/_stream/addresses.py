@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from attrs import define, field
 
 from ..._secrets import shown_url
-from .tls import ClientTls
-from .urls import host_port, net_address
+from ..sockets import host_port, net_address
+from ..tls import ClientTls
 
 _MOST: Final = 64
 """Addresses besides the application's own that are remembered."""

@@ -16,9 +16,10 @@ from typing import Any, Final, cast
 from anyio.lowlevel import RunVar
 
 from ...plugins import Host
+from ...plugins.connections import HIGH_WATER, LOW_WATER
+from ..sockets import Signs, keep_short, signs_of, tune
 from .rations import LEAST, rations_here
-from .sockets import Signs, keep_short, signs_of, tune
-from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER, WireUser
+from .wire import BURST, BURST_PARTS, WireUser
 
 _READ_SIZE: Final = 32 * 1024
 """Of one read. What it brought is handled before the next one: messages by the thousand would leave the processor's caches."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Final, TypeAlias
 
@@ -19,10 +18,10 @@ import anyio
 
 from ...errors import ConnectFailed, RemoteProtocolError
 from ...plugins import Host
+from ..sockets import address_of, bounded
 from .asyncio_wire import open_wire as open_asyncio
 from .pump_wire import open_wire as open_pump
-from .sockets import address_of
-from .wire import Wire, plain_reason
+from .wire import Wire
 
 _HEAD_START: Final = 0.25
 """Seconds that an address has before the next one is tried too."""
@@ -31,21 +30,6 @@ _FIRST_WORDS: Final = 64 * 1024
 """Bytes that a server may say in plain before TLS: the INFO of a NATS server names every other one of its cluster."""
 
 Address: TypeAlias = tuple[int, Any]
-
-
-@contextmanager
-def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
-    """Gives what is inside so many seconds. May raise `ConnectFailed`: it failed or took too long."""
-    scope = anyio.CancelScope()
-    try:
-        with anyio.move_on_after(seconds) as scope:
-            yield
-    except (OSError, EOFError, UnicodeError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.ClosedResourceError) as error:
-        if isinstance(error, ConnectFailed):
-            raise
-        raise ConnectFailed(url, plain_reason(error)) from error
-    if scope.cancelled_caught:
-        raise ConnectFailed(url, f"timed out after {seconds:g} s {step}")
 
 
 async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, bus: Host, name: str = "") -> Wire:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import socket
@@ -12,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -23,18 +22,14 @@ from ..._util.log_fields import log_fields
 from ..._util.repeated_warnings import Warnings
 from ...errors import BusError, TooManyRequests
 from ...plugins import Admission, Handshake, ListenOptions
+from ...plugins.connections import call_later
+from ..sockets import accept_from, address_of, plain_reason
+from ..tls import server_reason
 from .dial import open_wire
-from .sockets import address_of
-from .tls import server_reason
 from .transport import WireTransport
-from .wire import Wire, call_later, plain_reason
+from .wire import Wire
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
-
-_HARMLESS: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR)
-_PAUSE: Final = 0.2
-"""Seconds between two attempts to accept when the process is out of file descriptors: the socket stays readable then."""
-
 
 PendingFactory: TypeAlias = "Callable[[StreamListener, Wire, AdmissionSlot | None, float], PendingConnection]"
 
@@ -161,44 +156,6 @@ class StreamListener:
         oldest.left()
         oldest.give_up()
         return True
-
-
-async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.socket, Any], object]) -> None:
-    """Accept for ever: `opened` is given each connection, and the name of its other end. Where that fails, it is said once, and
-    goes on later."""
-    told = False
-    while True:
-        try:
-            accepted, name = await _accept(sock)
-        except OSError as error:
-            if error.errno in _HARMLESS:
-                # The client hung up before we came.
-                continue
-            if not told:
-                logger.error("%s: accepting pauses: %s", url, plain_reason(error), extra=log_fields(address=url))
-                told = True
-            await anyio.sleep(_PAUSE)
-            continue
-        told = False
-        opened(accepted, name)
-        # asyncio does not suspend while more connections wait, and there may be thousands.
-        await anyio.lowlevel.checkpoint()
-
-
-async def _accept(sock: socket.socket) -> tuple[socket.socket, Any]:
-    """The next connection, and the name of its other end.
-
-    Not `loop.create_server`: of Python 3.11 and 3.12, out of file descriptors, it reports and re-arms itself once per entry of
-    the backlog, that is 2,048 times; and with TLS it would not let us knock before the handshake.
-    """
-    while True:
-        try:
-            accepted, name = sock.accept()
-        except BlockingIOError:
-            await anyio.wait_readable(sock)
-        else:
-            accepted.setblocking(False)
-            return accepted, name
 
 
 class PendingConnection(ABC):

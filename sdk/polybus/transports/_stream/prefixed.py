@@ -19,9 +19,10 @@ import struct
 from typing import ClassVar, Final
 
 from ...plugins import Closed, Host
-from .close_codes import MAX_REASON, closed_by_peer, cut_reason
+from ...plugins.close_codes import MAX_REASON, closed_by_peer, cut_reason
+from ...plugins.connections import TransportState
 from .framer import Framer, PartialFrame
-from .transport import StreamTransport, TransportState
+from .transport import StreamTransport
 from .wire import Wire
 
 CLOSING: Final = 0xFF434C4F

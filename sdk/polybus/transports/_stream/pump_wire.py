@@ -20,9 +20,10 @@ from anyio.streams.stapled import StapledByteStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
 from ...plugins import Host
+from ...plugins.connections import HIGH_WATER, LOW_WATER
+from ..sockets import Signs, keep_short, signs_of, tune
 from .rations import rations_here
-from .sockets import Signs, keep_short, signs_of, tune
-from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER, WireUser
+from .wire import BURST, BURST_PARTS, WireUser
 
 _READ_SIZE: Final = 64 * 1024
 """Of one read, after one that was not full: every read allocates what it asks for."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,23 +9,15 @@ from typing import Generic, Protocol, TypeVar
 
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver, ReceiverFeatures, Transport
+from ...plugins.connections import SLOWEST, Pace, TransportState, call_later
+from ..sockets import closed_with
 from .framer import Framer
-from .pace import SLOWEST, Pace
-from .wire import Wire, WireUser, call_later, closed_with
+from .wire import Wire, WireUser
 
 _A_TICK = 0.5
 """Less than the time from one `tick` to the next."""
 _GOODBYE = 0.1
 """Seconds for the peer to read a goodbye before which nothing was said: there is no need to wait longer for a silent peer."""
-
-
-class TransportState(enum.Enum):
-    """States of a connection."""
-
-    OPEN = 1
-    CLOSING = 2
-    """The last words are said; what still comes in is thrown away."""
-    LOST = 3
 
 
 class WireTransport(Transport, WireUser, Protocol):

@@ -7,17 +7,10 @@ Bytes are written by the driver alone, so that no cancellation of user code can 
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-import anyio
-
-from ...plugins import Closed, Host
-from .sockets import Signs
-from .tls import client_reason
+from ..sockets import Signs
 
 BURST: Final = 2 * 1024
 """Bytes that are written before the turn of the event loop ends, so that both ends work at the same time."""
@@ -28,11 +21,6 @@ costs three times the processor time where the peer keeps up."""
 GATHERED: Final = 16 * 1024
 """The same where the peer only passes on what it gets: it has little to do, and to wake it for a part of a burst costs this
 process a third of what it does itself for small requests."""
-
-HIGH_WATER: Final = 32 * 1024
-"""Bytes that wait to be written above which the user is asked to pause."""
-LOW_WATER: Final = 8 * 1024
-"""Bytes below which it may go on."""
 
 
 class WireUser(Protocol):
@@ -117,59 +105,3 @@ class Wire(Protocol):
 
     def tls_peer(self) -> Mapping[str, Any] | None:
         """The verified certificate of the other end, where there is one."""
-
-
-def call_later(host: Host, delay: float, function: Callable[[], None]) -> Callable[[], None]:
-    """Call after `delay` seconds; what is returned cancels it."""
-    if host.backend == "asyncio":
-        return asyncio.get_running_loop().call_later(delay, function).cancel
-    scope = anyio.CancelScope()
-
-    async def call() -> None:
-        with scope:
-            await anyio.sleep(delay)
-            function()
-
-    host.spawn(call)
-    return scope.cancel
-
-
-def closed_with(error: Exception | None) -> Closed:
-    """End of a connection that was lost without a word."""
-    return Closed(1006, "the peer closed the connection without a reason" if error is None else plain_reason(error))
-
-
-_REASONS: Final[Mapping[int, str]] = {
-    errno.ECONNREFUSED: "connection refused: nobody listens there",
-    errno.ECONNRESET: "connection reset by the peer",
-    errno.ENOTCONN: "connection reset by the peer",
-    errno.EPIPE: "the peer closed the connection",
-    errno.ETIMEDOUT: "timed out: no answer from the network",
-    errno.EHOSTUNREACH: "host unreachable",
-    errno.ENETUNREACH: "network unreachable",
-    errno.ENOENT: "no such file",
-    errno.EACCES: "permission denied",
-    errno.EMFILE: "too many open files in this process",
-}
-
-
-def plain_reason(error: BaseException) -> str:
-    """Cause of a failure, for people: without numbers, classes and stacks of causes."""
-    if isinstance(error, ssl.SSLError):
-        return client_reason(error)
-    # gaierror is an OSError with numbers of its own.
-    if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
-        return "name does not resolve: is it misspelled?"
-    if isinstance(error, ConnectionResetError) and error.errno is None:  # asyncio's own
-        return _REASONS[errno.ECONNRESET]
-    if isinstance(error, OSError) and error.errno is not None and error.errno in _REASONS:
-        return _REASONS[error.errno]
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    if isinstance(error, anyio.EndOfStream):
-        return "the peer closed the connection"
-    # httpcore hands the cause over as an argument.
-    cause = error.__cause__ or next((argument for argument in error.args if isinstance(argument, Exception)), None)
-    if cause is not None:
-        return plain_reason(cause)
-    return str(error) or type(error).__name__

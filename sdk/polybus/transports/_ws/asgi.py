@@ -19,9 +19,8 @@ from ..._util.event_loop import running_loop
 from ..._util.log_fields import log_fields
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver, ReceiverFeatures
-from .._stream.close_codes import closed_by_peer, cut_reason, sayable
-from .._stream.transport import TransportState
-from .._stream.wire import HIGH_WATER, LOW_WATER, call_later
+from ...plugins.close_codes import closed_by_peer, cut_reason, sayable
+from ...plugins.connections import HIGH_WATER, LOW_WATER, TransportState, call_later
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -18,10 +18,11 @@ from ..._secrets import without_secrets
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...plugins import DialOptions
 from .._stream.addresses import ServerAddresses
-from .._stream.dial import bounded, dial_tcp
-from .._stream.urls import net_address
+from .._stream.dial import dial_tcp
 from .._stream.wire import Wire
-from .frames import WebSocketFramer, core_logger
+from ..sockets import bounded, net_address
+from ..websocket import core_logger
+from .frames import WebSocketFramer
 from .transport import WebSocketTransport, largest_message, make_transport
 
 _END: Final = b"\r\n\r\n"

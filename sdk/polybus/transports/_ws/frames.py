@@ -7,7 +7,6 @@ needed and dropped when it has nothing more in hand: an idle connection holds no
 
 from __future__ import annotations
 
-import logging
 import os
 import struct
 from collections.abc import Set as AbstractSet
@@ -18,16 +17,14 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import CLIENT, OPEN, SERVER, Protocol
 
 from ...plugins import Closed
-from .._stream.close_codes import closed_by_peer, cut_reason, sayable
+from ...plugins.close_codes import closed_by_peer, cut_reason, sayable
 from .._stream.framer import Framer, PartialFrame
+from ..websocket import MAX_FRAGMENTS, core_logger
 
 try:
     from websockets.speedups import apply_mask
 except ImportError:
     from websockets.utils import apply_mask
-
-MAX_FRAGMENTS: Final = 4096
-"""Of one message. Each costs an object, however small it is."""
 
 _TEXT: Final = 0x81
 _BINARY: Final = 0x82
@@ -35,10 +32,6 @@ _FIRST: Final = {"text": _TEXT, "binary": _BINARY}
 _OPCODES: Final = frozenset(Opcode)
 _KEYS: Final = 512
 """Bytes of masking keys drawn at a time: a system call for each frame would be a tenth of its cost."""
-
-core_logger: logging.Logger = logging.getLogger("polybus.transports.websocket_core")
-"""For the library, at WARNING at least: at DEBUG it would log what is in the frames, and headers with their tokens."""
-core_logger.setLevel(logging.WARNING)
 
 _pack_16 = struct.Struct("!BBH").pack
 _pack_64 = struct.Struct("!BBQ").pack

@@ -21,8 +21,8 @@ from attrs import evolve, field, frozen
 from ..._util.listening import is_loopback
 from ...errors import BusError, Forbidden, Unauthorized
 from ...plugins import Handshake, ListenOptions
+from ...plugins.close_codes import text_of
 from ...plugins.transports import cookies_of
-from .._stream.close_codes import text_of
 
 _names_a_client: Final = re.compile(
     r"(?:^|-)forwarded(?:-for)?$|user-ip$|"
@@ -101,6 +101,20 @@ class HandshakeRejected(Exception):
         self.advice: str = advice
         super().__init__(status, text)
 
+    @classmethod
+    def of(cls, error: BusError) -> HandshakeRejected:
+        """The answer, before the upgrade, to a client that the bus does not let in."""
+        status = 401 if isinstance(error, Unauthorized) else 403 if isinstance(error, Forbidden) else 503
+        return cls(status, text_of(error))
+
+    def answer(self) -> tuple[list[tuple[str, str]], bytes]:
+        """Headers and body of the response."""
+        body = f"{self.text}\n".encode("utf-8", "replace")
+        headers = [("Content-Length", str(len(body))), ("Content-Type", "text/plain; charset=utf-8")]
+        if self.status in _HINTS:
+            headers.append(_HINTS[self.status])
+        return headers, body
+
 
 @frozen(kw_only=True)
 class UpgradeRequest:
@@ -121,6 +135,14 @@ class UpgradeRequest:
         if len(values) > 1:
             raise HandshakeRejected(400, f"more than one {name.capitalize()} header")
         return values[0] if values else None
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of the query, the last of each name. May raise `HandshakeRejected`: 400, too many fields."""
+        try:
+            return dict(parse_qsl(self.query, keep_blank_values=True, max_num_fields=200))
+        except ValueError:
+            raise HandshakeRejected(400, "too many fields in the query") from None
 
 
 @frozen(kw_only=True)
@@ -156,7 +178,7 @@ class OriginPolicy:
         return chosen, evolve(
             known,
             path=upgrade.path or "/",
-            query=query_of(upgrade.query),
+            query=upgrade.fields,
             headers=shown,
             cookies=cookies_of("; ".join(upgrade.headers.get("cookie", ()))),
             origin=upgrade.only("origin"),
@@ -251,45 +273,8 @@ def _shown(text: str) -> str:
     return repr(text[:200])
 
 
-def query_of(text: str) -> dict[str, str]:
-    """The fields of a query, the last of each name. May raise `HandshakeRejected`: 400, too many fields."""
-    try:
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=200))
-    except ValueError:
-        raise HandshakeRejected(400, "too many fields in the query") from None
-
-
-def refused(error: BusError) -> HandshakeRejected:
-    """Answer before the upgrade to a client that the bus does not let in."""
-    status = 401 if isinstance(error, Unauthorized) else 403 if isinstance(error, Forbidden) else 503
-    return HandshakeRejected(status, text_of(error))
-
-
 def tell(turned: HandshakeRejected, address: str, options: ListenOptions) -> None:
     """Have the log tell of a client that broke a rule of the listener."""
     if turned.about:
         why = f"{turned.text}; {turned.advice}" if turned.advice else turned.text
         options.turned_away(address, why, turned.about)
-
-
-def answer(turned: HandshakeRejected) -> tuple[list[tuple[str, str]], bytes]:
-    body = f"{turned.text}\n".encode("utf-8", "replace")
-    headers = [("Connection", "close"), ("Content-Length", str(len(body))), ("Content-Type", "text/plain; charset=utf-8")]
-    if turned.status in _HINTS:
-        headers.append(_HINTS[turned.status])
-    return headers, body
-
-
-def check_origins(origins: Sequence[str]) -> None:
-    """May raise `ValueError`: what no browser would ever send."""
-    for origin in origins:
-        parts = urlsplit(origin)
-        if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
-            raise ValueError(f"origins: {origin!r} is no origin, write for example 'https://example.org', without a path")
-
-
-def check_hosts(hosts: Sequence[str]) -> None:
-    """May raise `ValueError`: what no Host header ever is."""
-    for host in hosts:
-        if not host or any(char in "/?#@\\" or char.isspace() for char in host):
-            raise ValueError(f"hosts: {host!r} is no host, write for example 'example.org' or 'example.org:8443'")

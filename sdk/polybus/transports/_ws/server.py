@@ -14,8 +14,9 @@ from ...errors import BusError
 from ...plugins import Admission, Handshake
 from .._stream.listen import AdmissionSlot, PendingConnection, StreamListener
 from .._stream.wire import Wire
-from .frames import WebSocketFramer, core_logger
-from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused, tell
+from ..websocket import core_logger
+from .frames import WebSocketFramer
+from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, tell
 from .transport import WebSocketTransport, largest_message, make_transport
 
 _LINE = 8192
@@ -109,7 +110,7 @@ class PendingWebSocket(PendingConnection):
         return handshake
 
     def no(self, error: BusError) -> bytes:
-        return _response(refused(error))
+        return _response(HandshakeRejected.of(error))
 
     def let_in(self, admission: Admission) -> WebSocketTransport:
         options = self.listener.options
@@ -137,7 +138,8 @@ def _upgrade(request: Request, client: str) -> UpgradeRequest:
 
 
 def _response(turned: HandshakeRejected) -> bytes:
-    fields, body = answer(turned)
+    fields, body = turned.answer()
+    fields.append(("Connection", "close"))
     if turned.status in (400, 426):  # it may be the version that was wrong (RFC 6455, 4.2.2)
         fields.append(("Sec-WebSocket-Version", "13"))
     return Response(turned.status.value, turned.status.phrase, Headers(fields), body).serialize()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from ...plugins import Closed, Framing, FramingFeatures, Host
+from ...plugins.connections import TransportState
 from .._stream.framed import how_it_broke
-from .._stream.sockets import PingProgress
-from .._stream.transport import StreamTransport, TransportState
+from .._stream.transport import StreamTransport
 from .._stream.wire import GATHERED, Wire
+from ..sockets import PingProgress
 from .frames import WebSocketFramer
 
 _LARGE: Final = 64 * 1024

@@ -25,7 +25,7 @@ from attrs import field, frozen
 
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver
-from .._stream.close_codes import closed_by_peer, cut_reason
+from ...plugins.close_codes import closed_by_peer, cut_reason
 from ._port import MessagePort, PortData
 
 MARK: Final = "\0"

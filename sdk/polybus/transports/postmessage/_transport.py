@@ -14,8 +14,8 @@ from attrs import frozen
 
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...plugins import Admission, Closed, DialOptions, Handshake, Host, Listening, ListenOptions
+from ...plugins.close_codes import code_for, text_of
 from ...plugins.tools import log_fields
-from .._stream.close_codes import code_for, text_of
 from ._connection import Hello, PortConnection
 from ._port import MessagePort
 

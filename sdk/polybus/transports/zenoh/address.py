@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from attrs import evolve, frozen
 
 from ...plugins.tools import is_loopback, without_secrets
-from .._stream.urls import host_port
+from ..sockets import host_port
 
 PORT: Final = 7447
 """The port of Zenoh."""

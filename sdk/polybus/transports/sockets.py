@@ -1,23 +1,113 @@
-"""Sockets: their options, what the kernel knows of the other end, how their addresses are written, and binding."""
+"""Sockets: their options, what the kernel knows of the other end, how their addresses are written, binding, and what their
+failures mean."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import math
 import os
 import socket
+import ssl
 import stat
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import anyio
+import anyio.lowlevel
+from attrs import frozen
 
-from ..._util.listening import cannot_listen
-from ...limits import Limits
+from .._secrets import shown_target, without_secrets
+from .._util.listening import cannot_listen, is_loopback
+from .._util.log_fields import log_fields
+from ..errors import ConnectFailed
+from ..limits import Limits
+from ..plugins import Closed
+from .tls import client_reason
+
+_PORTS: Final = {"ws": 80, "wss": 443, "http": 80, "https": 443}
+
+
+@frozen
+class NetAddress:
+    """Address on a network."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    query: str
+
+    @property
+    def private(self) -> bool:
+        """True if it can be reached from this machine only."""
+        return is_loopback(self.host)
+
+    def with_port(self, port: int) -> str:
+        return urlunsplit((self.scheme, host_port(self.host, port), self.path, self.query, ""))
+
+
+def host_port(host: str, port: int) -> str:
+    """``example.org:80`` or ``[::1]:80``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def net_address(url: str) -> NetAddress:
+    """The parts of a URL with host and port. May raise `ValueError`: a part is missing or malformed."""
+    parts = urlsplit(url)
+    url = without_secrets(url)
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"{url}: the port is not a number from 0 to 65535") from None
+    if not parts.hostname:
+        raise ValueError(f"{url}: the host is missing, write for example {parts.scheme}://127.0.0.1:9000")
+    if port is None:
+        port = _PORTS.get(parts.scheme)
+    if port is None:
+        raise ValueError(f"{url}: the port is missing, write for example {parts.scheme}://{parts.hostname}:9000")
+    return NetAddress(parts.scheme, parts.hostname, port, parts.path, parts.query)
+
+
+def bare_address(url: str) -> NetAddress:
+    """The parts of a URL of which only host and port mean something. May raise `ValueError`: a part is missing, malformed, or
+    one too many."""
+    address = net_address(url)
+    parts = urlsplit(url)
+    url = without_secrets(url)
+    if address.path not in ("", "/"):
+        raise ValueError(f"{url}: {address.scheme}:// has no path, leave out {address.path!r}; ws:// shows one to the server")
+    if address.query:
+        raise ValueError(f"{url}: {address.scheme}:// has no query, leave out {shown_target('?' + address.query)!r}")
+    if parts.username is not None:
+        where = f"{address.scheme}://{host_port(address.host, address.port)}"  # not the whole URL: it has a password
+        raise ValueError(f"{where} carries no user or password: a client certificate on tls:// tells who you are")
+    return address
+
+
+def unix_path(url: str) -> str:
+    """The path of a Unix socket in a URL such as ``unix:///run/app.sock``. May raise `ValueError`: there is none, or a host
+    stands before it."""
+    parts = urlsplit(url)
+    if "\\" in url:
+        raise ValueError(
+            f"{url}: no path of a socket: write three slashes, for example unix:///run/app.sock; on Windows take tcp://127.0.0.1:9000"
+        )
+    if parts.netloc or not parts.path:
+        raise ValueError(f"{url}: the path of the socket is missing, write three slashes, for example unix:///run/app.sock")
+    return unquote(parts.path)
+
+
+logger: logging.Logger = logging.getLogger("polybus.transports")
+
+_HARMLESS: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR)
+_PAUSE: Final = 0.2
+"""Seconds between two attempts to accept when the process is out of file descriptors: the socket stays readable then."""
 
 BACKLOG: Final = 2048
 """Connections that the kernel holds until we accept them."""
@@ -229,3 +319,97 @@ def _remove_stale(path: str) -> None:
             os.unlink(path)
         except OSError:
             return
+
+
+def closed_with(error: Exception | None) -> Closed:
+    """End of a connection that was lost without a word."""
+    return Closed(1006, "the peer closed the connection without a reason" if error is None else plain_reason(error))
+
+
+_REASONS: Final[Mapping[int, str]] = {
+    errno.ECONNREFUSED: "connection refused: nobody listens there",
+    errno.ECONNRESET: "connection reset by the peer",
+    errno.ENOTCONN: "connection reset by the peer",
+    errno.EPIPE: "the peer closed the connection",
+    errno.ETIMEDOUT: "timed out: no answer from the network",
+    errno.EHOSTUNREACH: "host unreachable",
+    errno.ENETUNREACH: "network unreachable",
+    errno.ENOENT: "no such file",
+    errno.EACCES: "permission denied",
+    errno.EMFILE: "too many open files in this process",
+}
+
+
+def plain_reason(error: BaseException) -> str:
+    """Cause of a failure, for people: without numbers, classes and stacks of causes."""
+    if isinstance(error, ssl.SSLError):
+        return client_reason(error)
+    # gaierror is an OSError with numbers of its own.
+    if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
+        return "name does not resolve: is it misspelled?"
+    if isinstance(error, ConnectionResetError) and error.errno is None:  # asyncio's own
+        return _REASONS[errno.ECONNRESET]
+    if isinstance(error, OSError) and error.errno is not None and error.errno in _REASONS:
+        return _REASONS[error.errno]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    if isinstance(error, anyio.EndOfStream):
+        return "the peer closed the connection"
+    # httpcore hands the cause over as an argument.
+    cause = error.__cause__ or next((argument for argument in error.args if isinstance(argument, Exception)), None)
+    if cause is not None:
+        return plain_reason(cause)
+    return str(error) or type(error).__name__
+
+
+@contextlib.contextmanager
+def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
+    """Gives what is inside so many seconds. May raise `ConnectFailed`: it failed or took too long."""
+    scope = anyio.CancelScope()
+    try:
+        with anyio.move_on_after(seconds) as scope:
+            yield
+    except (OSError, EOFError, UnicodeError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.ClosedResourceError) as error:
+        if isinstance(error, ConnectFailed):
+            raise
+        raise ConnectFailed(url, plain_reason(error)) from error
+    if scope.cancelled_caught:
+        raise ConnectFailed(url, f"timed out after {seconds:g} s {step}")
+
+
+async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.socket, Any], object]) -> None:
+    """Accept for ever: `opened` is given each connection, and the name of its other end. Where that fails, it is said once, and
+    goes on later."""
+    told = False
+    while True:
+        try:
+            accepted, name = await _accept(sock)
+        except OSError as error:
+            if error.errno in _HARMLESS:
+                # The client hung up before we came.
+                continue
+            if not told:
+                logger.error("%s: accepting pauses: %s", url, plain_reason(error), extra=log_fields(address=url))
+                told = True
+            await anyio.sleep(_PAUSE)
+            continue
+        told = False
+        opened(accepted, name)
+        # asyncio does not suspend while more connections wait, and there may be thousands.
+        await anyio.lowlevel.checkpoint()
+
+
+async def _accept(sock: socket.socket) -> tuple[socket.socket, Any]:
+    """The next connection, and the name of its other end.
+
+    Not `loop.create_server`: of Python 3.11 and 3.12, out of file descriptors, it reports and re-arms itself once per entry of
+    the backlog, that is 2,048 times; and with TLS it would not let us knock before the handshake.
+    """
+    while True:
+        try:
+            accepted, name = sock.accept()
+        except BlockingIOError:
+            await anyio.wait_readable(sock)
+        else:
+            accepted.setblocking(False)
+            return accepted, name

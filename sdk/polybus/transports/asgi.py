@@ -10,16 +10,27 @@ from typing import TypeAlias
 import anyio
 from attrs import evolve
 
-from ..._util.listening import is_loopback
-from ...errors import BusError, LocalProtocolError
-from ...plugins import Admission, Handshake, ListenOptions, WebRoute
-from .._stream.sockets import tune
-from .._stream.urls import host_port
-from .adoption import AdoptedWire, UvicornWebSocket
-from .asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
-from .frames import WebSocketFramer
-from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, check_origins, refused, tell
-from .transport import WebSocketTransport
+from .._util.listening import is_loopback
+from ..errors import BusError, LocalProtocolError
+from ..plugins import Admission, Handshake, ListenOptions, WebRoute
+from ._ws.adoption import AdoptedWire, UvicornWebSocket
+from ._ws.asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
+from ._ws.frames import WebSocketFramer
+from ._ws.policy import HandshakeRejected, OriginPolicy, UpgradeRequest, tell
+from ._ws.transport import WebSocketTransport
+from .sockets import host_port, tune
+
+__all__ = [
+    "AsgiRequest",
+    "AsgiTransport",
+    "AsgiWebSocket",
+    "HandshakeRejected",
+    "Receive",
+    "Scope",
+    "Send",
+    "accept",
+    "answered",
+]
 
 logger: logging.Logger = logging.getLogger("polybus.security")
 
@@ -59,9 +70,11 @@ class AsgiWebSocket:
         return f"asgi://{self.path}"
 
     async def listen(self, options: ListenOptions) -> AsgiWebSocket:
-        """Accept clients. May raise `ValueError`: something in `origins` is no origin; `LocalProtocolError`: it is served
-        already."""
-        check_origins(options.origins)
+        """Accept clients.
+
+        Raises:
+            LocalProtocolError: It is served already.
+        """
         if self._options is not None:
             raise LocalProtocolError(f"{self.path} is served already, in another event loop or by another bus")
         self._options = options
@@ -88,17 +101,16 @@ class AsgiWebSocket:
         options = self._options
         if options is None:
             raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
-        address = client_of(scope)
+        address = _client_of(scope)
         refusal = options.gate.knock(address)
         if refusal is not None:
-            raise refused(refusal)
+            raise HandshakeRejected.of(refusal)
         inside = False
         try:
             request = AsgiRequest(options, scope, receive)
             self.check_private(request)
             name = "wss" if request.policy.tls else "ws"
-            chosen, handshake = request.handshake(name)
-            admission = await admit(options, handshake)
+            chosen, admission = await request.admitted(name)
             theirs = UvicornWebSocket.under(receive) if options.framing is None else None
             if theirs is not None:
                 theirs.decline_extensions()
@@ -163,7 +175,7 @@ class AsgiRequest:
         self.scope: Scope = scope
         self.receive: Receive = receive
         self.socket: Socket | None = socket_of(receive)
-        self.address: str = client_of(scope)
+        self.address: str = _client_of(scope)
         self.here: tuple[str, int | None] = scope.get("server") or ("", None)
         self.head: UpgradeRequest = _upgrade_of(scope)
         self.policy: OriginPolicy = OriginPolicy(
@@ -186,8 +198,15 @@ class AsgiRequest:
             # of an answer are two writes: the second would wait 40 ms for the client to confirm the first.
             tune(self.socket.get_extra_info("socket"), options.host.limits)
 
-    def handshake(self, transport: str) -> tuple[str | None, Handshake]:
-        """As `OriginPolicy.handshake`."""
+    async def admitted(self, transport: str) -> tuple[str | None, Admission]:
+        """Ask the bus to admit the client.
+
+        Returns:
+            The sub-protocol to answer an upgrade with, and who the client is.
+
+        Raises:
+            HandshakeRejected: The bus does not let it in, or could not say so in time; 400, there is no common sub-protocol.
+        """
         known = Handshake(
             protocol=self.options.protocol,
             transport=transport,
@@ -196,7 +215,28 @@ class AsgiRequest:
             tls_peer=(self.socket.get_extra_info("peercert") or None) if self.socket is not None else None,
             scope=self.scope,
         )
-        return self.policy.handshake(self.head, known)
+        chosen, handshake = self.policy.handshake(self.head, known)
+        return chosen, await self._decided(handshake)
+
+    async def _decided(self, handshake: Handshake) -> Admission:
+        """May raise `HandshakeRejected`."""
+        decided = anyio.Event()
+        outcome: list[Admission | BusError] = []
+
+        def decide(result: Admission | BusError) -> None:
+            outcome.append(result)
+            decided.set()
+
+        self.options.gate.admit(handshake, decide)
+        limits = self.options.host.limits
+        # `authenticate` has its own time; but a bus that is left meanwhile decides nothing any more.
+        with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
+            await decided.wait()
+        if not outcome:
+            raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
+        if isinstance(outcome[0], BusError):
+            raise HandshakeRejected.of(outcome[0])
+        return outcome[0]
 
 
 Knock: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -215,27 +255,6 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
             logger.debug("gone before it could be turned away: %r", error)
 
 
-async def admit(options: ListenOptions, handshake: Handshake) -> Admission:
-    """May raise `HandshakeRejected`: the bus does not let the client in, or could not say so in time."""
-    decided = anyio.Event()
-    outcome: list[Admission | BusError] = []
-
-    def decide(result: Admission | BusError) -> None:
-        outcome.append(result)
-        decided.set()
-
-    options.gate.admit(handshake, decide)
-    limits = options.host.limits
-    # `authenticate` has its own time; but a bus that is left meanwhile decides nothing any more.
-    with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
-        await decided.wait()
-    if not outcome:
-        raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
-    if isinstance(outcome[0], BusError):
-        raise refused(outcome[0])
-    return outcome[0]
-
-
 async def accept(send: Send, chosen: str | None) -> bool:
     """Answer; True if the client was still there."""
     try:
@@ -251,8 +270,8 @@ async def _turn_away(scope: Scope, send: Send, turned: HandshakeRejected) -> Non
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008, "reason": turned.text[:100]})
         return
-    fields, body = answer(turned)
-    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields if name != "Connection"]
+    fields, body = turned.answer()
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields]
     await send({"type": "websocket.http.response.start", "status": turned.status.value, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body})
 
@@ -281,7 +300,7 @@ def _upgrade_of(scope: Scope) -> UpgradeRequest:
     )
 
 
-def client_of(scope: Scope) -> str:
+def _client_of(scope: Scope) -> str:
     client = scope.get("client")
     return _host_and_port(*client) if client else ""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...errors import BusError, Forbidden, Unauthorized
-from ...plugins import Closed
+from ..errors import BusError, Forbidden, Unauthorized
+from . import Closed
 
 MAX_REASON: Final = 123
 """Bytes of a closing reason: RFC 6455, section 5.5 gives a control frame 125 and the code takes two."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from attrs import define
 
-from ...errors import LocalProtocolError
+from ..errors import LocalProtocolError
 
 _SECURE: Final = {"tcp": "tls", "ws": "wss", "http": "https"}
 
