@@ -20,13 +20,13 @@ from ._core.rpc.channel import Channel
 from ._core.rpc.reply import Reply
 from ._core.runtime.context import Context
 from ._core.runtime.executor import CallNext, HandlerExecutor, Middleware
-from ._core.runtime.outcomes import Outcome, OutgoingHook
 from .backoff import Backoff
 from .contracts import method, notify
 from .errors import *  # noqa: F403  # all of them
 from .limits import Limits
 from .message import Kind, Message
 from .nodes import Cluster, Node, Store, Survey
+from .outcomes import Outcome, OutgoingHook
 from .plugins import Handshake, Identity
 from .retry import Retry
 from .stats import Stats

@@ -166,7 +166,7 @@ BOUNDS = {
     "one frame and 1 MiB behind it: then all is handled at once": "link.receiver._waiting",
     "one frame: its framer refuses more than Limits.message": "transports._stream.framer.parts",
     "one look at a store: its consumers": "cluster.durable.administration.again cluster.durable.administration.durables",
-    "one message": "runtime.outcomes.headers",
+    "one message": "runtime.departures.headers",
     "one of each node that is known": "cluster.arrivals._splices",
     "one of each node that is known, or joins within two seconds": "cluster.arrivals.replies",
     "one operation: a payload over Limits.message is not kept": "protocols.nats.operations._parts",

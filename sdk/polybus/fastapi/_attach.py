@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import PARAM_REGEX, compile_path
 
 from .. import Bus
-from .._core.runtime.outcomes import code_of
 from ..errors import BusError, Code, ConnectFailed, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooLarge
+from ..outcomes import code_of
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import find_protocol, find_web_endpoint
 from ..plugins.tools import check_type, explains, log_fields, shown, sources, texts

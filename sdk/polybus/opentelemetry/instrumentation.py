@@ -15,9 +15,9 @@ from opentelemetry.trace import INVALID_SPAN, SpanKind, get_current_span, set_sp
 
 from .. import Bus
 from .._core.bus.bus import parts_of
-from .._core.runtime.outcomes import code_of, kind_of, told_code
 from ..errors import LocalProtocolError
 from ..message import Kind, Message
+from ..outcomes import code_of, kind_of, told_code
 from ..plugins.tools import check_given, shown
 from .instruments import MOST_NAMES, OTHER, SYSTEM, BoundedNames, is_fault_of_server, parts_of_address, record_outcome, type_of
 

@@ -11,10 +11,9 @@ from opentelemetry.metrics import Observation
 from opentelemetry.propagate import inject
 from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, set_span_in_context
 
-from .._core.runtime.executor import described
-from .._core.runtime.outcomes import only_of
 from ..errors import Code, DeadlineExceeded, RequestError
 from ..headers import size_of
+from ..outcomes import described, only_of
 from ..plugins.tools import Warnings
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from .. import Bus, CallNext, Context
 from .._core.bus.bus import parts_of
-from .._core.runtime.outcomes import kind_of, told_code
 from ..errors import LocalProtocolError
 from ..message import Kind, Message
+from ..outcomes import kind_of, told_code
 from ..plugins.tools import check_given, shown
 from ..stats import DurableStats, Stats
 

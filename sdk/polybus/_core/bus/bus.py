@@ -23,6 +23,7 @@ from ...headers import check_headers
 from ...limits import Limits
 from ...message import Kind
 from ...nodes import Cluster, Node, Start, Survey, check_publication_id
+from ...outcomes import OutgoingHook
 from ...plugins.registry import find_protocol, make_recorder
 from ...retry import Retry
 from ...stats import Stats
@@ -38,7 +39,6 @@ from ..rpc.channel import Channel, ChannelContext
 from ..rpc.reply import Reply, retried
 from ..runtime.access import Authenticate, Authorize
 from ..runtime.executor import Middleware
-from ..runtime.outcomes import OutgoingHook
 from ..runtime.services import Services
 from ..tunnel.endpoint import Entrance
 from .acceptor import WHEN_FULL, Listener, Serving

@@ -17,12 +17,12 @@ from ..._util.typed_body import conforming, misfit, typed_body, uncheckable, unr
 from ..._validation import name_of, shown, type_name
 from ...errors import BadRequest
 from ...message import MISSING, Message
+from ...outcomes import Misfit
 from ...subjects import Subject, captures
 from ..rpc.channel import Channel
 from ..runtime.context import Context
 from ..runtime.injection import InjectedStream, Injection, Provider
 from ..runtime.memory import AnswerSizes
-from ..runtime.outcomes import Misfit
 from ..runtime.workers import Places
 from .providers import asked_for, capture_maker, check_default, closed_type, of_the_web, provider_of
 from .signature import (

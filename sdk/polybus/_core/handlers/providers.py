@@ -19,9 +19,9 @@ from ..._util.pydantic_types import is_own
 from ..._util.typed_body import convert_text, misfit, unreadable
 from ..._validation import name_of, shown
 from ...message import Message
+from ...outcomes import Misfit
 from ..runtime.context import Context
 from ..runtime.injection import Maker, Provider
-from ..runtime.outcomes import Misfit
 from .signature import check_takes_by_name, context_part, injected, read_provider, without_name
 
 

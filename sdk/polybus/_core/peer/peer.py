@@ -20,8 +20,8 @@ from ...subjects import RESERVED_PREFIX, AnySubject, Subject
 from ..handlers.signature import ContextPart, injected_as
 from ..handlers.subscriber import reading_of
 from ..rpc.reply import InternalReply, ObservedReply, Reply, UnsentRequests
+from ..runtime.departures import Departure, depart
 from ..runtime.memory import MemoryBudget, cost
-from ..runtime.outcomes import Departure, depart
 from ..runtime.runtime import ALL_ANSWERED
 from . import authorization_queue
 from .asker import Asker, notification

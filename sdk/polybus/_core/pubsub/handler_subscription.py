@@ -11,9 +11,9 @@ import anyio
 from attrs import define, field
 
 from ...errors import BadRequest
+from ...outcomes import Misfit
 from ..peer.subscription import SubscriptionQueue
 from ..runtime.memory import OVERHEAD
-from ..runtime.outcomes import Misfit
 from ..runtime.workers import context_changed
 
 if TYPE_CHECKING:

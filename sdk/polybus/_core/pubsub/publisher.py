@@ -22,7 +22,7 @@ from ...headers import VIA
 from ...message import Kind, Message
 from ..peer.authorization_queue import OutboundAuthorization
 from ..rpc.loopback import encode_local
-from ..runtime.outcomes import Departure, depart, read_alone
+from ..runtime.departures import Departure, depart, read_alone
 from ..runtime.via import ViaHeader
 from .recipients import bare_peer
 

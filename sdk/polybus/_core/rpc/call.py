@@ -17,10 +17,9 @@ from ..._util.sources import sources
 from ...errors import Code, Forbidden, RequestError
 from ...events import HandlerFailed
 from ...message import Kind, Message
+from ...outcomes import Denied, Misfit, answer_of, described, kind_of, only_of
 from ..runtime.context import current_call
-from ..runtime.executor import described
 from ..runtime.injection import InjectedStream
-from ..runtime.outcomes import Denied, Misfit, answer_of, kind_of, only_of
 from ..runtime.ports import RequestHandler
 from .channel import Channel
 

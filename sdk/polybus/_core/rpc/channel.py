@@ -26,7 +26,7 @@ from .reply import end_of_scope, error_of, is_remote_deadline
 
 if TYPE_CHECKING:
     from ..._util.event_loop import Loop
-    from ..runtime.outcomes import Departure
+    from ..runtime.departures import Departure
 
 
 async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:

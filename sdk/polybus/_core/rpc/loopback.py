@@ -12,8 +12,8 @@ from ...body import JSON, OCTETS, BodyFormat
 from ...errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
 from ...headers import check_headers
 from ...message import Kind, Message
+from ..runtime.departures import Departure, depart
 from ..runtime.memory import OVERHEAD, MemoryBudget, cost
-from ..runtime.outcomes import Departure, depart
 from ..runtime.threads import holds
 from .call import Call, ChannelCall
 from .channel import CREDIT, Channel

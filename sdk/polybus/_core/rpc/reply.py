@@ -25,7 +25,7 @@ from ...retry import Retry
 
 if TYPE_CHECKING:
     from ..._util.event_loop import Loop
-    from ..runtime.outcomes import Departure
+    from ..runtime.departures import Departure
     from ..runtime.runtime import Runtime
     from .channel import Channel
 

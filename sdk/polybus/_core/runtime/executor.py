@@ -21,6 +21,7 @@ from ..._util.sources import sources
 from ..._validation import in_one_line, name_of, shown
 from ...events import HandlerFailed
 from ...message import Kind, Message
+from ...outcomes import described
 from .context import Context
 from .threads import CallThreads, Threads, holds
 
@@ -39,15 +40,6 @@ logger: logging.Logger = logging.getLogger("polybus")
 _LONGEST: Final = 4000
 """Characters of the text of a failure in the log: a peer may have written it."""
 _NO_THREADS = sys.platform == "emscripten"
-
-
-def described(error: BaseException | None) -> str:
-    """Type and text of an exception, even of one whose text cannot be had."""
-    try:
-        text = str(error)
-    except Exception as another:
-        text = f"(its text raises {type(another).__name__})"
-    return f"{type(error).__name__}: {text}"
 
 
 _OF_HTTP: Final = {

@@ -20,9 +20,9 @@ from .executor import HandlerExecutor
 
 if TYPE_CHECKING:
     from ...message import Message
+    from ...outcomes import OutgoingHook
     from ...plugins.recording import Recorder
     from .injection import Provider
-    from .outcomes import OutgoingHook
     from .runtime import Runtime
 
 _REMEMBERED: Final = 4096

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define, evolve, field
 
-from ..._core.runtime.executor import described
-from ..._core.runtime.outcomes import Misfit
 from ...errors import BusError, Code, LocalProtocolError
+from ...outcomes import Misfit, described
 from ...plugins.tools import check_given, in_one_line, log_fields, seconds, without_secrets
 from .dead_letters import Death
 from .jetstream import NANOSECONDS

@@ -1,0 +1,88 @@
+"""Departures: the hooks of a bus hear of what leaves it, may add headers, and are told how it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...headers import check_headers
+from ...message import Message
+from ...outcomes import Outcome, OutgoingHook
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+_HANDED_OVER = Outcome()
+_ANSWERED = Outcome(received=1)
+
+
+class Departure:
+    """A message on its way, and the hooks that want to know how it ends."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, tell: list[Callable[[Outcome], object]]) -> None:
+        self._tell = tell
+
+    def end(self, error: BaseException | None = None, *, sent: int = 0, received: int = 0) -> None:
+        """Tell the hooks, once."""
+        tell, self._tell = self._tell, []
+        if tell:
+            if error is None and not sent and received <= 1:
+                outcome = _ANSWERED if received else _HANDED_OVER
+            else:
+                outcome = Outcome(error, sent, received)
+            for hook in tell:
+                try:
+                    hook(outcome)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:  # nobody waits for it: the caller has its answer
+                    logger.exception("an outgoing hook failed when it was told the outcome")
+
+
+def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: int) -> Departure:
+    """Call the hooks for a message. What they add is left out where nobody would read it.
+
+    Args:
+        hooks: The hooks of the bus, in the order of `Bus.use`.
+        message: What leaves; its headers are those of the caller.
+        peer: Whom it goes to; None for several.
+        limit: Bytes of all headers (`Limits.headers`).
+
+    Raises:
+        ReservedSubject, LocalProtocolError: What a hook has added is no header.
+    """
+    given = message.headers
+    headers = message.headers = {} if given is None else dict(given)
+    tell: list[Callable[[Outcome], object]] = []
+    message.peer = peer
+    departure = Departure(tell)
+    try:
+        for hook in hooks:
+            told = hook(message)
+            if told is not None:
+                tell.append(told)
+        added = message.headers
+        if added is not headers or (added and added != given):
+            check_headers(added or {}, limit)
+    except BaseException as error:
+        departure.end(error)
+        raise
+    finally:
+        message.peer = None
+    if peer is not None and message.headers != (given or {}) and not peer.reads_headers:
+        message.headers = read_alone(message.headers, given, peer.own_headers)
+    else:
+        message.headers = message.headers or None
+    return departure
+
+
+def read_alone(
+    headers: Mapping[str, str] | None, given: Mapping[str, str] | None, own: frozenset[str]
+) -> dict[str, str] | None:
+    """The headers for a peer that reads none but some of its own: those of the caller, and of what was added these."""
+    kept = dict(given or ())
+    if own and headers:
+        kept |= {name: value for name, value in headers.items() if name.lower() in own}
+    return kept or None
