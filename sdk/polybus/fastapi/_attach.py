@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import hashlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Iterable
+import posixpath
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from importlib.metadata import version
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from starlette.requests import HTTPConnection, Request
@@ -20,7 +25,6 @@ from ..plugins import ProtocolFeatures
 from ..plugins.registry import find_protocol, find_web_endpoint
 from ..plugins.tools import check_type, explains, log_fields, shown, sources, texts
 from ..transports.asgi import AsgiWebSocket, Receive, Scope
-from ..transports.postmessage import script as javascript_module
 from ._attachment import AttachedRoute, Attachment
 
 _PLAIN: Final = ("starlette.", "fastapi.", "uvicorn.")
@@ -143,7 +147,8 @@ if TYPE_CHECKING:
     Application: TypeAlias = Starlette | Router
 
 _SCRIPT = "polybus-script"
-"""Name of the route of the JavaScript module."""
+"""Name of the routes of the JavaScript modules."""
+_FRAMES: Final = "polybus-frames.js"
 
 
 _INSTEAD: Final = {
@@ -186,8 +191,8 @@ def attach(
         when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
             ``disconnect``.
         insecure: Let strangers in from other machines, through a proxy too, although the bus has no `authenticate`.
-        script: Also serve the JavaScript module of `polybus.transports.postmessage.script` at this path, as ``/polybus.js``,
-            after that prefix too.
+        script: Also serve the client for pages at this path, as ``/polybus.js``, after that prefix too, and beside it
+            ``polybus-frames.js``, for frames. With ``?v=`` and the version of polybus they are kept for good.
         docs: Also serve a page of what the bus can be asked at this path, as ``/bus/docs``, and the AsyncAPI document of
             it at the same path with ``.json``: to everybody, as FastAPI's own page.
         try_it: Let that page send requests, over the bus as any client: with the visitor's cookies or token, where `authorize`
@@ -296,14 +301,29 @@ def _check_script(path: Any) -> None:
 
 
 def _add_script(router: Any, path: str) -> None:
-    """Serve it to everybody: it holds no secret, and a sandboxed frame, whose origin is opaque, has to be able to import it."""
+    """Serve both modules to everybody: they hold no secret, and a sandboxed frame, of no origin, has to import them."""
     path = f"{getattr(router, 'prefix', '')}{path}"
     if any(getattr(route, "name", None) == _SCRIPT and route.path == path for route in router.routes):
         return  # several buses of one application
-    content = javascript_module()
-    headers = {"access-control-allow-origin": "*", "cache-control": "no-cache", "x-content-type-options": "nosniff"}
+    for place, file in ((path, "polybus.js"), (posixpath.join(posixpath.dirname(path), _FRAMES), _FRAMES)):
+        router.add_route(place, _module(file), methods=["GET"], name=_SCRIPT, include_in_schema=False)
 
-    async def javascript(request: Any) -> Response:
-        return Response(content, media_type="text/javascript", headers=headers)
 
-    router.add_route(path, javascript, methods=["GET"], name=_SCRIPT, include_in_schema=False)
+def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
+    """Make the endpoint that gives a file of ours: whole, packed, or not at all to a browser that has it."""
+    content = files("polybus").joinpath("javascript", file).read_bytes()
+    packed, tag = gzip.compress(content, mtime=0), f'W/"{hashlib.sha256(content).hexdigest()[:20]}"'
+    ours = version("polybus")
+    common = {"access-control-allow-origin": "*", "etag": tag, "vary": "accept-encoding", "x-content-type-options": "nosniff"}
+
+    async def javascript(request: Request) -> Response:
+        # Of another version only that one may be kept: behind a balancer there are several for a while.
+        kept = request.query_params.get("v") == ours
+        headers = {**common, "cache-control": "public, max-age=31536000, immutable" if kept else "no-cache"}
+        if tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(content, media_type="text/javascript", headers=headers)
+        return Response(packed, media_type="text/javascript", headers={**headers, "content-encoding": "gzip"})
+
+    return javascript

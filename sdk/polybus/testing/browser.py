@@ -1,4 +1,4 @@
-"""A browser's windows and frames in one process, and the handshake of ``polybus.js`` between them, for tests without a browser.
+"""Windows and frames of a browser in one process, and the handshake of ``polybus-frames.js`` between them, to test without one.
 
 The ports that they give are those of `polybus.transports.postmessage`. In the handshake the child speaks first: its frame posts
 a hello with a fresh nonce to its host, again and again, until a port comes. The host answers only its own frame, of the one
@@ -457,7 +457,7 @@ def serve_frame(
 ) -> ServedFrame:
     """Give ports to the pages of a frame: ``connect(PortTransport(serve_frame(frame, origin=...)), protocol="ubre")``.
 
-    Call it before the frame loads. The twin of ``serveFrame`` in ``polybus.js``.
+    Call it before the frame loads. The twin of ``serveFrame`` in ``polybus-frames.js``.
 
     Args:
         frame: Whose pages.
@@ -473,7 +473,7 @@ def serve_frame(
 
 
 async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: float = 10.0) -> InMemoryPort:
-    """In a frame: the port to the page around it. The twin of ``connectToHost`` in ``polybus.js``.
+    """In a frame: the port to the page around it. The twin of ``connectToHost`` in ``polybus-frames.js``.
 
     Args:
         window: The frame's own.

@@ -1,5 +1,5 @@
-"""`polybus.js` in a real page: which frame gets a port, what a reload does, and the pump to a server. Frames of the same and of
-another site; in them npm `ubre`."""
+"""`polybus-frames.js` in a real page: which frame gets a port, what a reload does, and the pump to a server. Frames of the same
+and of another site; in them npm `ubre`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 # The page: npm `ubre`, and a frame that is served before it loads.
 HOST = """
 const { default: Ubre } = await import('/ubre/ubre.js');
-const { serveFrame, pump } = await import('/polybus.js');
+const { serveFrame, pump } = await import('/polybus-frames.js');
 const ubre = Ubre({ open: true, send: (message, port) => port.postMessage(message) });
 const ports = [], rejected = [], ends = [], heard = [];
 addEventListener('message', ({ data }) => 'said' in Object(data) && heard.push(data.said));
@@ -48,7 +48,7 @@ const ask = (port, name, body) => new Promise((resolve, reject) => {
 CHILD = """
 const say = (said) => parent.postMessage({ said }, '*');
 const { default: Ubre } = await import(`${base}/ubre/ubre.js`);
-const { connectToHost } = await import(`${base}/polybus.js`);
+const { connectToHost } = await import(`${base}/polybus-frames.js`);
 await new Promise((resolve) => setTimeout(resolve, wait));
 try {
   const port = await connectToHost({ origins: [host], timeout });
@@ -192,7 +192,7 @@ async def test_a_page_that_no_longer_serves_a_frame_says_so(tab: Tab, server: Si
 
 async def test_origins_are_exact(tab: Tab, server: Site) -> None:
     script = """
-    const { connectToHost } = await import('/polybus.js');
+    const { connectToHost } = await import('/polybus-frames.js');
     const wrong = ['*', '', 'https://*.example', 'https://a.example/', 'a.example', undefined];
     return [wrong.map((each) => name(() => serveFrame(document.createElement('iframe'), { origin: each }))),
       wrong.map((each) => name(() => connectToHost({ origins: [each] }))), name(() => connectToHost({ origins: [] })),
@@ -365,7 +365,7 @@ document.body.append(child);
 """
 
 PUMPED = """
-const { connectToHost } = await import(`${base}/polybus.js`);
+const { connectToHost } = await import(`${base}/polybus-frames.js`);
 const { default: Ubre } = await import(`${base}/ubre/ubre.js`);
 const say = (said) => parent.postMessage({ said }, '*');
 const port = await connectToHost({ origins: [host] });

@@ -48,7 +48,7 @@ globalThis.again = async (count) => { const begin = epochs; child.contentWindow.
 
 AGAIN = """
 const say = (said) => parent.postMessage({ said }, '*');
-const { connectToHost } = await import(`${base}/polybus.js`);
+const { connectToHost } = await import(`${base}/polybus-frames.js`);
 let port; globalThis.ports = [];
 const connect = async () => {
   port = await connectToHost({ origins: [base] }); port.onmessage = () => {}; ports.push(new WeakRef(port));

@@ -98,7 +98,7 @@ async def through(port):
 FRAME = (
     PYTHON
     + """
-const { connectToHost } = await import(`${base}/polybus.js`);
+const { connectToHost } = await import(`${base}/polybus-frames.js`);
 const python = await startPython(location.search.endsWith('&again') ? documented : source);
 parent.postMessage({ said: 'ready' }, '*');
 python.globals.get('main')(await connectToHost({ origins: [host] }));

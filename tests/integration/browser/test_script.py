@@ -1,52 +1,68 @@
-"""The JavaScript module: what it exports, what its types say, and how it is served."""
+"""The JavaScript modules: what they export, what their types say, and how they are served."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-import polybus.transports.postmessage as package
+import polybus
 from polybus import Bus
 from polybus.errors import LocalProtocolError
 from polybus.fastapi import attach
-from polybus.transports.postmessage import script
+from polybus.transports import postmessage
 
-EXPORTS = ["connectToHost", "pump", "serveFrame"]
-
-
-def test_the_module_and_its_types_export_the_same() -> None:
-    types = Path(package.__file__).with_name("polybus.d.ts").read_text()
-    assert sorted(re.findall(r"^export function (\w+)", script(), re.M)) == EXPORTS
-    assert sorted(re.findall(r"^export function (\w+)", types, re.M)) == EXPORTS
+FOLDER = Path(polybus.__file__).parent / "javascript"
+OPTIONAL = {"Asking", "About", "Any", "CodeName", "Contract", "Options", "State", "StateEvent", "Subscription", "Target"}
+"""Names of types alone."""
+OPTIONAL |= {"FramePort", "PortAbout", "RejectedHello"}
 
 
-def test_importing_the_module_does_nothing_yet() -> None:
+@pytest.mark.parametrize("name", ["polybus", "polybus-frames"])
+def test_a_module_and_its_types_export_the_same_and_importing_it_does_nothing_yet(name: str) -> None:
     """In Node there is neither window nor frame."""
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     program = "console.log(Object.keys(await import(process.argv[1])).join())"
-    path = Path(package.__file__).with_name("polybus.js")
-    command = ["node", "--input-type=module", "--eval", program, f"file://{path}"]
+    command = ["node", "--input-type=module", "--eval", program, f"file://{FOLDER / name}.js"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.strip().split(",") == EXPORTS, done.stderr
+    types = (FOLDER / f"{name}.d.ts").read_text()
+    declared = set(re.findall(r"^export (?:function|class|const|interface|type) (\w+)", types, re.M))
+    assert set(done.stdout.strip().split(",")) == declared - OPTIONAL, done.stderr
 
 
-def test_attach_serves_it_also_to_frames_of_no_origin() -> None:
+def test_attach_serves_both_also_to_frames_of_no_origin() -> None:
     app = Starlette()
     attach(app, Bus(), path="/one", script="/static/polybus.js")
     attach(app, Bus(), path="/other", script="/static/polybus.js")
     with TestClient(app) as client:
-        answer = client.get("/static/polybus.js", headers={"origin": "null"})
-    assert answer.text == script()
-    assert answer.headers["content-type"].startswith("text/javascript")
-    assert answer.headers["access-control-allow-origin"] == "*"
-    assert len([route for route in app.routes if getattr(route, "name", "") == "polybus-script"]) == 1
+        for name in ("polybus.js", "polybus-frames.js"):
+            answer = client.get(f"/static/{name}", headers={"origin": "null"})
+            assert answer.text == (FOLDER / name).read_text()
+            assert answer.headers["content-type"].startswith("text/javascript")
+            assert answer.headers["access-control-allow-origin"] == "*"
+    assert answer.text == postmessage.script()
+    assert len([route for route in app.routes if getattr(route, "name", "") == "polybus-script"]) == 2
+
+
+def test_a_browser_fetches_a_module_packed_and_only_when_it_has_changed() -> None:
+    app = Starlette()
+    attach(app, Bus(), script="/polybus.js")
+    with TestClient(app) as client:
+        packed, whole = (client.get("/polybus.js", headers={"accept-encoding": kind}) for kind in ("gzip, br", "identity"))
+        assert packed.text == whole.text
+        assert int(packed.headers["content-length"]) < len(whole.content) / 2
+        assert packed.headers["etag"] == whole.headers["etag"]
+        known = client.get("/polybus.js", headers={"if-none-match": whole.headers["etag"]})
+        assert (known.status_code, known.content, known.headers["cache-control"]) == (304, b"", "no-cache")
+        for asked, kept in ((version("polybus"), True), ("0.0.0", False)):
+            assert ("immutable" in client.get("/polybus.js", params={"v": asked}).headers["cache-control"]) is kept
 
 
 def test_a_path_begins_with_a_slash() -> None:
@@ -63,9 +79,9 @@ def test_without_a_script_there_is_none() -> None:
 
 def test_what_is_not_here_has_no_name() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
-        _ = package.Nonsense
+        _ = postmessage.Nonsense
 
 
 def test_a_port_of_the_browser_wants_a_browser() -> None:
     with pytest.raises(LocalProtocolError, match="with Pyodide"):
-        package.JSPort(object())
+        postmessage.JSPort(object())

@@ -134,7 +134,7 @@ async def what_is_no_port() -> None:
         (js.Array.new(), "Array of JavaScript"),
         (run_js("({ postMessage: 7 })"), "Object of JavaScript"),
         (run_js("Object.create(null)"), "JsProxy"),
-        (window, "a window: `serveFrame` and `connectToHost` of polybus.js give its port"),
+        (window, "a window: `serveFrame` and `connectToHost` of polybus-frames.js give its port"),
         (7, "int"),
         (None, "NoneType"),
     )

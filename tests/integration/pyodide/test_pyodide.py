@@ -93,4 +93,4 @@ def test_a_program_on_the_loop_of_the_page_has_all_verbs(output: str) -> None:
 def test_the_wheel_has_the_javascript_and_its_types(ours: Path) -> None:
     with zipfile.ZipFile(ours) as wheel:
         names = {name.rpartition("/")[2] for name in wheel.namelist()}
-    assert {"polybus.js", "polybus.d.ts"} <= names
+    assert {"polybus.js", "polybus.d.ts", "polybus-frames.js", "polybus-frames.d.ts"} <= names

@@ -30,8 +30,8 @@ __getattr__: Callable[[str], Any] = lazy_names(__name__, {"._js": ["JSPort"]})
 def script() -> str:
     """The JavaScript module for the browser's side, with ``serveFrame``, ``connectToHost`` and ``pump``.
 
-    `polybus.fastapi.attach` serves it with ``script="/polybus.js"``.
+    `polybus.fastapi.attach` serves it beside ``script="/polybus.js"``, as ``/polybus-frames.js``.
     """
     from importlib.resources import files
 
-    return files(__name__).joinpath("polybus.js").read_text(encoding="utf-8")
+    return files("polybus").joinpath("javascript", "polybus-frames.js").read_text(encoding="utf-8")

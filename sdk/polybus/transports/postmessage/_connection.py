@@ -2,7 +2,7 @@
 
 A frame goes up within the event in which it came. A port has no end that can be seen from the other side, no sign of life and
 no way to hold back a sender. Between two ends of ours these are messages of their own: text that begins with U+0000, which no
-frame of ours does (one that would is sent with a second U+0000 before it). The same words are spoken by ``polybus.js``.
+frame of ours does (one that would is sent with a second U+0000 before it). The same words are spoken by ``polybus-frames.js``.
 
 ====================  =============================================================================
 ``\\0hi {...}``        the first message of each end: a JSON object with ``v``, ``protocol``, ``headers``

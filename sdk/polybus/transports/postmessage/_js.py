@@ -109,7 +109,7 @@ def can_post(value: Any) -> bool:
 def named(value: Any) -> str:
     """An object of JavaScript in words, for errors."""
     if hasattr(value, "window"):
-        return "a window: `serveFrame` and `connectToHost` of polybus.js give its port"
+        return "a window: `serveFrame` and `connectToHost` of polybus-frames.js give its port"
     name = getattr(getattr(value, "constructor", None), "name", None)
     return f"{name} of JavaScript" if isinstance(name, str) and name else type(value).__name__
 

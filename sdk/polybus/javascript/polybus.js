@@ -1,0 +1,709 @@
+// The client of a bus, for pages, workers and Node: requests, publications and streams over a WebSocket or a message port, which
+// come back by themselves. No dependencies, no build step, and importing it does nothing yet: import { connect } from './polybus.js'
+//
+// On the wire it is UBRE in JSON, with what polybus peers have besides. Times are milliseconds.
+
+const HELLO = '_polybus.hello'
+const REFUSES = 'polybus.closes' // the sub-protocol by which a server says why it lets nobody in: pages see no status of HTTP
+const NOT_READ = 'the bus is leaving' // a server's last word when it has answered all that it had read
+const TIMEOUT = 30000
+const OPENING = 10000
+const SILENCE = 25000 // after which the server is asked for a sign of life
+const PATIENCE = 5000 // within which it gives one
+const AWAKE = 6000 // a loss this soon after a wake-up was one of the sleep, told late
+const CREDIT = 64 // items of a stream that may be under way
+const CONFIRMED = 1024 // patterns that a hello asks about
+const MIB = 1024 * 1024
+const BROKEN = /100[23789]/ // codes of a broken rule of the wire: coming back breaks it again
+const now = () => performance.now()
+const quote = JSON.stringify
+// A longer timer would fire at once.
+const later = (act, delay) => setTimeout(act, Math.min(delay, 2 ** 31 - 1))
+const report = (error) => (globalThis.reportError ?? console.error)(error)
+
+// -- errors: the classes of Python ---------------------------------------------------------------------------------------
+
+const NAMES = (
+  'OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED ' +
+  'FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED'
+).split(' ')
+export const Code = Object.fromEntries(NAMES.map((name, code) => [name, code]))
+
+export class BusError extends Error {
+  static {
+    this.prototype.name = 'BusError'
+  }
+  constructor(text, facts) {
+    super(text)
+    Object.assign(this, facts)
+  }
+}
+
+export class RequestError extends BusError {
+  static {
+    this.prototype.name = 'RequestError'
+  }
+  constructor(text = '', { code = new.target.code ?? 2, reason = new.target.reason ?? null, detail = null, subject = null } = {}) {
+    super(`${NAMES[code]}${subject === null ? '' : ` (${subject})`}: ${text}`, { code, text, reason, detail, subject })
+  }
+}
+
+// The names are text, because a bundler gives classes others.
+const kind = (name, code, reason) => {
+  const made = class extends (code ? RequestError : BusError) {}
+  made.prototype.name = name
+  return Object.assign(made, { code, reason })
+}
+export const NoHandler = kind('NoHandler', 12)
+export const NotFound = kind('NotFound', 5)
+export const Conflict = kind('Conflict', 9)
+export const BadRequest = kind('BadRequest', 3)
+export const Unauthorized = kind('Unauthorized', 16)
+export const Forbidden = kind('Forbidden', 7)
+export const TooLarge = kind('TooLarge', 8, 'too_large')
+export const TooManyRequests = kind('TooManyRequests', 8)
+export const Unavailable = kind('Unavailable', 14)
+export const RemoteError = kind('RemoteError', 2)
+export const DeadlineExceeded = kind('DeadlineExceeded')
+export const Disconnected = kind('Disconnected')
+export const QueueFull = kind('QueueFull')
+export const EncodeError = kind('EncodeError')
+
+// By the number; the others are a RemoteError.
+// prettier-ignore
+const KINDS = [, , , BadRequest, , NotFound, Conflict, Forbidden, TooManyRequests, Conflict, Conflict, , NoHandler, , Unavailable, , Unauthorized]
+
+// A fail, or the end of a stream. One without a code is of a bare peer, which may write an Error as an object.
+function errorOf({ code, text, body, reason = null, detail }, subject) {
+  const said = typeof body === 'string'
+  code ??= body === 'NotFound' ? 12 : 2
+  code = (NAMES[+code] && +code) || 2
+  text ??= said ? body : (body?.message ?? '')
+  detail ??= said ? null : (body ?? null)
+  if (code === 4) return expired(subject, 'remote', text, reason, detail)
+  const Kind = reason === TooLarge.reason && code === 8 ? TooLarge : (KINDS[code] ?? RemoteError)
+  return new Kind(text, { code, reason, detail, subject })
+}
+
+const expired = (subject, where, text = 'no answer in time', reason = null, detail = null) =>
+  new DeadlineExceeded(`${subject}: ${text}`, { subject, where, reason, detail })
+const disconnected = (reason, sent) =>
+  new Disconnected(`${reason || 'the link is down'}; ${sent ? 'it may have run' : 'it was not sent, or not read'}`, { reason, sent })
+
+// -- bodies: whatever JSON.stringify would write as something else is refused ---------------------------------------------
+
+function encode(value) {
+  if (value === undefined) return undefined
+  check(value)
+  return quote(value)
+}
+
+function check(value, path = '$', depth = 0) {
+  const type = typeof value
+  let why
+  if (type === 'string') why = /\p{Surrogate}/u.test(value) && 'a lone surrogate'
+  // Beyond 2^53 one number is as another.
+  else if (type === 'number') why = Number.isSafeInteger(value) || value % 1 ? '' : `${value}`
+  else if (type !== 'boolean' && value !== null) {
+    if (value?.toJSON) return check(value.toJSON(''), path, depth)
+    const list = Array.isArray(value)
+    const tag = toString.call(value).slice(8, -1)
+    if (!list && tag !== 'Object') why = tag
+    else if (depth > 127) why = 'more than 128 levels' // nor what is part of itself
+    else {
+      const keys = list ? value : Object.keys(value)
+      for (let index = 0; index < keys.length; index++) {
+        const key = list ? index : keys[index]
+        const one = value[key]
+        check(key, path)
+        if (one !== undefined || list) check(one, path + (list ? `[${key}]` : `.${key}`), depth + 1)
+      }
+    }
+  }
+  if (why) throw new EncodeError(`${path}: no JSON has ${why}`, { path })
+}
+
+const { toString } = Object.prototype
+const bytes = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0))
+
+// -- subjects ---------------------------------------------------------------------------------------------------------------
+
+// What tells whether a subject fits a pattern with wildcards; undefined for a pattern without.
+function fitting(pattern) {
+  const mark = pattern.includes('/') ? '/' : '.'
+  let wild = false
+  const parts = pattern.split(mark).map((token) => {
+    const any = token === '>' ? '.+' : /^(\*|\{\w+\})$/.test(token) && `[^${mark}]+`
+    wild ||= any
+    return any || token.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&')
+  })
+  return wild ? new RegExp(`^${parts.join(`\\${mark}`)}$`, 's') : undefined
+}
+
+// -- links ------------------------------------------------------------------------------------------------------------------
+
+function overSocket(socket, opened, heard, lost) {
+  socket.onopen = () => opened(socket.protocol === REFUSES)
+  socket.onmessage = ({ data }) => heard(data)
+  socket.onclose = ({ code, reason }) => lost(code, reason)
+  socket.onerror = () => {} // the close follows
+  return {
+    send: (text) => socket.send(text),
+    full: () => socket.bufferedAmount > MIB,
+    close() {
+      socket.onmessage = socket.onclose = null
+      // Before it is open a browser would complain of the close; and a dead one would take minutes to tell of its own.
+      socket.onopen = () => socket.close()
+      if (socket.readyState === 1) socket.close()
+    },
+  }
+}
+
+function overPort(port, opened, heard, lost) {
+  const take = ({ data }) => {
+    if (typeof data !== 'string' || data[0] !== '\0') heard(data)
+    else if (data.startsWith('\0bye')) lost(+data.slice(5, 9), data.slice(10))
+  }
+  const over = ({ code = 1006, reason = 'the port is closed' }) => lost(code, reason)
+  port.addEventListener('message', take)
+  port.addEventListener('close', over)
+  port.start?.()
+  queueMicrotask(opened)
+  return {
+    port,
+    send: (text) => port.postMessage(text),
+    full: () => false,
+    close() {
+      port.removeEventListener('message', take)
+      port.removeEventListener('close', over)
+      if (!port.polybus) port.postMessage('\0bye 1000') // the ports of polybus-frames.js say it themselves
+      port.close?.()
+    },
+  }
+}
+
+// -- the bus ----------------------------------------------------------------------------------------------------------------
+
+export const connect = (target, options) => new Bus(target, options)
+
+export class Bus extends EventTarget {
+  #target
+  #options
+  #state = 'connecting'
+  #error // of the end
+  #link
+  #up = false // the link carries frames
+  #attempt // an object of its own: what an earlier one still says counts no more
+  #timer // of the attempt, or of the pause before the next
+  #watch // of the sign of life
+  #heard = 0
+  #opened = 0
+  #woke = -Infinity
+  #failures = 0
+  #broken = 0
+  #refused = false
+  #resume // the token by which a server of a cluster goes on where another has stopped
+  #most = MIB
+  #retry
+  #last = 0
+  #calls = new Map()
+  #queue = new Set()
+  #flusher
+  #due = Infinity
+  #sweeper
+  #topics = new Map()
+  #wild = new Set()
+  #changed = false
+  #handlers = new Map([[HELLO, () => ({ v: 1 })]])
+  #running = new Map()
+  #listening = new AbortController()
+  #ready = promised()
+
+  constructor(target, options = {}) {
+    super()
+    this.#target = target
+    this.#options = options
+    this.#retry = { initial: 250, maximum: 5000, ...options.backoff }
+    const { signal } = this.#listening
+    const { document } = globalThis
+    const wake = ({ type }) => (type[0] === 'v' && document.hidden) || this.#wake()
+    const hear = (place, hearer, ...types) => types.forEach((type) => place?.addEventListener?.(type, hearer, { signal }))
+    hear(globalThis, wake, 'online', 'pageshow', 'focus')
+    hear(document, wake, 'resume', 'visibilitychange')
+    // A page with an open socket is not kept for its "back"; and what is kept hears nothing.
+    hear(globalThis, () => this.#link?.port || this.#lose(1001, 'the page was left', undefined, Infinity), 'pagehide')
+    queueMicrotask(() => this.#state === 'connecting' && this.#dial())
+  }
+
+  get state() {
+    return this.#state
+  }
+
+  get ready() {
+    return this.#ready.promise
+  }
+
+  get pending() {
+    return [...this.#calls.values()].filter(({ subject }) => subject !== HELLO).length + this.#queue.size
+  }
+
+  // -- verbs
+
+  request(subject, body, options) {
+    return this.#ask('request', subject, body, options)
+  }
+
+  notify(subject, body, options) {
+    return this.#ask('notify', subject, body, options)
+  }
+
+  publish(subject, body, options) {
+    return this.#ask('publish', subject, body, options)
+  }
+
+  async *stream(subject, body, options) {
+    const items = []
+    let over = false
+    let error
+    let wake
+    const end = (why) => {
+      over = true
+      error = why
+      wake?.()
+    }
+    const item = (one) => {
+      if (items.push(one) > 2 * CREDIT) this.#abandon(call, new BusError('too many items'))
+      wake?.()
+    }
+    const call = { verb: 'open', subject, item, resolve: end, reject: end }
+    this.#begin(call, body, options)
+    let read = 0
+    try {
+      while (true) {
+        if (items.length) {
+          yield items.shift()
+          if (++read % (CREDIT / 2) === 0 && !over) this.#write(`{"credit":"${call.id}","n":${CREDIT / 2}}`)
+        } else if (over) {
+          if (error) throw error
+          return
+        } else await new Promise((resolve) => (wake = resolve))
+      }
+    } finally {
+      if (!over) this.#abandon(call)
+    }
+  }
+
+  subscribe(pattern, hear, { signal } = {}) {
+    let topic = this.#topics.get(pattern)
+    if (!topic) {
+      topic = { pattern, fits: fitting(pattern), hearers: new Set(), told: false, awaited: false, ready: promised() }
+      this.#topics.set(pattern, topic)
+      if (topic.fits) this.#wild.add(topic)
+    }
+    const close = () => {
+      signal?.removeEventListener('abort', close)
+      if (topic.hearers.delete(hearer) && !topic.hearers.size) this.#change()
+    }
+    const hearer = { hear, close }
+    topic.hearers.add(hearer)
+    signal?.addEventListener('abort', close)
+    if (signal?.aborted) close()
+    if (this.#error) this.#forget(topic, this.#error)
+    this.#change()
+    return {
+      pattern,
+      close,
+      [Symbol.dispose ?? 'dispose']: close,
+      get ready() {
+        topic.awaited = true
+        return topic.ready.promise
+      },
+    }
+  }
+
+  handle(subject, answer) {
+    if (this.#handlers.has(subject)) throw new BusError(`${subject} has a handler already`)
+    this.#handlers.set(subject, answer)
+    return () => this.#handlers.get(subject) === answer && this.#handlers.delete(subject)
+  }
+
+  close(reason = 'closed') {
+    this.#end(disconnected(reason, false), 1000, reason)
+  }
+
+  // -- calls: what is asked, until it is settled
+
+  #ask(verb, subject, body, options) {
+    return new Promise((resolve, reject) => this.#begin({ verb, subject, resolve, reject }, body, options))
+  }
+
+  #begin(call, body, { timeout = this.#options.timeout ?? TIMEOUT, signal, headers } = {}) {
+    const { subject } = call
+    if (typeof subject !== 'string' || !subject) throw new TypeError(`a subject is text, not ${subject}`)
+    if (!(timeout > 0)) throw new RangeError(`timeout: ${timeout}: milliseconds above 0`)
+    signal?.throwIfAborted()
+    if (this.#error) throw this.#error
+    const text = encode(body)
+    const said = (text === undefined ? '' : `,"body":${text}`) + (headers ? `,"headers":${encode(headers)}` : '')
+    call.said = said
+    call.quoted = encode(subject)
+    this.#check(call.quoted + said, subject)
+    call.id = `${++this.#last}`
+    call.deadline = now() + timeout
+    call.signal = signal
+    if (!this.#queue.size && this.#isFree()) this.#leave(call)
+    else {
+      const most = this.#options.queue ?? 256
+      let size = said.length
+      for (const waiting of this.#queue) size += waiting.said.length
+      if (this.#queue.size >= most || (this.#queue.size && size > MIB)) throw new QueueFull(`for the link wait ${most} messages, or 1 MiB`)
+      this.#queue.add(call)
+      this.#flush()
+    }
+    if (!this.#queue.has(call) && !this.#calls.has(call.id)) return
+    signal?.addEventListener('abort', (call.abort = () => this.#abandon(call, signal.reason)))
+    this.#arm(call.deadline)
+  }
+
+  // Around it are 80 characters at most. A frame above the limit would cost the link, and all that is on it.
+  #check(text, subject) {
+    const most = this.#most - 80
+    if (text.length * 3 <= most) return
+    const size = new TextEncoder().encode(text).length
+    if (size > most) throw new TooLarge(`${size} bytes: the limit is ${most}`, { subject })
+  }
+
+  #isFree() {
+    return this.#up && !this.#link.full()
+  }
+
+  #flush() {
+    for (const call of this.#queue) {
+      if (!this.#isFree()) break
+      this.#queue.delete(call)
+      this.#leave(call)
+    }
+    clearTimeout(this.#flusher)
+    if (this.#queue.size && this.#up) this.#flusher = setTimeout(() => this.#flush(), 20)
+  }
+
+  // From here on the server may know of it.
+  #leave(call) {
+    if (this.#changed) this.#tell() // whoever asks hears what comes of it
+    const { verb, id, quoted, said, deadline } = call
+    // The time that is left now: it may have waited.
+    const ttl = deadline < Infinity ? `,"ttl":${Math.ceil(Math.max(deadline - now(), 0))}` : ''
+    if (verb === 'publish') this.#write(`{"publish":${quoted}${said}}`)
+    else if (verb === 'open') this.#write(`{"open":"${id}","subject":${quoted},"mode":"stream","n":${CREDIT}${said}}`)
+    else this.#write(`{"request":${quoted},"id":"${id}"${said}${ttl}}`)
+    if (verb === 'publish' || verb === 'notify') return this.#settle(call, call.resolve)
+    if (verb === 'open') call.deadline = Infinity
+    this.#calls.set(id, call)
+  }
+
+  #write(text) {
+    if (this.#up) this.#link.send(text)
+  }
+
+  #settle(call, how, value) {
+    this.#calls.delete(call.id)
+    this.#queue.delete(call)
+    call.signal?.removeEventListener('abort', call.abort)
+    how(value)
+  }
+
+  // Nobody waits for it any more.
+  #abandon(call, error) {
+    if (this.#calls.has(call.id)) this.#write(call.item ? `{"end":"${call.id}","code":1}` : `{"cancel":"${call.id}"}`)
+    this.#settle(call, call.reject, error)
+  }
+
+  // One timer for all deadlines: it is set anew only for one that comes before.
+  #arm(deadline) {
+    if (deadline >= this.#due) return
+    this.#due = deadline
+    clearTimeout(this.#sweeper)
+    this.#sweeper = later(() => this.#sweep(), deadline - now())
+  }
+
+  #sweep() {
+    this.#due = Infinity
+    const at = now()
+    let next = Infinity
+    for (const call of [...this.#calls.values(), ...this.#queue]) {
+      if (call.deadline <= at) this.#settle(call, call.reject, expired(call.subject, 'local'))
+      else next = Math.min(next, call.deadline)
+    }
+    this.#arm(next)
+  }
+
+  // -- subscriptions: one table, told before all else
+
+  #change() {
+    // In one turn of the program: what is closed and opened again was never closed.
+    if (!this.#changed) queueMicrotask(() => this.#tell())
+    this.#changed = true
+  }
+
+  #tell(facts) {
+    this.#changed = false
+    if (!this.#up) return
+    const told = []
+    for (const topic of this.#topics.values()) {
+      const { pattern, hearers } = topic
+      if (!hearers.size) {
+        if (topic.told) this.#write(`{"unsubscribe":${quote(pattern)}}`)
+        this.#forget(topic, disconnected('unsubscribed', false))
+      } else if (!topic.told) {
+        topic.told = true
+        told.push(topic)
+        this.#write(`{"subscribe":${quote(pattern)}}`)
+      }
+    }
+    while (told.length > CONFIRMED) this.#hello({}, told.splice(0, CONFIRMED))
+    if (told.length || facts) this.#hello(facts, told)
+  }
+
+  #forget(topic, error) {
+    topic.told = false
+    this.#topics.delete(topic.pattern)
+    this.#wild.delete(topic)
+    for (const { close } of topic.hearers) close()
+    topic.ready.reject(error)
+  }
+
+  // -- hellos: a barrier, which of the subscriptions were refused, and a sign of life
+
+  #hello(facts, topics = []) {
+    const patterns = topics.map(({ pattern }) => pattern)
+    const body = { v: 1, asks: 'page', ...facts, ...(topics.length && { confirm: patterns }) }
+    const call = { verb: 'request', subject: HELLO, id: `${++this.#last}`, quoted: `"${HELLO}"`, deadline: Infinity }
+    call.said = `,"body":${quote(body)}`
+    call.resolve = (answer) => this.#met(answer ?? {}, topics)
+    call.reject = (error) => error instanceof Disconnected || this.#met({}, topics) // of a bare server
+    this.#leave(call)
+  }
+
+  #met({ resume_token, limits, retry, refused = [] }, topics) {
+    this.#refused = false
+    this.#resume = resume_token
+    this.#most = limits?.message ?? MIB
+    Object.assign(this.#retry, retry)
+    for (const topic of topics) {
+      if (!topic.told) continue // closed meanwhile
+      if (refused.includes(topic.pattern)) {
+        const error = new Forbidden('the server refuses this subscription', { subject: topic.pattern })
+        this.#forget(topic, error)
+        if (!topic.awaited) this.#fire('error', { error })
+      }
+      topic.ready.resolve()
+      topic.awaited = false // from now on nobody would hear of a refusal
+    }
+  }
+
+  // -- frames
+
+  #receive(data) {
+    this.#heard = now()
+    try {
+      this.#take(JSON.parse(data))
+    } catch (error) {
+      report(error) // what cannot be read harms nothing else
+    }
+  }
+
+  #take(frame) {
+    if (frame.publish !== undefined) return this.#published(frame)
+    const id = frame.success ?? frame.item ?? frame.fail ?? frame.end
+    const call = this.#calls.get(id)
+    if (call) {
+      if ('item' in frame) call.item?.('data' in frame ? bytes(frame.data) : (frame.body ?? null))
+      else if ('success' in frame) this.#settle(call, call.resolve, frame.body ?? null)
+      else if ('fail' in frame || frame.code) this.#settle(call, call.reject, errorOf(frame, call.subject))
+      else this.#settle(call, call.resolve)
+    } else if (frame.request !== undefined) this.#answer(frame, this.#link)
+    else if (frame.cancel !== undefined) this.#running.get(frame.cancel)?.abort()
+    else if (frame.open !== undefined) this.#write(quote({ end: frame.open, code: 12 }))
+  }
+
+  #published({ publish, body = null, headers = {} }) {
+    const exact = this.#topics.get(publish)
+    const about = { subject: publish, headers }
+    if (exact && !exact.fits) hearAll(exact, body, about)
+    for (const topic of this.#wild) if (topic.fits.test(publish)) hearAll(topic, body, about)
+  }
+
+  async #answer({ request, id, body = null, headers = {}, ttl }, link) {
+    const handler = this.#handlers.get(request)
+    const answer = (text) => link === this.#link && this.#write(text)
+    if (!handler || id === undefined) return answer(quote({ fail: id ?? request, body: 'NotFound', code: 12 }))
+    const running = new AbortController()
+    const { signal } = running
+    const timer = ttl !== undefined && later(() => running.abort(expired(request, 'local')), ttl)
+    this.#running.set(id, running)
+    try {
+      const text = encode(await handler(body, { subject: request, headers, signal }))
+      const frame = `{"success":${quote(id)}${text === undefined ? '' : `,"body":${text}`}}`
+      this.#check(frame, request)
+      if (!signal.aborted) answer(frame)
+    } catch (error) {
+      if (signal.aborted) return
+      const known = error instanceof RequestError
+      if (!known) report(error)
+      const { code, text, reason, detail } = known ? error : { code: 13, text: 'the page could not answer' }
+      answer(quote({ fail: id, body: code === 12 ? 'NotFound' : text, code, text, reason, detail }))
+    } finally {
+      clearTimeout(timer)
+      if (this.#running.get(id) === running) this.#running.delete(id)
+    }
+  }
+
+  // -- coming and going
+
+  async #dial() {
+    const attempt = (this.#attempt = {})
+    clearTimeout(this.#timer)
+    this.#timer = setTimeout(() => this.#lose(1006, 'it was not open in time'), OPENING)
+    this.#become('connecting', { failures: this.#failures })
+    const { token, protocol = 'ubre', WebSocket: Socket = globalThis.WebSocket } = this.#options
+    const on = [(refuses) => refuses || this.#open(), (data) => this.#receive(data), (code, reason) => this.#lose(code, reason)]
+    let target
+    let shown
+    try {
+      target = typeof this.#target === 'function' ? await this.#target() : this.#target
+      shown = typeof token === 'function' ? await token({ refused: this.#refused, failures: this.#failures }) : token
+    } catch (error) {
+      return attempt === this.#attempt && this.#lose(1006, error?.message ?? `${error}`, error)
+    }
+    if (attempt !== this.#attempt) return
+    try {
+      if (typeof target.postMessage === 'function') this.#link = overPort(target, ...on)
+      else {
+        if (!Socket) throw new TypeError('no WebSocket here: connect(url, { WebSocket })')
+        const url = new URL(`${target}`.replace(/^ubre\+/, ''), globalThis.location?.href)
+        url.protocol = url.protocol.replace('http', 'ws')
+        url.hash = ''
+        this.#link = overSocket(new Socket(url.href, [protocol, REFUSES, ...(shown ? [`polybus.token.${shown}`] : [])]), ...on)
+      }
+    } catch (error) {
+      this.#end(new BusError(`cannot connect to ${target}: ${error.message}`, { cause: error }), 1006, error.message)
+    }
+  }
+
+  #open() {
+    if (!this.#link) return // dropped in this turn
+    clearTimeout(this.#timer)
+    this.#up = true
+    this.#heard = this.#opened = now()
+    const resumes = this.#resume
+    this.#changed = false // that hello comes first
+    if (resumes) this.#hello({ resume_token: resumes })
+    this.#tell(resumes ? { resumed: true } : {})
+    this.#look()
+    this.#flush()
+    this.#ready.resolve()
+    this.#become('open', {})
+  }
+
+  // A look at how long the server has been silent, or, after a question, at whether it still is.
+  #look(asked) {
+    clearTimeout(this.#watch)
+    const look = () => {
+      const at = now()
+      if (asked ? this.#heard >= asked : at - this.#heard < SILENCE) this.#look()
+      // A timer that comes late proves nothing: this one slept too.
+      else if (!asked || at - asked > 3 * PATIENCE) this.#probe()
+      else this.#lose(1006, `no sign of life for ${PATIENCE} ms`)
+    }
+    this.#watch = setTimeout(look, asked ? PATIENCE : SILENCE - now() + this.#heard)
+  }
+
+  #probe() {
+    this.#hello()
+    this.#look(now())
+  }
+
+  #wake() {
+    this.#woke = now()
+    if (this.#state === 'waiting') {
+      this.#failures = 0
+      this.#dial()
+    } else if (this.#up) this.#probe()
+  }
+
+  #drop(reason, sent) {
+    this.#attempt = undefined
+    this.#up = false
+    this.#link?.close()
+    this.#link = undefined
+    clearTimeout(this.#timer)
+    clearTimeout(this.#watch)
+    for (const call of this.#calls.values()) this.#settle(call, call.reject, disconnected(reason, sent))
+    for (const running of this.#running.values()) running.abort(disconnected(reason, true))
+    for (const topic of this.#topics.values()) topic.told = false
+  }
+
+  #lose(code, reason, error, pause) {
+    const { initial, maximum } = this.#retry
+    const { token } = this.#options
+    const at = now()
+    const port = this.#link?.port
+    if (this.#up && at - this.#opened > maximum) this.#failures = this.#broken = 0
+    this.#drop(reason, code !== 1001 || reason !== NOT_READ)
+    let end
+    if (code === 4403) end = new Forbidden(reason)
+    else if (code === 4401 && (this.#refused || typeof token !== 'function')) end = new Unauthorized(reason)
+    else if (port && port === this.#target) end = disconnected(reason, false)
+    else if (BROKEN.test(code) && ++this.#broken === 3) end = new BusError(`${code}: ${reason}`)
+    if (end || this.#error) return this.#end(end, code, reason)
+    let delay = pause ?? Math.random() * Math.min(maximum, initial * 2 ** this.#failures++)
+    if (code === 4401) {
+      this.#refused = true
+      delay = 0
+    } else if (at - this.#woke < AWAKE && !pause) {
+      this.#woke = -Infinity
+      this.#failures = delay = 0
+    }
+    if (delay < Infinity) this.#timer = setTimeout(() => this.#dial(), delay)
+    this.#become('waiting', { code, reason, delay, failures: this.#failures, error })
+  }
+
+  #end(error, code, reason) {
+    if (this.#error) return
+    this.#error = error
+    this.#drop(reason, true)
+    this.#listening.abort()
+    clearTimeout(this.#sweeper)
+    for (const call of this.#queue) this.#settle(call, call.reject, error)
+    for (const topic of this.#topics.values()) this.#forget(topic, error)
+    this.#ready.reject(error)
+    this.#become('closed', { code, reason, error })
+  }
+
+  #become(state, facts) {
+    this.#state = state
+    this.#fire('state', { state, ...facts })
+  }
+
+  #fire(type, facts) {
+    this.dispatchEvent(Object.assign(new Event(type), facts))
+  }
+}
+
+function hearAll(topic, body, about) {
+  for (const { hear } of [...topic.hearers]) {
+    try {
+      hear(body, about)
+    } catch (error) {
+      report(error)
+    }
+  }
+}
+
+// A promise that may be refused without anybody waiting for it.
+function promised() {
+  const made = {}
+  made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }))
+  made.promise.catch(() => {})
+  return made
+}

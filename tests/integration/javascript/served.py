@@ -1,0 +1,77 @@
+"""A bus for the tests of `server.test.mjs`: ``served.py PORT``. It says on its output what its handlers see."""
+
+import sys
+from typing import Any
+
+import anyio
+
+from polybus import Bus, Context, DeadlineExceeded, Forbidden, Handshake, Identity, NotFound, run
+
+
+def authenticate(handshake: Handshake) -> Identity | None:
+    token = handshake.headers.get("authorization", "").removeprefix("Bearer ")
+    if token == "banned":
+        raise Forbidden("not you")
+    return None if token == "old" else Identity(token, key=token)
+
+
+bus = Bus(authenticate=authenticate, authorize=lambda peer, verb, subject: not str(subject).startswith("secret"))
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+@bus.handle("add")
+def add(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@bus.handle("work")
+async def work(body: dict[str, Any]) -> Any:
+    say(f"run {body['id']}")
+    await anyio.sleep(body.get("seconds", 0))
+    return body["id"]
+
+
+@bus.handle("fail")
+def fail(kind: str) -> None:
+    raise DeadlineExceeded("far") if kind == "late" else NotFound("no such thing", reason="sold", detail={"left": 0})
+
+
+@bus.handle("forever")
+async def forever() -> None:
+    try:
+        await anyio.sleep_forever()
+    finally:
+        say("forever stopped")
+
+
+@bus.handle("count")
+async def count(end: int) -> Any:
+    number = 0
+    try:
+        while number < end:
+            yield number
+            number += 1
+    finally:
+        say(f"count stopped at {number}")
+
+
+@bus.handle("tell")
+async def tell(body: Any) -> None:
+    await bus.publish("told.all", body)
+
+
+@bus.handle("ask back")
+async def ask_back(body: Any, ctx: Context) -> Any:
+    return await ctx.peer.request("page.where", body, headers={"by": "server"}, timeout=5)
+
+
+@bus.on("seen.*")
+async def seen(body: Any) -> None:
+    say(f"seen {body}")
+
+
+if __name__ == "__main__":
+    run(bus, f"ubre+ws://127.0.0.1:{sys.argv[1]}/bus")

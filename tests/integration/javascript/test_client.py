@@ -1,0 +1,101 @@
+"""`polybus.js`: its rules with a socket and a clock that do what a test says, its size, and what `npm pack` makes of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from polybus import Code, DeadlineExceeded
+from polybus.errors import class_of
+from polybus.subjects import matches
+from tests.integration.interop.node_peer import require_node
+from tests.support import free_port
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+SCRIPTS = ROOT / "sdk" / "polybus" / "javascript"
+NODE = ROOT / "tests" / "integration" / "interop" / "node"
+
+SUBJECTS = ["a", "b", "a.b", "a.b.c", "a.x", "axb", "a.x.c", "a.*", "/s/1", "/s/1/2", "s/1"]
+PATTERNS = ["a", "a.*", "a.>", "*", ">", "*.b", "a.*.c", "a.{name}", "a.{name}.c", "/s/*", "/s/>", "s/*", "a+b"]
+
+
+def run(*command: str, cwd: Path = HERE, **variables: str) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False, env={**os.environ, **variables}
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
+    return done.stdout
+
+
+def test_the_rules_of_the_client() -> None:
+    require_node()
+    fits = {pattern: [subject for subject in SUBJECTS if matches(pattern, subject)] for pattern in PATTERNS}
+    errors = [
+        [(DeadlineExceeded if code is Code.DEADLINE_EXCEEDED else class_of(code, reason)).__name__, code, reason]
+        for code in list(Code)[1:]
+        for reason in (None, "sold", "too_large")
+    ]
+    variables = {"PATTERNS": json.dumps({"subjects": SUBJECTS, "fits": fits}), "ERRORS": json.dumps(errors)}
+    run("node", "--test", "client.test.mjs", **variables)
+
+
+@pytest.mark.parametrize(("script", "most"), [("polybus.js", 6144), ("polybus-frames.js", 4096)])
+def test_the_scripts_are_small(script: str, most: int) -> None:
+    require_node("esbuild")
+    program = str(NODE / "node_modules" / ".bin" / "esbuild")
+    small = run(program, "--minify", "--format=esm", "--target=es2022", str(SCRIPTS / script))
+    size = len(gzip.compress(small.encode(), 9))
+    assert size <= most
+    assert "import" not in small.split("/*")[0][:100]
+
+
+def test_the_client_and_a_real_server() -> None:
+    require_node("ws8")
+    modules = f"file://{NODE / 'node_modules' / 'ws8' / 'wrapper.mjs'}"
+    run("node", "--test", "server.test.mjs", PYTHON=sys.executable, WS=modules, PORT=str(free_port()))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty project into which the package was installed that `npm pack` makes."""
+    require_node("esbuild", "typescript")
+    folder = tmp_path_factory.mktemp("npm")
+    for place in ("js", "sdk/polybus/javascript"):
+        shutil.copytree(ROOT / place, folder / place)
+    packed = run("npm", "pack", "--silent", cwd=folder / "js").strip()
+    assert {path.name for path in (folder / "js").iterdir()} == {"README.md", "package.json", packed}
+    project = folder / "project"
+    project.mkdir()
+    (project / "package.json").write_text('{"type": "module", "private": true}')
+    run("npm", "install", "--offline", "--silent", f"../js/{packed}", cwd=project)
+    return project
+
+
+def test_the_package_is_imported_in_node_and_by_a_bundler(project: Path) -> None:
+    program = (
+        "import { connect } from 'polybus'; import { pump } from 'polybus/frames'; console.log(typeof connect, typeof pump)"
+    )
+    (project / "program.mjs").write_text(program)
+    assert run("node", "program.mjs", cwd=project) == "function function\n"
+    esbuild = str(NODE / "node_modules" / ".bin" / "esbuild")
+    bundle = run(esbuild, "program.mjs", "--bundle", "--minify", "--format=esm", cwd=project)
+    (project / "bundle.mjs").write_text(bundle)
+    assert run("node", "bundle.mjs", cwd=project) == "function function\n"
+    package = json.loads((project / "node_modules" / "polybus" / "package.json").read_text())
+    assert package["version"] == version("polybus")
+
+
+def test_the_types_are_strict(project: Path) -> None:
+    shutil.copy(HERE / "typed.ts", project)
+    tsc = str(NODE / "node_modules" / ".bin" / "tsc")
+    options = ["--strict", "--noEmit", "--module", "nodenext", "--target", "esnext", "--lib", "esnext,dom"]
+    run(tsc, *options, "typed.ts", cwd=project)
