@@ -9,10 +9,11 @@ from typing import Any, Final
 from attrs import frozen
 
 from ..errors import Code, class_of
+from ..integrations import Operation
 from ..plugins.registry import find_protocol
 from ..plugins.tools import check_given, check_type, texts
 from ..subjects import captures, is_pattern, segments
-from .operations import Described, Docstring, Operation, channel_binding, operation_binding, server_of, wires_of
+from .operations import Described, Docstring, channel_binding, operation_binding, server_of, wires_of
 from .schemas import REFERENCE, Keys, Schema, Schemas, example, fitting_example
 
 _OCTETS: Final = "application/octet-stream"

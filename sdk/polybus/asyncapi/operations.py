@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
-from typing import Any, Final, Literal, TypeAlias, get_origin
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, get_origin
 from urllib.parse import urlsplit
 
 from attrs import frozen
 
 from .. import Bus, errors
-from .._core.bus.bus import parts_of
-from .._core.handlers.handler import Handler
-from .._core.handlers.lookup import Publication
-from .._core.handlers.signature import Style as HandlerStyle
-from .._core.handlers.subscriber import SubscriberSpec
 from ..contracts.contract import ContractPlan
 from ..errors import Code, RequestError
+from ..integrations import Operation, is_guarded, operations_of
 from ..plugins.registry import find_protocol, split_url
 from ..plugins.tools import shown, without_secrets
 from ..protocols.uprotocol.names import encode_name
-from ..subjects import RESERVED_PREFIX
 
 _SECTION: Final = re.compile(r"^(?P<title>[A-Z][a-z]+):[ \t]*\n(?P<text>(?:[ \t]+\S.*\n?|[ \t]*\n)+)", re.M)
 _ENTRY: Final = re.compile(r"^(?P<names>\w[\w.]*(?:, *\w[\w.]*)*):\s*(?P<text>.*)$")
@@ -87,40 +82,6 @@ def _entries(section: str) -> dict[str, str]:
     return entries
 
 
-Style: TypeAlias = Literal["request", "notification", "stream", "channel", "publication"]
-
-_STYLES: dict[HandlerStyle, Style] = {"stream": "stream", "channel": "channel"}
-
-
-@frozen
-class Operation:
-    """One thing that can be asked or told, or is published.
-
-    Attributes:
-        subject: Or, of a publication, the pattern.
-        style: How.
-        takes: The type of the body; None where there is none.
-        returns: The type of the answer, or of an item that comes back.
-        text: The docstring.
-        group: Of a subscription: each publication is for one of the group.
-        running: Calls that run at once, where that is limited.
-        name: The function or method.
-        sent: It is a publication that the application makes.
-        durable: Of a durable handler: its name, which its workers share.
-    """
-
-    subject: str | int
-    style: Style
-    takes: Any
-    returns: Any
-    text: str = ""
-    group: str | None = None
-    running: int | None = None
-    name: str = ""
-    sent: bool = False
-    durable: str | None = None
-
-
 @frozen
 class Described:
     """A bus or a contract, and what it does.
@@ -145,48 +106,15 @@ class Described:
         if isinstance(source, Bus):
             if prefix:
                 raise TypeError(f"prefix={prefix!r} is for a contract: the subjects of a bus have theirs")
-            parts = parts_of(source)
-            lookup = parts.lookup
-            # Copies: in another thread the bus goes on, and may be given more.
-            received = (
-                *map(_handled, [*lookup.handlers.values()]),
-                *(_heard(spec) for spec in [*lookup.subscribers] if spec.peers),
-            )
-            operations = [*received, *map(_sent, [*lookup.publications.values()])]
-            return cls(_sorted(operations), guarded=parts.services.authorize is not None)
+            return cls(_sorted(operations_of(source)), guarded=is_guarded(source))
         if isinstance(get_origin(source) or source, type):
             contract = ContractPlan.of(source)
             return cls(_sorted(_promised(contract, prefix)), contract.text)
         raise TypeError(f"{shown(source)} is neither a Bus nor a contract, which is a Protocol class")
 
 
-def _sorted(operations: Iterator[Operation] | list[Operation]) -> tuple[Operation, ...]:
-    ours = (one for one in operations if not str(one.subject).startswith(RESERVED_PREFIX))
-    return tuple(sorted(ours, key=lambda one: (str(one.subject), one.style == "publication", one.sent, one.name)))
-
-
-def _handled(handler: Handler) -> Operation:
-    return Operation(
-        handler.subject,
-        _STYLES.get(handler.style, "request"),
-        handler.takes,
-        handler.returns,
-        "" if handler.signature is None else handler.signature.text,
-        running=None if handler.places is None else handler.places.most,
-        name=handler.name,
-    )
-
-
-def _heard(spec: SubscriberSpec) -> Operation:
-    handler = spec.handler
-    text = "" if handler.signature is None else handler.signature.text
-    durable = None if spec.reading is None else spec.reading.name
-    return Operation(handler.subject, "publication", handler.takes, None, text, spec.group, name=handler.name, durable=durable)
-
-
-def _sent(publication: Publication) -> Operation:
-    subject = publication.subject
-    return Operation(subject.name, "publication", subject.takes, None, publication.description, sent=True)
+def _sorted(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    return tuple(sorted(operations, key=lambda one: (str(one.subject), one.style == "publication", one.sent, one.name)))
 
 
 def _promised(contract: ContractPlan, prefix: str) -> Iterator[Operation]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..plugins.tools import lazy_names
 
 if TYPE_CHECKING:
-    from .._core.bus.recording import Recording
+    from ..integrations import Recording
     from ..plugins.recording import RecorderStats
     from .columns.writer import DecodedCapture, write_columns
     from .decoding import Decoded, decode
@@ -28,7 +28,7 @@ __all__ += ["info", "make_recorder", "recover", "redact_default", "replay", "ver
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
-        ".._core.bus.recording": ("Recording",),
+        "..integrations": ("Recording",),
         "..plugins.recording": ("RecorderStats",),
         ".columns.writer": ("DecodedCapture", "write_columns"),
         ".decoding": ("Decoded", "decode"),

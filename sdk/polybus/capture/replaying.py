@@ -25,9 +25,8 @@ import anyio
 from attrs import define, field, frozen
 
 from .. import Bus, Reply, Subscription, connect
-from .._core.bus.bus import parts_of
-from .._core.link.link import Link
 from ..errors import BusError, Disconnected, RemoteProtocolError, Unsupported
+from ..integrations import Link, links_of, record_with
 from ..message import Kind, Message
 from ..plugins.tools import in_own_thread, log_fields, to_the_end
 from ..subjects import matches
@@ -177,7 +176,7 @@ class _Client:
     def __init__(self, url: str, recorder: Any, options: dict[str, Any]) -> None:
         self.bus = Bus()
         if recorder is not None:
-            parts_of(self.bus).services.recorders.append(recorder)
+            record_with(self.bus, recorder)
         self._connecting: Any = connect(url, bus=self.bus, **options)
         self.asked: dict[Any, Reply[Any]] = {}
         self.subscriptions: dict[str | int, Subscription] = {}
@@ -210,7 +209,7 @@ class _Client:
         Raises:
             Disconnected: The server has ended it, for good.
         """
-        for link in parts_of(self.bus).links.opened:
+        for link in links_of(self.bus):
             return link
         raise Disconnected("the server has ended the connection", "", False)
 

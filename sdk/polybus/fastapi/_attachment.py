@@ -28,12 +28,10 @@ import anyio
 from anyio.lowlevel import RunVar
 from starlette.requests import HTTPConnection  # FastAPI looks at the annotations of `bus_of` at run time
 
-from .._core.bus.bus import parts_of
-from .._core.handlers.providers import overrides_of
-from .._util.event_loop import wrong_event_loop
 from ..errors import Unavailable
+from ..integrations import failure_of, host_of, mesh_of, overriding
 from ..nodes import VARIABLE
-from ..plugins.tools import Loop, log_fields, running_loop
+from ..plugins.tools import Loop, log_fields, running_loop, wrong_event_loop
 from ..transports.sockets import address_of
 
 if TYPE_CHECKING:
@@ -60,12 +58,11 @@ _ADVICE: Final = (
 
 def watch_neighbours(bus: Bus) -> None:
     """Have a bus that is alone find out whether other processes serve at the address of this one; it says so once."""
-    parts = parts_of(bus)
-    cluster = parts.links.mesh
+    cluster = mesh_of(bus)
     if sys.platform == "linux" and (cluster is None or cluster.peer is None):
         addresses = _addresses()
         if addresses:
-            parts.services.running.spawn(_watch, addresses)
+            host_of(bus).spawn(_watch, addresses)
 
 
 async def _watch(addresses: dict[str, bytes]) -> None:
@@ -237,9 +234,11 @@ class Attachment:
 
     @asynccontextmanager
     async def _listening(self, app: Any) -> AsyncIterator[None]:
+        def find(original: Callable[..., Any]) -> Callable[..., Any] | None:
+            found: Callable[..., Any] | None = (getattr(app, "dependency_overrides", None) or {}).get(original)
+            return found
+
         async with self._serving() as listener:
-            overriding = parts_of(self.bus).services.running.overriding
-            overriding.append(find := overrides_of(app))
             here = _running.get(None)
             if here is None:
                 _running.set(here := {})
@@ -247,9 +246,9 @@ class Attachment:
             here[self] = None
             watch_neighbours(self.bus)
             try:
-                yield
+                with overriding(self.bus, find, "dependency_overrides"):
+                    yield
             finally:
-                overriding.remove(find)
                 here.pop(self, None)
                 self._listener = None
 
@@ -340,7 +339,7 @@ async def bus_of(connection: HTTPConnection) -> Bus:
     """
     attachment = _attachment(connection)
     await attachment.start(connection.scope.get("app"))
-    if why := parts_of(attachment.bus).services.failed:
+    if why := failure_of(attachment.bus):
         raise Unavailable(f"the bus of this application has ended: {why}")
     return attachment.bus
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from starlette.responses import Response
 
-from .._core.bus.bus import parts_of
 from ..asyncapi import document, page, to_text
 from ..asyncapi.page import policy
+from ..integrations import Operation, operations_of
 from ..plugins.tools import check_type, in_own_thread, shown
 
 if TYPE_CHECKING:
@@ -74,23 +74,21 @@ class _Documents:
     """The document and the page, made anew when handlers have been registered since."""
 
     def __init__(self, bus: Bus, live: str | None, **info: str) -> None:
-        self._lookup = parts_of(bus).lookup
         self._bus = bus
         self._live = live
         self._info: dict[str, Any] = {**info}
-        self._known: list[Any] | None = None
+        self._known: tuple[Operation, ...] | None = None
         self._made = "", ""
         self._making = anyio.Lock()
 
     async def current(self) -> tuple[str, str]:
         """The document as text, and the page; made in a thread, since thousands of handlers take seconds, and once for all."""
         async with self._making:
-            lookup = self._lookup
-            known = [*lookup.handlers.values(), *lookup.subscribers, *lookup.publications.values()]
-            if known != self._known:
-                self._made, self._known = await in_own_thread(self._make), known
-            return self._made
+            return await in_own_thread(self._make)
 
     def _make(self) -> tuple[str, str]:
-        made = document(self._bus, **self._info)
-        return to_text(made), page(made, live=self._live)
+        known = operations_of(self._bus)
+        if known != self._known:
+            made = document(self._bus, **self._info)
+            self._made, self._known = (to_text(made), page(made, live=self._live)), known
+        return self._made

@@ -6,9 +6,8 @@ import math
 from typing import Any, Final
 
 from .._core.bus.runner import tell_of_threads_left
-from .._util.process_end import end_by_sigterm
 from ..cluster.worker import Worker
-from ..plugins.tools import check_count, seconds, shown
+from ..plugins.tools import check_count, end_by_sigterm, seconds, shown
 
 FAILED: Final = 3
 """uvicorn's status where an address is taken, or the lifespan fails."""

@@ -16,9 +16,9 @@ import anyio
 import uvicorn
 
 from .. import Bus
-from .._core.bus.bus import parts_of
 from ..cluster.worker import Worker
 from ..errors import LocalProtocolError
+from ..integrations import failure_of
 from ..plugins.tools import shown_target
 from ..transports.sockets import address_of
 from ._attachment import attached_here
@@ -101,7 +101,7 @@ class DrainingServer(uvicorn.Server):
         """End with a bus that fails: somebody else starts the process anew."""
         with contextlib.suppress(LocalProtocolError):  # it is closed already
             await bus.wait_closed()
-        why = parts_of(bus).services.failed
+        why = failure_of(bus)
         if why and not self.should_exit:
             logger.error("a bus of the application has ended, and with it the server: %s", why)
             self.failed = self.should_exit = True

@@ -14,8 +14,8 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import INVALID_SPAN, SpanKind, get_current_span, set_span_in_context
 
 from .. import Bus
-from .._core.bus.bus import parts_of
 from ..errors import LocalProtocolError
+from ..integrations import durables_of, middleware_of
 from ..message import Kind, Message
 from ..outcomes import code_of, kind_of, told_code
 from ..plugins.tools import check_given, shown
@@ -310,13 +310,11 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
         if provider is not None and (isinstance(provider, type) or not hasattr(provider, makes)):
             kind = name.title().replace("_", "")
             raise TypeError(f"{name}={shown(provider)}: a {kind} of OpenTelemetry, as in instrument(bus, {name}={kind}())")
-    services = parts_of(bus).services
-    if any(isinstance(one, IncomingSpans) for one in services.executor.middleware):
+    if any(isinstance(one, IncomingSpans) for one in middleware_of(bus)):
         raise LocalProtocolError("this bus is instrumented already: call instrument(bus) once")
     if bus.peers:
         logger.warning("instrument() came after links of its bus, which carry no context: call it before the bus is entered")
-    telemetry = Telemetry(tracer_provider, meter_provider, services.limits.headers)
-    links = parts_of(bus).links
-    telemetry.observe(lambda: links.progress)
+    telemetry = Telemetry(tracer_provider, meter_provider, bus.limits.headers)
+    telemetry.observe(lambda: durables_of(bus))
     bus.use(IncomingSpans(telemetry))
     bus.use(OutgoingSpans(telemetry), outgoing=True)

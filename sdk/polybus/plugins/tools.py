@@ -8,7 +8,7 @@ from .._util.broadcast import EventHub
 from .._util.cancel_scopes import to_the_end
 from .._util.certificates import EXPIRES_SOON, warn_of_certificate
 from .._util.class_shapes import form_of_struct
-from .._util.event_loop import Loop, running_loop
+from .._util.event_loop import Loop, running_loop, wrong_event_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.lazy_names import lazy_names
 from .._util.listening import is_loopback, unlink_if_ours
@@ -83,4 +83,5 @@ __all__ = [
     "unreadable",
     "warn_of_certificate",
     "without_secrets",
+    "wrong_event_loop",
 ]

@@ -6,7 +6,6 @@ import inspect
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from itertools import accumulate
 from math import inf, isfinite
 from time import perf_counter
@@ -17,8 +16,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from .. import Bus, CallNext, Context
-from .._core.bus.bus import parts_of
 from ..errors import LocalProtocolError
+from ..integrations import call_in_loop, middleware_of
 from ..message import Kind, Message
 from ..outcomes import kind_of, told_code
 from ..plugins.tools import check_given, shown
@@ -196,21 +195,12 @@ class BusCollector:
         stats = self._stats()
         yield from families(Stats, _NAMES, stats)
         yield from _of_durables(stats.durables)
-        middleware = parts_of(self._bus).services.executor.middleware
-        if (durations := next((one for one in middleware if isinstance(one, Durations)), None)) is not None:
+        if (durations := next((one for one in middleware_of(self._bus) if isinstance(one, Durations)), None)) is not None:
             yield from durations.collect()  # of one: a family stands in a text once
 
     def _stats(self) -> Stats:
-        runtime = parts_of(self._bus).services.runtime
-        if runtime is None or runtime.loop.is_here():
-            return self._bus.stats()
-        answer: Future[Stats] = Future()
         try:
-            runtime.loop.call_from_thread(lambda: answer.set_result(self._bus.stats()))
-        except RuntimeError:  # it is over
-            return self._bus.stats()
-        try:
-            return answer.result(_PATIENCE)
+            return call_in_loop(self._bus, self._bus.stats, _PATIENCE)
         except TimeoutError:
             raise LocalProtocolError(
                 f"the event loop of the bus has not answered within {_PATIENCE:g} s: something blocks it; see the warnings of "

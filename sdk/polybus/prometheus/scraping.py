@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.samples import Sample
 
 from .. import Bus
-from .._core.bus.bus import parts_of
+from ..integrations import host_of, is_entered, mesh_of
 from ..plugins.tools import check_given
 from .bus_collector import BusCollector
 
@@ -36,10 +36,10 @@ async def scrape(bus: Bus) -> str:
         LocalProtocolError: It runs in another event loop.
     """
     check_given(bus, Bus, "bus", "scrape(bus)")
-    runtime, cluster = parts_of(bus).services.runtime, parts_of(bus).links.mesh
-    if runtime is None or cluster is None or cluster.peer is None:
+    cluster = mesh_of(bus)
+    if not is_entered(bus) or cluster is None or cluster.peer is None:
         return node_text(bus, None)
-    runtime.check_here()
+    _ = host_of(bus)  # raises in another event loop
     name, others = await cluster.metrics()
     texts = [node_text(bus, name), *(text for text in others.values() if text is not None)]
     return joined([*texts, text_of([_nodes(len(texts), len(others) + 1 - len(texts))])])

@@ -11,10 +11,10 @@ from typing import Any
 from attrs import evolve
 
 from .. import Bus, Context, connect
-from .._core.bus.bus import parts_of
 from ..backoff import Backoff
 from ..body import JSON
 from ..errors import BusError, LocalProtocolError
+from ..integrations import unchecked_of
 from ..message import Kind, Message
 from ..plugins import Admission, Gate, Handshake, Identity, Listening, ListenOptions, ProtocolAdapter
 from ..plugins.features import ProtocolFeatures
@@ -59,9 +59,8 @@ async def pair(
     unsaid = [one for one in (bus, client) if one.check_answers is None]
     for one in unsaid:
         one.check_answers = "validate"
-        for handler in parts_of(one).lookup.handlers.values():
-            if (why := handler.unchecked) is not None:
-                logger.warning("pair: the answers of %s are not validated: %s", handler.name, why)
+        for name, why in unchecked_of(one).items():
+            logger.warning("pair: the answers of %s are not validated: %s", name, why)
     try:
         async with _joined(bus, protocol, client, identity, faults, reconnect) as joined:
             yield joined

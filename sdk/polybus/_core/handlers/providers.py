@@ -225,16 +225,18 @@ def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
     return None
 
 
-def overrides_of(app: Any) -> Callable[[Callable[..., Any]], Provider | None]:
-    """Look up what stands in for a function in the ``dependency_overrides`` of a FastAPI application, as they are then."""
+def provider_finder(
+    find: Callable[[Callable[..., Any]], Callable[..., Any] | None], where: str
+) -> Callable[[Callable[..., Any]], Provider | None]:
+    """Look up what stands in for a function, as `find` says then; `where` is who says so, for the texts of errors."""
 
-    def find(original: Callable[..., Any]) -> Provider | None:
-        overrides = getattr(app, "dependency_overrides", None)
-        if not overrides or (replacement := overrides.get(original)) is None:
+    def found(original: Callable[..., Any]) -> Provider | None:
+        replacement = find(original)
+        if replacement is None:
             return None
-        return provider_of(Asked(replacement, cached=True), "dependency_overrides", {}, set(), (original,))
+        return provider_of(Asked(replacement, cached=True), where, {}, set(), (original,))
 
-    return find
+    return found
 
 
 @define(eq=False)

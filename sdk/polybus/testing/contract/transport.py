@@ -11,7 +11,7 @@ import pytest
 from attrs import define, field
 
 from ... import Bus, BusError, ConnectFailed, Forbidden, Handshake, Identity, TooLarge, Unauthorized
-from ..._core.bus.bus import parts_of
+from ...integrations import host_of
 from ...plugins import Admission, Closed, DialOptions, Host, Listening, ListenOptions, Transport, TransportAdapter
 from ._base import Ground, ground_of, suite
 
@@ -107,7 +107,7 @@ class TransportContract:
     async def listening(self, door: StubGate) -> AsyncIterator[tuple[Host, Listening]]:
         """A listener, and the host that runs it."""
         async with type(self).ground() as address, Bus() as bus:
-            host: Host = parts_of(bus).services.running
+            host = host_of(bus)
             options = ListenOptions(host=host, gate=door, protocol="test", **_FORM)
             listening = await type(self).make().listen(address, options)
             try:
