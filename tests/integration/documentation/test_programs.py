@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,13 @@ import polybus.sync
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", *DOCS]
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "examples").rglob("*.md"))]
+LINKED = [
+    *PAGES,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    ROOT / "bench" / "README.md",
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
 
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```[ ]*$(?:\s*^```text\n(?P<prints>.*?)^```[ ]*$)?", re.M | re.S)
 FILE_NAME = re.compile(r"# ([\w-]+\.py)$")
@@ -295,12 +302,28 @@ def test_the_reference_has_a_page_for_each_topic() -> None:
         assert members <= 36, f"{page.name} has {members} names: make two pages of it"
 
 
-def test_the_readme_shows_a_program_of_ten_lines_and_two_commands() -> None:
+def test_the_readme_serves_and_asks_in_two_programs_and_names_two_commands(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
-    first = next(program for program in programs(readme) if program.runs)
-    assert len([line for line in first.text.splitlines() if line.strip()]) <= 10
+    assert readme.count("\n") <= 65
     assert "make demo" in readme
     assert "make test" in readme
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    for program in programs(readme):
+        if program.name:
+            (tmp_path / program.name).write_text(program.text.replace(":8000", f":{port}"))
+    [printed] = re.findall(r"^anyio.run\(main\) +# (.+)$", readme, re.M)
+    command = [sys.executable, "-u", "-W", "error"]
+    with subprocess.Popen([*command, "server.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline().startswith("serving ")
+            asked = subprocess.run(
+                [*command, "client.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            )
+        finally:
+            server.terminate()
+    assert (asked.stdout.strip(), asked.stderr) == (printed, "")
 
 
 def test_blocks_are_told_apart() -> None:
