@@ -10,7 +10,8 @@ import enum
 import math
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -34,9 +35,30 @@ FOLDER = Path(__file__).parent / "reference"
 # -- the command line --------------------------------------------------------------------------------------------------------
 
 
+COMMON = 3
+"""A row that so many sections would repeat stands once, before them."""
+
+
 def commands() -> str:
-    """Every command and option that there is."""
-    return "\n".join(_section(name, command) for name, command in _commands(make_command()) if not command.hidden)
+    """Every command and option that there is; what many commands take comes first."""
+    found = {name: command for name, command in _commands(make_command()) if not command.hidden}
+    rows = {name: [row for each in command.params for row in _rows(each)] for name, command in found.items()}
+    shared = _shared(rows.values())
+    head = ["## Common options", "", *OPTION_TABLE, *shared, ""]
+    return "\n".join([*head, *(_section(name, command, rows[name], shared) for name, command in found.items())])
+
+
+OPTION_TABLE = ("| argument or option | default | meaning |", "| --- | --- | --- |")
+
+
+def _shared(tables: Iterable[list[str]]) -> list[str]:
+    """The rows that several tables have, one for each name: an option, or a column."""
+    shared: dict[str, str] = {}
+    for row, count in Counter(row for rows in tables for row in rows).most_common():
+        name = row.split("|")[1].split()[0].strip("`")
+        if count >= COMMON and not name.isupper():  # URL is another thing in each command
+            shared.setdefault(name, row)
+    return [*shared.values()]
 
 
 def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -48,12 +70,13 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{before}{name}", command
 
 
-def _section(name: str, command: Any) -> str:
+def _section(name: str, command: Any, rows: list[str], shared: list[str]) -> str:
     usage = " ".join((f"polybus {name}", *_usage(command)))
     lines = [f"## polybus {name}", "", " ".join(command.help.split()), "", "```text", usage, "```", ""]
-    rows = [row for parameter in command.params if not getattr(parameter, "hidden", False) for row in _rows(parameter)]
-    if rows:
-        lines += ["| argument or option | default | meaning |", "| --- | --- | --- |", *rows, ""]
+    if own := [row for row in rows if row not in shared]:
+        lines += [*OPTION_TABLE, *own, ""]
+    if common := [row.split("|")[1].strip() for row in shared if row in rows]:
+        lines += [f"[Common options](#common-options): {', '.join(common)}", ""]
     return "\n".join(lines)
 
 
@@ -67,6 +90,8 @@ def _usage(command: Any) -> Iterator[str]:
 
 
 def _rows(parameter: Any) -> Iterator[str]:
+    if getattr(parameter, "hidden", False):
+        return
     if parameter.param_type_name == "argument":
         name = f"`{(parameter.metavar or parameter.name.upper()).strip('[]')}`"
     else:
@@ -158,18 +183,33 @@ def features() -> str:
 # -- the tables of captures ---------------------------------------------------------------------------------------------------
 
 
+COLUMN_TABLE = ("| column | type | meaning |", "| --- | --- | --- |")
+
+
 def columns_of(columns: pa.Schema) -> str:
     """The table of the columns of a table."""
-    lines = ["| column | type | meaning |", "| --- | --- | --- |"]
+    return "\n".join([*COLUMN_TABLE, *_columns(columns)])
+
+
+def _columns(columns: pa.Schema) -> list[str]:
+    rows = []
     for column in columns:
         meaning = _cell((column.metadata or {})[b"doc"].decode()).replace("<", "&lt;")
-        lines.append(f"| `{column.name}` | {_cell(str(column.type)).replace('<', '&lt;')} | {meaning} |")
-    return "\n".join(lines)
+        rows.append(f"| `{column.name}` | {_cell(str(column.type)).replace('<', '&lt;')} | {meaning} |")
+    return rows
 
 
 def metrics() -> str:
-    """The tables of metrics."""
-    return "\n\n".join(f"### metrics/{name}\n\n{doc}\n\n{columns_of(columns)}" for name, (doc, columns) in METRICS.items())
+    """The tables of metrics; columns of many tables come first."""
+    tables = {name: _columns(columns) for name, (_, columns) in METRICS.items()}
+    shared = _shared(tables.values())
+    parts = ["\n".join(["### Common columns", "", *COLUMN_TABLE, *shared])]
+    for name, (doc, columns) in METRICS.items():
+        lines = [f"### metrics/{name}", "", doc, "", f"Columns: {', '.join(f'`{column}`' for column in columns.names)}."]
+        if own := [row for row in tables[name] if row not in shared]:
+            lines += ["", *COLUMN_TABLE, *own]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 # -- bodies: what becomes of Python values on each wire, measured by sending them ---------------------------------------------
