@@ -26,8 +26,8 @@ import enum
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ._secrets import without_secrets
 from ._validation import in_one_line
+from .secrets import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -39,6 +39,7 @@ __all__ = [
     "failure_of",
     "is_guarded",
     "host_of",
+    "id_of",
     "is_entered",
     "links_of",
     "mesh_of",
@@ -47,6 +48,7 @@ __all__ = [
     "overriding",
     "record_with",
     "unchecked_of",
+    "until",
 ]
 
 T = TypeVar("T")
@@ -98,6 +100,20 @@ def call_in_loop(bus: Bus, function: Callable[[], T], timeout: float) -> T:
     except RuntimeError:  # it is over
         return function()
     return answer.result(timeout)
+
+
+async def until(bus: Bus, condition: Callable[[], bool]) -> None:
+    """Wait for a condition that comes true with something a bus takes note of: a link, a node, the end of a request.
+
+    Raises:
+        LocalProtocolError: The bus is not entered.
+    """
+    await parts_of(bus).services.running.notifier.until(condition)
+
+
+def id_of(bus: Bus) -> str:
+    """Give the random text that tells this bus from others, as its mesh tells them."""
+    return parts_of(bus).services.id
 
 
 def middleware_of(bus: Bus) -> Sequence[Middleware]:

@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import field, frozen
 
-from ._secrets import shown_url
 from ._util.pattern_index import tokens_overlap
 from ._validation import at_least, check_count, check_tls, check_type, seconds, shown
+from .secrets import shown_url
 from .subjects import check_pattern, is_pattern, wire_pattern
 
 if TYPE_CHECKING:

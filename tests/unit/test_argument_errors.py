@@ -30,10 +30,10 @@ from polybus import (
     Unsupported,
     connect,
 )
-from polybus._secrets import without_secrets
 from polybus.broker import Broker
 from polybus.events import HandlerFailed
 from polybus.fastapi import attach
+from polybus.secrets import without_secrets
 from polybus.testing import pair
 from tests.support import bounded, eventually
 from tests.unit.answering import Gated

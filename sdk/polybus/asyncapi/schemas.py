@@ -11,10 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .._plain_forms import writes_aliases
-from .._util.pydantic_types import adapter_of
-from .._util.typed_body import is_read_by_pydantic
-from ..plugins.tools import convert, shown
+from ..plugins.tools import adapter_of, convert, is_read_by_pydantic, shown, writes_aliases
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 

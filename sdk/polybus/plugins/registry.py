@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from attrs import evolve, fields_dict, frozen, has
 
-from .._secrets import shown_url, without_secrets
 from .._validation import shown
+from ..secrets import shown_url, without_secrets
 from ..subjects import check_pattern
 from . import Connector, ProtocolAdapter
 from .features import EndpointFeatures, ProtocolFeatures

@@ -2,8 +2,7 @@
 secrets, fields and bounds for logs, time and chance that a simulation can replace, and work that has to be finished.
 """
 
-from .._plain_forms import plain_form, scalar_form
-from .._secrets import is_secret, is_secret_of_query, shown_target, shown_url, without_secrets
+from .._plain_forms import plain_form, scalar_form, writes_aliases
 from .._util.broadcast import EventHub
 from .._util.cancel_scopes import to_the_end
 from .._util.certificates import EXPIRES_SOON, warn_of_certificate
@@ -17,9 +16,10 @@ from .._util.misuse import explains
 from .._util.own_thread import in_own_thread
 from .._util.pattern_index import SubjectIndex, tokens_overlap
 from .._util.process_end import end_by_sigterm, ending_signals, exit_at_once
+from .._util.pydantic_types import adapter_of
 from .._util.repeated_warnings import ViolationCounter, Warnings, too_many
 from .._util.sources import Sources, sources
-from .._util.typed_body import convert, misfit, unreadable
+from .._util.typed_body import convert, is_read_by_pydantic, misfit, unreadable
 from .._validation import (
     check_callable,
     check_count,
@@ -34,6 +34,7 @@ from .._validation import (
     shown,
     texts,
 )
+from ..secrets import is_secret, is_secret_of_query, shown_target, shown_url, without_secrets
 
 __all__ = [
     "EXPIRES_SOON",
@@ -45,6 +46,7 @@ __all__ = [
     "SubjectIndex",
     "ViolationCounter",
     "Warnings",
+    "adapter_of",
     "check_callable",
     "check_count",
     "check_given",
@@ -62,6 +64,7 @@ __all__ = [
     "in_one_line",
     "in_own_thread",
     "is_loopback",
+    "is_read_by_pydantic",
     "is_secret",
     "is_secret_of_query",
     "lazy_names",
@@ -83,5 +86,6 @@ __all__ = [
     "unreadable",
     "warn_of_certificate",
     "without_secrets",
+    "writes_aliases",
     "wrong_event_loop",
 ]

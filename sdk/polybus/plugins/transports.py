@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 from attrs import field, frozen
 
-from .._secrets import shown_members
 from ..errors import BusError, RemoteProtocolError
 from ..limits import Limits
+from ..secrets import shown_members
 
 if TYPE_CHECKING:
     import socket

@@ -22,8 +22,8 @@ from attrs import define, field, frozen
 from ..errors import ConnectFailed
 from ..plugins.tools import running_loop
 from ..transports.postmessage import ArrayBuffer, InMemoryPort, MessageChannel, MessageEvent, PortInfo, Unreadable
-from ..transports.postmessage._channel import later, tell, transferring
-from ..transports.postmessage._connection import VERSION, bye
+from ..transports.postmessage.channel import later, tell, transferring
+from ..transports.postmessage.connection import VERSION, bye
 
 OPAQUE: Final = "null"
 """The origin of sandboxed pages and of files: equal to no other, not even to itself."""

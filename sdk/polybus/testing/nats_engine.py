@@ -18,10 +18,10 @@ import anyio
 from attrs import define, evolve
 
 from .. import Bus
-from .._core.bus.bus import parts_of
 from .._core.runtime.runtime import Runtime
 from ..cluster.backbone import Backbone
 from ..errors import BusError, LocalProtocolError, RemoteProtocolError
+from ..integrations import id_of, is_entered, mesh_of, until
 from ..limits import Limits
 from ..plugins import Admission, Closed, Handshake, Identity, ListenOptions, Transport
 from ..plugins.registry import resolve_url
@@ -377,14 +377,13 @@ async def met(bus: Bus, *others: Bus) -> None:
         TimeoutError: It has not heard of them in 30 s.
     """
     backbone = _backbone(bus, entered=True)
-    services = parts_of(bus).services
-    wanted = {parts_of(other).services.id for other in others} - {services.id}
+    wanted = {*map(id_of, others)} - {id_of(bus)}
 
     def unknown() -> set[str]:
         return wanted - {str(node.facts.get("bus")) for node in backbone.nodes_known.values()}
 
     with anyio.move_on_after(_PATIENCE) as scope:
-        await services.running.notifier.until(lambda: not unknown())
+        await until(bus, lambda: not unknown())
     if scope.cancelled_caught:
         raise TimeoutError(
             f"a node has not heard of {len(unknown())} of {len(wanted)} others in {_PATIENCE:g} s: have they the same cluster?"
@@ -392,12 +391,11 @@ async def met(bus: Bus, *others: Bus) -> None:
 
 
 def _backbone(bus: Bus, *, entered: bool = False) -> Backbone:
-    parts = parts_of(bus)
-    backbone = parts.links.mesh
+    backbone = mesh_of(bus)
     if not isinstance(backbone, Backbone):
         raise LocalProtocolError(
             f"{bus!r} is no node: make it with Bus(cluster='auto'), which is alone where no cluster is named"
         )
-    if not entered and parts.services.runtime is not None:
+    if not entered and is_entered(bus):
         raise LocalProtocolError(f"{bus!r} is entered already, and has its cluster: cluster() enters its buses itself")
     return backbone

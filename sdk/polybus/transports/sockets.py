@@ -22,12 +22,12 @@ import anyio
 import anyio.lowlevel
 from attrs import frozen
 
-from .._secrets import shown_target, without_secrets
 from .._util.listening import cannot_listen, is_loopback
 from .._util.log_fields import log_fields
 from ..errors import ConnectFailed
 from ..limits import Limits
 from ..plugins import Closed
+from ..secrets import shown_target, without_secrets
 from .tls import client_reason
 
 _PORTS: Final = {"ws": 80, "wss": 443, "http": 80, "https": 443}

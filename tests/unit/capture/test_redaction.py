@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polybus._secrets import ENDINGS, OF_QUERIES, SHORT, WORDS
 from polybus.capture.decoding import decode
 from polybus.capture.protocols import headers_only, nats
 from polybus.capture.record import redact_bytes, redact_search
@@ -30,6 +29,7 @@ from polybus.capture.rows import RowHeader
 from polybus.capture.schema import DIRECTION_OUT, FLAG_REDACTED, FLAG_TRUNCATED
 from polybus.message import Kind, Message
 from polybus.plugins.registry import find_protocol
+from polybus.secrets import ENDINGS, OF_QUERIES, SHORT, WORDS
 
 from .rows import batch, row
 

@@ -18,8 +18,8 @@ from attrs import frozen
 
 from polybus.errors import Code
 from polybus.message import Kind, Message
+from polybus.plugins.protobuf import field, varint
 from polybus.protocols import UProtocol
-from polybus.protocols._protobuf.wire import field, varint
 from polybus.protocols.up.attributes import MessageType, uuid_text
 from polybus.protocols.up.uuris import UUri
 from polybus.protocols.up.wire import head_of, read_uuid, write_message

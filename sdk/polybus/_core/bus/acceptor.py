@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
-from ..._secrets import without_secrets
 from ..._util.cancel_scopes import to_the_end
 from ..._util.certificates import warn_of_certificate
 from ..._util.misuse import entered_first
@@ -26,6 +25,7 @@ from ...plugins import (
     Transport,
 )
 from ...plugins.registry import join_url, resolve_target, resolve_url
+from ...secrets import without_secrets
 from ..link.link import Link
 from ..runtime.access import Admissions
 from ..runtime.memory import network_of

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import anyio
 from attrs import evolve
 
-from ..._secrets import without_secrets
 from ..._util.cancel_scopes import to_the_end
 from ..._util.event_loop import is_foreign_exception
 from ..._util.log_fields import log_fields
@@ -28,6 +27,7 @@ from ...events import LinkRetrying
 from ...headers import check_handshake_headers
 from ...plugins import Closed, Connector, DialOptions, EndpointFeatures, ProtocolAdapter, ProtocolFeatures, TransportFeatures
 from ...plugins.registry import check_serves, make_recorder, resolve_target
+from ...secrets import without_secrets
 from ..link.link import Link
 from ..link.state import State
 from .lifecycle import within

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from ..._secrets import without_secrets
 from ..._util.event_loop import running_loop
 from ..._util.http_status import HttpStatus, Page
 from ..._util.log_fields import log_fields
@@ -26,6 +25,7 @@ from ...errors import BusError, LocalProtocolError
 from ...limits import Limits
 from ...plugins import ProtocolFeatures
 from ...plugins.registry import metrics_maker, resolve_url, supervise, with_tls, worker_here
+from ...secrets import without_secrets
 from .bus import Bus, parts_of
 from .dialer import Connecting, Headers
 from .lifecycle import raised_by_lifespan

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from ...errors import BusError, Code
 from ...message import Kind, Message
-from ...protocols._protobuf.wire import MOST_FIELDS, read_varint
+from ...plugins.protobuf import MOST_FIELDS, read_varint
 
 encode: Final = msgspec.json.Encoder().encode
 _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ...message import Message
-from ...protocols._protobuf.wire import read_varint
+from ...plugins.protobuf import read_varint
 from ...protocols.up.attributes import priority_name, uuid_text
 from ...protocols.up.messages import UpMessage
 from ...protocols.up.wire import read_attributes, split_message, write_attributes, write_message

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from ..._secrets import JWT
 from ...plugins.tools import is_secret, is_secret_of_query
+from ...secrets import JWT
 from .redact_protobuf import blank_protobuf
 from .redact_search import BASE64, MOST, NAME, Parts, is_name, is_named, name_of, names, places, whole_base64, within
 

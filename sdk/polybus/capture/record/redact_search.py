@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from ..._secrets import ENDINGS, OF_QUERIES, SHORT, TAIL, WORDS, words_of
 from ...plugins.tools import is_secret
+from ...secrets import ENDINGS, OF_QUERIES, SHORT, TAIL, WORDS, words_of
 from ..store.compute import pc
 
 Parts: TypeAlias = Sequence[tuple[int, int]]

@@ -19,7 +19,7 @@ import msgspec
 
 from ...body import JSON, part_that_fails
 from ...errors import BadRequest, EncodeError
-from .wire import field, length, read_fields, read_varint, varint
+from ...plugins.protobuf import field, length, read_fields, read_varint, varint
 
 
 def known_class(name: str) -> type[Any] | None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from ...errors import BusError, Code
 from ...message import Message
+from ...plugins.protobuf import field, read_fields, varint
 from .any_body import ANY, pack, type_name, unpack
-from .wire import field, read_fields, varint
 
 _ERROR_INFO: Final = "google.rpc.ErrorInfo"
 _DOMAIN: Final = field(b"\x12", b"polybus")

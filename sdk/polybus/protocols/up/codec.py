@@ -14,9 +14,9 @@ from ...body import JSON, OCTETS, BodyFormat
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
+from ...plugins.protobuf import read_varint
 from .._protobuf.any_body import type_name, unpack
 from .._protobuf.status import code_of, facts_of, status_of
-from .._protobuf.wire import read_varint
 from .._uprotocol import LEVELS, urgency_of
 from .attributes import Attributes, MessageType, PayloadFormat, is_v7, priority_name, uuid_bytes, uuid_text
 from .bodies import FORMATS, check_payload, format_for, given_body, read_json, written_body

@@ -7,7 +7,7 @@ from typing import Final
 
 from ...errors import Code
 from ...plugins import FrameField
-from .._protobuf.wire import walk_fields
+from ...plugins.protobuf import walk_fields
 from .attributes import FORMAT_NAMES, LAST_PRIORITY, TYPE_NAMES, id_ms, is_v7, priority_name, uuid_text
 from .wire import read_uuid, read_uuri
 

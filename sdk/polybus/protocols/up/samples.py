@@ -21,7 +21,7 @@ from attrs import evolve, frozen
 
 from ...errors import TooLarge
 from ...plugins import Sample
-from .._protobuf.wire import length, read_varint
+from ...plugins.protobuf import length, read_varint
 from .attributes import LAST_PRIORITY, USUAL_PRIORITY
 from .uuris import ANY_AUTHORITY, ANY_PART, ANY_VERSION, UUri, UUriError, check_authority
 from .wire import read_attributes, split_message, write_attributes, write_message

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field, frozen
 
-from .._protobuf.wire import read_fields
+from ...plugins.protobuf import read_fields
 from .names import checked_text
 from .uuris import ANY_PART, ANY_VERSION, FIRST_TOPIC, UUri, check_authority
 

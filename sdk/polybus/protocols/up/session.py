@@ -13,8 +13,8 @@ from ...headers import is_traceparent
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, SessionEvent, Undelivered
+from ...plugins.protobuf import field, varint
 from .._protobuf.status import status_of
-from .._protobuf.wire import field, varint
 from .._rules import too_large
 from .._uprotocol import LEVELS, REMEMBERED, EntitySession, relayed_priority
 from .attributes import MessageType, PayloadFormat, uuid_bytes

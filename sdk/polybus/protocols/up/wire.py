@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from .._protobuf.wire import MOST_FIELDS, field, length, read_fields, read_varint, varint
+from ...plugins.protobuf import MOST_FIELDS, field, length, read_fields, read_varint, varint
 from .attributes import Attributes
 from .uuris import LONGEST_AUTHORITY, UUri, UUriError, check_authority
 

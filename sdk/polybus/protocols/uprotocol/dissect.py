@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...plugins import FrameField
-from .._protobuf.wire import read_fields, walk_fields
+from ...plugins.protobuf import read_fields, walk_fields
 
 # By number, from 1.
 _FIELDS: Final = dict(enumerate("id source spec_version type attribute binary_data text_data proto_data".split(), 1))

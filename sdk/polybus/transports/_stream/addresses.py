@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from attrs import define, field
 
-from ..._secrets import shown_url
+from ...secrets import shown_url
 from ..sockets import host_port, net_address
 from ..tls import ClientTls
 

@@ -14,9 +14,9 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from ..._secrets import without_secrets
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...plugins import DialOptions
+from ...secrets import without_secrets
 from .._stream.addresses import ServerAddresses
 from .._stream.dial import dial_tcp
 from .._stream.wire import Wire

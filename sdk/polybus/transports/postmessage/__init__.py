@@ -11,9 +11,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.tools import lazy_names
-from ._channel import ArrayBuffer, ClonedError, DataCloneError, InMemoryPort, MessageChannel, MessageEvent, Unreadable
-from ._port import MessagePort, PortInfo
 from ._transport import PortTransport
+from .channel import (
+    ArrayBuffer,
+    ClonedError,
+    DataCloneError,
+    InMemoryPort,
+    MessageChannel,
+    MessageEvent,
+    MessagePort,
+    PortInfo,
+    Unreadable,
+)
 
 if TYPE_CHECKING:
     from ._js import JSPort as JSPort

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from ...errors import LocalProtocolError
-from ._port import PortData, PortInfo
+from .channel import PortData, PortInfo
 
 _EXPECTED: Final = "a MessagePort of JavaScript, a worker, or the global scope of one"
 _DATA_ALONE: Final = "(callback) => (event) => callback(event.data)"

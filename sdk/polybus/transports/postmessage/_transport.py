@@ -16,8 +16,8 @@ from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Un
 from ...plugins import Admission, Closed, DialOptions, Handshake, Host, Listening, ListenOptions
 from ...plugins.close_codes import code_for, text_of
 from ...plugins.tools import log_fields
-from ._connection import Hello, PortConnection
-from ._port import MessagePort
+from .channel import MessagePort
+from .connection import Hello, PortConnection
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 

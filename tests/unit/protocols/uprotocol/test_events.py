@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from polybus import Code, EncodeError, Limits, LocalProtocolError, Message, RemoteProtocolError
 from polybus.body import JSON, OCTETS, BodyFormat
 from polybus.message import Kind
+from polybus.plugins.protobuf import field, varint
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf.any_body import ANY, pack, pack_value, read_value, write_value
-from polybus.protocols._protobuf.wire import field, varint
 from polybus.protocols.uprotocol.cloudevents import cloudevents_pb2
 from polybus.protocols.uprotocol.codec import UProtocolCodec
 from polybus.protocols.uprotocol.rules import Violation

@@ -15,7 +15,7 @@ from polybus import Bus, ConnectFailed, Context, Disconnected, Identity, Limits,
 from polybus.errors import LocalProtocolError, TooLarge
 from polybus.plugins import Closed, Handshake
 from polybus.transports.postmessage import InMemoryPort, MessageChannel, PortInfo, PortTransport
-from polybus.transports.postmessage._connection import PortConnection
+from polybus.transports.postmessage.connection import PortConnection
 from tests.loops import both_backends  # noqa: F401
 from tests.support import eventually
 

@@ -22,8 +22,8 @@ from ....body import OCTETS, BodyFormat
 from ....errors import EncodeError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind
+from ....plugins.protobuf import field, length, read_fields, read_varint, varint
 from ..._protobuf.any_body import ANY, check_any, known_class
-from ..._protobuf.wire import field, length, read_fields, read_varint, varint
 from ..._uprotocol import LEVELS
 from ..bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_text
 from ..events import Attributes, EventMessage, Extra, Head, UsualEvent, is_id

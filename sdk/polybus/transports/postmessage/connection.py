@@ -26,7 +26,7 @@ from attrs import field, frozen
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver
 from ...plugins.close_codes import closed_by_peer, cut_reason
-from ._port import MessagePort, PortData
+from .channel import MessagePort, PortData
 
 MARK: Final = "\0"
 VERSION: Final = 1
