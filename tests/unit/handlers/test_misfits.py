@@ -96,6 +96,23 @@ async def test_of_very_many_faults_their_number_is_told() -> None:
     assert error.text == "the body does not fit: 10001 faults, too many to tell"
 
 
+@pytest.mark.native
+@pytest.mark.parametrize(("count", "more"), [(3, "(at $.amounts[2])"), (4, "; and 1 more")])
+async def test_three_faults_stand_in_the_text(count: int, more: str) -> None:
+    error = await told(pydantic.create_model("Amounts", amounts=(list[int], ...)), {"amounts": [""] * count})
+    assert error.text.count("unable to parse") == 3
+    assert error.text.endswith(more)
+
+
+@pytest.mark.parametrize(("text", "heard"), [("k" * 500, "k" * 500), ("k" * 501, "k" * 500 + "...")], ids=["500", "501"])
+async def test_a_text_of_500_characters_is_told_whole(text: str, heard: str) -> None:
+    def refuses(_: object, __: Any, value: int) -> None:
+        raise ValueError(text)
+
+    error = await told(attrs.make_class("Refused", {"n": attrs.field(type=int, validator=refuses)}), {"n": 0})
+    assert error.detail[0]["text"] == heard
+
+
 async def test_an_error_that_is_alone_in_a_group_is_the_answer() -> None:
     bus = Bus()
 

@@ -121,7 +121,7 @@ class BinaryReader:
         subject, more, text = rest.partition("\0")
         extras = self._extras(text, id) if more else NO_EXTRAS
         if not self._raw and (not named or extras.spec is True):
-            subject, body = self._subject_in(body, id)
+            subject, body = self._subject_in(body)
         if len(subject) > self._short_subject or not subject.isprintable():
             check_subject(subject, self._limits.subject, id, empty=True)
         message = Message(_REQUEST, subject, id)
@@ -131,13 +131,9 @@ class BinaryReader:
                 message.headers = WIRE_RULES.read_headers(extras.headers, self._limits.headers, id)
         return self._with_body(message, body, self._raw, id)
 
-    def _subject_in(self, body: bytes | None, answer_id: str) -> tuple[str, bytes | None]:
-        if body:
-            self._value(body, answer_id, around=1)
-            found = named_in_body(body)
-            if found is not None:
-                return found.subject, bytes(found.body)
-        return "", body
+    def _subject_in(self, body: bytes | None) -> tuple[str, bytes | None]:
+        found = named_in_body(body) if body else None
+        return ("", body) if found is None else (found.subject, bytes(found.body))
 
     def _publish(self, name: str, body: bytes | None) -> Message:
         subject, more, text = name.partition("\0")
@@ -211,11 +207,10 @@ class BinaryReader:
             message.raw = message.checked = body
         return message
 
-    def _value(self, body: bytes, answer_id: Any = None, around: int = 0) -> Any:
-        """Read JSON; `around` are the levels of what the document's dialect wraps around a body."""
+    def _value(self, body: bytes, answer_id: Any = None) -> Any:
         try:
             if len(body) > self._short_json or not body.isascii():
-                check_json(body, self._limits.depth + around)
+                check_json(body, self._limits.depth)
             return _decode(body)
         except (ValueError, RecursionError) as error:
             raise refuse_json(error, answer_id) from error
