@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -173,20 +175,71 @@ async def test_a_port_where_nobody_listens_on_several_addresses(anyio_backend: A
                     await dial(host, f"tcp://{name}:{unused.getsockname()[1]}")
 
 
-async def test_a_server_that_never_accepts_is_given_up(anyio_backend: Any) -> None:
-    with socket.socket() as full:
+@contextmanager
+def never_accepting() -> Iterator[Any]:
+    """The address of a server that lets everybody wait."""
+    with socket.socket() as full, ExitStack() as fillers:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        url = f"tcp://127.0.0.1:{full.getsockname()[1]}"
-        fillers = [socket.socket() for _ in range(4)]
-        for filler in fillers:
+        for _ in range(4):
+            filler = fillers.enter_context(socket.socket())
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
+        yield full.getsockname()
+
+
+async def test_a_server_that_never_accepts_is_given_up(anyio_backend: Any) -> None:
+    with never_accepting() as (name, port):
         async with running(anyio_backend, Limits(connect_timeout=0.1)) as host:
             with pytest.raises(ConnectFailed, match=r"timed out after 0\.1 s while connecting"):
-                await dial(host, url)
-        for filler in fillers:
-            filler.close()
+                await dial(host, f"tcp://{name}:{port}")
+
+
+@pytest.fixture
+def resolved(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the addresses that every name has."""
+
+    def to(*addresses: Any) -> None:
+        async def found(*_: Any, **__: Any) -> Any:
+            kinds = [socket.AF_INET6 if ":" in address[0] else socket.AF_INET for address in addresses]
+            return [(kind, socket.SOCK_STREAM, 0, "", address) for kind, address in zip(kinds, addresses, strict=True)]
+
+        monkeypatch.setattr("anyio.getaddrinfo", found)
+
+    return to
+
+
+async def test_of_a_name_with_several_addresses_the_first_that_answers_is_taken(
+    anyio_backend: Any, resolved: Callable[..., None]
+) -> None:
+    refuses = ("127.0.0.1", free_port())
+    with never_accepting() as silent, socket.create_server(("127.0.0.1", 0)) as spare:
+        spare.setblocking(False)
+        async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0", echo=True) as server:
+            live = ("127.0.0.1", server.port)
+            for addresses in ((live, spare.getsockname()), (refuses, live), (silent, live), (refuses, silent, live)):
+                resolved(*addresses)
+                here = await dial(host, "tcp://several.example:9")
+                here.transport.send(b"x")
+                assert await here.received(1) == [b"x"]
+            with pytest.raises(BlockingIOError):  # nobody came: the first had its head start
+                spare.accept()
+            resolved(refuses, ("255.255.255.255", 9))
+            with pytest.raises(ConnectFailed, match="connection refused"):
+                await dial(host, "tcp://several.example:9")
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize(("preferred", "other"), [("127.0.0.1", "::1"), ("::1", "127.0.0.1")])
+async def test_addresses_of_both_kinds_are_tried_in_turn(
+    anyio_backend: Any, preferred: str, other: str, resolved: Callable[..., None]
+) -> None:
+    with socket.create_server((preferred, 0), family=socket.AF_INET6 if ":" in preferred else socket.AF_INET) as third:
+        name = f"[{other}]" if ":" in other else other
+        async with running(anyio_backend) as host, serving(host, f"tcp://{name}:0") as server:
+            resolved((preferred, free_port()), (preferred, third.getsockname()[1]), (other, server.port))
+            here = await dial(host, "tcp://both.example:9")
+            assert here.transport.address == f"{name}:{server.port}"
 
 
 async def test_a_stale_socket_file_is_replaced_and_removed_in_the_end(anyio_backend: Any, tmp_path: Path) -> None:
