@@ -18,7 +18,7 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import Lost, Refused, ToClient, ToNode, ToUser
 from polybus.protocols import Nats
-from polybus.protocols.nats.session import NatsSession
+from tests.doubles.driven import Driven
 
 __all__ = ["ClusterTarget"]
 
@@ -44,7 +44,7 @@ class _Scene:
     """A session amid its work; always the same one."""
 
     def __init__(self, adapter: Nats, let_in: Iterable[bytes]) -> None:
-        self.session: NatsSession = adapter.session("client", Limits(), random.Random(7))
+        self.session: Driven = Driven(adapter.session("client", Limits(), random.Random(7)))
         self.session.start(0.0)
         for frame in let_in:
             self.session.receive(frame, 1.0)
@@ -64,7 +64,7 @@ class _Scene:
 
     def _ask(self, kind: Kind, to: Any, **facts: Any) -> str:
         extras = facts if to is None else {**facts, "to": to}
-        token = self.session.send(Message(kind, "user.get", None, b"7", JSON, attributes=extras or None), 1.0)
+        token: str | None = self.session.send(Message(kind, "user.get", None, b"7", JSON, attributes=extras or None), 1.0)
         assert token is not None
         return token
 

@@ -18,6 +18,7 @@ from polybus.errors import BadRequest, BusError, Code, RemoteProtocolError
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
+from tests.doubles.driven import Driven
 from tests.unit.protocols.uprotocol import support as events
 from tests.vectors import bad_inputs
 from tests.vectors import up_vectors as vectors
@@ -99,11 +100,10 @@ def _framing(adapter: Any, data: bytes) -> None:
 
 
 def _session(adapter: Any, role: Literal["client", "server"], given: tuple[bytes, ...]) -> None:
-    session = adapter.session(role)
+    session = Driven(adapter.session(role))
     session.start(0.0)
     for frame in given:
         session.receive(frame, 1.0)
-    session.events()
     session.tick(100.0)
     for frame in session.frames_to_send():
         session.codec.decode(frame)

@@ -27,7 +27,7 @@ from polybus.errors import (
 )
 from polybus.limits import Limits
 from polybus.message import Kind, Message
-from polybus.plugins import Capabilities, PeerClosed, PeerOpened, Ready, Refused, Role, SessionEvent
+from polybus.plugins import Capabilities, Frames, PeerClosed, PeerOpened, Ready, Refused, Role, SessionEvent, SessionOutput
 
 REQUEST, RESPONSE, CONNECTED, CLOSED, CLOSE = 1, 2, 0xD, 0xE, 0xF
 BINARY, TEXT_JSON = 0, 2
@@ -194,37 +194,26 @@ class NumberedSession:
         self.capabilities = Capabilities(
             patterns=False, numbers=True, headers=False, deadlines=False, many_peers=codec.wrapped, announce="client"
         )
-        self._events: list[Message | SessionEvent] = []
-        self._frames: list[bytes] = []
         self._serial = 0
         self._own: dict[int, dict[int, Own]] = {} if codec.wrapped else {0: {}}
         self._free_at: dict[Own, float] = {}
         """Ids in use that nobody waits for, and when they are free at the latest."""
 
-    def start(self, now: float) -> None:
-        self._events.append(Ready())
+    def start(self, now: float) -> SessionOutput:
+        return (Ready(),)
 
-    def events(self) -> list[Message | SessionEvent]:
-        events, self._events = self._events, []
-        return events
-
-    def frames_to_send(self) -> list[bytes]:
-        frames, self._frames = self._frames, []
-        return frames
-
-    def receive(self, frame: bytes, now: float) -> None:
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
         try:
-            for message in self.codec.decode(frame):
-                assert isinstance(message, Message)
-                self._received(message, message.peer if isinstance(message.peer, int) else 0)
+            (message,) = self.codec.decode(frame)
+            assert isinstance(message, Message)
+            return self._received(message, message.peer if isinstance(message.peer, int) else 0)
         except RemoteProtocolError as error:
-            self._events.append(Refused(error, None))
+            return (Refused(error, None),)
 
-    def _received(self, message: Message, client: int) -> None:
+    def _received(self, message: Message, client: int) -> SessionOutput:
         kind = message.kind
         if kind is Kind.CONTROL:
-            self._client(client, message.subject == CONNECTED)
-            return
+            return self._client(client, message.subject == CONNECTED)
         own = self._own.get(client)
         if own is None:
             raise RemoteProtocolError(f"client {client} is not connected", reason="unknown_peer")
@@ -238,39 +227,39 @@ class NumberedSession:
                     del self._free_at[key]  # late, or an answer that nobody asked for
             message.id = key
         elif kind in NAMED and kind is not Kind.REQUEST:
-            self._queue(self.codec.encode([Message(Kind.RESPONSE, "", message.id)]))
-        self._events.append(message)
+            return self._frame(Message(Kind.RESPONSE, "", message.id)), message
+        return message
 
-    def _client(self, client: int, connected: bool) -> None:
+    def _client(self, client: int, connected: bool) -> list[SessionEvent]:
         if connected:
             self._own[client] = {}
-            self._events.append(PeerOpened(client, f"client {client}"))
-        elif (own := self._own.pop(client, None)) is not None:
-            for key in own.values():
-                self._free_at.pop(key, None)
-            self._events.append(PeerClosed(client, "the client has gone"))
+            return [PeerOpened(client, f"client {client}")]
+        if (own := self._own.pop(client, None)) is None:
+            return []
+        for key in own.values():
+            self._free_at.pop(key, None)
+        return [PeerClosed(client, "the client has gone")]
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> Own | None:
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[Own | None, Frames]:
         kind, client = message.kind, peer_key or 0
         if client not in self._own:
             raise Disconnected("the client has gone", f"client {client}", False)
         copy = Message(kind, message.subject, message.id, message.raw, message.format, message.headers, code=message.code)
         copy.extras, copy.decoded, copy.checked = message.extras, message.decoded, message.checked
         if kind in (Kind.RESPONSE, Kind.ERROR, Kind.ITEM, Kind.CREDIT, Kind.END):
-            self._queue(self.codec.encode([copy]))
-            return None
+            return None, self._frame(copy)
         if kind is Kind.CANCEL:
             own = self._own.get(client, {})
-            if own.get(message.id.id) == message.id:  # else its answer has come, and the id may be another's by now
-                self._queue(self.codec.encode([copy]))
-            return None
+            if own.get(message.id.id) != message.id:  # its answer has come, and the id may be another's by now
+                return None, ()
+            return None, self._frame(copy)
         key = copy.id = self._allocate(client)
-        self._queue(self.codec.encode([copy]))
+        frame = self._frame(copy)
         self._own[client][key.id] = key
         if kind in (Kind.REQUEST, Kind.OPEN):
-            return key
+            return key, frame
         self._free_at[key] = now + SILENT  # answered all the same; nobody waits
-        return None
+        return None, frame
 
     def _allocate(self, client: int) -> Own:
         used = self._own.get(client, {})
@@ -279,29 +268,33 @@ class NumberedSession:
             if (id := self._serial % 65_536) not in used:
                 return Own(client, id, self._serial)
 
-    def _queue(self, frame: bytes) -> None:
+    def _frame(self, message: Message) -> bytes:
+        frame = self.codec.encode([message])
         if len(frame) > self.codec.limits.message:
             raise TooLarge(f"a frame of {len(frame)} bytes is larger than {self.codec.limits.message} (Limits.message)")
-        self._frames.append(frame)
+        return frame
 
-    def forget(self, key: Any, now: float) -> None:
+    def forget(self, key: Any, now: float) -> Frames:
         if isinstance(key, Own) and self._own.get(key.client, {}).get(key.id) == key:
             self._free_at[key] = now + QUARANTINE
+        return ()
 
     def next_tick(self) -> float | None:
         return min(self._free_at.values(), default=None)
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> SessionOutput:
         for key in [key for key, when in self._free_at.items() if when <= now]:
             del self._free_at[key]
             self._own[key.client].pop(key.id, None)
+        return ()
 
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
-        if self._own.pop(peer_key, None) is not None:
-            self._queue(self.codec.encode([Message(Kind.CONTROL, CLOSE, Theirs(peer_key, 0, 0))]))
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
+        if self._own.pop(peer_key, None) is None:
+            return ()
+        return self._frame(Message(Kind.CONTROL, CLOSE, Theirs(peer_key, 0, 0)))
 
     def connection_lost(self, reason: str) -> None:
-        self._frames.clear()
+        """Nothing is kept."""
 
 
 @frozen(kw_only=True)

@@ -29,6 +29,7 @@ from .protocols import (
     Confirmed,
     Dissector,
     FrameField,
+    Frames,
     OtherServers,
     PeerClosed,
     PeerOpened,
@@ -38,6 +39,7 @@ from .protocols import (
     Role,
     Session,
     SessionEvent,
+    SessionOutput,
     Undelivered,
 )
 from .transports import (
@@ -80,6 +82,7 @@ __all__ = [
     "Fabric",
     "FrameCutter",
     "FrameField",
+    "Frames",
     "Framing",
     "FramingFeatures",
     "Gate",
@@ -108,6 +111,7 @@ __all__ = [
     "Session",
     "SessionEvent",
     "SessionFeatures",
+    "SessionOutput",
     "ToAll",
     "ToClient",
     "ToGroup",

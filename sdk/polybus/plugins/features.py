@@ -23,7 +23,7 @@ from .transports import Closed, Framing
 if TYPE_CHECKING:
     import socket
 
-    from .protocols import FrameField, ProtocolAdapter, Role, Session
+    from .protocols import FrameField, Frames, ProtocolAdapter, Role, Session
     from .transports import HttpBinding, WebEndpoint
 
 Hear: TypeAlias = Callable[[Sequence[str]], None]
@@ -210,9 +210,10 @@ class SessionMoves(Protocol):
     def beside(self, other: Any) -> None:
         """Know a session on the other connection: what it says is of this bus, too. Called of both, before the handshake."""
 
-    def retire(self) -> None:
+    def retire(self) -> Frames:
         """Take back all subscriptions, since the other connection has them. What comes until the other end knows is told as
         before; when all is answered, `CloseWanted` follows."""
+        ...
 
     def holds(self, key: Any) -> bool:
         """Tell whether a request or channel, by its id or key, is one of this connection."""
@@ -230,9 +231,9 @@ class SessionFeatures(_Features):
     pieces: Callable[[bytes], Sequence[bytes]] | None = None
     """``pieces(frame)`` gives the same messages as several frames, each of which takes a few milliseconds to handle, where
     a frame may hold very many. The bus lets others run in between."""
-    confirm: Callable[[float], Any] | None = None
-    """``confirm(now)`` queues a question, the answer to which shows that the other end has handled all that was queued before,
-    and gives a key; `Confirmed` with that key is the answer. On wires that have such a question, entering a subscription waits
+    confirm: Callable[[float], tuple[Any, Frames]] | None = None
+    """``confirm(now)`` gives a key and a question, the answer to which shows that the other end has handled all that was sent
+    before; `Confirmed` with that key is the answer. On wires that have such a question, entering a subscription waits
     for it."""
     moves: SessionMoves | None = None
     """For a session whose link may go on over another connection, before this one is left."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
 from attrs import field, frozen
@@ -162,7 +162,7 @@ class PeerClosed:
 
 @frozen
 class Refused:
-    """Something was malformed. The session has already queued an answer where one is possible, or leaves it to the bus.
+    """Something was malformed. The session answers it beside this, where it can, or leaves it to the bus.
 
     Attributes:
         answer: What the bus is to send, unless the peer has a request or a channel in flight under its id: for wires where
@@ -200,7 +200,7 @@ class CloseWanted:
 
 @frozen
 class Confirmed:
-    """The other end has handled all that was queued before a question; see `SessionFeatures.confirm`."""
+    """The other end has handled all that was sent before a question; see `SessionFeatures.confirm`."""
 
     key: Any
     refused: Collection[str | int] = ()
@@ -233,10 +233,19 @@ SessionEvent: TypeAlias = (
 )
 
 
+Frames: TypeAlias = bytes | Sequence[bytes]
+"""One frame for the transport, as nearly always; or several, in order; or none, an empty sequence."""
+
+SessionOutput: TypeAlias = Message | Iterable[Message | SessionEvent | bytes]
+"""What follows from a frame that came in, or from the time: one message, as nearly always; or several messages, events and
+frames for the transport. The bus does one after the other and asks for the next only then: so an iterator may wait for what
+the bus sends meanwhile."""
+
+
 class Session(Protocol):
     """One connection of a protocol, without I/O. Time is monotonic seconds, always passed in.
 
-    It may offer more: see `SessionFeatures`.
+    It may offer more: see `SessionFeatures`. Of a message from one of many peers, `Message.peer` is its key.
     """
 
     @property
@@ -249,22 +258,20 @@ class Session(Protocol):
         """Abilities of this wire. They may change only before `Ready`."""
         ...
 
-    def start(self, now: float) -> None:
-        """The connection is there: queue the first frames of the handshake, or `Ready` where there is none."""
+    def start(self, now: float) -> SessionOutput:
+        """The connection is there: the first frames of the handshake, or `Ready` where there is none."""
+        ...
 
-    def receive(self, frame: bytes, now: float) -> None:
-        """One frame has come in. Never raises: what is wrong with it becomes `Refused` or `CloseWanted`."""
-
-    def events(self) -> list[Message | SessionEvent]:
-        """Events and messages since the last call, in order. Of a message from one of many peers, `Message.peer` is its key.
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
+        """One frame has come in. Never raises: what is wrong with it becomes `Refused` or `CloseWanted`.
 
         Answers carry in `Message.id` the key that `send` gave for the request; incoming requests and opens carry an id that
         must be handed back in `Message.id` of the answer.
         """
         ...
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> Any:
-        """Queue a message for writing. For a request or an open: the key by which its answers will be known; else None.
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[Any, Frames]:
+        """The key and the frames of a message. For a request or an open the key by which its answers will be known; else None.
 
         `Message.id` must be set for everything that belongs to an earlier message (response, error, cancel, item, credit,
         end): to the id of the request or open, or to the key that `send` gave for it.
@@ -284,28 +291,27 @@ class Session(Protocol):
         """
         ...
 
-    def forget(self, key: Any, now: float) -> None:
+    def forget(self, key: Any, now: float) -> Frames:
         """Forget a request that is not awaited any more (deadline, cancel), or a channel that is over, by its key or id.
 
-        The session may quarantine the id.
+        The session may quarantine the id. What it gives is said to the peer.
         """
-
-    def frames_to_send(self) -> list[bytes]:
-        """Frames queued since the last call, in order."""
         ...
 
     def next_tick(self) -> float | None:
         """Time at which `tick` is to be called (heartbeat, handshake deadline), or None."""
         ...
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> SessionOutput:
         """Time has passed."""
+        ...
 
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
-        """Queue whatever the protocol says when it leaves (or, with `peer_key`, when it sends one of many peers away).
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
+        """Whatever the protocol says when it leaves (or, with `peer_key`, when it sends one of many peers away).
 
         A peer that was sent away counts as gone at once; `PeerClosed` for it may follow or not.
         """
+        ...
 
     def connection_lost(self, reason: str) -> None:
         """The connection is gone; nothing will be written any more."""

@@ -144,7 +144,7 @@ class Transport(Protocol):
         ...
 
     def start(self, receiver: Receiver) -> None:
-        """Deliver from now on, first what has already come in. Called once."""
+        """Deliver from the next turn of the event loop on, first what has already come in. Called once."""
 
     def send(self, frame: bytes) -> None:
         """Hand over a frame without waiting; those of one turn of the event loop leave in one write. After the end: ignored.

@@ -18,7 +18,7 @@ from .._util.pattern_index import SubjectIndex
 from .._util.sources import sources
 from ..errors import Code, RemoteProtocolError
 from ..message import RELAYED, Kind, Message
-from ..plugins import CloseWanted, Ready, Refused, SessionEvent, Undelivered
+from ..plugins import CloseWanted, Frames, Ready, Refused, SessionEvent, SessionOutput, Undelivered
 
 PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
 LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
@@ -193,7 +193,7 @@ REMEMBERED: Final = 1024
 """Subjects whose addresses, or beginnings of messages, a session keeps; then it begins anew."""
 _LAST_MOMENT: Final = 0.001
 """Time that is left in the very millisecond in which it is up: it has expired only after it."""
-_READY: Final = Ready()
+_READY: Final = (Ready(),)
 _REQUEST: Final = Kind.REQUEST
 
 
@@ -219,12 +219,16 @@ class EntitySession:
     """By subject and more the head of publications and notifications."""
     _asked: dict[Any, str]
     """By the key of each request of this side the method that was asked."""
-    _events: list[Message | SessionEvent]
-    _frames: list[bytes]
+    _output: list[Message | SessionEvent | bytes]
+    """What follows from the frame that is looked at, where it is not one message."""
 
-    def start(self, now: float) -> None:
+    def start(self, now: float) -> SessionOutput:
         """There is no handshake: ready at once."""
-        self._events.append(_READY)
+        return _READY
+
+    def _taken(self) -> SessionOutput:
+        output, self._output = self._output, []
+        return output
 
     def _learn(self, source: str) -> None:
         """The peer has shown its address: what was meant for it before went elsewhere."""
@@ -261,27 +265,22 @@ class EntitySession:
     def _expired(self, message: Message, age: int, ttl: int) -> bool:
         """Tell the bus of a message that comes too late. False: it is not taken."""
         text = f"made {age / 1000:.3f} s ago with a ttl of {ttl / 1000:.3f} s; where clocks differ, set allowance="
-        self._events.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
+        self._output.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
         return False
 
     def _refuse(self, error: RemoteProtocolError) -> None:
-        self._events.append(Refused(error))
+        self._output.append(Refused(error))
         if isinstance(error.answer_id, self.return_address):
             self._answer(error.answer_id, self.codes.get(error.reason, Code.INVALID_ARGUMENT), error.text, error.reason)
         if error.reply_id is not None and self._asked.pop(error.reply_id, None) is None:
             error.reply_id = None
         if error.close_code is not None:
-            self._events.append(CloseWanted(error.close_code, error.reason, error))
+            self._output.append(CloseWanted(error.close_code, error.reason, error))
 
     def _answer(self, address: Any, code: Code, text: str, reason: str | None) -> None:
         """Say that a request was not delivered."""
         facts = {"text": text, "reason": reason, "undelivered": True}
-        self._frames.append(self._response(Message(Kind.ERROR, "", address, code=code, attributes=facts)))
-
-    def events(self) -> list[Message | SessionEvent]:
-        """Take away what has happened since the last call, in order."""
-        events, self._events = self._events, []
-        return events
+        self._output.append(self._response(Message(Kind.ERROR, "", address, code=code, attributes=facts)))
 
     def _response(self, message: Message) -> bytes:
         """The frame of an answer: source and sink change places; priority and ttl are those of the request."""
@@ -305,26 +304,23 @@ class EntitySession:
         made = None if id is None else id_time_ms(id)
         return id, 0 if made is None else max(0, self._clock() // 1_000_000 - made)
 
-    def forget(self, key: Any, now: float) -> None:
+    def forget(self, key: Any, now: float) -> Frames:
         """Forget a request: its answer is not wanted any more."""
         self._asked.pop(key, None)
-
-    def frames_to_send(self) -> list[bytes]:
-        """Frames queued since the last call, in order."""
-        frames, self._frames = self._frames, []
-        return frames
+        return ()
 
     def next_tick(self) -> float | None:
         """Never: what has a time is looked at when it comes and goes."""
         return None
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> SessionOutput:
         """Time has passed; nothing depends on it."""
+        return ()
 
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
         """The protocol has no goodbye; the transport closes."""
+        return ()
 
     def connection_lost(self, reason: str) -> None:
-        """Frames that were not taken yet are dropped."""
-        self._frames.clear()
+        """No answer comes any more."""
         self._asked.clear()

@@ -16,6 +16,7 @@ from polybus.cli.app import run
 from polybus.message import Kind
 from polybus.plugins import FrameField
 from polybus.protocols import Ubre, Up, UProtocol
+from tests.doubles.driven import Driven
 from tests.unit.cli.support import one_line
 
 NAMED = '{"request":"user.get","id":"x-1","body":{"id":7},"ttl":2000,"headers":{"a":"b"}}'
@@ -50,7 +51,7 @@ def test_hexadecimal_is_taken_in_the_usual_forms(form: str, capsys: pytest.Captu
 
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_the_token_of_an_event_is_not_shown(format: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    asker = UProtocol(format=format, token="s3cret").session("client")
+    asker = Driven(UProtocol(format=format, token="s3cret").session("client"))
     asker.send(Message(Kind.REQUEST, "x", ttl=5.0), 0.0)
     (frame,) = asker.frames_to_send()
     (found,) = inspected(capsys, frame.hex(), "--protocol", f"uprotocol?format={format}")
@@ -59,7 +60,7 @@ def test_the_token_of_an_event_is_not_shown(format: Any, capsys: pytest.CaptureF
 
 
 def test_a_umessage_is_shown_field_by_field_without_its_token(capsys: pytest.CaptureFixture[str]) -> None:
-    asker = Up(peer="//device2/CD/4", names={"UpdateDoor": 0xB}, token="s3cret").session("client")
+    asker = Driven(Up(peer="//device2/CD/4", names={"UpdateDoor": 0xB}, token="s3cret").session("client"))
     asker.send(Message(Kind.REQUEST, "UpdateDoor", ttl=5.0, body={"p": 1}), 0.0)
     (frame,) = asker.frames_to_send()
     (found,) = inspected(capsys, frame.hex(), "--protocol", "up")

@@ -14,7 +14,7 @@ import pytest
 
 from polybus import Backoff, Broker, Bus, Identity, Kind, Limits, Message, Peer, connect
 from polybus._core.runtime.via import BusIdentities
-from polybus.plugins import Closed
+from polybus.plugins import Closed, SessionOutput
 from polybus.testing import pair
 from tests.support import BOUND, bounded, eventually
 
@@ -249,9 +249,9 @@ async def stranger(url: str, *said: str, claim: str | None = None) -> AsyncItera
             def __getattr__(self, name: str) -> Any:
                 return getattr(session, name)
 
-            def receive(self, frame: bytes, now: float) -> None:
+            def receive(self, frame: bytes, now: float) -> SessionOutput:
                 frames.append(json.loads(frame))
-                receive(frame, now)
+                return receive(frame, now)
 
         session = link.session
         link.session = Spy()

@@ -18,6 +18,7 @@ from polybus.plugins.hello import HELLO
 from polybus.plugins.registry import find_protocol
 from polybus.protocols._protobuf.any_body import ANY, pack
 from polybus.testing import Faults, pair
+from tests.doubles.driven import Driven
 from tests.doubles.numbered import Numbered
 from tests.support import BOUND, bounded, eventually
 
@@ -224,7 +225,7 @@ class Echo:
         self.answers.set()
 
     async def serve(self, stream: SocketStream) -> None:
-        reader, session = BufferedByteReceiveStream(stream), self._adapter.session("server", Limits())
+        reader, session = BufferedByteReceiveStream(stream), Driven(self._adapter.session("server", Limits()))
         session.start(0.0)
         async with stream:
             with suppress(anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError):

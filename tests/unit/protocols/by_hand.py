@@ -14,6 +14,7 @@ from polybus.message import Kind
 from polybus.plugins import ProtocolAdapter
 from polybus.protocols import Csb, Jrep, Ubre, UProtocol
 from polybus.protocols._protobuf.any_body import ANY
+from tests.doubles.driven import Driven
 from tests.vectors import bad_inputs
 from tests.vectors.bad_inputs import Bad
 
@@ -64,7 +65,7 @@ def jrep(at: int | None = None) -> Wire:
 
 def uprotocol(at: int | None = None, format: Any = "json") -> Wire:
     adapter = UProtocol(format=format) if at is None else UProtocol(format=format, clock=lambda: (MADE + at) * 1_000_000)
-    session = adapter.session("client")
+    session = Driven(adapter.session("client"))
     key = session.send(Message(Kind.REQUEST, "echo", None, None, ANY, None, 20.0), 0.0)
     [good] = session.frames_to_send()
 

@@ -10,6 +10,7 @@ from polybus import Code, Message
 from polybus.message import Kind
 from polybus.plugins import Refused, Undelivered
 from polybus.protocols import Up, UProtocol
+from tests.doubles.driven import Driven
 
 NOW = 1_700_000_000_123  # the time in the ids
 LATER = "018bcfe5-687b-{}005-b010-101010101a1a"
@@ -28,7 +29,9 @@ class Form:
     method: str
 
     def session(self, ms: int = NOW, **options: Any) -> Any:
-        made = self.adapter(clock=lambda: ms * 1_000_000, **self.options, **options).session("client", rng=random.Random(1))
+        made = Driven(
+            self.adapter(clock=lambda: ms * 1_000_000, **self.options, **options).session("client", rng=random.Random(1))
+        )
         made.start(0.0)
         made.events()
         return made

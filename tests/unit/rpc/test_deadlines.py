@@ -16,7 +16,7 @@ from polybus._core.link.link import Link
 from polybus._core.link.state import State
 from polybus._core.peer.peer import Peer
 from polybus._core.rpc.reply import Reply
-from polybus.plugins import Closed
+from polybus.plugins import Closed, Frames
 from polybus.protocols.ubre import session as ubre
 from polybus.testing import pair
 from polybus.testing.virtual_time import VirtualLoop
@@ -190,9 +190,10 @@ async def test_deadlines_are_kept_although_a_session_fails_when_one_has_passed(m
         first, second = client.peers
         failing = first.link.session
 
-        def fails(self: Any, key: Any, now: float) -> None:
+        def fails(self: Any, key: Any, now: float) -> Frames:
             if self is failing:
                 raise RuntimeError("a mistake in a plugin")
+            return ()
 
         monkeypatch.setattr(ubre.UbreSession, "forget", fails)
         for link in bus._services.running.links:

@@ -15,7 +15,7 @@ from polybus.body import JSON, BodyFormat, check_json
 from polybus.errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 from polybus.limits import Limits
 from polybus.message import Kind, Message
-from polybus.plugins import Capabilities, Ready, Refused, Role, SessionEvent
+from polybus.plugins import Capabilities, Frames, Ready, Refused, Role, SessionOutput
 
 __all__ = ["Lines", "LinesCodec", "LinesSession"]
 
@@ -116,31 +116,25 @@ class LinesSession:
         self.codec = codec
         self._prefix = f"{rng.getrandbits(64):x}-"  # nobody guesses it, so nobody forges an answer
         self._count = 0
-        self._events: list[Message | SessionEvent] = []
-        self._frames: list[bytes] = []
 
-    def start(self, now: float) -> None:
-        self._events.append(Ready())
+    def start(self, now: float) -> SessionOutput:
+        return (Ready(),)
 
-    def receive(self, frame: bytes, now: float) -> None:
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
         try:
-            for message in self.codec.decode(frame):
-                assert isinstance(message, Message)
-                number = str(message.id).removeprefix(self._prefix)
-                ours = number != message.id and number.isdecimal() and 0 < int(number) <= self._count
-                if message.kind in (Kind.RESPONSE, Kind.ERROR) and not ours:
-                    raise refused("an answer to an id that was never sent", "unknown_id")
-                if message.kind in ASKS and str(message.id).startswith(self._prefix):
-                    raise refused("a question under an id of this side", "invalid_id")
-                self._events.append(message)
+            (message,) = self.codec.decode(frame)
+            assert isinstance(message, Message)
+            number = str(message.id).removeprefix(self._prefix)
+            ours = number != message.id and number.isdecimal() and 0 < int(number) <= self._count
+            if message.kind in (Kind.RESPONSE, Kind.ERROR) and not ours:
+                raise refused("an answer to an id that was never sent", "unknown_id")
+            if message.kind in ASKS and str(message.id).startswith(self._prefix):
+                raise refused("a question under an id of this side", "invalid_id")
         except RemoteProtocolError as error:
-            self._events.append(Refused(error))
+            return (Refused(error),)
+        return message
 
-    def events(self) -> list[Message | SessionEvent]:
-        events, self._events = self._events, []
-        return events
-
-    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, Frames]:
         key = None
         if message.kind in ASKS:
             self._count += 1
@@ -151,24 +145,21 @@ class LinesSession:
         frame = self.codec.encode([message])
         if len(frame) > self.codec.limits.message:
             raise TooLarge(f"a line of {len(frame)} bytes, the limit is {self.codec.limits.message} (Limits.message)")
-        self._frames.append(frame)
-        return key
+        return key, frame
 
-    def frames_to_send(self) -> list[bytes]:
-        frames, self._frames = self._frames, []
-        return frames
-
-    def forget(self, key: Any, now: float) -> None: ...  # ids are never used again
+    def forget(self, key: Any, now: float) -> Frames:
+        return ()  # ids are never used again
 
     def next_tick(self) -> float | None:
         return None
 
-    def tick(self, now: float) -> None: ...
+    def tick(self, now: float) -> SessionOutput:
+        return ()
 
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None: ...  # no goodbye of its own
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
+        return ()  # no goodbye of its own
 
-    def connection_lost(self, reason: str) -> None:
-        self._frames.clear()
+    def connection_lost(self, reason: str) -> None: ...
 
 
 @frozen(kw_only=True)

@@ -55,13 +55,13 @@ from ...plugins import (
 from ..runtime.memory import MemoryBudget, Share
 from .moving import Moving, NextConnection
 from .multiplexer import MultiplexedPeers, expiry
-from .receiver import Confirmations, ConnectionReceiver, Taps
+from .receiver import Confirmations, ConnectionReceiver, Taps, each
 from .send_queue import SendQueue
 from .state import TRANSITIONS, Change, Ending, State
 
 if TYPE_CHECKING:
     from ...body import BodyFormat
-    from ...plugins import Admission, Codec, Hear, ProtocolAdapter, Receiver, Role, Session, Transport
+    from ...plugins import Admission, Codec, Frames, Hear, ProtocolAdapter, Receiver, Role, Session, SessionOutput, Transport
     from ...plugins.extensions import LinkReader
     from ...plugins.recording import Recorder
     from ..rpc.reply import Reply
@@ -252,15 +252,14 @@ class Link:
         self._ending = None
         self._since = now
         self._move(Change.ATTACHED)
-        session.start(now)
+        output = session.start(now)
         if self._receiver is not None:
             self._receiver.over()
         self._receiver = ConnectionReceiver(self, transport, session)
         if self.urgency is not None:
             TransportFeatures.of(transport).keep_short()
         transport.start(cast("Receiver", self._receiver))  # pyright takes an attribute that is a function for a method
-        self._take_events(now)
-        self.flush()
+        self._take(output, session, now)
 
     def next_connection(self, transport: Transport) -> NextConnection | None:
         """Begin a session on another connection, beside the one that is up; None where the protocol has no way for that."""
@@ -289,11 +288,10 @@ class Link:
             self._confirmations.lost()
         if self.reader is not None:
             self.reader.named(next((event.node for event in early if isinstance(event, Ready)), ""))
-        moving.began()
         self.set_shared()
         self.owner.link_moved(self)
         self.resume_writing()
-        self.frames_received(())
+        self.take(moving.began())
         return moving
 
     def moved(self, moving: Moving) -> None:
@@ -365,8 +363,7 @@ class Link:
             self._ended(Closed(code, reason))
             return
         self._move(Change.CLOSE)
-        session.close(code, reason, self.runtime.time())
-        self.flush()
+        self.send_frames(session.close(code, reason, self.runtime.time()))
         transport.close(code, reason)
 
     def abort(self, why: Closed, *, comes_back: bool = False) -> None:
@@ -412,14 +409,8 @@ class Link:
                 self._tick_session()
 
     def _tick_session(self) -> None:
-        session, now = self.session, self.runtime.time()
-        if session is None:
-            return
-        session.tick(now)
-        self._take_events(now)
-        if self.deferred:
-            self._do_deferred()
-        self.flush()
+        if self.session is not None:
+            self.take(self.session.tick(self.runtime.time()))
 
     def _call_when_due(self, due: float, now: float) -> None:
         if due <= now:  # when handlers have had their turn as well, which begins behind this one
@@ -445,15 +436,62 @@ class Link:
         receive = session.receive
         try:
             for frame in frames:
-                receive(frame, now)
-            self._take_events(now)
+                output = receive(frame, now)
+                if isinstance(output, Message):
+                    peer = self.peer
+                    if peer is None or output.peer is not None:
+                        self._deliver(output, now)
+                    else:
+                        output.peer = peer
+                        peer.receive(output, now)
+                elif not self._take(output, session, now):
+                    break  # what comes after a violation is not looked at
+                if self.session is not session:
+                    break
             if self.deferred:
                 self._do_deferred()
-            self.flush()
         except BaseException as error:
             self.broken()
             if not isinstance(error, Exception):
                 raise  # Ctrl-C, in a hook
+
+    def take(self, output: SessionOutput) -> None:
+        """Act on what the session says by itself."""
+        try:
+            if self.session is not None:
+                self._take(output, self.session, self.runtime.time())
+            if self.deferred:
+                self._do_deferred()
+        except BaseException as error:
+            self.broken()
+            if not isinstance(error, Exception):
+                raise
+
+    def _take(self, output: SessionOutput, session: Session, now: float) -> bool:
+        """Do one after the other. False where nothing more of the session is looked at."""
+        for one in each(output):
+            if isinstance(one, Message):
+                self._deliver(one, now)
+            elif isinstance(one, bytes):
+                self.transport.send(one)  # type: ignore[union-attr]  # a session stands on a transport
+            else:
+                self._session_event(one, now)
+                if self._ending is not None:
+                    return False
+            if self.session is not session:
+                return False
+        return True
+
+    def _deliver(self, message: Message, now: float) -> None:
+        if message.peer is not None and self.reader is not None:
+            self.reader.receive(message, now)
+            return
+        peer = self.peer or self._peer_of(message.peer)
+        if peer is not None:
+            message.peer = peer
+            peer.receive(message, now)
+        elif self.multiplexed is not None:  # it was sent away, has never been opened, or waits to be let in
+            self.multiplexed.hold(message)
 
     @property
     def ending(self) -> bool:
@@ -478,28 +516,6 @@ class Link:
         logger.exception("what came from %s could not be handled; its link is cut", self.address, extra=self._log_fields())
         self.abort(Closed(1011, "an internal error"), comes_back=True)
 
-    def _take_events(self, now: float) -> None:
-        session = self.session
-        assert session is not None
-        for event in session.events():
-            if isinstance(event, Message):
-                if event.peer is not None and (reader := self.reader) is not None:
-                    reader.receive(event, now)
-                    continue
-                peer = self.peer or self._peer_of(event.peer)
-                if peer is None:  # it was sent away, has never been opened, or waits to be let in
-                    if self.multiplexed is not None:
-                        self.multiplexed.hold(event)
-                    continue
-                event.peer = peer
-                peer.receive(event, now)
-            else:
-                self._session_event(event, now)
-                if self._ending is not None:
-                    return  # what came after the violation is not looked at
-            if self.session is not session:
-                return
-
     def _peer_of(self, key: Any) -> PeerPort | None:
         peer: PeerPort | None = self.peer if self.multiplexed is None else self.multiplexed.peers.get(key)
         return peer
@@ -514,7 +530,6 @@ class Link:
                 peer.receive(message, now)
         if self.deferred:
             self._do_deferred()
-        self.flush()
 
     def _session_event(self, event: Any, now: float) -> None:
         if isinstance(event, Ready):
@@ -559,7 +574,6 @@ class Link:
             if self._dialer is not None:
                 self._dialer.other_servers(event.addresses, event.leaving)
         elif isinstance(event, CloseWanted):
-            self.flush()
             self._break_off(Closed(event.code, event.reason, event.error))
 
     def _break_off(self, why: Closed) -> None:
@@ -575,7 +589,7 @@ class Link:
         in_flight = peer is not None and peer.in_flight(answer.id)
         if self.session is not None and not in_flight:
             with suppress(BusError):  # one of many has gone meanwhile
-                self.session.send(answer, now, key)
+                self.send_frames(self.session.send(answer, now, key)[1])
 
     def refused(self, reason: str, text: str, now: float, key: Any = None) -> None:
         """Count one malformed message. Too many in a minute end the link, or of many peers the one with that key.
@@ -607,13 +621,16 @@ class Link:
 
     # -- what leaves -----------------------------------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Hand what the session has queued to the transport."""
-        session = self.session
-        if session is not None and (frames := session.frames_to_send()):
-            send = self.transport.send  # type: ignore[union-attr]  # a session stands on a transport
-            for frame in frames:
-                send(frame)
+    def send_frames(self, frames: Frames) -> None:
+        """Hand frames of the session to the transport."""
+        send = self.transport.send  # type: ignore[union-attr]  # a session stands on a transport
+        for frame in (frames,) if isinstance(frames, bytes) else frames:
+            send(frame)
+
+    def forget(self, key: Any) -> None:
+        """Tell the session that nobody waits for the answer to this key."""
+        if self.session is not None:
+            self.send_frames(self.session.forget(key, self.runtime.time()))
 
     def write(self, message: Message, peer: PeerPort) -> Any:
         """Give a message to the session now, whatever the state of the connection.
@@ -629,9 +646,11 @@ class Link:
         if self.multiplexed is not None and (peer.gone or self.state is State.CLOSING):
             return None
         self.services.counters.sent += 1
-        key = session.send(message, self.runtime.time(), peer.key)
-        for frame in session.frames_to_send():  # as `flush`, for speed
-            self.transport.send(frame)  # type: ignore[union-attr]  # a session stands on a transport
+        key, frames = session.send(message, self.runtime.time(), peer.key)
+        if isinstance(frames, bytes):
+            self.transport.send(frames)  # type: ignore[union-attr]  # a session stands on a transport
+        else:
+            self.send_frames(frames)
         return key
 
     def publish(self, message: Message, peer: PeerPort, deadline: float) -> bool:
@@ -649,8 +668,7 @@ class Link:
                     frame = self._shared_frame(message, codec)
                 self.transport.send(frame)  # type: ignore[union-attr]  # a session stands on a transport
             else:
-                session.send(message, self.runtime.time(), peer.key)
-                self.flush()
+                self.send_frames(session.send(message, self.runtime.time(), peer.key)[1])
             return True
         self.check_initiates(peer)
         return self._wait(message, peer, None, deadline, droppable=True)
@@ -734,42 +752,49 @@ class Link:
                 reply.fail(QueueFull(f"the outbox to {self.address} is full: {self.outbox or 'empty'}"))
             return
         self.send_request(message, reply, peer, reply.started)
-        try:
-            send = (len(peer.pending) == 1 and self.send_alone) or self.transport.send  # type: ignore[union-attr]
-            for frame in self.session.frames_to_send():  # type: ignore[union-attr]  # as `flush`, for speed; a flowing link has both
-                send(frame)
-        except TooLarge as error:  # for a connection that takes less than the session does: a tunnel
-            peer.pending.pop(reply.key, None)
-            reply.fail(error)
 
     def send_request(self, message: Message, reply: Reply[Any], peer: PeerPort, now: float) -> None:
-        """Give a request to the session, before anything that waits."""
-        if len(peer.pending) >= self.runtime.limits.pending:
-            reply.fail(QueueFull(f"{len(peer.pending)} requests to {self.address} already wait for their answer"))
+        """Write a request now, before anything that waits.
+
+        Raises:
+            EncodeError, Unsupported, LocalProtocolError: Misuse; anything else fails the reply.
+        """
+        pending = peer.pending
+        if len(pending) >= self.runtime.limits.pending:
+            reply.fail(QueueFull(f"{len(pending)} requests to {self.address} already wait for their answer"))
             return
         try:
-            key = self.session.send(message, now, peer.key)  # type: ignore[union-attr]  # asked for where there is a session
+            key, frames = self.session.send(message, now, peer.key)  # type: ignore[union-attr]  # asked for where there is a session
         except (RequestError, QueueFull, Disconnected) as error:
             reply.fail(error)
             return
         self.services.counters.sent += 1
         reply.key = key
         reply.sent = True
-        peer.pending[key] = reply
+        pending[key] = reply
         if reply.deadline < peer.until:
             peer.watch_reply(reply)
+        try:
+            if isinstance(frames, bytes):
+                ((len(pending) == 1 and self.send_alone) or self.transport.send)(frames)  # type: ignore[union-attr]
+            else:
+                self.send_frames(frames)
+        except TooLarge as error:  # for a connection that takes less than the session does: a tunnel
+            pending.pop(key, None)
+            reply.fail(error)
 
     def answer(self, message: Message, peer: PeerPort, *, alone: bool = False) -> None:
         """Send what must not be dropped: answers, items, control. A peer that does not read even these loses its link.
 
         `alone` is an answer behind which no other is expected in this turn of the event loop.
         """
-        if self.flowing and self.multiplexed is None:  # as `write`, for speed
+        if self.flowing and self.multiplexed is None:
             self.services.counters.sent += 1
-            self.session.send(message, self.runtime.time(), peer.key)  # type: ignore[union-attr]  # a flowing link has both
-            send = (alone and self.send_alone) or self.transport.send  # type: ignore[union-attr]
-            for frame in self.session.frames_to_send():  # type: ignore[union-attr]
-                send(frame)
+            frames = self.session.send(message, self.runtime.time(), peer.key)[1]  # type: ignore[union-attr]  # a flowing link has both
+            if isinstance(frames, bytes):
+                ((alone and self.send_alone) or self.transport.send)(frames)  # type: ignore[union-attr]
+            else:
+                self.send_frames(frames)
         elif self.flowing or (self.takes_more and (not self.outbox or self.holds)):
             self.write(message, peer)
         elif self.state is State.UP and not self._wait(message, peer, None, 0.0, droppable=False):
@@ -807,10 +832,14 @@ class Link:
         session = self.session
         if session is None or not self.stands:
             raise self.disconnected(sent=False)
+        confirm = SessionFeatures.of(session).confirm
+        if confirm is None:
+            return ()
         self._confirmations = self._confirmations or Confirmations()
-        asked = self._confirmations.ask(session, self.runtime.time())
-        self.flush()
-        return () if asked is None else await asked.answer(self.address)
+        key, question = confirm(self.runtime.time())
+        asked = self._confirmations.ask(key)
+        self.send_frames(question)
+        return await asked.answer(self.address)
 
     def disconnected(self, *, sent: bool) -> BusError:
         """Make the error that says why nothing can be sent any more."""

@@ -7,7 +7,8 @@ Foreign publishers mark nothing, so copies are known by what is in them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
@@ -15,10 +16,10 @@ import anyio
 from ...errors import Disconnected
 from ...message import Kind, Message
 from ...plugins import Closed, CloseWanted, Confirmed, NodeJoined, NodeLeft, OtherServers, Ready, SessionFeatures, ToAll, ToUser
-from .receiver import ConnectionReceiver
+from .receiver import ConnectionReceiver, each
 
 if TYPE_CHECKING:
-    from ...plugins import Capabilities, Codec, Receiver, Session, Transport
+    from ...plugins import Capabilities, Codec, Frames, Receiver, Session, SessionEvent, SessionOutput, Transport
     from ...plugins.features import SessionMoves
     from ..runtime.runtime import Runtime
     from .link import Link
@@ -42,13 +43,15 @@ class NextConnection:
         self.moving: Moving | None = None
         self.why: str = ""
         """The reason why it will not be the link's."""
+        self._early: list[Message | SessionEvent] = []
+        """What has come since the session was let in, which is first in it."""
         self.receiver: ConnectionReceiver = ConnectionReceiver(self, transport, session)
 
     def start(self) -> None:
         """Begin the handshake."""
-        self.session.start(self.runtime.time())
+        output = self.session.start(self.runtime.time())
         self.transport.start(cast("Receiver", self.receiver))  # pyright takes an attribute that is a function for a method
-        self._write()
+        self._take(output)
 
     def give_up(self, why: str) -> None:
         """Cut it."""
@@ -63,27 +66,25 @@ class NextConnection:
         return bool(self.why)
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        session, early = self.session, list[Any]()
         for frame in frames:
-            session.receive(frame, self.runtime.time())
-        ready = False
-        for event in session.events():
-            if isinstance(event, CloseWanted):
-                self.give_up(event.reason)
+            self._take(self.session.receive(frame, self.runtime.time()))
+            if self.ending:
                 return
-            ready = ready or isinstance(event, Ready)
-            if ready:
-                early.append(event)
-        self._write()
-        if ready:
-            self.moving = self.link.move(self, early)
+        if self._early:
+            self.moving = self.link.move(self, self._early)
             if self.moving is None:
                 self.give_up("the link was lost meanwhile")
             self.decided.set()
 
-    def _write(self) -> None:
-        for frame in self.session.frames_to_send():
-            self.transport.send(frame)
+    def _take(self, output: SessionOutput) -> None:
+        for one in each(output):
+            if isinstance(one, bytes):
+                self.transport.send(one)
+            elif isinstance(one, CloseWanted):
+                self.give_up(one.reason)
+                return
+            elif self._early or isinstance(one, Ready):
+                self._early.append(one)
 
     def closing(self, why: Closed) -> None:
         self.closed(why)
@@ -130,9 +131,9 @@ class Moving:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.new, name)
 
-    def began(self) -> None:
-        """Leave out that the new connection was let in: the link is up."""
-        self._early = [event for event in self._early if not isinstance(event, Ready)]
+    def began(self) -> Iterator[Message | SessionEvent | bytes]:
+        """Give what the new connection has brought, but for that it was let in: the link is up."""
+        return self._once([event for event in self._early if not isinstance(event, Ready)], 1)
 
     def subscribed(self) -> None:
         """Take note that the new connection brings all publications: a copy that is late by now may be one of before."""
@@ -145,8 +146,7 @@ class Moving:
             if count > 0:
                 self._missing[content] = max(0, count - early)
         if self._moves is not None and self._old is not None:
-            self._moves.retire()
-            self._link.frames_received(())
+            self._write(self._moves.retire())
 
     # -- plugins.Session -------------------------------------------------------------------------------------------------
 
@@ -158,24 +158,24 @@ class Moving:
     def capabilities(self) -> Capabilities:
         return self.new.capabilities
 
-    def start(self, now: float) -> None:
+    def start(self, now: float) -> SessionOutput:
         """Its handshake is over."""
+        return ()
 
-    def receive(self, frame: bytes, now: float) -> None:
-        self.new.receive(frame, now)
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
+        return self._once(self.new.receive(frame, now), 1)
 
-    def events(self) -> list[Any]:
-        events, self._early = self._early, []
-        events += self.new.events()
-        events = [event for event in events if not self._is_second(event, 1)]
-        if self._old is None:
-            return events
-        old = self._old.events()
-        for event in old:
-            if isinstance(event, CloseWanted):
-                self._write()
-                self._transport.close(event.code, event.reason)
-        return [event for event in old if not isinstance(event, _OF_ONE) and not self._is_second(event, -1)] + events
+    def _once(self, output: SessionOutput, side: int) -> Iterator[Message | SessionEvent | bytes]:
+        return (one for one in each(output) if not self._is_second(one, side))
+
+    def _of_old(self, output: SessionOutput) -> Iterator[Message | SessionEvent]:
+        for one in self._once(output, -1):
+            if isinstance(one, bytes):
+                self._transport.send(one)
+            elif isinstance(one, CloseWanted):
+                self._transport.close(one.code, one.reason)
+            elif not isinstance(one, _OF_ONE):
+                yield one
 
     def _is_second(self, event: Any, side: int) -> bool:
         """Tell whether the other connection has brought a publication already."""
@@ -193,49 +193,41 @@ class Moving:
             missing[content] = count - side
         return False
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> Any:
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[Any, Frames]:
         old = self._old
         if old is None or self._moves is None:
             return self.new.send(message, now, peer_key)
         if message.id is not None and self._moves.holds(message.id):
-            key = old.send(message, now, peer_key)
-            self._write()
-            return key
+            key, frames = old.send(message, now, peer_key)
+            self._write(frames)
+            return key, ()
         if message.kind is Kind.UNSUBSCRIBE:
-            old.send(message, now, peer_key)
-            self._write()
+            self._write(old.send(message, now, peer_key)[1])
         return self.new.send(message, now, peer_key)
 
-    def forget(self, key: Any, now: float) -> None:
-        if self._old is not None and self._moves is not None and self._moves.holds(key):
-            self._old.forget(key, now)
-        else:
-            self.new.forget(key, now)
+    def forget(self, key: Any, now: float) -> Frames:
+        if self._old is None or self._moves is None or not self._moves.holds(key):
+            return self.new.forget(key, now)
+        self._write(self._old.forget(key, now))
+        return ()
 
-    def frames_to_send(self) -> list[bytes]:
-        self._write()
-        return self.new.frames_to_send()
-
-    def _write(self) -> None:
-        if self._old is not None:
-            for frame in self._old.frames_to_send():
-                self._transport.send(frame)
+    def _write(self, frames: Frames) -> None:
+        for frame in (frames,) if isinstance(frames, bytes) else frames:
+            self._transport.send(frame)
 
     def next_tick(self) -> float | None:
         """At once, so that the old connection ends as soon as it is idle."""
         return -1.0 if self._old is not None else self.new.next_tick()
 
-    def tick(self, now: float) -> None:
-        self.new.tick(now)
-        if self._old is not None:
-            self._old.tick(now)
+    def tick(self, now: float) -> SessionOutput:
+        output = self._once(self.new.tick(now), 1)
+        return output if self._old is None else chain(self._of_old(self._old.tick(now)), output)
 
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
-        self.new.close(code, reason, now, peer_key)
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
         if self._old is not None:
-            self._old.close(code, reason, now)
-            self._write()
+            self._write(self._old.close(code, reason, now))
             self._transport.close(code, reason)
+        return self.new.close(code, reason, now, peer_key)
 
     def connection_lost(self, reason: str) -> None:
         """The new one is gone, and with it the link's: the old one has nobody to report to."""
@@ -251,10 +243,9 @@ class Moving:
         return self._old is None
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        if self._old is not None:
-            for frame in frames:
-                self._old.receive(frame, self.runtime.time())
-            self._link.frames_received(())
+        for frame in frames:
+            if self._old is not None:
+                self._link.take(self._of_old(self._old.receive(frame, self.runtime.time())))
 
     def closing(self, why: Closed) -> None:
         """Its end follows."""

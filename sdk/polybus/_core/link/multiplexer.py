@@ -120,8 +120,7 @@ class MultiplexedPeers:
     def _refuse(self, key: Any, code: int, reason: str) -> None:
         link = self._link
         if link.session is not None:
-            link.session.close(code, reason, link.runtime.time(), key)
-            link.flush()
+            link.send_frames(link.session.close(code, reason, link.runtime.time(), key))
 
     def hold(self, message: Message) -> None:
         """Keep the message of a pending peer while `authenticate` is asked about it; drop that of an unknown one."""
@@ -139,7 +138,7 @@ class MultiplexedPeers:
                 answer = Message(Kind.ERROR, message.subject, message.id, code=Code.RESOURCE_EXHAUSTED, attributes=facts)
                 answer.reply_to = message.reply_to
                 with suppress(BusError):
-                    link.session.send(answer, link.runtime.time(), message.peer)
+                    link.send_frames(link.session.send(answer, link.runtime.time(), message.peer)[1])
 
     def tick(self, now: float) -> None:
         """Send peers away whose identity has expired. Looks at all only when one has."""

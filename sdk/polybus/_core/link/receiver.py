@@ -4,18 +4,19 @@ of the event loop."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import define, field
 
 from ...errors import Disconnected
+from ...message import Message
 from ...plugins import Closed, Confirmed, SessionFeatures, TransportFeatures
 
 if TYPE_CHECKING:
     from ...errors import RemoteProtocolError
-    from ...plugins import ProtocolAdapter, Session, Transport
+    from ...plugins import ProtocolAdapter, Session, SessionEvent, SessionOutput, Transport
     from ...plugins.recording import Recorder, Tap
     from .link import Link
 
@@ -148,6 +149,11 @@ class _FramePieces:
         return bool(waiting)
 
 
+def each(output: SessionOutput) -> Iterable[Message | SessionEvent | bytes]:
+    """What a session says, one after the other."""
+    return (output,) if isinstance(output, Message) else output
+
+
 def _drop_frames(frames: Sequence[bytes]) -> None:
     """Drop the frames of a connection that is over."""
 
@@ -158,12 +164,9 @@ class Confirmations:
 
     _asked: dict[Any, _Asked] = field(factory=dict)
 
-    def ask(self, session: Session, now: float) -> _Asked | None:
-        """Queue a question; None where the wire has none."""
-        confirm = SessionFeatures.of(session).confirm
-        if confirm is None:
-            return None
-        asked = self._asked[confirm(now)] = _Asked()
+    def ask(self, key: Any) -> _Asked:
+        """Wait for the answer to the question with this key."""
+        asked = self._asked[key] = _Asked()
         return asked
 
     def answered(self, event: Confirmed) -> None:

@@ -325,4 +325,3 @@ class SendQueue:
                 link.write(message, peer)
             except BusError as error:
                 logger.warning("a waiting message could not be written: %s", error, extra=log_fields(peer, message=message))
-        link.flush()

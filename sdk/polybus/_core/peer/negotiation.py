@@ -202,7 +202,6 @@ class Negotiation:
             message.raw = message.checked = chosen.encode(body)
             if ahead:  # of all that waits
                 link.send_request(message, probe, peer, now)
-                link.flush()
             else:
                 link.request(message, probe, peer)
         except BusError as error:  # this wire cannot carry it, or not now
@@ -264,7 +263,7 @@ class Negotiation:
         if len(late) > _LATE and session is not None:
             oldest = next(iter(late))
             del late[oldest]
-            session.forget(oldest, self._peer.link.runtime.time())
+            self._peer.link.forget(oldest)
 
     def late_answer(self, id: Any) -> ExtensionProbe | None:
         """Find the hello for which an answer comes that no pending request waits for."""

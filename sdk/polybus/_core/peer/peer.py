@@ -655,8 +655,7 @@ class Peer(Asker):
         if isinstance(reply, ExtensionProbe):
             self.negotiation.unanswered(reply)
             return
-        link.session.forget(reply.key, link.runtime.time())
-        link.flush()  # a session may have something to say of it
+        link.forget(reply.key)
         speaks_extensions = self.speaks_extensions
         if speaks_extensions or link.session.capabilities.built_in:
             self._send_cancel(reply.key, reply.subject)

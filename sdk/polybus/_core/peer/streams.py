@@ -255,9 +255,7 @@ class Streams:
     def channel_done(self, channel: Channel[Any, Any]) -> None:
         """Forget a channel that has ended."""
         if self.forget(channel.id):
-            session = self.link.session
-            if session is not None:
-                session.forget(channel.id, self.link.runtime.time())
+            self.link.forget(channel.id)
 
     def forget(self, id: Any) -> bool:
         """Forget a channel that has ended, or whose open was refused. False where there is none."""

@@ -332,7 +332,6 @@ class SubscriptionAnnouncer:
                 self._tell(peer, verb, name)
             else:
                 later.append(_pattern(name))
-        link.flush()
         if later:
             done = self._restoring[peer] = anyio.Event()
             link.runtime.spawn(self._restore_patterns, peer, later, done)
@@ -382,11 +381,11 @@ class SubscriptionAnnouncer:
 
     @staticmethod
     def _tell(peer: Peer, verb: str, name: Interest) -> None:
-        """Queue one subscription, for the session to write many at once."""
+        """Tell one subscription, also where the link does not flow yet."""
         link = peer.link
         assert link.session is not None
         try:
-            link.session.send(_announcement(verb, name, peer), link.runtime.time(), peer.key)
+            link.send_frames(link.session.send(_announcement(verb, name, peer), link.runtime.time(), peer.key)[1])
         except BusError as error:  # a subject that this wire keeps to itself
             fields = log_fields(peer, subject=_pattern(name))
             link.runtime.warnings.warn(logger, "%r does not hear of %r: %s", peer, name, error, extra=fields)

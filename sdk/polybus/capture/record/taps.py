@@ -64,7 +64,7 @@ class ConnectionTap:
         says = not session.capabilities.deadlines or self._outgoing.protocol in _SILENT
         recorded = RecordedSession(session, self.came_in(session.receive))
         if says:
-            recorded.send, recorded.frames_to_send = _asking(session, self._asked)
+            recorded.send = _asking(session, self._asked)
         return recorded, RecordedTransport(transport, self.goes_out(transport.send, self._asked if says else None))
 
     def listening_in(self, transport: Any) -> tuple[Any, Callable[[Receiver], Receiver]]:
@@ -72,7 +72,7 @@ class ConnectionTap:
         recorded = RecordedTransport(transport, self.goes_out(transport.send))
         return recorded, lambda receiver: cast("Receiver", RecordedReceiver(self, receiver))
 
-    def came_in(self, hand_on: Callable[[bytes, float], None]) -> Callable[[bytes, float], None]:
+    def came_in(self, hand_on: Callable[[bytes, float], Any]) -> Callable[[bytes, float], Any]:
         """A function that records an incoming frame and hands it on."""
         return self._writing(self._incoming, hand_on)
 
@@ -80,12 +80,12 @@ class ConnectionTap:
         """The same for an outgoing frame, with how long its requests are waited for."""
         return self._writing(self._outgoing, hand_on, asked)
 
-    def _writing(self, end: RowHeader, hand_on: Callable[..., Any], asked: list[Ttl] | None = None) -> Callable[..., None]:
+    def _writing(self, end: RowHeader, hand_on: Callable[..., Any], asked: list[Ttl] | None = None) -> Callable[..., Any]:
         """A function that writes a frame down and hands it on: in first writes, out first hands on."""
         rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
         extend, wakes = rows.extend, self.recorder.enough * FIELDS - FIELDS
 
-        def came_in(frame: bytes, now: float) -> None:
+        def came_in(frame: bytes, now: float) -> Any:
             waiting = len(rows)
             if waiting < MOST and len(frame) < SMALL:
                 extend((end, now_ns(), frame, None))
@@ -93,7 +93,7 @@ class ConnectionTap:
                     wake()
             else:
                 take((end, now_ns(), frame, None))
-            hand_on(frame, now)
+            return hand_on(frame, now)
 
         def goes_out(frame: bytes) -> None:
             try:
@@ -156,12 +156,10 @@ class RecordedReceiver:
 class RecordedSession:
     """A session that writes down what comes in; everything else is the session's own."""
 
-    def __init__(self, inner: Any, receive: Callable[[bytes, float], None]) -> None:
+    def __init__(self, inner: Any, receive: Callable[[bytes, float], Any]) -> None:
         self._inner = inner
-        self.receive: Callable[[bytes, float], None] = receive
-        self.events: Callable[..., Any] = inner.events
-        self.send: Callable[..., Any] = inner.send
-        self.frames_to_send: Callable[..., Any] = inner.frames_to_send
+        self.receive: Callable[[bytes, float], Any] = receive
+        self.send: Callable[..., tuple[Any, Any]] = inner.send
 
     @property
     def capabilities(self) -> Any:
@@ -171,35 +169,25 @@ class RecordedSession:
         return getattr(self._inner, name)
 
 
-def _asking(session: Any, asked: list[Ttl]) -> tuple[Callable[..., Any], Callable[[], list[bytes]]]:
-    """A session's ``send`` and ``frames_to_send``, that remember how long each request in a frame is waited for.
+def _asking(session: Any, asked: list[Ttl]) -> Callable[..., tuple[Any, Any]]:
+    """A session's ``send`` that puts into `asked` how long the request in a frame is waited for, the next frame last."""
+    send, append = session.send, asked.append
 
-    `asked` has an entry for each frame that is about to be sent, the next one last; until they are made, one for each request.
-    """
-    send, frames_to_send, append = session.send, session.frames_to_send, asked.append
-
-    def sending(message: Message, now: float, peer_key: Any = None) -> Any:
-        key = send(message, now, peer_key)
+    def sending(message: Message, now: float, peer_key: Any = None) -> tuple[Any, Any]:
+        key, frames = send(message, now, peer_key)
         if message.kind is _REQUEST:
-            append(message.ttl)
-        return key
-
-    def framed() -> list[bytes]:
-        frames: list[bytes] = frames_to_send()
-        if asked and not len(frames) == 1 == len(asked):
-            if len(frames) == 1:
-                asked[:] = [tuple(cast("list[float | None]", asked))]
+            if isinstance(frames, bytes):
+                append(message.ttl)
             else:  # a request and what goes with it
-                left = iter(cast("list[float | None]", asked))
-                counts = [_requests_in(session.codec, frame) for frame in frames]
-                asked[:] = [tuple(next(left, None) for _ in range(count)) or None for count in counts][::-1]
-        return frames
+                first = next((frame for frame in frames if _has_request(session.codec, frame)), None)
+                asked[:] = [message.ttl if frame is first else None for frame in frames][::-1]
+        return key, frames
 
-    return sending, framed
+    return sending
 
 
-def _requests_in(codec: Any, frame: bytes) -> int:
+def _has_request(codec: Any, frame: bytes) -> bool:
     try:
-        return sum(isinstance(message, Message) and message.kind is _REQUEST for message in codec.decode(frame))
+        return any(isinstance(message, Message) and message.kind is _REQUEST for message in codec.decode(frame))
     except RemoteProtocolError:
-        return 0
+        return False

@@ -8,7 +8,7 @@ of a client) has 65,536 message ids, so they come round again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,7 @@ from ...body import JSON
 from ...errors import Code, Disconnected, QueueFull, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, CloseWanted, PeerClosed, PeerOpened, Ready, Refused, SessionEvent
+from ...plugins import Capabilities, CloseWanted, Frames, PeerClosed, PeerOpened, Ready, Refused, SessionEvent, SessionOutput
 from ...plugins.hello import HELLO, is_answer, question_of
 from .._rules import too_large
 from . import wire
@@ -123,7 +123,7 @@ DIRECT: Final = Capabilities(
     asks_before_headers=True,
     scarce_ids=True,
 )
-_READY: Final = Ready()
+_READY: Final = (Ready(),)
 _REQUEST, _NOTIFY, _OPEN, _CANCEL = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN, Kind.CANCEL
 _RESPONSE, _ERROR, _PUBLISH, _CONTROL, _ITEM = Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.CONTROL, Kind.ITEM
 _TOLD: Final = frozenset((Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE))
@@ -136,7 +136,7 @@ _HELLO_BODY: Final = JSON.encode(question_of())
 class CsbSession:
     """Either end of a connection between two peers."""
 
-    __slots__ = ("_events", "_faces_strangers", "_frames", "_limits", "_max_frame", "_one", "_reader", "_writer", "codec")
+    __slots__ = ("_faces_strangers", "_limits", "_max_frame", "_one", "_reader", "_writer", "codec")
 
     capabilities: Capabilities = DIRECT
 
@@ -149,27 +149,25 @@ class CsbSession:
         self._faces_strangers = faces_strangers
         """True if publications may go to a peer that has only said that it subscribes: ours say hello before."""
         self._one = Party()
-        self._events: list[Message | SessionEvent] = []
-        self._frames: list[bytes] = []
 
-    def start(self, now: float) -> None:
+    def start(self, now: float) -> SessionOutput:
         """There is no handshake: ready at once."""
-        self._events.append(_READY)
+        return _READY
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
-    def receive(self, frame: bytes, now: float) -> None:
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
         """One frame has come in. Never raises: a bad one becomes `Refused`, and is answered where it can be."""
         party = self._one
         try:
             message = self._reader(frame)
             if message.kind is _CONTROL and message.subject != DEADLINE_WORD:
                 raise refuse(f"{message.subject} is between a broker and its servers", "unknown_kind")
-            self._take(message, party)
+            return self._take(message, party)
         except RemoteProtocolError as error:
-            self._refuse(error, party)
+            return self._refuse(error, party)
 
-    def _take(self, message: Message, party: Party) -> None:
+    def _take(self, message: Message, party: Party) -> SessionOutput:
         """May raise `RemoteProtocolError`: an answer to nothing."""
         kind = message.kind
         if kind is _RESPONSE or kind is _ERROR:
@@ -179,15 +177,15 @@ class CsbSession:
             entry = party.pending.get(number)
             if entry is None or (entry & _ACTION != action and action):
                 if action in _SILENT:
-                    return
+                    return ()
                 raise refuse(f"an answer to message id {number} of action {action:#x}, which is not pending", "unknown_id")
             del party.pending[number]
             rested = party.resting.pop(number, None) if party.resting else None
             if rested is not None and kind is _ERROR and message.code is Code.CANCELLED:
-                return  # as it was asked to do; all that it says is that the id is free
+                return ()  # as it was asked to do; all that it says is that the id is free
             key = -(entry >> 32)
             if action == wire.HELLO and self._met(message, party, key):
-                return
+                return ()
             message.id = key
         elif kind is _REQUEST:
             if message.subject is HELLO:
@@ -205,11 +203,11 @@ class CsbSession:
         elif kind in _TOLD:
             # Publications and subscriptions of our own buses have the number 0, and they do not read the answer.
             if message.id is not None and (message.id & 0xFFFF or not party.ours):
-                self._queue(self._writer.acknowledged(message.id), party)
+                return self._framed(self._writer.acknowledged(message.id), party), message
         elif kind is _CONTROL:
             party.notice = message.id, message.ttl
-            return
-        self._events.append(message)
+            return ()
+        return message
 
     @staticmethod
     def _met(message: Message, party: Party, key: int) -> bool:
@@ -221,7 +219,7 @@ class CsbSession:
         party.ours = is_answer(body)
         return key == party.asked
 
-    def _refuse(self, error: RemoteProtocolError, party: Party) -> None:
+    def _refuse(self, error: RemoteProtocolError, party: Party) -> SessionOutput:
         if error.reply_id is not None:
             error.reply_id = party.find(error.reply_id)
             if error.reply_id is not None:
@@ -234,93 +232,91 @@ class CsbSession:
             if error.answer_id >> 16 == wire.OPEN:
                 answer.kind = Kind.END
         # Not written here: its id may be that of a request that runs, and would be taken for the answer to that.
-        self._events.append(Refused(error, party.key, answer))
-        if error.close_code is not None:
-            self._events.append(CloseWanted(error.close_code, error.reason, error))
-
-    def events(self) -> list[Message | SessionEvent]:
-        """Take away what has happened since the last call, in order."""
-        events, self._events = self._events, []
-        return events
+        refused = Refused(error, party.key, answer)
+        return (refused,) if error.close_code is None else (refused, CloseWanted(error.close_code, error.reason, error))
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> int | None:
-        """Queue a message. For a request or an open: the key under which its answers will come."""
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[int | None, Frames]:
+        """The frames of a message. For a request or an open: the key too, under which the answers will come."""
         party = self._one if peer_key is None else self._party(peer_key)
         kind = message.kind
         if kind is _REQUEST:
             serial = party.next_id(now)
             number = serial & 0xFFFF
             frame, action = self._writer.request(message, number, party.ours)
-            unknown = action == wire.REQUEST_NAMED and party.ours is None
-            if unknown and message.ttl is not None:  # before it: the two may be read apart
-                self._queue(self._writer.deadline(number, action, message.ttl), party)
-            self._queue(frame, party)
+            frame = self._framed(frame, party)
             party.pending[number] = serial << 32 | action
-            if unknown and not party.asked:
-                self._ask(party, now)
-            return -serial
+            if action == wire.REQUEST_NAMED and party.ours is None:
+                return -serial, self._to_unknown(frame, number, message.ttl, party, now)
+            return -serial, frame
         if kind is _RESPONSE:
-            self._queue(self._writer.response(message, message.id), party)
+            frame = self._writer.response(message, message.id)
         elif kind is _ERROR:
-            self._queue(self._writer.error(message, message.id), party)
+            frame = self._writer.error(message, message.id)
         elif kind is _PUBLISH:
-            self._queue(self._writer.publish(message, bare=self._faces_strangers and not party.ours), party)
+            frame = self._writer.publish(message, bare=self._faces_strangers and not party.ours)
         elif kind is _ITEM or kind in _OF_CHANNEL:
             id = message.id
             # Ours has its number in the low bits; theirs is written as the answer that it is.
-            self._queue(self._writer.of_channel(message, -id & 0xFFFF if id < 0 else ~id), party)
+            frame = self._writer.of_channel(message, -id & 0xFFFF if id < 0 else ~id)
         elif kind is _CANCEL:
             where = party.action_of(message.id)
-            if where is not None:  # else its answer has come, and the id may be another's by now
-                self._queue(self._writer.cancel(-message.id & 0xFFFF, where), party)
+            if where is None:  # its answer has come, and the id may be another's by now
+                return None, ()
+            frame = self._writer.cancel(-message.id & 0xFFFF, where)
         elif kind is _NOTIFY or kind is _OPEN:
             return self._send_rare(message, party, now)
         else:
-            self._queue(self._writer.write(message, None), party)
-        return None
+            frame = self._writer.write(message, None)
+        return None, self._framed(frame, party)
 
-    def _send_rare(self, message: Message, party: Party, now: float) -> int | None:
+    def _to_unknown(self, frame: bytes, number: int, ttl: float | None, party: Party, now: float) -> list[bytes]:
+        """Put how long a request by name is worth in front of it, for the two may be read apart, and behind it who is there."""
+        frames = [frame]
+        if ttl is not None:
+            frames.insert(0, self._framed(self._writer.deadline(number, wire.REQUEST_NAMED, ttl), party))
+        if not party.asked:
+            frames.append(self._ask(party, now))
+        return frames
+
+    def _send_rare(self, message: Message, party: Party, now: float) -> tuple[int | None, bytes]:
         serial = party.next_id(now)
         number = serial & 0xFFFF
         if message.kind is _OPEN:
-            self._queue(self._writer.open(message, number), party)
+            frame = self._framed(self._writer.open(message, number), party)
             party.pending[number] = serial << 32 | wire.OPEN
-            return -serial
+            return -serial, frame
         frame, action = self._writer.request(message, number, party.ours)
-        self._queue(frame, party)
+        frame = self._framed(frame, party)
         party.pending[number] = serial << 32 | action
         party.rest(-serial, now)  # it is answered like any request, and that answer is not waited for
-        return None
+        return None, frame
 
-    def _ask(self, party: Party, now: float) -> None:
+    def _ask(self, party: Party, now: float) -> bytes:
         """A name has been used, which only our own buses and their friends know: find out, so that deadlines may travel too."""
         serial = party.next_id(now)
         number = serial & 0xFFFF
-        self._queue(wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, number, wire.HELLO) + _HELLO_BODY, party)
+        frame = self._framed(wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, number, wire.HELLO) + _HELLO_BODY, party)
         party.pending[number] = serial << 32 | wire.HELLO
         party.asked = -serial
         party.rest(-serial, now)
+        return frame
 
     def _party(self, peer_key: Any) -> Party:
         return self._one
 
-    def _queue(self, frame: bytes, party: Party) -> None:
+    def _framed(self, frame: bytes, party: Party) -> bytes:
         if len(frame) > self._max_frame:
             raise too_large(len(frame), self._max_frame)
-        self._frames.append(frame)
-
-    def frames_to_send(self) -> list[bytes]:
-        """Frames queued since the last call, in order."""
-        frames, self._frames = self._frames, []
-        return frames
+        return frame
 
     # -- ids and time ----------------------------------------------------------------------------------------------------
 
-    def forget(self, key: Any, now: float) -> None:
+    def forget(self, key: Any, now: float) -> Frames:
         """Let the id of a request rest: its answer is not wanted any more. The id of a channel that is over is free."""
         self._forget(key, self._one, now)
+        return ()
 
     @staticmethod
     def _forget(key: Any, party: Party, now: float) -> None:
@@ -331,16 +327,17 @@ class CsbSession:
         """Time at which the next id has rested long enough."""
         return next(iter(self._one.resting.values()), None)
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> SessionOutput:
         """Ids that have rested long enough are free."""
         self._one.wake(now)
+        return ()
 
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
         """Point to point there is no goodbye: the transport closes."""
+        return ()
 
     def connection_lost(self, reason: str) -> None:
-        """Frames that were not taken yet are dropped."""
-        self._frames.clear()
+        """Nothing is kept."""
 
 
 BROKER: Final = 0
@@ -387,83 +384,87 @@ class CrowdedSession(CsbSession):
         self._count = 0
         self._numbered: dict[int, Party] = {}
 
-    def start(self, now: float) -> None:
+    def start(self, now: float) -> SessionOutput:
         """Introduce this server where it has an id; ready when the broker has answered, otherwise at once."""
         if self._introduction is None:
-            super().start(now)
-            return
+            return super().start(now)
         head = wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, 0, wire.HELLO)
-        self._frames.append(wire.CLIENT.pack(BROKER) + head + _encode(self._introduction))
+        return (wire.CLIENT.pack(BROKER) + head + _encode(self._introduction),)
 
-    def receive(self, frame: bytes, now: float) -> None:
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
         """One frame has come in. Never raises: a bad one becomes `Refused`, and is answered where it can be."""
         if self._early is not None and frame[:4] != _OF_BROKER:
-            self._keep(self._early, frame)
-            return
+            return self._keep(self._early, frame)
         client, party = BROKER, None
         try:
             client, inner = unwrap(frame)
             party = self._parties.get(client)
             message = self._reader(inner)
             if message.kind is _CONTROL and message.subject != DEADLINE_WORD:
-                self._control(message, client)
-            elif client == BROKER:
-                self._of_broker(message, now)
-            elif party is None:
+                return self._control(message, client)
+            if client == BROKER:
+                return self._of_broker(message, now)
+            if party is None:
                 raise refuse(f"client {client} is not connected", "unknown_peer")
-            else:
-                message.peer = client
-                self._take(message, party)
+            message.peer = client
+            return self._take(message, party)
         except RemoteProtocolError as error:
             if client in self._sent_away:
-                return
+                return ()
             if party is None:  # there is no peer to answer
                 error.answer_id = error.reply_id = None
-            self._refuse(error, party if party is not None else self._one)
+            return self._refuse(error, party if party is not None else self._one)
 
-    def _control(self, message: Message, client: int) -> None:
+    def _control(self, message: Message, client: int) -> list[SessionEvent]:
+        """May raise `RemoteProtocolError`: a broker says no such thing."""
         if message.subject == "connected" and client != BROKER:
-            if client in self._parties:
-                self._gone(client, "its number was given to another")
+            gone = self._gone(client, "its number was given to another")
             self._sent_away.pop(client, None)
             self._count += 1
             self._parties[client] = self._numbered[self._count] = Party(client, self._count)
             address, params = _facts(message)
-            self._events.append(PeerOpened(client, address or f"client {client}", params))
-        elif message.subject == "closed" and client != BROKER:
-            self._gone(client, "the client has gone")
+            return [*gone, PeerOpened(client, address or f"client {client}", params)]
+        if message.subject == "closed" and client != BROKER:
             self._sent_away.pop(client, None)
-        else:
-            raise refuse(f"{message.subject} for client {client} from a broker", "unknown_kind")
+            return self._gone(client, "the client has gone")
+        raise refuse(f"{message.subject} for client {client} from a broker", "unknown_kind")
 
-    def _keep(self, early: dict[tuple[bytes, int], bytes], frame: bytes) -> None:
+    def _keep(self, early: dict[tuple[bytes, int], bytes], frame: bytes) -> SessionOutput:
         """Keep a frame until this server is ready. A second Connected says who the client of the first is."""
         connected = frame[4:5] and frame[4] >> 4 == wire.CONNECTED
         early[(frame[:4], 0) if connected else (b"", len(early))] = frame
         self._early_bytes += len(frame)
-        if self._early_bytes > self._limits.queue_bytes:
-            early.clear()
-            self._events.append(CloseWanted(1009, "too much came of clients before the broker has answered the introduction"))
+        if self._early_bytes <= self._limits.queue_bytes:
+            return ()
+        early.clear()
+        return (CloseWanted(1009, "too much came of clients before the broker has answered the introduction"),)
 
-    def _of_broker(self, message: Message, now: float) -> None:
-        """The answer to the introduction."""
+    def _of_broker(self, message: Message, now: float) -> SessionOutput:
+        """The answer to the introduction. May raise `RemoteProtocolError`: it is none."""
         if self._registered or self._introduction is None or message.id != wire.HELLO << 16:
             raise refuse("client 0 is nobody", "unknown_peer")
         if message.kind is Kind.RESPONSE:
             self._registered = True
-            self._events.append(Ready())
-            early, self._early = self._early, None
-            for frame in (early or {}).values():
-                self.receive(frame, now)
-        else:
-            text = str(message.attributes.get("text") or "the broker refuses this server")
-            self._events.append(CloseWanted(1008, text, refuse(text, "refused")))
+            return self._begin(now)
+        text = str(message.attributes.get("text") or "the broker refuses this server")
+        return (CloseWanted(1008, text, refuse(text, "refused")),)
 
-    def _gone(self, client: int, reason: str) -> None:
+    def _begin(self, now: float) -> Iterator[Message | SessionEvent | bytes]:
+        early, self._early = self._early, None
+        yield Ready()
+        for frame in (early or {}).values():
+            output = self.receive(frame, now)
+            if isinstance(output, Message):
+                yield output
+            else:
+                yield from output
+
+    def _gone(self, client: int, reason: str) -> list[SessionEvent]:
         party = self._parties.pop(client, None)
-        if party is not None:
-            self._left(party)
-            self._events.append(PeerClosed(client, reason))
+        if party is None:
+            return []
+        self._left(party)
+        return [PeerClosed(client, reason)]
 
     def _left(self, party: Party) -> None:
         self._resting.pop(party, None)
@@ -475,42 +476,45 @@ class CrowdedSession(CsbSession):
             raise Disconnected("the client has gone", f"client {peer_key}", False)
         return party
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> int | None:
-        """Queue a message for a client. See `CsbSession.send`."""
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[int | None, Frames]:
+        """The frames of a message for a client. See `CsbSession.send`."""
         party = self._party(peer_key)
-        key = super().send(message, now, peer_key)
+        output = super().send(message, now, peer_key)
         if party.resting:
             self._resting[party] = None
-        return key
+        return output
 
-    def _queue(self, frame: bytes, party: Party) -> None:
+    def _framed(self, frame: bytes, party: Party) -> bytes:
         if len(frame) + 4 > self._max_frame:
             raise too_large(len(frame) + 4, self._max_frame)
-        self._frames.append(wire.CLIENT.pack(party.key) + frame)
+        return wire.CLIENT.pack(party.key) + frame
 
     # -- ids and time ----------------------------------------------------------------------------------------------------
 
-    def forget(self, key: Any, now: float) -> None:
+    def forget(self, key: Any, now: float) -> Frames:
         """Let the id of a request rest: its answer is not wanted any more."""
         party = self._numbered.get(-key >> NUMBER_SHIFT) if type(key) is int else None
         if party is not None:
             self._forget(key, party, now)
             if party.resting:
                 self._resting[party] = None
+        return ()
 
     def next_tick(self) -> float | None:
         """Time at which the next id has rested long enough."""
         return min((next(iter(party.resting.values())) for party in self._resting if party.resting), default=None)
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> SessionOutput:
         """Ids that have rested long enough are free."""
         for party in list(self._resting):
             party.wake(now)
             if not party.resting:
                 del self._resting[party]
+        return ()
 
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
         """Send one client away, or all of them."""
+        frames: list[bytes] = []
         gone = list(self._parties) if peer_key is None else [peer_key]
         for client in gone:
             party = self._parties.pop(client, None)
@@ -521,11 +525,11 @@ class CrowdedSession(CsbSession):
                     del self._sent_away[next(iter(self._sent_away))]
                 head = wire.HEADER.pack(wire.CLOSE << 4 | (wire.JSON if self._registered else wire.BINARY), 0, 0, 0)
                 said = _encode({"code": code, "reason": reason}) if self._registered else b""
-                self._frames.append(wire.CLIENT.pack(client) + head + said)
+                frames.append(wire.CLIENT.pack(client) + head + said)
+        return frames
 
     def connection_lost(self, reason: str) -> None:
-        """Report that all clients have gone."""
-        super().connection_lost(reason)
+        """Forget all clients."""
         self._early = None
         self._parties.clear()
         self._sent_away.clear()

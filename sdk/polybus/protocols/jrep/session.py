@@ -7,13 +7,13 @@ other messages: those that are ours to answer, those that answer us, and those t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import MISSING, Kind, Message
-from ...plugins import Capabilities, CloseWanted, Refused, Role, SessionEvent
+from ...plugins import Capabilities, CloseWanted, Frames, Refused, Role, SessionEvent, SessionOutput
 from .._rules import too_large
 from . import commands
 from .codec import JrepCodec
@@ -64,7 +64,7 @@ class JrepSession:
         self._unanswered: dict[str, str] = {}
         """Subjects of requests to a peer that has been told where it may answer; it is told when that is over."""
 
-    def start(self, now: float) -> None:
+    def start(self, now: float) -> SessionOutput:
         """Begin the handshake: a client says its first word."""
         federation = self.federation
         federation.heard = now
@@ -72,16 +72,39 @@ class JrepSession:
             commands.begin(federation, legacy=federation.state is FederationState.QUEUEING)
             if federation.state is FederationState.TRYING:
                 federation.due = now + _PATIENCE
+        return self._payloads()
 
-    def events(self) -> list[Message | SessionEvent]:
-        """Take away what has happened since the last call, in order."""
+    def _output(self) -> SessionOutput:
+        """What has happened, and the payloads with what is to be said."""
         federation = self.federation
         events, federation.events = federation.events, []
-        return events
+        if federation.greeting is not None:
+            return self._greet_behind(events)
+        if not federation.documents:
+            return events[0] if len(events) == 1 and isinstance(events[0], Message) else events
+        return [*self._payloads(), *events]
+
+    def _greet_behind(self, events: list[Message | SessionEvent]) -> Iterator[Message | SessionEvent | bytes]:
+        """The answer to a handshake says what the bus has announced by then."""
+        yield from events
+        yield from self._payloads()
+
+    def _payloads(self) -> list[bytes]:
+        """All that waits, in as few payloads as the limit allows."""
+        federation = self.federation
+        if federation.greeting is not None:
+            commands.finish_greeting(federation)
+        documents = federation.documents
+        if not documents:
+            return []
+        federation.documents = []
+        if len(documents) == 1:
+            return [b"[%b]" % documents[0]]
+        return payloads_of(documents, self._max_frame, MAX_MESSAGES)
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
-    def receive(self, frame: bytes, now: float) -> None:
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
         """One payload has come in. Never raises: what is bad in it becomes `Refused`, and is answered where it can be."""
         federation = self.federation
         federation.heard = now
@@ -91,7 +114,7 @@ class JrepSession:
             messages = self.codec.reader.read(frame)
         except RemoteProtocolError as error:
             self._refused(error)
-            return
+            return self._output()
         if not messages:
             commands.move(federation, "nothing", Message(_CONTROL), now)
         elif len(messages) > 1:
@@ -112,6 +135,7 @@ class JrepSession:
                 if self._bad > most:
                     break  # its link ends
         self.capabilities = federation.capabilities
+        return self._output()
 
     def pieces(self, frame: bytes) -> list[bytes]:
         """A long payload as several; as it is, where it cannot be cut."""
@@ -213,12 +237,12 @@ class JrepSession:
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
-        """Queue a message. For a request, a notification or an open: its id, under which the answers will come."""
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, Frames]:
+        """The payload of a message. For a request or an open: its id too, under which the answers will come."""
         kind, federation = message.kind, self.federation
         if kind in _SUBSCRIPTIONS:
             commands.announce(federation, message)
-            return None
+            return None, () if federation.greeting is not None else self._payloads()
         if kind is _REQUEST or kind is _OPEN:
             self._count = count = self._count + 1
             key: str | None = self._prefix + str(count)
@@ -226,16 +250,18 @@ class JrepSession:
         else:
             key = None
             if kind is _ERROR and message.id[1] is None and federation.role == "client":
-                return None  # no ErrorTo: a client's bus would listen to ClientBusErrors, a server's does not
+                return None, ()  # no ErrorTo: a client's bus would listen to ClientBusErrors, a server's does not
             document = self._write(message, message.id, federation.other_bus, federation.ours)
         if len(document) + 2 > self._max_frame:
             raise too_large(len(document) + 2, self._max_frame, "a payload")
         if key is not None and federation.answers_announced and kind is _REQUEST:
             self._unanswered[key] = str(message.subject)
             self._tell_of_answers("RemoteSubscribe", str(message.subject), key)
+        if federation.greeting is None and not federation.documents:
+            return key, b"[%b]" % document if document else ()
         if document:
             federation.documents.append(document)
-        return key
+        return key, self._payloads()
 
     def _tell_of_answers(self, verb: str, subject: str, key: str) -> None:
         for suffix in (REPLY_SUFFIX, ERRORS_SUFFIX):
@@ -246,55 +272,45 @@ class JrepSession:
         if subject is not None:
             self._tell_of_answers("RemoteUnsubscribe", subject, key)
 
-    def frames_to_send(self) -> list[bytes]:
-        """All that waits, in as few payloads as the limit allows."""
-        federation = self.federation
-        if federation.greeting is not None:
-            commands.finish_greeting(federation)
-        documents = federation.documents
-        if not documents:
-            return []
-        federation.documents = []
-        if len(documents) == 1:
-            return [b"[%b]" % documents[0]]
-        return payloads_of(documents, self._max_frame, MAX_MESSAGES)
-
-    def forget(self, key: Any, now: float) -> None:
+    def forget(self, key: Any, now: float) -> Frames:
         """Nothing to set aside: ids are never used again. But an Errai client may forget where to answer."""
         if self._unanswered:
             self._take_back(key)
+        return self._payloads()
 
     def next_tick(self) -> float | None:
         """Time to fall back, to beat, or to miss the peer's heartbeat."""
         due, missed = self.federation.due, self.federation.missed
         return due if missed is None or (due is not None and due < missed) else missed
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> SessionOutput:
         """Fall back, beat, or end a connection whose peer has stopped to beat."""
         federation = self.federation
         if federation.state is not FederationState.CONNECTED:
             federation.due = federation.missed = None
             commands.move(federation, "silence", Message(_CONTROL), now)
-            return
+            return self._output()
         if federation.missed is not None and federation.silence is not None and now >= federation.missed:
             federation.missed = federation.heard + federation.silence
             if now >= federation.missed:
                 federation.state, federation.due, federation.missed = FederationState.CLOSED, None, None
                 federation.events.append(CloseWanted(1006, "no heartbeat for too long"))
-                return
+                return self._output()
         if federation.due is not None and now >= federation.due:
             federation.say("Heartbeat", PolybusInterval=round(federation.heartbeat * 1000))
             federation.due = now + federation.heartbeat
+        return self._output()
 
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
-        """Queue the goodbye."""
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
+        """Say goodbye."""
         federation = self.federation
         if federation.state in (FederationState.CONNECTED, FederationState.SYNCING, FederationState.QUEUEING):
             federation.say("Disconnect", Reason=reason, **({"PolybusCode": code} if federation.ours else {}))
         federation.state = FederationState.CLOSED
+        return self._payloads()
 
     def connection_lost(self, reason: str) -> None:
-        """Drop what was not taken yet."""
+        """Drop what was not said yet."""
         self.federation.documents.clear()
         self.federation.greeting = None
 

@@ -237,12 +237,16 @@ class NatsConnection:
     subscriptions: Final[NatsSubscriptions] = field(factory=NatsSubscriptions, init=False)
     events: list[Message | SessionEvent] = field(factory=list, init=False)
     frames: list[bytes] = field(factory=list, init=False)
-    turn: int = field(default=0, init=False)
-    """Number of times that the events were taken: what comes in between belongs to one turn."""
+    """What the session gives out at the end of each call, but for the events of a `send`: those go with the next that comes."""
     heard: float = field(default=0.0, init=False)
     """Time at which something last came in."""
     _surely: int = field(default=0, init=False)
     """Bytes up to which the server takes any frame."""
+
+    def taken(self) -> list[bytes]:
+        """Take the frames."""
+        frames, self.frames = self.frames, []
+        return frames
 
     def learn(self, info: ServerInfo) -> None:
         """Take note of what the server says of itself."""
@@ -345,12 +349,12 @@ class NatsDialect(Protocol):
     def not_allowed(self, error: ServerError) -> None:
         """Take note that something is not allowed: a publication, or a subscription."""
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
-        """Queue a message. As `plugins.Session.send`."""
+    def send(self, message: Message, now: float) -> str | None:
+        """Queue the frames of a message, and give the key of a request or an open. Raises as `plugins.Session.send`."""
         ...
 
     def forget(self, key: Any, now: float) -> None:
-        """Forget a request or a channel. As `plugins.Session.forget`."""
+        """Forget a request or a channel."""
 
     def ready(self) -> None:
         """The server has let this side in: give `plugins.Ready`."""

@@ -312,7 +312,7 @@ class NativeDialect:
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
+    def send(self, message: Message, now: float) -> str | None:
         """Queue a message. For a request: its token, under which the answer will come."""
         kind, connection = message.kind, self._connection
         if kind is _REQUEST:

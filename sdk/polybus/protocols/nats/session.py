@@ -19,7 +19,7 @@ from attrs import evolve
 from ...errors import Forbidden, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Message
-from ...plugins import Capabilities, CloseWanted, Confirmed, OtherServers, Refused, SessionEvent
+from ...plugins import Capabilities, CloseWanted, Confirmed, Frames, OtherServers, Refused, SessionOutput
 from .checks import refuse
 from .cluster.dialect import ClusterDialect
 from .codec import NatsCodec
@@ -120,8 +120,8 @@ class NatsSession:
         "_retired",
         "_serial",
         "_silent",
+        "_send",
         "codec",
-        "send",
         "state",
     )
 
@@ -131,8 +131,7 @@ class NatsSession:
         self._connection = connection = NatsConnection(codec, limits, rng, options, _CLUSTER if options.cluster else _NATIVE)
         self._dialect: NatsDialect = ClusterDialect(connection) if options.cluster else NativeDialect(connection)
         self._deliver = self._dialect.delivered
-        self.send: Final[Callable[..., str | None]] = self._dialect.send
-        """Queues a message; of a request gives its token, under which the answer will come. As `plugins.Session.send`."""
+        self._send = self._dialect.send
         self._read = codec.reader.read
         self._read_delivery = codec.reader.delivery
         self._serial = _HANDSHAKE
@@ -167,26 +166,22 @@ class NatsSession:
         """The subscriptions of this side."""
         return self._connection.subscriptions
 
-    def start(self, now: float) -> None:
+    def start(self, now: float) -> SessionOutput:
         """Wait: the server speaks first."""
         self._connection.heard = now
+        return ()
 
-    def events(self) -> list[Message | SessionEvent]:
-        """Take away what has happened since the last call, in order."""
+    def _output(self) -> SessionOutput:
+        """What has happened, behind the frames that are to be sent."""
         connection = self._connection
         events, connection.events = connection.events, []
-        connection.turn += 1
-        return events
-
-    def frames_to_send(self) -> list[bytes]:
-        """Frames queued since the last call, in order."""
-        connection = self._connection
-        frames, connection.frames = connection.frames, []
-        return frames
+        if connection.frames:
+            return [*connection.taken(), *events]
+        return events[0] if len(events) == 1 and isinstance(events[0], Message) else events
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
-    def receive(self, frame: bytes, now: float) -> None:
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
         """One operation has come in. Never raises: a bad one becomes `Refused`, or ends the connection."""
         connection = self._connection
         connection.heard = now
@@ -195,16 +190,17 @@ class NatsSession:
                 self._deliver(*self._read_delivery(frame))
                 if self._retired:
                     self._leave_if_idle()
-                return
+                return self._output()
             operation = self._read(frame)
         except RemoteProtocolError as error:
             self._malformed(error, frame)
-            return
+            return self._output()
         event, act = _RECEIVERS.get(operation.verb, _FOREIGN)
         if event is NatsEvent.ERROR:
             self._server_error(self._dialect.judged(read_error(operation.text)))
         elif self._move(event, operation.verb):
             act(self, operation)
+        return self._output()
 
     def _move(self, event: NatsEvent, what: str) -> bool:
         """Go on to the next state. False where the connection ends, or has ended, because this cannot come here."""
@@ -281,12 +277,13 @@ class NatsSession:
         """Know what the session on another connection of this bus is known by."""
         self._dialect.know(other.signs)
 
-    def retire(self) -> None:
+    def retire(self) -> Frames:
         """Take back all subscriptions; what the server has given to this side until it knows is still taken, and answered."""
         if self.state is NatsState.READY and self._retired is None:
             self._retired = False
             self._connection.frames += map(write_unsubscription, self._connection.subscriptions.by_sid)
             self._ping(_RETIRED)
+        return self._connection.taken()
 
     def holds(self, key: Any) -> bool:
         """Tell whether a request or channel is one of this connection."""
@@ -357,15 +354,23 @@ class NatsSession:
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
-    def confirm(self, now: float) -> int:
-        """Ask with a PING whether all is handled that was queued before; `Confirmed` follows."""
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, Frames]:
+        """The operations of a message. For a request or an open: its token too, under which the answer will come."""
+        connection = self._connection
+        key = self._send(message, now)
+        frames = connection.frames
+        return key, frames.pop() if len(frames) == 1 else connection.taken()
+
+    def confirm(self, now: float) -> tuple[int, Frames]:
+        """Ask with a PING whether all is handled that was sent before; `Confirmed` follows."""
         self._serial = key = self._serial + 1
         self._ping(key)
-        return key
+        return key, self._connection.taken()
 
-    def forget(self, key: Any, now: float) -> None:
+    def forget(self, key: Any, now: float) -> Frames:
         """Forget a request or a channel that is over."""
         self._dialect.forget(key, now)
+        return ()
 
     # -- time and end ----------------------------------------------------------------------------------------------------
 
@@ -379,10 +384,10 @@ class NatsSession:
         sign = heard + (self._quiet if heard >= self._asked_at else self._silent)
         return min(sign, self._dialect.due)
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> SessionOutput:
         """Ask a silent server for a sign of life, and give it up when none comes. Leave one that is about to end."""
         if self.state is not NatsState.READY:
-            return
+            return ()
         self._dialect.tick(now)
         if self._retired:
             self._leave_if_idle()
@@ -393,17 +398,18 @@ class NatsSession:
                 self._ping(None)
         elif now - heard >= self._silent:
             self._end(NatsEvent.SILENCE, CloseWanted(1006, f"no PONG within {self._silent - self._quiet:g} s"))
+        return self._output()
 
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
         """Say goodbye where the dialect has a word for it: to a server the end of the connection says enough."""
         if self.state is NatsState.READY:
             self._dialect.leave()
         self.state = TRANSITIONS[self.state][NatsEvent.CLOSED]
+        return self._connection.taken()
 
     def connection_lost(self, reason: str) -> None:
-        """Frames that were not taken yet are dropped."""
+        """Forget what was asked and owed."""
         self.state = TRANSITIONS[self.state][NatsEvent.CLOSED]
-        self._connection.frames.clear()
         self._dialect.lost()
 
 

@@ -10,7 +10,7 @@ from ...body import JSON
 from ...errors import Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent
+from ...plugins import Capabilities, CloseWanted, Frames, Ready, Refused, SessionEvent, SessionOutput
 from .._rules import too_large
 from .codec import UbreCodec
 from .members import refuse
@@ -19,7 +19,7 @@ _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay never meet and ids cannot be guessed
 _PREFIX_LENGTH: Final = _TOKEN_LENGTH + 1
 _CAPABILITIES: Final = Capabilities(bare_headers=False, shared_publish=True, announce="client", answers_duplicates=True)
-_READY: Final = Ready()
+_READY: Final = (Ready(),)
 _REQUEST, _NOTIFY, _OPEN = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN
 _RESPONSE, _ERROR = Kind.RESPONSE, Kind.ERROR
 
@@ -31,7 +31,7 @@ class UbreSession:
     answer is late is known to the link, which has the table of what is pending.
     """
 
-    __slots__ = ("_count", "_events", "_frames", "_max_frame", "_prefix", "_read", "_write", "codec")
+    __slots__ = ("_count", "_max_frame", "_prefix", "_read", "_write", "codec")
 
     capabilities: Capabilities = _CAPABILITIES
 
@@ -42,15 +42,13 @@ class UbreSession:
         self._max_frame = limits.message
         self._prefix = "".join(rng.choices(_ALPHABET, k=_TOKEN_LENGTH)) + "-"
         self._count = 0
-        self._events: list[Message | SessionEvent] = []
-        self._frames: list[bytes] = []
 
-    def start(self, now: float) -> None:
+    def start(self, now: float) -> SessionOutput:
         """There is no handshake: ready at once."""
-        self._events.append(_READY)
+        return _READY
 
-    def receive(self, frame: bytes, now: float) -> None:
-        """One frame has come in. Never raises: a bad one becomes `Refused`, and is answered where it carried an id."""
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
+        """The message of one frame. Never raises: a bad one becomes `Refused`, and is answered where it carried an id."""
         try:
             message = self._read(frame)
             kind = message.kind
@@ -64,29 +62,24 @@ class UbreSession:
                 # Both ends name a channel by its opener's id: a peer must not open one under a name of ours.
                 raise refuse("an open under an id of this side", "invalid_id")
         except RemoteProtocolError as error:
-            self._refuse(error)
+            return self._refuse(error)
         except ValueError:  # of int()
-            self._refuse(refuse("an answer to an id that was never sent", "unknown_id"))
-        else:
-            self._events.append(message)
+            return self._refuse(refuse("an answer to an id that was never sent", "unknown_id"))
+        return message
 
-    def _refuse(self, error: RemoteProtocolError) -> None:
-        self._events.append(Refused(error))
+    def _refuse(self, error: RemoteProtocolError) -> SessionOutput:
+        output: list[SessionEvent | bytes] = [Refused(error)]
         if error.answer_id is not None:
             attributes = {"text": error.text, "reason": error.reason}
             code = Code.INVALID_ARGUMENT
             answer = Message(_ERROR, "", error.answer_id, None, JSON, None, None, code, None, attributes)
-            self._frames.append(self._write(answer, error.answer_id))
+            output.append(self._write(answer, error.answer_id))
         if error.close_code is not None:
-            self._events.append(CloseWanted(error.close_code, error.reason, error))
+            output.append(CloseWanted(error.close_code, error.reason, error))
+        return output
 
-    def events(self) -> list[Message | SessionEvent]:
-        """Take away what has happened since the last call, in order."""
-        events, self._events = self._events, []
-        return events
-
-    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
-        """Queue a message. For a request, a notification or an open: its id, under which the answers will come.
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, bytes]:
+        """The frame of a message. For a request, a notification or an open: its id too, under which the answers will come.
 
         `Message.id` is neither read nor set for those three.
         """
@@ -100,27 +93,23 @@ class UbreSession:
             frame = self._write(message, message.id)
         if len(frame) > self._max_frame:
             raise too_large(len(frame), self._max_frame)
-        self._frames.append(frame)
-        return key
+        return key, frame
 
-    def forget(self, key: Any, now: float) -> None:
+    def forget(self, key: Any, now: float) -> Frames:
         """Ids are never used again, so there is nothing to set aside."""
-
-    def frames_to_send(self) -> list[bytes]:
-        """Frames queued since the last call, in order."""
-        frames, self._frames = self._frames, []
-        return frames
+        return ()
 
     def next_tick(self) -> float | None:
         """Never: the protocol has no clock."""
         return None
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> SessionOutput:
         """Time has passed; nothing depends on it."""
+        return ()
 
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
         """The protocol has no goodbye; the transport closes."""
+        return ()
 
     def connection_lost(self, reason: str) -> None:
-        """Frames that were not taken yet are dropped."""
-        self._frames.clear()
+        """Nothing is kept."""

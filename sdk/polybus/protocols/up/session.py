@@ -12,7 +12,7 @@ from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...headers import is_traceparent
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, SessionEvent, Undelivered
+from ...plugins import Capabilities, Frames, SessionOutput, Undelivered
 from ...plugins.protobuf import field, varint
 from .._protobuf.status import status_of
 from .._rules import too_large
@@ -149,27 +149,27 @@ class UpSession(EntitySession):
         self._methods = {}
         self._topics: dict[tuple[Kind, str | int, str | None, str | None], bytes] = {}
         self._asked: dict[bytes, str] = {}
-        self._events: list[Message | SessionEvent] = []
-        self._frames: list[bytes] = []
+        self._output = []
 
-    def start(self, now: float) -> None:
+    def start(self, now: float) -> SessionOutput:
         """Ready at once; on a fabric with the filter for what is addressed to this side."""
         if self._filters is not None:
             self._filters.declare()
-        super().start(now)
+        return super().start(now)
 
     # -- incoming --------------------------------------------------------------------------------------------------------
 
-    def receive(self, frame: bytes, now: float) -> None:
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
         """One frame has come in. Never raises: a bad message becomes `Refused`, and is answered where it is a request."""
         try:
             message = self._read(frame)
-            if self._received(message, now):
-                self._events.append(message)
+            if self._is_taken(message, now):
+                return message
         except RemoteProtocolError as error:
             self._refuse(error)
+        return self._taken()
 
-    def _received(self, message: UpMessage, now: float) -> bool:
+    def _is_taken(self, message: UpMessage, now: float) -> bool:
         kind, shape, names = message.kind, message.shape, self._names
         if self._filters is not None:
             self._check_sink(kind, shape, self._filters)
@@ -202,7 +202,7 @@ class UpSession(EntitySession):
         most = self._options.per_authority
         text = f"{most} requests of {authority or 'this host'!r} are under way (per_authority): try again later"
         self._answer(message.id, Code.RESOURCE_EXHAUSTED, text, "too_many")
-        self._events.append(Undelivered(message, Code.RESOURCE_EXHAUSTED, "too_many", text))
+        self._output.append(Undelivered(message, Code.RESOURCE_EXHAUSTED, "too_many", text))
         return False
 
     def _check_answer(self, message: UpMessage, shape: Shape) -> bool:
@@ -222,8 +222,8 @@ class UpSession(EntitySession):
 
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> bytes | None:
-        """Queue a message. For a request: the id of its message, under which the answer will come."""
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[bytes | None, Frames]:
+        """The frame of a message. For a request: the id of its message too, under which the answer will come."""
         kind, key = message.kind, None
         if kind is _REQUEST:
             key, frame, sink = self._request(message)
@@ -239,12 +239,11 @@ class UpSession(EntitySession):
                 frame = self._event(kind, message)
             elif self._filters is not None and (kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE):
                 (self._filters.add if kind is Kind.SUBSCRIBE else self._filters.remove)(message.subject)
-                return None
+                return None, ()
             else:
                 raise no_form(kind)
             self._check_size(frame)
-        self._frames.append(frame)
-        return key
+        return key, frame
 
     def _check_size(self, frame: bytes) -> None:
         size = len(frame)
@@ -320,7 +319,7 @@ class UpSession(EntitySession):
         return write_message(b"".join((_ID, self._ids.next(), shape.answer, status, _REQID, asked, _FORMATS[format])), raw)
 
     def connection_lost(self, reason: str) -> None:
-        """Frames that were not taken yet are dropped."""
+        """No answer comes any more, and none is owed."""
         super().connection_lost(reason)
         self._accounts.clear()
 

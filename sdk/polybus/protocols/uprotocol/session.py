@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, SessionEvent
+from ...plugins import Capabilities, SessionOutput
 from ...plugins.hello import HELLO
 from .._protobuf.any_body import ANY
 from .._rules import too_large
@@ -65,8 +65,7 @@ class UProtocolSession(EntitySession):
         self._subjects = self._names.subjects
         self._asked: dict[str, str] = {}
         self._items = 0
-        self._events: list[Message | SessionEvent] = []
-        self._frames: list[bytes] = []
+        self._output = []
         self._read = codec.read
         self._checks_hash = adapter.verify is not None
         self._most_bad = limits.bad_messages
@@ -75,15 +74,18 @@ class UProtocolSession(EntitySession):
 
     # -- incoming --------------------------------------------------------------------------------------------------------
 
-    def receive(self, frame: bytes, now: float) -> None:
+    def receive(self, frame: bytes, now: float) -> SessionOutput:
         """One frame has come in. Never raises: a bad event becomes `Refused`, and is answered where it is a request."""
         if frame[:1] == b"[" and self.codec.writes == "text":
             self._receive_batch(frame, now)
-            return
+            return self._taken()
         try:
-            self._received(self._read(frame), now)
+            message = self._read(frame)
+            if self._is_taken(message, now):
+                return message
         except RemoteProtocolError as error:
             self._refuse(error)
+        return self._taken()
 
     def _receive_batch(self, frame: bytes, now: float) -> None:
         try:
@@ -94,14 +96,16 @@ class UProtocolSession(EntitySession):
         bad = 0
         for event in events:
             try:
-                self._received(self._read(event), now)
+                message = self._read(event)
+                if self._is_taken(message, now):
+                    self._output.append(message)
             except RemoteProtocolError as error:
                 self._refuse(error)
                 bad += 1
                 if bad > self._most_bad:
                     return  # its link ends
 
-    def _received(self, message: EventMessage, now: float) -> None:
+    def _is_taken(self, message: EventMessage, now: float) -> bool:
         kind = message.kind
         if self._checks_hash:
             self._verify(message)
@@ -117,8 +121,7 @@ class UProtocolSession(EntitySession):
             if made is not None:
                 self._in_time(message, made, event.ttl or 0)
         elif kind is _RESPONSE or kind is _ERROR:
-            if not self._check_answer(message):
-                return
+            return self._check_answer(message)
         elif kind is _PUBLISH or kind is _NOTIFY:
             source = str(message.subject)
             if self._names.peer is None and (kind is _NOTIFY or source.endswith(_PLAIN)) and not read_uri(source).short:
@@ -131,12 +134,12 @@ class UProtocolSession(EntitySession):
                 elif self._in_time(message, made, message.event.ttl or 0):
                     message.expires = now + message.ttl
                 else:
-                    return
+                    return False
         elif kind is _OPEN:
             if message.id.endswith(self._ids.suffix):  # both ends name a channel by its opener's id
                 raise refuse("an open under an id of this side", "invalid_id")
             message.subject = self._names.subject(str(message.subject))
-        self._events.append(message)
+        return True
 
     def _check_answer(self, message: EventMessage) -> bool:
         """True if an answer is taken. For one that has expired the request goes on waiting, to its own deadline."""
@@ -183,8 +186,8 @@ class UProtocolSession(EntitySession):
 
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
-        """Queue a message. For a request or an open: the id of its event, under which the answers will come."""
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, bytes]:
+        """The frame of a message. For a request or an open: the id of its event too, under which the answers will come."""
         kind = message.kind
         key = None
         if kind is _REQUEST:
@@ -201,9 +204,8 @@ class UProtocolSession(EntitySession):
             if len(frame) > self._max_frame:
                 raise self._too_large(frame)
             self._asked[key] = sink
-            self._frames.append(frame)
-            return key
-        elif kind is _RESPONSE or kind is _ERROR:
+            return key, frame
+        if kind is _RESPONSE or kind is _ERROR:
             frame = self._response(message)
         elif kind is _PUBLISH:
             frame = self._publication(message)
@@ -211,8 +213,7 @@ class UProtocolSession(EntitySession):
             key, frame = self._other(kind, message)
         if len(frame) > self._max_frame:
             raise self._too_large(frame)
-        self._frames.append(frame)
-        return key
+        return key, frame
 
     def _too_large(self, frame: bytes) -> TooLarge:
         return too_large(len(frame), self._max_frame, "an event")

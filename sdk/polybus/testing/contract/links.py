@@ -20,6 +20,7 @@ from ... import (
     Handshake,
     Identity,
     Limits,
+    Message,
     NoHandler,
     Peer,
     RequestError,
@@ -27,6 +28,7 @@ from ... import (
     Unavailable,
 )
 from ...events import LinkDown, LinkUp
+from ...plugins import Role, SessionEvent
 from ._base import Contract, Dial, Endless, echo, eventually, needs, next_event, take
 
 
@@ -56,6 +58,17 @@ class LinkContract(Contract):
             assert here.id != there.id
             assert listener.peers == [there]
             assert listener.url.startswith(f"{self.adapter.name}+{here.transport}://")
+
+    async def test_a_session_gives_messages_events_and_frames_of_whatever_comes(self) -> None:
+        roles: tuple[Role, ...] = ("client", "server")
+        for role in roles:
+            session = self.adapter.session(role)
+            outputs = [session.start(0.0), session.receive(b"\0 is no frame", 0.0), session.tick(1.0)]
+            for output in outputs:
+                for one in () if isinstance(output, Message) else output:
+                    assert isinstance(one, (bytes, Message, SessionEvent)), f"{one!r} is neither message nor event nor frame"
+            for frames in (session.forget(object(), 2.0), session.close(1000, "", 2.0)):
+                assert isinstance(frames, bytes) or all(isinstance(frame, bytes) for frame in frames)
 
     async def test_a_bus_asks_its_own_handler_first(self) -> None:
         subject = self.subject("name")

@@ -17,6 +17,7 @@ from polybus.message import Kind, Message
 from polybus.plugins import PeerClosed, PeerOpened, Ready, Refused
 from polybus.protocols import Csb
 from polybus.protocols.csb import wire
+from tests.doubles.driven import Driven
 
 CODEC = Csb(actions={"user.login": 0x00010001}).codec()
 FORM = Csb(encodings={7: "urlencoded", 8: "base64", 9: "string", 10: "json", 11: "binary"}).codec()
@@ -550,7 +551,7 @@ def test_any_bytes_give_messages_or_a_refusal(frame: bytes) -> None:
 @given(st.lists(frames(), max_size=8))
 def test_a_session_takes_any_bytes(given_frames: list[bytes]) -> None:
     for adapter, head in ((Csb(), b""), (Csb(side="broker-server"), (7).to_bytes(4))):
-        session = adapter.session("server")
+        session = Driven(adapter.session("server"))
         session.start(0.0)
         if head:
             session.receive(head + bytes.fromhex("d0000000 00000000"), 0.0)

@@ -12,16 +12,17 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import CloseWanted, PeerClosed, PeerOpened, Ready, Refused
 from polybus.protocols import Csb
-from polybus.protocols.csb.session import REST, CsbSession
+from polybus.protocols.csb.session import REST
+from tests.doubles.driven import Driven
 
 
-def session_of(**options: Any) -> CsbSession:
-    session = Csb(side="broker-server", **options).session("client", Limits())
+def session_of(**options: Any) -> Driven:
+    session = Driven(Csb(side="broker-server", **options).session("client", Limits()))
     session.start(0.0)
     return session
 
 
-def with_clients(*numbers: int) -> CsbSession:
+def with_clients(*numbers: int) -> Driven:
     session = session_of()
     for number in numbers:
         session.receive(number.to_bytes(4) + bytes.fromhex("d0000000 00000000"), 0.0)
@@ -29,7 +30,7 @@ def with_clients(*numbers: int) -> CsbSession:
     return session
 
 
-def sent(session: CsbSession) -> list[str]:
+def sent(session: Driven) -> list[str]:
     return [frame.hex() for frame in session.frames_to_send()]
 
 
@@ -199,7 +200,7 @@ def test_a_client_that_has_gone_since_sends_nothing_more(end: str) -> None:
 
 
 def test_only_the_latest_that_were_sent_away_are_remembered() -> None:
-    session = Csb(side="broker-server").session("client", Limits(peers=2))
+    session = Driven(Csb(side="broker-server").session("client", Limits(peers=2)))
     session.start(0.0)
     for number in (1, 2, 3):
         session.receive(number.to_bytes(4) + bytes.fromhex("d0000000 00000000"), 0.0)

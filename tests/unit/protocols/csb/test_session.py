@@ -9,27 +9,28 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import CloseWanted, Ready, Refused
 from polybus.protocols import Csb
-from polybus.protocols.csb.session import REST, CsbSession
+from polybus.protocols.csb.session import REST
+from tests.doubles.driven import Driven
 
 REQUEST = Message(Kind.REQUEST, 7, body=1)
 
 
-def started(adapter: Csb = Csb(), **limits: Any) -> CsbSession:  # noqa: B008  # immutable
-    session = adapter.session("client", Limits(**limits))
+def started(adapter: Csb = Csb(), **limits: Any) -> Driven:  # noqa: B008  # immutable
+    session = Driven(adapter.session("client", Limits(**limits)))
     session.start(0.0)
     assert isinstance(events_of(session)[0], Ready)
     return session
 
 
-def events_of(session: CsbSession) -> list[Any]:
+def events_of(session: Driven) -> list[Any]:
     return [*session.events()]
 
 
-def sent(session: CsbSession) -> list[str]:
+def sent(session: Driven) -> list[str]:
     return [frame.hex() for frame in session.frames_to_send()]
 
 
-def answer(session: CsbSession, number: int, action: int = 7, result: int = 0, payload: bytes = b"") -> list[Any]:
+def answer(session: Driven, number: int, action: int = 7, result: int = 0, payload: bytes = b"") -> list[Any]:
     session.receive(bytes([0x22 if payload else 0x20, result]) + number.to_bytes(2) + action.to_bytes(4) + payload, 1.0)
     return events_of(session)
 

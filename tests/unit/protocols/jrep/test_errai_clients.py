@@ -15,6 +15,7 @@ from polybus.errors import BadReply, Code, RemoteError, RequestError
 from polybus.events import DeadLettered
 from polybus.plugins import Refused
 from polybus.protocols import Jrep
+from tests.doubles.driven import Driven
 from tests.support import BOUND, eventually
 
 from .errai import ClientMessageBusImpl
@@ -180,7 +181,7 @@ async def test_an_answer_that_cannot_be_read_fails_its_request_at_once(part: str
 
 
 def test_an_answer_that_is_too_large_fails_its_request_too() -> None:
-    client = Jrep().session("client", Limits(message=500))
+    client = Driven(Jrep().session("client", Limits(message=500)))
     client.start(0.0)
     client.receive(b'[{"ToSubject":"ClientBus","CommandType":"FinishAssociation","RemoteServices":"ServerBus"}]', 0.0)
     client.events()

@@ -10,8 +10,8 @@ from polybus import Kind, Limits, Message, Unauthorized
 from polybus.plugins import CloseWanted, Ready, Refused, Role
 from polybus.protocols import Jrep
 from polybus.protocols.jrep.handshake import EVENTS, FIRST, VERBS, Action, Dialect, FederationState, step_of
-from polybus.protocols.jrep.session import JrepSession
 from polybus.protocols.jrep.states import STATES as BUS_STATES
+from tests.doubles.driven import Driven
 
 DIALECTS: tuple[Dialect, ...] = ("auto", "v3", "legacy")
 ROLES: tuple[Role, ...] = ("client", "server")
@@ -27,8 +27,8 @@ STATES_OF: dict[Role, list[FederationState]] = {
 }
 
 
-def session(role: Role, dialect: Dialect = "auto", **options: Any) -> JrepSession:
-    made = Jrep(dialect=dialect, **options).session(role, rng=random.Random(1))
+def session(role: Role, dialect: Dialect = "auto", **options: Any) -> Driven:
+    made = Driven(Jrep(dialect=dialect, **options).session(role, rng=random.Random(1)))
     made.start(0.0)
     return made
 
@@ -37,13 +37,13 @@ def command(bus: str, verb: str, **parts: Any) -> bytes:
     return json.dumps([{"ToSubject": bus, "CommandType": verb, **parts}]).encode()
 
 
-def said(one: JrepSession) -> list[dict[str, Any]]:
+def said(one: Driven) -> list[dict[str, Any]]:
     return [message for frame in one.frames_to_send() for message in json.loads(frame)]
 
 
-def shaken(client: Jrep, server: Jrep) -> tuple[JrepSession, JrepSession]:
+def shaken(client: Jrep, server: Jrep) -> tuple[Driven, Driven]:
     """Two sessions after as many words as they need."""
-    here, there = client.session("client"), server.session("server")
+    here, there = Driven(client.session("client")), Driven(server.session("server"))
     here.start(0.0)
     there.start(0.0)
     for turn in range(10):
@@ -126,11 +126,11 @@ def test_the_words_of_v3_are_those_of_errai() -> None:
             "Polybus": "1",
         }
     ]
-    server.receive(associate, 0.0)
-    server.send(Message(Kind.SUBSCRIBE, "news"), 0.0)
-    server.send(Message(Kind.SUBSCRIBE, "x.Svc:RPC.add:int:"), 0.0)
-    server.send(Message(Kind.SUBSCRIBE, "x.Svc:RPC.sub:int:"), 0.0)
-    (finish,) = said(server)
+    output = iter(server.session.receive(associate, 0.0))
+    assert isinstance(next(output), Ready)
+    for subject in ("news", "x.Svc:RPC.add:int:", "x.Svc:RPC.sub:int:"):  # as the bus does when it hears that
+        assert server.session.send(Message(Kind.SUBSCRIBE, subject), 0.0) == (None, ())
+    ((finish,),) = map(json.loads, output)
     assert finish.pop("ConnectionSessionKey")
     assert finish == {
         "ToSubject": "ClientBus",
@@ -352,7 +352,7 @@ def test_of_a_handshake_that_lists_any_number_of_services_no_more_are_taken_than
         ("client", "ClientBus", "FinishAssociation"),
     )
     for role, bus, verb in asked:
-        one = Jrep(dialect="v3").session(role, Limits(subscriptions=10), random.Random(1))
+        one = Driven(Jrep(dialect="v3").session(role, Limits(subscriptions=10), random.Random(1)))
         one.start(0.0)
         one.receive(command(bus, verb, RemoteServices=",".join(names)), 0.0)
         assert one.federation.state is FederationState.CONNECTED

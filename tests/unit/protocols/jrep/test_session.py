@@ -11,12 +11,12 @@ from polybus.cli.app import run
 from polybus.errors import ReservedSubject, TooLarge
 from polybus.plugins import Refused, Role
 from polybus.protocols import Jrep
-from polybus.protocols.jrep.session import JrepSession
+from tests.doubles.driven import Driven
 
 
-def pair(**options: Any) -> tuple[JrepSession, JrepSession]:
+def pair(**options: Any) -> tuple[Driven, Driven]:
     """Two sessions that are associated, with what they have said taken away."""
-    client, server = Jrep(**options).session("client", rng=random.Random(1)), Jrep(**options).session("server")
+    client, server = Driven(Jrep(**options).session("client", rng=random.Random(1))), Driven(Jrep(**options).session("server"))
     client.start(0.0)
     server.start(0.0)
     carry(client, server)
@@ -26,18 +26,18 @@ def pair(**options: Any) -> tuple[JrepSession, JrepSession]:
     return client, server
 
 
-def carry(one: JrepSession, other: JrepSession) -> None:
+def carry(one: Driven, other: Driven) -> None:
     for frame in one.frames_to_send():
         other.receive(frame, 0.0)
 
 
-def messages(one: JrepSession) -> list[Message]:
+def messages(one: Driven) -> list[Message]:
     events = one.events()
     assert all(isinstance(event, Message) for event in events), events
     return [event for event in events if isinstance(event, Message)]
 
 
-def reasons(one: JrepSession) -> list[str]:
+def reasons(one: Driven) -> list[str]:
     return [event.error.reason for event in one.events() if isinstance(event, Refused)]
 
 
@@ -59,7 +59,7 @@ def test_keys_are_never_given_twice_and_cannot_be_guessed() -> None:
     client, _ = pair()
     keys = [client.send(Message(Kind.REQUEST, "a"), 0.0) for _ in range(100)]
     assert len(set(keys)) == 100
-    other = Jrep().session("client")
+    other = Driven(Jrep().session("client"))
     assert str(keys[0]).partition("-")[0] != str(other.send(Message(Kind.REQUEST, "a"), 0.0)).partition("-")[0]
 
 
@@ -167,23 +167,21 @@ def test_a_priority_that_is_no_number_is_refused_alone(priority: Any) -> None:
 
 
 def test_what_is_too_large_is_refused_before_it_is_sent() -> None:
-    client = Jrep().session("client", Limits(message=2000))
+    client = Driven(Jrep().session("client", Limits(message=2000)))
     with pytest.raises(TooLarge, match="2000"):
         client.send(Message(Kind.REQUEST, "a", body="x" * 2000), 0.0)
     assert len(client.frames_to_send()) == 0
 
 
-def test_what_waits_leaves_in_as_few_payloads_as_the_limit_allows() -> None:
+def test_the_answers_to_one_payload_leave_in_as_few_payloads_as_the_limit_allows() -> None:
     client, server = pair()
-    client._max_frame = 500
-    for number in range(20):
-        client.send(Message(Kind.PUBLISH, "n", body=f"{number}" * 20), 0.0)
-    frames = client.frames_to_send()
+    server.session._max_frame = 500
+    asked = [{"ToSubject": "ServerEchoService", "ReplyTo": f"n{number}:RespondTo:RPC", "Value": "x"} for number in range(20)]
+    server.receive(json.dumps(asked).encode(), 0.0)
+    frames = server.frames_to_send()
     assert 1 < len(frames) < 20
     assert all(len(frame) <= 500 for frame in frames)
-    for frame in frames:
-        server.receive(frame, 0.0)
-    assert [message.body for message in messages(server)] == [f"{number}" * 20 for number in range(20)]
+    assert [answer["ToSubject"] for frame in frames for answer in json.loads(frame)] == [one["ReplyTo"] for one in asked]
 
 
 def test_sending_does_not_change_the_message() -> None:

@@ -13,6 +13,7 @@ from polybus.plugins import CloseWanted
 from polybus.plugins.registry import join_url, resolve_target, resolve_url
 from polybus.protocols import Nats
 from polybus.protocols.nats.credentials import KeyPair
+from tests.doubles.driven import Driven
 from tests.integration.interop.nats_keys import Key, Operator
 
 
@@ -105,7 +106,7 @@ INFO = b'INFO {"server_id":"S","headers":true,"nonce":"abc"}\r\n'
 def test_a_credentials_file_signs_the_nonce_with_its_jwt() -> None:
     adapter = Nats(creds="ann.creds")
     assert adapter.files == {"ann.creds": "the credentials file of creds="}
-    session = adapter.with_files({"ann.creds": Operator().creds}).session("client")
+    session = Driven(adapter.with_files({"ann.creds": Operator().creds}).session("client"))
     session.receive(INFO, 1.0)
     connect = json.loads(session.frames_to_send()[0].removeprefix(b"CONNECT "))
     assert connect["jwt"].count(".") == 2
@@ -121,7 +122,7 @@ def test_a_file_with_a_seed_is_named_and_a_seed_is_none() -> None:
     assert adapter.files == {"user.nk": "the file of nkey="}
     read = adapter.with_files({"user.nk": f"# Ann\n{key.seed}\n"})
     assert read == adapter
-    session = read.session("client")
+    session = Driven(read.session("client"))
     session.receive(INFO, 1.0)
     assert json.loads(session.frames_to_send()[0].removeprefix(b"CONNECT "))["nkey"] == key.public
     with pytest.raises(ValueError, match="a seed"):
@@ -129,7 +130,7 @@ def test_a_file_with_a_seed_is_named_and_a_seed_is_none() -> None:
 
 
 def test_a_file_that_nobody_has_read_lets_nobody_in() -> None:
-    session = Nats(creds="ann.creds").session("client")
+    session = Driven(Nats(creds="ann.creds").session("client"))
     session.receive(INFO, 1.0)
     [closed] = session.events()
     assert isinstance(closed, CloseWanted)
@@ -139,7 +140,7 @@ def test_a_file_that_nobody_has_read_lets_nobody_in() -> None:
 
 def test_credentials_that_expire_end_a_connection_and_not_the_link() -> None:
     adapter = Nats(creds="ann.creds")
-    session = adapter.with_files({"ann.creds": Operator().creds}).session("client")
+    session = Driven(adapter.with_files({"ann.creds": Operator().creds}).session("client"))
     session.receive(INFO, 1.0)
     session.receive(b"PONG\r\n", 1.0)
     session.events()

@@ -15,7 +15,8 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import CloseWanted, Confirmed, OtherServers, Ready, Refused, Undelivered
 from polybus.protocols import Nats
-from polybus.protocols.nats.session import TRANSITIONS, NatsEvent, NatsSession, NatsState
+from polybus.protocols.nats.session import TRANSITIONS, NatsEvent, NatsState
+from tests.doubles.driven import Driven
 
 INFO = {"server_id": "S", "headers": True, "max_payload": 1 << 20}
 
@@ -24,13 +25,13 @@ def info(**more: Any) -> bytes:
     return b"INFO " + json.dumps({**INFO, **more}).encode() + b"\r\n"
 
 
-def waiting(limits: Limits | None = None, **options: Any) -> NatsSession:
-    session = Nats(**options).session("client", limits or Limits(), random.Random(7))
+def waiting(limits: Limits | None = None, **options: Any) -> Driven:
+    session = Driven(Nats(**options).session("client", limits or Limits(), random.Random(7)))
     session.start(0.0)
     return session
 
 
-def ready(limits: Limits | None = None, *, said: dict[str, Any] | None = None, **options: Any) -> NatsSession:
+def ready(limits: Limits | None = None, *, said: dict[str, Any] | None = None, **options: Any) -> Driven:
     session = waiting(limits, **options)
     session.receive(info(**(said or {})), 1.0)
     session.receive(b"PONG\r\n", 1.0)
@@ -39,23 +40,23 @@ def ready(limits: Limits | None = None, *, said: dict[str, Any] | None = None, *
     return session
 
 
-def told(session: NatsSession, frame: bytes, now: float = 2.0) -> list[Any]:
+def told(session: Driven, frame: bytes, now: float = 2.0) -> list[Any]:
     session.receive(frame, now)
     return session.events()
 
 
-def only(session: NatsSession) -> Any:
+def only(session: Driven) -> Any:
     """The one event."""
     [event] = session.events()
     return event
 
 
-def sent(session: NatsSession, message: Message) -> list[bytes]:
+def sent(session: Driven, message: Message) -> list[bytes]:
     session.send(message, 2.0)
     return session.frames_to_send()
 
 
-def asked(session: NatsSession, subject: str = "user.get") -> tuple[str, str]:
+def asked(session: Driven, subject: str = "user.get") -> tuple[str, str]:
     """The token of a request, and the inbox in which its answer is awaited."""
     token = session.send(Message(Kind.REQUEST, subject, None, b"7", JSON, ttl=2.0), 2.0)
     assert token is not None
@@ -112,7 +113,7 @@ def test_the_handshake() -> None:
 def test_two_connections_have_inboxes_that_cannot_be_guessed() -> None:
     inboxes = set()
     for seed in range(100):
-        session = Nats().session("client", Limits(), random.Random(seed))
+        session = Driven(Nats().session("client", Limits(), random.Random(seed)))
         session.receive(info(), 1.0)
         inboxes.add(session.frames_to_send()[1])
     assert len(inboxes) == 100
@@ -218,7 +219,7 @@ def test_a_question_to_be_entered_is_answered_in_order_with_what_was_refused() -
 # -- requests of others ------------------------------------------------------------------------------------------------------
 
 
-def handling(**options: Any) -> NatsSession:
+def handling(**options: Any) -> Driven:
     session = ready(**options)
     session.send(Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}), 2.0)
     session.frames_to_send()

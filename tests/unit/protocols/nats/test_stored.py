@@ -13,8 +13,8 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import Refused, ToAll, Undelivered
 from polybus.protocols.nats import Nats
-from polybus.protocols.nats.session import NatsSession
 from polybus.protocols.nats.stored import AckSubject, ToEngine, ToReader, ToStore, api_of, read_ack, read_pull
+from tests.doubles.driven import Driven
 
 from .test_session import delivery, only, ready, sent, told
 
@@ -25,7 +25,7 @@ def session() -> Any:
     """A node of the cluster ``shop`` that is let in, with nothing to write."""
     from attrs import evolve
 
-    made = evolve(Nats(), cluster="shop", member="bus").session("client", Limits(), random.Random(7))
+    made = Driven(evolve(Nats(), cluster="shop", member="bus").session("client", Limits(), random.Random(7)))
     made.start(0.0)
     for frame in (INFO, b"PONG\r\n"):
         made.receive(frame, 0.0)
@@ -337,7 +337,7 @@ ACK = "$JS.ACK.ORDERS.billing.2.41.57.1700000000000000000.0"
 GIVEN = ToReader(3, ACK, 2, 41, "billing", 57)
 
 
-def reading() -> tuple[NatsSession, str, str]:
+def reading() -> tuple[Driven, str, str]:
     """A session with a reader: the subject at which that is given what it asks for, and its sid."""
     session = ready()
     [frame] = sent(session, Message(Kind.SUBSCRIBE, attributes={"reader": 3}))
@@ -407,7 +407,7 @@ def test_what_was_on_its_way_is_given_when_the_reader_has_been_given_up() -> Non
     assert message.peer == GIVEN
 
 
-def publish(session: NatsSession, to: ToStore, **headers: str) -> tuple[str, str]:
+def publish(session: Driven, to: ToStore, **headers: str) -> tuple[str, str]:
     """The token of a publication that is to be stored, and the inbox for the stream's word."""
     message = Message(Kind.REQUEST, "orders.placed", headers=headers or None, ttl=2.0, attributes={"to": to})
     message.decoded = 7

@@ -14,17 +14,17 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import CloseWanted, Ready, Refused
 from polybus.protocols import Ubre
-from polybus.protocols.ubre.session import UbreSession
+from tests.doubles.driven import Driven
 
 
-def opened(adapter: Ubre | None = None, limits: Limits | None = None) -> UbreSession:
-    session = (adapter or Ubre()).session("client", limits or Limits(), random.Random(7))
+def opened(adapter: Ubre | None = None, limits: Limits | None = None) -> Driven:
+    session = Driven((adapter or Ubre()).session("client", limits or Limits(), random.Random(7)))
     session.start(0.0)
     assert session.events() == [Ready()]
     return session
 
 
-def received(session: UbreSession, frame: str | bytes) -> list[Any]:
+def received(session: Driven, frame: str | bytes) -> list[Any]:
     session.receive(frame.encode() if isinstance(frame, str) else frame, 0.0)
     return session.events()
 
@@ -66,7 +66,7 @@ def test_ids_are_a_random_token_and_a_number() -> None:
 
 
 def test_two_connections_have_different_tokens() -> None:
-    first, second = (Ubre().session("client").send(Message(Kind.REQUEST, "m"), 0.0) for _ in range(2))
+    first, second = (Driven(Ubre().session("client")).send(Message(Kind.REQUEST, "m"), 0.0) for _ in range(2))
     assert first != second
 
 
@@ -210,7 +210,7 @@ def test_any_reads_both_formats_and_writes_json() -> None:
 
 def test_ids_can_be_made_from_a_given_generator() -> None:
     def first_id(seed: int) -> object:
-        session = Ubre().session("client", rng=random.Random(seed))
+        session = Driven(Ubre().session("client", rng=random.Random(seed)))
         return session.send(Message(Kind.REQUEST, "m"), 0.0)
 
     assert first_id(1) == first_id(1) != first_id(2)

@@ -15,9 +15,9 @@ from polybus.protocols.up.attributes import Attributes, MessageType
 from polybus.protocols.up.fabric import Filters
 from polybus.protocols.up.names import Names
 from polybus.protocols.up.samples import DIALECTS, MAX_ATTRIBUTES, Dialect, check_attributes
-from polybus.protocols.up.session import UpSession
 from polybus.protocols.up.uuris import UUri, parse_entity, parse_uuri
 from polybus.protocols.up.wire import write_attributes, write_message
+from tests.doubles.driven import Driven
 
 from .test_session import CAR, NAMES, PHONE, Clock, asked, frame_of, published, receive, sent
 
@@ -32,8 +32,10 @@ class Fabric:
         self.heard: list[tuple[str, ...]] = []
         given: dict[str, Any] = {"clock": Clock(), "entity": CAR, "names": NAMES}
         adapter = Up(**given | options)
-        self.session: UpSession = adapter.fabric.session(
-            "client", limits, random.Random(1), lambda expressions: self.heard.append(tuple(expressions))
+        self.session: Driven = Driven(
+            adapter.fabric.session(
+                "client", limits, random.Random(1), lambda expressions: self.heard.append(tuple(expressions))
+            )
         )
         self.session.start(0.0)
         assert self.session.events() == [Ready()]

@@ -14,9 +14,9 @@ from polybus.protocols._protobuf.status import status_of
 from polybus.protocols.up import Up
 from polybus.protocols.up.attributes import Attributes, MessageType, PayloadFormat, id_ms, uuid_bytes
 from polybus.protocols.up.messages import ReturnAddress
-from polybus.protocols.up.session import UpSession
 from polybus.protocols.up.uuris import parse_uuri
 from polybus.protocols.up.wire import read_attributes, read_uuid, split_message, write_attributes, write_message, write_uuid
+from tests.doubles.driven import Driven
 from tests.vectors import up_vectors as vectors
 
 NOW = 1_700_000_000_123  # the time in the ids of the examples
@@ -35,15 +35,15 @@ class Clock:
         return self.ms * 1_000_000
 
 
-def session(clock: Clock | None = None, limits: Limits = Limits(), **options: Any) -> UpSession:  # noqa: B008
+def session(clock: Clock | None = None, limits: Limits = Limits(), **options: Any) -> Driven:  # noqa: B008
     options = {"entity": CAR, "names": NAMES} | options
-    made = Up(clock=clock or Clock(), **options).session("client", limits, random.Random(1))
+    made = Driven(Up(clock=clock or Clock(), **options).session("client", limits, random.Random(1)))
     made.start(0.0)
     assert made.events() == [Ready()]
     return made
 
 
-def pair(clock: Clock) -> tuple[UpSession, UpSession]:
+def pair(clock: Clock) -> tuple[Driven, Driven]:
     return session(clock, entity=CAR, peer=PHONE), session(clock, entity=PHONE, peer=CAR)
 
 
@@ -51,12 +51,12 @@ def request(subject: str = "UpdateDoor", ttl: float | None = 5.0, body: Any = MI
     return Message(Kind.REQUEST, subject, None, ttl=ttl, body=body)
 
 
-def sent(by: UpSession) -> list[tuple[Attributes, bytes | None]]:
+def sent(by: Driven) -> list[tuple[Attributes, bytes | None]]:
     split = [split_message(frame) for frame in by.frames_to_send()]
     return [(read_attributes(attributes or b""), payload) for attributes, payload in split]
 
 
-def receive(to: UpSession, frame: bytes, now: float = 0.0) -> list[Any]:
+def receive(to: Driven, frame: bytes, now: float = 0.0) -> list[Any]:
     to.receive(frame, now)
     return to.events()
 
@@ -443,7 +443,7 @@ def test_a_frame_over_the_limit_ends_the_connection_and_a_token_is_not_shown() -
 # -- answers -------------------------------------------------------------------------------------------------------------
 
 
-def answered(to: UpSession, key: bytes, payload: bytes | None = None, **change: Any) -> list[Any]:
+def answered(to: Driven, key: bytes, payload: bytes | None = None, **change: Any) -> list[Any]:
     usual: dict[str, Any] = {
         "type": MessageType.RESPONSE,
         "source": f"{PHONE}/B",
@@ -454,7 +454,7 @@ def answered(to: UpSession, key: bytes, payload: bytes | None = None, **change: 
     return receive(to, frame_of(payload, reqid=read_uuid(key), **usual | change))
 
 
-def ask(clock: Clock | None = None) -> tuple[UpSession, bytes]:
+def ask(clock: Clock | None = None) -> tuple[Driven, bytes]:
     ours = session(clock, peer=PHONE)
     key = ours.send(request(), 0.0)
     assert key is not None

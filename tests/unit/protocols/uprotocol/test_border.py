@@ -23,6 +23,7 @@ from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.uprotocol.cloudevents import cloudevents_pb2
 from polybus.protocols.uprotocol.http import from_http, to_http
 from polybus.subjects import check_subject
+from tests.doubles.driven import Driven
 
 from .support import PUBLISH, REQUEST, RESPONSE, decode
 
@@ -223,8 +224,9 @@ def test_the_hot_path_loads_neither_protobuf_nor_cloudevents() -> None:
 import sys, json
 from polybus.protocols import UProtocol
 from polybus.message import Kind, Message
+from tests.doubles.driven import Driven
 for format in ("json", "protobuf"):
-    one, two = (UProtocol(format=format).session(role) for role in ("client", "server"))
+    one, two = (Driven(UProtocol(format=format).session(role)) for role in ("client", "server"))
     codec = one.codec
     one.send(Message(Kind.REQUEST, "x", None, codec.formats[0].encode({"a": 1}), codec.formats[0], None, 5.0), 0.0)
     two.receive(one.frames_to_send()[0], 0.0)
@@ -394,6 +396,6 @@ def test_a_message_comes_back_from_an_event_with_its_subject(subject: str, kind:
 
 
 def test_a_token_with_control_characters_is_not_written() -> None:
-    session = UProtocol(token=lambda: "a\r\nb").session("client")
+    session = Driven(UProtocol(token=lambda: "a\r\nb").session("client"))
     with pytest.raises(LocalProtocolError, match="control characters"):
         session.send(Message(Kind.REQUEST, "x", ttl=1.0), 0.0)

@@ -390,8 +390,8 @@ async def test_a_relay_passes_on_what_is_left_of_the_time() -> None:
                 session = talker.peers[0].link.session
                 assert session is not None
                 # A publication with a ttl, as a vehicle sends it.
-                session.send(Message(Kind.PUBLISH, "news", body=1, ttl=60.0, attributes={"priority": "CS5"}), 0.0)
-                talker.peers[0].link.flush()
+                published = Message(Kind.PUBLISH, "news", body=1, ttl=60.0, attributes={"priority": "CS5"})
+                talker.peers[0].link.send_frames(session.send(published, 0.0)[1])
                 message = await anext(news)
                 assert message.body == 1
                 assert 59_000 < message.attributes["ttl"] <= 60_000

@@ -18,6 +18,7 @@ from polybus.protocols._protobuf.any_body import pack
 from polybus.protocols.uprotocol.cloudevents import cloudevents_pb2
 from polybus.protocols.uprotocol.http import Form, frames_of, from_http, http_of
 from polybus.protocols.uprotocol.rules import RULES, TOLERATED, Violation
+from tests.doubles.driven import Driven
 
 from .support import HI, PUBLISH, REQUEST, decode
 
@@ -198,7 +199,7 @@ def test_what_was_read_leniently_is_written_without_the_mark() -> None:
 def test_an_id_without_time_never_expires_and_one_with_a_time_does() -> None:
     late = UProtocol(clock=lambda: (1_700_000_000_000 + 10**9) * 1_000_000)
     for id, expected in (("5b9fe861-8c1c-4899-9b07-ad1cde652e10", "kept"), (PUBLISH["id"], "expired")):
-        session = late.session("server")
+        session = Driven(late.session("server"))
         session.receive(json.dumps({**PUBLISH, "id": id}).encode(), 0.0)
         (event,) = session.events()
         kept = isinstance(event, Message)
@@ -244,7 +245,7 @@ def test_an_unknown_mode_is_a_value_error() -> None:
 
 
 def test_strict_mode_refuses_with_the_reason() -> None:
-    session = UProtocol(mode="strict").session("server")
+    session = Driven(UProtocol(mode="strict").session("server"))
     session.receive(QUESTION % quoted(DOOR), 0.0)
     (event,) = session.events()
     assert isinstance(event, Refused)

@@ -25,6 +25,7 @@ from polybus.protocols._protobuf.any_body import ANY, pack, pack_value, read_val
 from polybus.protocols.uprotocol.cloudevents import cloudevents_pb2
 from polybus.protocols.uprotocol.codec import UProtocolCodec
 from polybus.protocols.uprotocol.rules import Violation
+from tests.doubles.driven import Driven
 
 from .support import BAD, GOOD, HI, LENIENT, PUBLISH, REQUEST, RESPONSE, decode
 
@@ -492,7 +493,7 @@ def test_what_is_nearly_one_is_refused(tail: bytes) -> None:
 
 
 def test_items_of_one_session_have_ids_of_their_own() -> None:
-    session = UProtocol(entity="/plant/1").session("client")
+    session = Driven(UProtocol(entity="/plant/1").session("client"))
     session.start(0.0)
     for _ in range(3):
         session.send(Message(Kind.ITEM, "x", OPEN, b"[]", JSON), 0.0)
@@ -503,7 +504,7 @@ def test_items_of_one_session_have_ids_of_their_own() -> None:
 @pytest.mark.parametrize("mode", ["strict", "lenient"])
 def test_what_could_only_be_answered_against_the_rules_is_not_answered(mode: Any) -> None:
     """Found by fuzzing: the answer's source would have been an address without authority."""
-    session = UProtocol(mode=mode).session("server")
+    session = Driven(UProtocol(mode=mode).session("server"))
     session.start(0.0)
     asked = {"source": "up://hu.veh7/hmi.app/1/rpc.response", "sink": "up:/seat/1/rpc.SetHeat", "plevel": "much"}
     session.receive(

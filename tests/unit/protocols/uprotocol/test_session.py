@@ -14,7 +14,7 @@ from polybus.plugins import CloseWanted, Ready, Refused, Undelivered
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.uprotocol.names import Names, decode_name, encode_name
-from polybus.protocols.uprotocol.session import UProtocolSession
+from tests.doubles.driven import Driven
 
 from .support import PUBLISH, REQUEST, RESPONSE
 
@@ -31,19 +31,19 @@ class Clock:
         return self.ms * 1_000_000
 
 
-def session(clock: Clock | None = None, limits: Limits = Limits(), **options: Any) -> UProtocolSession:  # noqa: B008
-    made = UProtocol(clock=clock or Clock(), **options).session("client", limits, random.Random(1))
+def session(clock: Clock | None = None, limits: Limits = Limits(), **options: Any) -> Driven:  # noqa: B008
+    made = Driven(UProtocol(clock=clock or Clock(), **options).session("client", limits, random.Random(1)))
     made.start(0.0)
     assert made.events() == [Ready()]
     return made
 
 
-def receive(to: UProtocolSession, event: Any, now: float = 0.0) -> list[Any]:
+def receive(to: Driven, event: Any, now: float = 0.0) -> list[Any]:
     to.receive(event if isinstance(event, bytes) else json.dumps(event).encode(), now)
     return to.events()
 
 
-def sent(from_: UProtocolSession) -> list[dict[str, Any]]:
+def sent(from_: Driven) -> list[dict[str, Any]]:
     return [json.loads(frame) for frame in from_.frames_to_send()]
 
 
@@ -195,7 +195,7 @@ def test_an_answer_takes_over_address_priority_and_ttl(format: Any) -> None:
     assert (facts["priority"], facts["ttl"], facts["reqid"], answer.body) == ("CS4", 5000, key, {"a": 1})
 
 
-def asked(ours: UProtocolSession) -> dict[str, Any]:
+def asked(ours: Driven) -> dict[str, Any]:
     """A request that is out, and the answer to it as the peer would write it."""
     key = ours.send(request(RESPONSE["source"]), 0.0)
     ours.frames_to_send()
@@ -394,7 +394,7 @@ def test_one_publication_is_one_event_for_all_peers() -> None:
     message = Message(Kind.PUBLISH, "news", body=1)
     frames = []
     for _ in range(3):
-        one = adapter.session("server")
+        one = Driven(adapter.session("server"))
         one.send(message, 0.0)
         frames += one.frames_to_send()
     assert len(set(frames)) == 1

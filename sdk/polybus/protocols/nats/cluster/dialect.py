@@ -102,7 +102,8 @@ class ClusterDialect:
         """Requests of the last turns without an answer: the nodes that have asked, empty where it is none of ours."""
         self._turns: deque[list[Any]] = deque()
         """The ids of what came in each of these turns. The end of a turn is told when the next one may have begun already."""
-        self._turn = -1
+        self._turn = -math.inf
+        """The time at which the last one came: what the transport hands on together has one."""
         self._held: dict[Any, str] = {}
         """Requests and channels of others that this node has."""
         self._serial = 0
@@ -312,8 +313,8 @@ class ClusterDialect:
                     self._look_at(self._connection.heard + PACE)
             else:
                 self._fresh[message.id] = asker
-                if self._turn != self._connection.turn:
-                    self._turn = self._connection.turn
+                if self._turn != self._connection.heard or not self._turns:
+                    self._turn = self._connection.heard
                     self._turns.append([])
                     events.append(Due(-math.inf))
                 self._turns[-1].append(message.id)
@@ -480,7 +481,7 @@ class ClusterDialect:
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
+    def send(self, message: Message, now: float) -> str | None:
         """Queue a message. For a request or an open: its token."""
         kind = message.kind
         if kind is _REQUEST or kind is Kind.OPEN:
