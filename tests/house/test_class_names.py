@@ -9,22 +9,12 @@ ALLOWED = {"Bus"}
 """`polybus.sync.Bus` is called as the class is whose blocking twin it is: a program changes one import."""
 OPEN = {
     "Application",
-    "Asked",
     "Finding",
-    "Names",
-    "Operation",
-    "Party",
-    "PayloadFormat",
     "Pipeline",
     "RemotePeer",
-    "ReturnAddress",
-    "Rule",
-    "Shape",
     "State",
     "Storage",
-    "Tokens",
     "User",
-    "Method",
     "Line",
     "_State",
 }

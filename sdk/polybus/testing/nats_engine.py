@@ -27,7 +27,7 @@ from ..plugins import Admission, Closed, Handshake, Identity, ListenOptions, Tra
 from ..plugins.registry import resolve_url
 from ..plugins.tools import SubjectIndex, to_the_end
 from ..protocols.nats import Nats
-from ..protocols.nats.operations import PING, PONG, Operation, OperationReader, write_error, write_json, write_message
+from ..protocols.nats.operations import PING, PONG, NatsOperation, OperationReader, write_error, write_json, write_message
 from .nats_streams import NatsStreams
 
 _UNREAD: Final = 16 << 20
@@ -203,11 +203,11 @@ class NatsEngine:
         if self._runtime is not None:
             self._runtime.notifier.signal()
 
-    def read(self, frame: bytes) -> Operation:
+    def read(self, frame: bytes) -> NatsOperation:
         """The operation of a frame. May raise `RemoteProtocolError`."""
         return self._reader.read(frame)
 
-    def route(self, sender: EngineClient, operation: Operation, block: bytes) -> None:
+    def route(self, sender: EngineClient, operation: NatsOperation, block: bytes) -> None:
         """Hand a message to every subscription that matches, and to one of each group; say so where there is nobody."""
         told, groups = self._streams is not None and self._streams.take(operation, block), dict[str, list[EngineSubscription]]()
         for subscription in self.subscriptions.match(operation.subject):
@@ -221,12 +221,12 @@ class NatsEngine:
             chosen = self._rng.choice(members)
             told = chosen.client.deliver(chosen, operation, block) or told
         if not told and operation.reply is not None and sender.no_responders:
-            answer = Operation("PUB", operation.reply)
+            answer = NatsOperation("PUB", operation.reply)
             for subscription in self.subscriptions.match(operation.reply):
                 if subscription.client is sender:
                     sender.deliver(subscription, answer, _NO_RESPONDERS)
 
-    def hand(self, at: str, operation: Operation, block: bytes) -> bool:
+    def hand(self, at: str, operation: NatsOperation, block: bytes) -> bool:
         """Give a message of the engine itself to those who have subscribed to a subject. False where nobody has."""
         told = False
         for subscription in self.subscriptions.match(at):
@@ -267,7 +267,7 @@ class EngineClient:
 
     # -- operations ------------------------------------------------------------------------------------------------------
 
-    def _act(self, operation: Operation, frame: bytes) -> None:
+    def _act(self, operation: NatsOperation, frame: bytes) -> None:
         verb = operation.verb
         if verb == "CONNECT":
             self._connect(operation.info or {})
@@ -293,7 +293,7 @@ class EngineClient:
         self.echo = members.get("echo") is not False
         self.no_responders = members.get("no_responders") is True
 
-    def _publish(self, operation: Operation, frame: bytes) -> None:
+    def _publish(self, operation: NatsOperation, frame: bytes) -> None:
         start = frame.find(b"\r\n") + 2
         if len(frame) - start - 2 > self.engine.max_payload:
             self._refuse("Maximum Payload Violation")
@@ -301,7 +301,7 @@ class EngineClient:
         block = frame[start : len(frame) - 2 - len(operation.payload)]
         self.engine.route(self, operation, block)
 
-    def _unsubscribe(self, operation: Operation) -> None:
+    def _unsubscribe(self, operation: NatsOperation) -> None:
         subscription = self.subscriptions.get(operation.sid)
         if subscription is not None and operation.most:
             subscription.left = operation.most
@@ -317,7 +317,7 @@ class EngineClient:
         self.transport.send(write_error(text))
         self.transport.close(1008, text)
 
-    def deliver(self, subscription: EngineSubscription, operation: Operation, block: bytes) -> bool:
+    def deliver(self, subscription: EngineSubscription, operation: NatsOperation, block: bytes) -> bool:
         """Send a message to one subscription."""
         if self.transport.write_backlog() > _UNREAD:
             self.transport.abort(Closed(1013, "slow consumer"))

@@ -20,7 +20,7 @@ from attrs import define, field, frozen
 
 from ..plugins.tools import SubjectIndex, tokens_overlap
 from ..protocols.nats.cluster.subjects import covers
-from ..protocols.nats.operations import Operation
+from ..protocols.nats.operations import NatsOperation
 
 _API: Final = "$JS.API."
 _ACK: Final = "$JS.ACK."
@@ -81,7 +81,7 @@ class Stream:
             "num_subjects": len({one.subject for one in self.messages.values()}),
         }
 
-    def store(self, operation: Operation, block: bytes, now: float) -> dict[str, Any]:
+    def store(self, operation: NatsOperation, block: bytes, now: float) -> dict[str, Any]:
         """Store a message; the members of the answer."""
         self._forget(now)
         found = _ID.search(block)
@@ -144,7 +144,7 @@ class PullConsumer:
     stream: Stream
     name: str
     config: dict[str, Any]
-    _hand: Callable[[str, Operation, bytes], bool]
+    _hand: Callable[[str, NatsOperation, bytes], bool]
     _matches: Callable[[str, str], bool]
     _next: int = 1
     """The number of the next message that nobody was given."""
@@ -210,7 +210,7 @@ class PullConsumer:
             pull.left -= 1
             pull.beat_at = now + pull.heartbeat if pull.heartbeat else math.inf
             if not self._hand(
-                pull.inbox, Operation("PUB", message.subject, reply=reply, payload=message.payload), message.block
+                pull.inbox, NatsOperation("PUB", message.subject, reply=reply, payload=message.payload), message.block
             ):
                 pull.left = 0  # who has asked is gone
                 if times > 1 or message.number in self._given:
@@ -279,7 +279,7 @@ class PullConsumer:
         self._say(pull.inbox, f"{status}\r\nNats-Pending-Messages: {pull.left}\r\nNats-Pending-Bytes: 0")
 
     def _say(self, inbox: str, status: str) -> None:
-        self._hand(inbox, Operation("PUB", inbox), f"NATS/1.0 {status}\r\n\r\n".encode())
+        self._hand(inbox, NatsOperation("PUB", inbox), f"NATS/1.0 {status}\r\n\r\n".encode())
 
 
 class NatsStreams:
@@ -290,7 +290,7 @@ class NatsStreams:
         time: The clock of the engine.
     """
 
-    def __init__(self, hand: Callable[[str, Operation, bytes], bool], time: Callable[[], float]) -> None:
+    def __init__(self, hand: Callable[[str, NatsOperation, bytes], bool], time: Callable[[], float]) -> None:
         self._hand = hand
         self._time = time
         self._streams: dict[str, Stream] = {}
@@ -309,7 +309,7 @@ class NatsStreams:
             with anyio.move_on_after(None if due == math.inf else max(due - self._time(), 0.0)):
                 await self._changed.wait()
 
-    def take(self, operation: Operation, block: bytes) -> bool:
+    def take(self, operation: NatsOperation, block: bytes) -> bool:
         """Take a message that was published. True where somebody here has it."""
         self._changed.set()
         if operation.subject.startswith(_ACK):
@@ -329,20 +329,20 @@ class NatsStreams:
         return taken
 
     def _answer(self, reply: str, members: dict[str, Any]) -> None:
-        self._hand(reply, Operation("PUB", reply, payload=msgspec.json.encode(members)), b"")
+        self._hand(reply, NatsOperation("PUB", reply, payload=msgspec.json.encode(members)), b"")
 
-    def _acknowledge(self, operation: Operation) -> None:
+    def _acknowledge(self, operation: NatsOperation) -> None:
         _, _, stream, consumer, _, number, *_ = operation.subject.split(".")
         found = self._streams.get(stream)
         there = None if found is None else found.consumers.get(consumer)
         if there is not None:
             there.acknowledged(int(number), operation.payload, self._time())
         if operation.reply is not None:
-            self._hand(operation.reply, Operation("PUB", operation.reply), b"")
+            self._hand(operation.reply, NatsOperation("PUB", operation.reply), b"")
 
     # -- the API ---------------------------------------------------------------------------------------------------------
 
-    def _asked(self, operation: Operation) -> None:
+    def _asked(self, operation: NatsOperation) -> None:
         word = operation.subject[len(_API) :]
         asked: Any = msgspec.json.decode(operation.payload) if operation.payload else {}
         if word.startswith("CONSUMER.MSG.NEXT."):
@@ -352,7 +352,7 @@ class NatsStreams:
         if operation.reply is None:
             return
         if act is None:
-            self._hand(operation.reply, Operation("PUB", operation.reply), _NOBODY)
+            self._hand(operation.reply, NatsOperation("PUB", operation.reply), _NOBODY)
             return
         try:
             answer = act(self, word, asked)
@@ -366,7 +366,7 @@ class NatsStreams:
         if inbox is None:
             return
         if consumer is None:
-            self._hand(inbox, Operation("PUB", inbox), _NOBODY)
+            self._hand(inbox, NatsOperation("PUB", inbox), _NOBODY)
         else:
             consumer.pull(inbox, asked, self._time())
 

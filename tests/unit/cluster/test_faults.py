@@ -10,7 +10,7 @@ from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected,
 from polybus.cluster.durable.administration import Administration
 from polybus.events import ClusterGap, LinkDown, NodeGone
 from polybus.plugins import Closed
-from polybus.protocols.nats.operations import Operation
+from polybus.protocols.nats.operations import NatsOperation
 from polybus.testing import NatsEngine, cluster
 from polybus.testing.nats_engine import EngineClient, met
 from tests.loops import virtual_asyncio  # noqa: F401
@@ -58,7 +58,7 @@ async def test_that_holds_on_a_quiet_connection_too_of_what_nobody_has_taken() -
 
         lost = False
 
-        def route(self, sender: EngineClient, operation: Operation, block: bytes) -> None:
+        def route(self, sender: EngineClient, operation: NatsOperation, block: bytes) -> None:
             if not self.lost or operation.subject not in ("polybus.r.work", "polybus.a"):
                 super().route(sender, operation, block)
 

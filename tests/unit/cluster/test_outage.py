@@ -10,7 +10,7 @@ import pytest
 from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Store, Unavailable, connect
 from polybus._core.bus.runner import _Run
 from polybus.fastapi import readiness_endpoint
-from polybus.protocols.nats.operations import Operation
+from polybus.protocols.nats.operations import NatsOperation
 from polybus.testing import NatsEngine
 from tests.loops import virtual_asyncio  # noqa: F401
 from tests.support import eventually
@@ -32,7 +32,7 @@ class Refusing(NatsEngine):
     """What each client is told that wants to subscribe, if anything."""
     refused = 0
 
-    def read(self, frame: bytes) -> Operation:
+    def read(self, frame: bytes) -> NatsOperation:
         operation = super().read(frame)
         if self.refusal and operation.verb == "SUB":
             self.refused += 1
@@ -161,8 +161,8 @@ class Frozen(NatsEngine):
 
     stopped = False
 
-    def read(self, frame: bytes) -> Operation:
-        return Operation("+OK") if self.stopped else super().read(frame)
+    def read(self, frame: bytes) -> NatsOperation:
+        return NatsOperation("+OK") if self.stopped else super().read(frame)
 
 
 @pytest.mark.parametrize(("outage", "until"), [(5, 5), (1, 3)])

@@ -14,7 +14,7 @@ from polybus._core.bus.bus import parts_of
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.consumers import PACE
 from polybus.cluster.durable.jetstream import JetStream
-from polybus.protocols.nats.operations import Operation
+from polybus.protocols.nats.operations import NatsOperation
 from polybus.testing import NatsEngine
 from polybus.testing.nats_engine import EngineClient
 from tests.loops import virtual_asyncio  # noqa: F401
@@ -34,28 +34,28 @@ class Liar(NatsEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lie: Callable[[Operation], bool] = lambda operation: False
-        self.heard: list[tuple[float, Operation]] = []
+        self.lie: Callable[[NatsOperation], bool] = lambda operation: False
+        self.heard: list[tuple[float, NatsOperation]] = []
         self.asker: EngineClient
 
-    def route(self, sender: EngineClient, operation: Operation, block: bytes) -> None:
+    def route(self, sender: EngineClient, operation: NatsOperation, block: bytes) -> None:
         self.heard.append((anyio.current_time(), operation))
         self.asker = sender
         if not self.lie(operation):
             super().route(sender, operation, block)
 
-    def answer(self, operation: Operation, said: Any) -> bool:
+    def answer(self, operation: NatsOperation, said: Any) -> bool:
         assert operation.reply is not None
-        return self.hand(operation.reply, Operation("PUB", operation.reply, payload=msgspec.json.encode(said)), b"")
+        return self.hand(operation.reply, NatsOperation("PUB", operation.reply, payload=msgspec.json.encode(said)), b"")
 
     def store(self, subject: str, payload: bytes) -> bool:
         """Keep a publication of somebody else, and hand it to a reader at once."""
-        super().route(self.asker, Operation("PUB", subject, payload=payload), b"")
+        super().route(self.asker, NatsOperation("PUB", subject, payload=payload), b"")
         return True
 
-    def status(self, operation: Operation, status: str) -> bool:
+    def status(self, operation: NatsOperation, status: str) -> bool:
         assert operation.reply is not None
-        return self.hand(operation.reply, Operation("PUB", operation.reply), f"NATS/1.0 {status}\r\n\r\n".encode())
+        return self.hand(operation.reply, NatsOperation("PUB", operation.reply), f"NATS/1.0 {status}\r\n\r\n".encode())
 
     def times(self, subject: str, word: bytes = b"") -> list[float]:
         """When something was said to a subject."""
@@ -149,7 +149,7 @@ async def test_what_was_on_its_way_to_a_handler_that_may_not_acknowledge_is_left
     bus = shop(engine)
     handled = noting(bus, "work.x", durable="billing", ack_wait=5, concurrency=8)
 
-    def forbid(operation: Operation) -> bool:
+    def forbid(operation: NatsOperation) -> bool:
         if not operation.subject.startswith("$JS.ACK."):
             return False
         engine.say(f'Permissions Violation for Publish to "{operation.subject}"')

@@ -11,7 +11,7 @@ import pytest
 from polybus import Bus, Forbidden, LocalProtocolError, Peer, Route, Unsupported, bridge, connect
 from polybus.protocols import Csb, Ubre, Up, UProtocol
 from polybus.protocols.up.fabric import Filters
-from polybus.protocols.up.names import Names
+from polybus.protocols.up.names import UpNames
 from polybus.protocols.up.samples import DIALECTS
 from polybus.protocols.up.uuris import UUri, parse_entity
 from polybus.subjects import canonical, matches
@@ -85,7 +85,8 @@ async def test_a_subscription_hears_the_addresses_that_its_pattern_stands_for() 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_filter_on_a_fabric_and_a_single_match_agree_with_subscriptions(pattern: str) -> None:
     heard: list[str] = []
-    filters = Filters(DIALECTS["spec"], Names((), parse_entity(PHONE), None, on_fabric=True), lambda found: heard.extend(found))
+    names = UpNames((), parse_entity(PHONE), None, on_fabric=True)
+    filters = Filters(DIALECTS["spec"], names, lambda found: heard.extend(found))
     filters.add(pattern)
     key = heard[-1].split("/")[1:6]
     for place, address in enumerate(ADDRESSES):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from polybus.protocols.nats.operations import Operation
+from polybus.protocols.nats.operations import NatsOperation
 from polybus.testing.nats_streams import NatsStreams
 
 SECOND = 1_000_000_000
@@ -19,10 +19,10 @@ class Keeper:
     def __init__(self) -> None:
         self.now = 1000.0
         self.deaf: set[str] = set()
-        self.handed: list[tuple[str, Operation, bytes]] = []
+        self.handed: list[tuple[str, NatsOperation, bytes]] = []
         self.streams = NatsStreams(self._hand, lambda: self.now)
 
-    def _hand(self, at: str, operation: Operation, block: bytes) -> bool:
+    def _hand(self, at: str, operation: NatsOperation, block: bytes) -> bool:
         if at in self.deaf:
             return False
         self.handed.append((at, operation, block))
@@ -31,7 +31,7 @@ class Keeper:
     def ask(self, word: str, **asked: Any) -> Any:
         """The answer of the API."""
         self.handed.clear()
-        self.streams.take(Operation("PUB", f"$JS.API.{word}", reply="_I.a", payload=msgspec.json.encode(asked)), b"")
+        self.streams.take(NatsOperation("PUB", f"$JS.API.{word}", reply="_I.a", payload=msgspec.json.encode(asked)), b"")
         return msgspec.json.decode(self.handed[-1][1].payload)
 
     def stream(self, **config: Any) -> None:
@@ -44,13 +44,13 @@ class Keeper:
     def store(self, payload: bytes = b"x", subject: str = "s.a", id: str = "") -> Any:
         block = f"NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n".encode() if id else b""
         self.handed.clear()
-        self.streams.take(Operation("PUB", subject, reply="_I.p", payload=payload), block)
+        self.streams.take(NatsOperation("PUB", subject, reply="_I.p", payload=payload), block)
         return msgspec.json.decode(next(one.payload for at, one, _ in self.handed if at == "_I.p"))
 
     def pull(self, inbox: str, name: str = "C", **asked: Any) -> None:
         self.handed.clear()
         payload = msgspec.json.encode({"batch": 1, **asked})
-        self.streams.take(Operation("PUB", f"$JS.API.CONSUMER.MSG.NEXT.S.{name}", reply=inbox, payload=payload), b"")
+        self.streams.take(NatsOperation("PUB", f"$JS.API.CONSUMER.MSG.NEXT.S.{name}", reply=inbox, payload=payload), b"")
 
     def tick(self, seconds: float) -> None:
         """Let time pass."""
@@ -71,7 +71,7 @@ class Keeper:
         at = next(operation.reply for _, operation, _ in reversed(self.handed) if (operation.reply or "").startswith("$JS.ACK"))
         assert at is not None
         self.handed.clear()
-        self.streams.take(Operation("PUB", at, reply=reply, payload=word), b"")
+        self.streams.take(NatsOperation("PUB", at, reply=reply, payload=word), b"")
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_word_of_what_nobody_has_any_more_changes_nothing(keeper: Keeper) -> N
     assert keeper.payloads("_I.two") == []
     for unknown in ("$JS.ACK.S.X.1.1.1.0.0", "$JS.ACK.X.C.1.1.1.0.0"):
         keeper.handed.clear()
-        assert keeper.streams.take(Operation("PUB", unknown, reply="_I.ack", payload=b"+ACK"), b"")
+        assert keeper.streams.take(NatsOperation("PUB", unknown, reply="_I.ack", payload=b"+ACK"), b"")
         assert [at for at, *_ in keeper.handed] == ["_I.ack"]
 
 
@@ -218,11 +218,11 @@ def test_what_cannot_be_is_answered_by_the_number_of_a_real_server(
 
 
 def test_what_nobody_knows_is_answered_as_by_nobody_and_what_wants_no_answer_by_nothing(keeper: Keeper) -> None:
-    keeper.streams.take(Operation("PUB", "$JS.API.STREAM.PURGE.S", reply="_I.a"), b"")
+    keeper.streams.take(NatsOperation("PUB", "$JS.API.STREAM.PURGE.S", reply="_I.a"), b"")
     assert keeper.statuses("_I.a") == ["NATS/1.0 503"]
     keeper.handed.clear()
     for subject in ("INFO", "CONSUMER.MSG.NEXT.S.C"):
-        assert keeper.streams.take(Operation("PUB", f"$JS.API.{subject}"), b"")
+        assert keeper.streams.take(NatsOperation("PUB", f"$JS.API.{subject}"), b"")
     assert not keeper.handed
 
 

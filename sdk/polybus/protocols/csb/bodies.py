@@ -105,7 +105,7 @@ refuse: Final = WIRE_RULES.refuse
 
 
 @frozen(eq=False)
-class PayloadFormat:
+class CsbPayloadFormat:
     """A body format that only this wire has. `read` may raise `RemoteProtocolError`."""
 
     content_type: str
@@ -180,9 +180,9 @@ def _read_base64(data: bytes) -> bytes:
         raise refuse(f"the payload is not base64: {error}", ENCODING_ERROR) from error
 
 
-FORM_FORMAT: Final = PayloadFormat("application/x-www-form-urlencoded", _write_form, _read_form)
+FORM_FORMAT: Final = CsbPayloadFormat("application/x-www-form-urlencoded", _write_form, _read_form)
 """A dict of texts, with lists where a key is repeated."""
-BASE64_FORMAT: Final = PayloadFormat("application/base64", _write_base64, _read_base64)
+BASE64_FORMAT: Final = CsbPayloadFormat("application/base64", _write_base64, _read_base64)
 """Bytes as base64 text (RFC 4648 section 4, with padding and nothing else in between)."""
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON_FORMAT, OCTETS, TEXT, FORM_FORMAT, BASE64_FORMAT)
 BY_NAME: Final[Mapping[str, BodyFormat]] = {

@@ -37,7 +37,7 @@ _MASK: Final = IDS - 1
 _ACTION: Final = 0xFFFFFFFF
 
 
-class Party:
+class CsbParty:
     """The other side as one end sees it: the ids that are taken, and whether it is a polybus.
 
     The key of a request is the negative of a serial number, so it is never given twice and differs from all ids of the other
@@ -148,7 +148,7 @@ class CsbSession:
         self._max_frame = limits.message
         self._faces_strangers = faces_strangers
         """True if publications may go to a peer that has only said that it subscribes: ours say hello before."""
-        self._one = Party()
+        self._one = CsbParty()
 
     def start(self, now: float) -> SessionOutput:
         """There is no handshake: ready at once."""
@@ -167,11 +167,11 @@ class CsbSession:
         except RemoteProtocolError as error:
             return self._refuse(error, party)
 
-    def _take(self, message: Message, party: Party) -> SessionOutput:
+    def _take(self, message: Message, party: CsbParty) -> SessionOutput:
         """May raise `RemoteProtocolError`: an answer to nothing."""
         kind = message.kind
         if kind is _RESPONSE or kind is _ERROR:
-            # As `Party.find` and `Party.answered`, without the calls.
+            # As `CsbParty.find` and `CsbParty.answered`, without the calls.
             id = message.id
             number, action = id & 0xFFFF, id >> 16
             entry = party.pending.get(number)
@@ -210,7 +210,7 @@ class CsbSession:
         return message
 
     @staticmethod
-    def _met(message: Message, party: Party, key: int) -> bool:
+    def _met(message: Message, party: CsbParty, key: int) -> bool:
         """The peer has said whether it is a polybus. True where only the session wanted to know."""
         try:
             body = message.body if message.kind is _RESPONSE else None
@@ -219,7 +219,7 @@ class CsbSession:
         party.ours = is_answer(body)
         return key == party.asked
 
-    def _refuse(self, error: RemoteProtocolError, party: Party) -> SessionOutput:
+    def _refuse(self, error: RemoteProtocolError, party: CsbParty) -> SessionOutput:
         if error.reply_id is not None:
             error.reply_id = party.find(error.reply_id)
             if error.reply_id is not None:
@@ -271,7 +271,7 @@ class CsbSession:
             frame = self._writer.write(message, None)
         return None, self._framed(frame, party)
 
-    def _to_unknown(self, frame: bytes, number: int, ttl: float | None, party: Party, now: float) -> list[bytes]:
+    def _to_unknown(self, frame: bytes, number: int, ttl: float | None, party: CsbParty, now: float) -> list[bytes]:
         """Put how long a request by name is worth in front of it, for the two may be read apart, and behind it who is there."""
         frames = [frame]
         if ttl is not None:
@@ -280,7 +280,7 @@ class CsbSession:
             frames.append(self._ask(party, now))
         return frames
 
-    def _send_rare(self, message: Message, party: Party, now: float) -> tuple[int | None, bytes]:
+    def _send_rare(self, message: Message, party: CsbParty, now: float) -> tuple[int | None, bytes]:
         serial = party.next_id(now)
         number = serial & 0xFFFF
         if message.kind is _OPEN:
@@ -293,7 +293,7 @@ class CsbSession:
         party.rest(-serial, now)  # it is answered like any request, and that answer is not waited for
         return None, frame
 
-    def _ask(self, party: Party, now: float) -> bytes:
+    def _ask(self, party: CsbParty, now: float) -> bytes:
         """A name has been used, which only our own buses and their friends know: find out, so that deadlines may travel too."""
         serial = party.next_id(now)
         number = serial & 0xFFFF
@@ -303,10 +303,10 @@ class CsbSession:
         party.rest(-serial, now)
         return frame
 
-    def _party(self, peer_key: Any) -> Party:
+    def _party(self, peer_key: Any) -> CsbParty:
         return self._one
 
-    def _framed(self, frame: bytes, party: Party) -> bytes:
+    def _framed(self, frame: bytes, party: CsbParty) -> bytes:
         if len(frame) > self._max_frame:
             raise too_large(len(frame), self._max_frame)
         return frame
@@ -319,7 +319,7 @@ class CsbSession:
         return ()
 
     @staticmethod
-    def _forget(key: Any, party: Party, now: float) -> None:
+    def _forget(key: Any, party: CsbParty, now: float) -> None:
         if type(key) is int and key < 0:
             party.rest(key, now)
 
@@ -377,12 +377,12 @@ class CrowdedSession(CsbSession):
         self._early: dict[tuple[bytes, int], bytes] | None = {} if introduction is not None else None
         """Frames of clients that came before the broker has answered the introduction. It may have assigned some by then."""
         self._early_bytes = 0
-        self._parties: dict[int, Party] = {}
+        self._parties: dict[int, CsbParty] = {}
         self._sent_away: dict[int, None] = {}
         """Clients that were told to go, the latest: what they had sent by then comes still, and is no mistake of the broker."""
-        self._resting: dict[Party, None] = {}
+        self._resting: dict[CsbParty, None] = {}
         self._count = 0
-        self._numbered: dict[int, Party] = {}
+        self._numbered: dict[int, CsbParty] = {}
 
     def start(self, now: float) -> SessionOutput:
         """Introduce this server where it has an id; ready when the broker has answered, otherwise at once."""
@@ -421,7 +421,7 @@ class CrowdedSession(CsbSession):
             gone = self._gone(client, "its number was given to another")
             self._sent_away.pop(client, None)
             self._count += 1
-            self._parties[client] = self._numbered[self._count] = Party(client, self._count)
+            self._parties[client] = self._numbered[self._count] = CsbParty(client, self._count)
             address, params = _facts(message)
             return [*gone, PeerOpened(client, address or f"client {client}", params)]
         if message.subject == "closed" and client != BROKER:
@@ -466,11 +466,11 @@ class CrowdedSession(CsbSession):
         self._left(party)
         return [PeerClosed(client, reason)]
 
-    def _left(self, party: Party) -> None:
+    def _left(self, party: CsbParty) -> None:
         self._resting.pop(party, None)
         self._numbered.pop(party.number, None)
 
-    def _party(self, peer_key: Any) -> Party:
+    def _party(self, peer_key: Any) -> CsbParty:
         party = self._parties.get(peer_key)
         if party is None:
             raise Disconnected("the client has gone", f"client {peer_key}", False)
@@ -484,7 +484,7 @@ class CrowdedSession(CsbSession):
             self._resting[party] = None
         return output
 
-    def _framed(self, frame: bytes, party: Party) -> bytes:
+    def _framed(self, frame: bytes, party: CsbParty) -> bytes:
         if len(frame) + 4 > self._max_frame:
             raise too_large(len(frame) + 4, self._max_frame)
         return wire.CLIENT.pack(party.key) + frame

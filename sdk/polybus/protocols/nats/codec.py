@@ -26,7 +26,7 @@ from .operations import (
     OK,
     PING,
     PONG,
-    Operation,
+    NatsOperation,
     OperationReader,
     write_error,
     write_json,
@@ -113,7 +113,7 @@ class NatsCodec:
             told.decoded = operation.info
         return [told]
 
-    def _delivered(self, operation: Operation) -> Message:
+    def _delivered(self, operation: NatsOperation) -> Message:
         headers, payload = operation.headers, operation.payload
         facts: dict[str, Any] | None = {"sid": operation.sid} if operation.sid else None
         if operation.subject.startswith(INBOX) or (operation.reply is None and node_word(operation.subject) == _ANSWERS):

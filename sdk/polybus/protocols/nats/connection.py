@@ -128,7 +128,7 @@ _AT_ONCE: Final = 64
 
 
 @define(eq=False)
-class Tokens:
+class RequestTokens:
     """The tokens that were made on one connection. They are never made twice."""
 
     _rng: random.Random

@@ -20,7 +20,7 @@ from ...message import Kind, Message
 from ...plugins import Ready, Refused, Undelivered
 from ...plugins.tools import SubjectIndex
 from .checks import is_answerable, local_pattern, local_subject, refuse
-from .connection import NatsConnection, NatsSubscription, NatsSubscriptions, Tokens
+from .connection import NatsConnection, NatsSubscription, NatsSubscriptions, RequestTokens
 from .failures import ServerError, error_message, is_failure
 from .headers import ECHO, HeaderBlock
 from .operations import INBOX_SID
@@ -130,7 +130,7 @@ class NativeDialect:
         self._echoes = Echoes(connection.subscriptions, connection.rng)
         self._handled: SubjectIndex[str] = SubjectIndex()
         """The patterns of this side's handlers."""
-        self._tokens = Tokens(connection.rng)
+        self._tokens = RequestTokens(connection.rng)
         self._waiting: dict[str, str] = {}
         """Subjects of the requests that wait for an answer, by their token."""
         self._publications: dict[str, None] = {}

@@ -235,7 +235,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @define(eq=False)
-class Operation:
+class NatsOperation:
     """One operation.
 
     Attributes:
@@ -279,7 +279,7 @@ class OperationReader:
         self.headers: Final = HeaderReader(limits.headers)
         self._known_blocks = self.headers.known
 
-    def read(self, frame: bytes) -> Operation:
+    def read(self, frame: bytes) -> NatsOperation:
         """The operation of a frame.
 
         Raises:
@@ -292,7 +292,7 @@ class OperationReader:
         verb, *tokens = words_of(line) or [b""]
         kind = verb.upper()
         if kind in _DELIVERIES:
-            return Operation(kind.decode(), *self._delivery(tokens, frame, end, *_DELIVERIES[kind]))
+            return NatsOperation(kind.decode(), *self._delivery(tokens, frame, end, *_DELIVERIES[kind]))
         read = _READERS.get(kind)
         if read is None:
             raise _out_of_step(f"{line[:60]!r} is no operation of NATS", "unknown_verb")
@@ -366,48 +366,48 @@ class OperationReader:
         except UnicodeDecodeError:
             return self._checked_name(data)
 
-    def _subscription(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+    def _subscription(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
         _alone(frame, end)
         if not 2 <= len(tokens) <= 3:
             raise _out_of_step(f"{frame[:end][:60]!r}: SUB has a subject, perhaps a queue, and a sid")
         queue = self._names[tokens[1]] if len(tokens) == 3 else None
-        return Operation("SUB", self._checked_name(tokens[0], pattern=True), _sid(tokens[-1]), queue=queue)
+        return NatsOperation("SUB", self._checked_name(tokens[0], pattern=True), _sid(tokens[-1]), queue=queue)
 
-    def _unsubscription(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+    def _unsubscription(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
         _alone(frame, end)
         if not 1 <= len(tokens) <= 2:
             raise _out_of_step(f"{frame[:end][:60]!r}: UNSUB has a sid, and perhaps a number")
-        return Operation("UNSUB", sid=_sid(tokens[0]), most=_length(tokens[1]) if len(tokens) == 2 else None)
+        return NatsOperation("UNSUB", sid=_sid(tokens[0]), most=_length(tokens[1]) if len(tokens) == 2 else None)
 
-    def _information(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+    def _information(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
         return self._json("INFO", frame, end)
 
-    def _connect(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+    def _connect(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
         return self._json("CONNECT", frame, end)
 
-    def _json(self, verb: str, frame: bytes, end: int) -> Operation:
+    def _json(self, verb: str, frame: bytes, end: int) -> NatsOperation:
         _alone(frame, end)
         try:
-            return Operation(verb, info=_decode(frame[:end].lstrip()[len(verb) :]))
+            return NatsOperation(verb, info=_decode(frame[:end].lstrip()[len(verb) :]))
         except (ValueError, RecursionError) as error:
             raise _out_of_step(f"what {verb} says is no JSON object: {error}") from None
 
-    def _plain(self, verb: str, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+    def _plain(self, verb: str, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
         _alone(frame, end)
-        return Operation(verb)
+        return NatsOperation(verb)
 
-    def _ping(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+    def _ping(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
         return self._plain("PING", tokens, frame, end)
 
-    def _pong(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+    def _pong(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
         return self._plain("PONG", tokens, frame, end)
 
-    def _ok(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+    def _ok(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
         return self._plain("OK", tokens, frame, end)
 
-    def _error(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+    def _error(self, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
         _alone(frame, end)
-        return Operation("ERR", text=frame[:end].strip()[4:].decode("utf-8", "replace").strip().strip("'"))
+        return NatsOperation("ERR", text=frame[:end].strip()[4:].decode("utf-8", "replace").strip().strip("'"))
 
     def _checked_name(self, data: bytes, *, pattern: bool = False) -> str:
         """A subject as text. May raise `RemoteProtocolError`: ``invalid_subject``."""

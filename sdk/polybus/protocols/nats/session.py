@@ -26,7 +26,7 @@ from .codec import NatsCodec
 from .connection import NatsConnection, NatsDialect, NatsSubscriptions, ServerInfo, SessionOptions
 from .failures import ServerError, read_error
 from .native import NativeDialect
-from .operations import INBOX_SID, PING, PONG, Operation, write_json, write_subscription, write_unsubscription
+from .operations import INBOX_SID, PING, PONG, NatsOperation, write_json, write_subscription, write_unsubscription
 
 
 class NatsState(enum.Enum):
@@ -229,7 +229,7 @@ class NatsSession:
         _, subject, sid, *_ = (*frame[: frame.find(b"\r\n")].decode("utf-8", "replace").split(" "), "", "", "")
         self._dialect.malformed(error, subject, sid, frame)
 
-    def _information(self, operation: Operation) -> None:
+    def _information(self, operation: NatsOperation) -> None:
         """Learn about the server; the first time say who we are."""
         connection = self._connection
         before = connection.info
@@ -313,10 +313,10 @@ class NatsSession:
         self._pings.append((key, self._connection.subscriptions.leaving()))
         self._connection.frames.append(PING)
 
-    def _asked(self, operation: Operation) -> None:
+    def _asked(self, operation: NatsOperation) -> None:
         self._connection.frames.append(PONG)
 
-    def _pong(self, operation: Operation) -> None:
+    def _pong(self, operation: NatsOperation) -> None:
         if not self._pings:
             self._connection.events.append(Refused(refuse("PONG without a PING", "unexpected")))
             return
@@ -330,7 +330,7 @@ class NatsSession:
         elif key is not None:
             self._connection.events.append(Confirmed(key, tuple(self._connection.subscriptions.refused)))
 
-    def _ignore(self, operation: Operation) -> None:
+    def _ignore(self, operation: NatsOperation) -> None:
         """+OK says nothing."""
 
     # -- errors of the server --------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ class NatsSession:
         elif self._move(NatsEvent.ERROR, f"-ERR {error.text!r}"):
             self._dialect.not_allowed(error)
 
-    def _message(self, operation: Operation) -> None:
+    def _message(self, operation: NatsOperation) -> None:
         """A message whose verb is written in an unusual way."""
         self._deliver(operation.subject, operation.sid, operation.reply, operation.headers, operation.payload)
 
@@ -413,7 +413,7 @@ class NatsSession:
         self._dialect.lost()
 
 
-_RECEIVERS: Final[Mapping[str, tuple[NatsEvent, Callable[[NatsSession, Operation], None]]]] = {
+_RECEIVERS: Final[Mapping[str, tuple[NatsEvent, Callable[[NatsSession, NatsOperation], None]]]] = {
     "MSG": (NatsEvent.MESSAGE, NatsSession._message),
     "HMSG": (NatsEvent.MESSAGE, NatsSession._message),
     "INFO": (NatsEvent.INFO, NatsSession._information),

@@ -17,7 +17,7 @@ from .._uprotocol import Pairs, SubjectLevels, check_seconds, lifetime_within, p
 from .codec import MAX_TTL, UpCodec
 from .dissect import dissect
 from .fabric import UpFabric
-from .names import Names, Table, table_of
+from .names import Table, UpNames, table_of
 from .samples import DIALECTS
 from .session import UpSession
 from .uuris import FIRST_TOPIC, UUri, parse_entity
@@ -132,7 +132,7 @@ class Up(UrlOptions):
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:
         """Other names of a publication of this side; see `plugins.ProtocolFeatures`."""
-        return Names(self.names, self.own, self.other).own_spellings(subject)
+        return UpNames(self.names, self.own, self.other).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
         """The fields of a message, for people; see `plugins.Dissector`. The value of a token is not among them."""

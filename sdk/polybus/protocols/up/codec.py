@@ -20,7 +20,7 @@ from .._protobuf.status import code_of, facts_of, status_of
 from .._uprotocol import LEVELS, urgency_of
 from .attributes import Attributes, MessageType, PayloadFormat, is_v7, priority_name, uuid_bytes, uuid_text
 from .bodies import FORMATS, check_payload, format_for, given_body, read_json, written_body
-from .messages import ReturnAddress, Shape, UpMessage, shape_of
+from .messages import MessageShape, UpMessage, UpReturnAddress, shape_of
 from .rules import NAME, PROFILE, WIRE_RULES, first_violation, refuse, shown
 from .uuris import UUri, parse_uuri
 from .wire import is_wire_id, read_attributes, read_uuid, split_message, write_attributes, write_message, write_uuid
@@ -46,7 +46,7 @@ class UpReader:
         self._max_frame: Final = limits.message
         self._depth: Final = limits.depth
         # By the bytes of the attributes before and behind the id of a request.
-        self._known: dict[tuple[bytes, bytes], Shape] = {}
+        self._known: dict[tuple[bytes, bytes], MessageShape] = {}
 
     def read(self, frame: bytes) -> UpMessage:
         """The one message of a frame. May raise `RemoteProtocolError`: it is none, or a bad one."""
@@ -77,7 +77,7 @@ class UpReader:
             self._remember(parts[1], parts[3], shape)
         return self._message(shape, payload, uuid, reqid)
 
-    def _remember(self, before: bytes, behind: bytes, shape: Shape) -> None:
+    def _remember(self, before: bytes, behind: bytes, shape: MessageShape) -> None:
         try:
             for part in (before, behind):  # each consists of whole fields: so nothing else can be taken for the id between
                 read_attributes(part)
@@ -87,7 +87,7 @@ class UpReader:
             self._known.clear()
         self._known[before, behind] = shape
 
-    def _message(self, shape: Shape, payload: bytes | None, uuid: bytes, reqid: bytes) -> UpMessage:
+    def _message(self, shape: MessageShape, payload: bytes | None, uuid: bytes, reqid: bytes) -> UpMessage:
         message = UpMessage(shape, payload, uuid, reqid)
         format = shape.format
         if payload is not None:
@@ -146,7 +146,7 @@ def _check(given: Attributes) -> None:
         return
     error = refuse(f"{broken.text} (rule {broken.name}, profile {PROFILE})", "invalid_attribute")
     if broken.name.startswith("request.") and given.sink is not None and broken.name not in _UNANSWERABLE:
-        error.answer_id = ReturnAddress((write_uuid(given.id), shape_of(given)))
+        error.answer_id = UpReturnAddress((write_uuid(given.id), shape_of(given)))
     elif given.type == MessageType.RESPONSE and is_v7(given.reqid):
         error.reply_id = write_uuid(given.reqid)
     raise error
@@ -232,7 +232,7 @@ class UpCodec:
     def urgency(self, message: Message) -> int:
         """Urgency of a message, where some must wait: 0 (CS0) to 6 (CS6)."""
         address = message.id
-        asked = priority_name(address.shape.given.priority) if isinstance(address, ReturnAddress) else None
+        asked = priority_name(address.shape.given.priority) if isinstance(address, UpReturnAddress) else None
         return urgency_of(message, asked, self.level_of)
 
     # -- reading ---------------------------------------------------------------------------------------------------------

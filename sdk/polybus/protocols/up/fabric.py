@@ -18,7 +18,7 @@ from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...plugins import Hear, Role, Sample
 from ...subjects import canonical, is_pattern, matches, wire_pattern
-from .names import Names
+from .names import UpNames
 from .rules import NAME, refuse
 from .samples import DIALECTS, Dialect, ForeignDialect
 from .session import UpSession
@@ -44,7 +44,7 @@ class Filters:
 
     __slots__ = ("_dialect", "_hear", "_heard", "_to_us", "_wanted", "names")
 
-    def __init__(self, dialect: Dialect, names: Names, hear: Hear) -> None:
+    def __init__(self, dialect: Dialect, names: UpNames, hear: Hear) -> None:
         self._dialect: Final = dialect
         self._hear: Final = hear
         self.names: Final = names
@@ -117,7 +117,7 @@ class UpFabric:
     def session(self, role: Role, limits: Limits, rng: random.Random | None, hear: Hear) -> UpSession:
         """A session that hears what it has filters for."""
         adapter = self.adapter
-        names = Names(adapter.names, adapter.own, adapter.other, on_fabric=True)
+        names = UpNames(adapter.names, adapter.own, adapter.other, on_fabric=True)
         filters = Filters(DIALECTS[adapter.dialect], names, hear)
         return UpSession(adapter.codec(limits), adapter, limits, random.SystemRandom() if rng is None else rng, filters)
 

@@ -20,7 +20,7 @@ _PRIORITY_OF_ANSWERS: Final = 5
 
 
 @frozen(eq=False)
-class Shape:
+class MessageShape:
     """All of a message's attributes but its ids: many messages have the same, so it is made once for them.
 
     Attributes:
@@ -50,7 +50,7 @@ class Shape:
     answer: bytes = b""
 
 
-def shape_of(given: Attributes) -> Shape:
+def shape_of(given: Attributes) -> MessageShape:
     """The shape of attributes that keep the rules."""
     source, kind = given.source, _KINDS[given.type]
     assert source is not None
@@ -71,7 +71,7 @@ def shape_of(given: Attributes) -> Shape:
     format = OCTETS if kind is Kind.ERROR else format_of(given.payload_format)
     ms, text = given.ttl or 0, str(source)
     ttl = ms / 1000 if ms else None
-    return Shape(template, kind, subject, text, text.encode(), source.authority, format, ttl, ms, headers, answer)
+    return MessageShape(template, kind, subject, text, text.encode(), source.authority, format, ttl, ms, headers, answer)
 
 
 _KINDS: Final = {
@@ -82,7 +82,7 @@ _KINDS: Final = {
 }
 
 
-class ReturnAddress(tuple[bytes, Shape]):
+class UpReturnAddress(tuple[bytes, MessageShape]):
     """The id of a request, as it stands on the wire, with its attributes: an answer goes back to where it came from."""
 
     __slots__ = ()
@@ -93,7 +93,7 @@ class ReturnAddress(tuple[bytes, Shape]):
         return self[0]
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> MessageShape:
         """All else of the request."""
         return self[1]
 
@@ -113,7 +113,7 @@ class UpMessage(Message):
 
     __slots__ = ("also", "facts", "reqid", "shape", "uuid")
 
-    shape: Shape
+    shape: MessageShape
     uuid: bytes
     """The id, as it stands on the wire."""
     also: tuple[str, ...]
@@ -136,7 +136,7 @@ class UpMessage(Message):
     answer_headers: dict[str, str] | None
     checked: bytes | None
 
-    def __init__(self, shape: Shape, raw: bytes | None, uuid: bytes, reqid: bytes) -> None:
+    def __init__(self, shape: MessageShape, raw: bytes | None, uuid: bytes, reqid: bytes) -> None:
         # By hand: with an argument for each field it would cost a quarter more.
         self.kind = kind = shape.kind
         self.subject = shape.subject
@@ -148,7 +148,7 @@ class UpMessage(Message):
         self.ttl = shape.ttl
         self.headers = None if shape.headers is None else {**shape.headers}  # the shape is that of many messages
         if kind is _REQUEST:
-            self.id = ReturnAddress((uuid, shape))
+            self.id = UpReturnAddress((uuid, shape))
         else:
             self.id = reqid if kind is _RESPONSE or kind is _ERROR else None
         self.facts = self.code = self.reply_to = self.extras = self.peer = None

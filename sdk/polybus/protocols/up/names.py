@@ -121,11 +121,11 @@ def _shown(place: Place) -> str:
     return f"{place:X}" if isinstance(place, int) else str(place)
 
 
-class Names:
+class UpNames:
     """The names of one connection.
 
     Args:
-        table: Names with their places.
+        table: UpNames with their places.
         entity: Of this side.
         peer: Of the other side; None until it is known. Then our own stands for it.
         on_fabric: Whether there is no other side that could become known: then nothing stands for it.

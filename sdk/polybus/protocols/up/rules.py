@@ -32,7 +32,7 @@ PROFILE: Final = "1.6-alpha.7"
 
 
 @frozen
-class Rule:
+class MessageRule:
     """One rule.
 
     Attributes:
@@ -76,74 +76,74 @@ def _is_stream_sink(uri: UUri | None) -> bool:
     )
 
 
-RULES: Final[Sequence[Rule]] = (
-    Rule("id", _ALL, lambda given: is_v7(given.id), "the id is a UUID of version 7"),
-    Rule("type", _ALL, lambda given: given.type in _ALL, "the type is publish, request, response or notification"),
-    Rule("source", _ALL, lambda given: given.source is not None, "a message has a source"),
-    Rule("priority", _ALL, lambda given: 0 <= given.priority <= LAST_PRIORITY, "the priority is CS0 to CS6, or none"),
-    Rule(
+RULES: Final[Sequence[MessageRule]] = (
+    MessageRule("id", _ALL, lambda given: is_v7(given.id), "the id is a UUID of version 7"),
+    MessageRule("type", _ALL, lambda given: given.type in _ALL, "the type is publish, request, response or notification"),
+    MessageRule("source", _ALL, lambda given: given.source is not None, "a message has a source"),
+    MessageRule("priority", _ALL, lambda given: 0 <= given.priority <= LAST_PRIORITY, "the priority is CS0 to CS6, or none"),
+    MessageRule(
         "payload_format",
         _ALL,
         lambda given: 0 <= given.payload_format <= PayloadFormat.SHARED_MEMORY,
         "the format of a payload is one of those from 1 to 8, or none",
     ),
-    Rule(
+    MessageRule(
         "publish.source",
         _only(_PUBLISH),
         lambda given: _is_topic(given.source),
         "a publication comes from a topic, whose resource is 8000 to FFFE",
     ),
-    Rule(
+    MessageRule(
         "publish.sink",
         _only(_PUBLISH),
         lambda given: _is_stream_sink(given.sink),
         "a publication has no sink, or that of a streamer: an authority, and wildcards in all else",
     ),
-    Rule(
+    MessageRule(
         "notification.source",
         _only(_NOTIFICATION),
         lambda given: _is_topic(given.source),
         "a notification comes from a topic, whose resource is 8000 to FFFE",
     ),
-    Rule(
+    MessageRule(
         "notification.sink",
         _only(_NOTIFICATION),
         lambda given: _is_entity(given.sink),
         "a notification goes to an entity: its sink has resource 0",
     ),
-    Rule(
+    MessageRule(
         "request.source",
         _only(_REQUEST),
         lambda given: _is_entity(given.source),
         "a request comes from where its answer goes: its source has resource 0",
     ),
-    Rule(
+    MessageRule(
         "request.sink",
         _only(_REQUEST),
         lambda given: _is_method(given.sink),
         "a request goes to a method, whose resource is 1 to 7FFF",
     ),
-    Rule(
+    MessageRule(
         "request.priority",
         _only(_REQUEST),
         lambda given: given.priority >= REQUEST_PRIORITY,
         "a request has priority CS4 or more",
     ),
-    Rule("request.ttl", _only(_REQUEST), lambda given: bool(given.ttl), "a request has a ttl above 0"),
-    Rule(
+    MessageRule("request.ttl", _only(_REQUEST), lambda given: bool(given.ttl), "a request has a ttl above 0"),
+    MessageRule(
         "response.source",
         _only(_RESPONSE),
         lambda given: _is_method(given.source),
         "a response comes from the method, whose resource is 1 to 7FFF",
     ),
-    Rule(
+    MessageRule(
         "response.sink",
         _only(_RESPONSE),
         lambda given: _is_entity(given.sink),
         "a response goes to the source of its request, which has resource 0",
     ),
-    Rule("response.reqid", _only(_RESPONSE), lambda given: is_v7(given.reqid), "a response has the id of its request"),
-    Rule(
+    MessageRule("response.reqid", _only(_RESPONSE), lambda given: is_v7(given.reqid), "a response has the id of its request"),
+    MessageRule(
         "response.priority",
         _only(_RESPONSE),
         lambda given: given.priority == 0 or given.priority >= REQUEST_PRIORITY,
@@ -152,7 +152,7 @@ RULES: Final[Sequence[Rule]] = (
 )
 
 
-def violations(given: Attributes) -> Iterator[Rule]:
+def violations(given: Attributes) -> Iterator[MessageRule]:
     """Every rule that attributes break, in the order of the table."""
     for rule in RULES:
         if (given.type in rule.types or given.type not in _ALL) and (rule.types == _ALL or given.type in _ALL):
@@ -160,7 +160,7 @@ def violations(given: Attributes) -> Iterator[Rule]:
                 yield rule
 
 
-def first_violation(given: Attributes) -> Rule | None:
+def first_violation(given: Attributes) -> MessageRule | None:
     """The first rule that attributes break; None of those that keep all."""
     if not is_v7(given.id) or (given.type == _RESPONSE and not is_v7(given.reqid)):
         return next(violations(given))
@@ -173,7 +173,7 @@ _SOME_ID: Final = bytes.fromhex("018bcfe5687b70008010101010101a1a")
 @lru_cache(maxsize=4096)
 def _violation_of_head(
     type: int, source: UUri | None, sink: UUri | None, priority: int, lives: bool, format: int
-) -> Rule | None:
+) -> MessageRule | None:
     """The same of all but the ids: the rest is alike in many messages."""
     ttl = 1 if lives else None
     given = Attributes(_SOME_ID, type, source, sink, priority, ttl, reqid=_SOME_ID, payload_format=format)

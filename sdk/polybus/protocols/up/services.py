@@ -56,7 +56,7 @@ class Option:
 
 
 @frozen
-class Method:
+class ServiceMethod:
     """A method: its name, its options, and the line where it stands."""
 
     name: str
@@ -70,7 +70,7 @@ class Declared:
 
     name: str
     options: list[Option]
-    methods: list[Method]
+    methods: list[ServiceMethod]
     line: int
 
 
@@ -166,8 +166,8 @@ class _Reader:
                 self._pass_over(token)
         return found
 
-    def _method(self, line: int) -> Method:
-        method = Method(self._name("method").text, [], line)
+    def _method(self, line: int) -> ServiceMethod:
+        method = ServiceMethod(self._name("method").text, [], line)
         while self._next.text not in ("{", ";"):
             self._take()
         if self._take().text == ";":
@@ -360,7 +360,7 @@ def _ours(declared: Declared) -> Declared:
     def of(options: list[Option]) -> list[Option]:
         return [option for option in options if option.name in _WANTED]
 
-    methods = [Method(method.name, of(method.options), method.line) for method in declared.methods]
+    methods = [ServiceMethod(method.name, of(method.options), method.line) for method in declared.methods]
     return Declared(declared.name, of(declared.options), methods, declared.line)
 
 
@@ -378,7 +378,7 @@ def service_of(descriptor: ServiceDescriptor) -> Service:
         for number, part in read_fields(descriptor.GetOptions().SerializeToString())
         if (name := _SERVICE_NUMBERS.get(number)) is not None
     ]
-    methods = [Method(method.name, _method_options(method), 0) for method in descriptor.methods]
+    methods = [ServiceMethod(method.name, _method_options(method), 0) for method in descriptor.methods]
     return _checked(Declared(descriptor.name, options, methods, 0), lambda line: str(descriptor.file.name))
 
 

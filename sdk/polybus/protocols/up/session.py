@@ -20,8 +20,8 @@ from .._uprotocol import LEVELS, REMEMBERED, EntitySession, relayed_priority
 from .attributes import MessageType, PayloadFormat, uuid_bytes
 from .bodies import written_body
 from .codec import MAX_TTL, TYPES, UpCodec, milliseconds, no_form
-from .messages import ReturnAddress, Shape, UpMessage
-from .names import Names
+from .messages import MessageShape, UpMessage, UpReturnAddress
+from .names import UpNames
 from .rules import NAME, refuse
 from .samples import MAX_ATTRIBUTES, check_attributes
 from .wire import WireIds, head_of, wire_ms, write_message, write_uuid
@@ -54,7 +54,7 @@ class Accounts:
         self._counts: dict[str, int] = {}
 
     def is_known(self, request: bytes) -> bool:
-        """True of a request that is under way, or was answered lately; of `ReturnAddress.account`."""
+        """True of a request that is under way, or was answered lately; of `UpReturnAddress.account`."""
         return request in self._under_way or request in self._settled or request in self._older
 
     def admit(self, request: bytes, authority: str) -> bool:
@@ -110,7 +110,7 @@ class UpSession(EntitySession):
     """Either end of a connection: both speak alike.
 
     A request has as key the id of its message, as it stands on the wire. Of an incoming request, `Message.id` is its
-    `ReturnAddress`.
+    `UpReturnAddress`.
 
     Args:
         codec: What it stands on.
@@ -121,7 +121,7 @@ class UpSession(EntitySession):
     """
 
     codes: ClassVar[Mapping[str | None, Code]] = {"clock_skew": Code.DEADLINE_EXCEEDED}
-    return_address: ClassVar[type] = ReturnAddress
+    return_address: ClassVar[type] = UpReturnAddress
     refuse: ClassVar[Callable[..., RemoteProtocolError]] = staticmethod(refuse)
 
     def __init__(self, codec: UpCodec, adapter: Up, limits: Limits, rng: random.Random, filters: Filters | None = None) -> None:
@@ -134,7 +134,7 @@ class UpSession(EntitySession):
         """Milliseconds."""
         self._max_frame = limits.message
         self._texts = codec.texts
-        self._names = Names(adapter.names, adapter.own, adapter.other) if filters is None else filters.names
+        self._names = UpNames(adapter.names, adapter.own, adapter.other) if filters is None else filters.names
         self._filters = filters
         self._whose = (
             "" if filters is None else f": another program is {adapter.entity} too, or it asked before its link was cut"
@@ -180,7 +180,7 @@ class UpSession(EntitySession):
         text = shape.subject
         message.subject, message.also = names.subjects.get(text) or names.spellings(text)
         if kind is _REQUEST:
-            request = message.uuid + shape.sender  # as `ReturnAddress.account`
+            request = message.uuid + shape.sender  # as `UpReturnAddress.account`
             if self._accounts.is_known(request):
                 raise refuse(f"the id {message.id} has come before: a request is asked once", "duplicate_id")
             self._in_time(message, wire_ms(message.uuid), shape.ttl_ms)
@@ -192,7 +192,7 @@ class UpSession(EntitySession):
         return True
 
     @staticmethod
-    def _check_sink(kind: Kind, shape: Shape, filters: Filters) -> None:
+    def _check_sink(kind: Kind, shape: MessageShape, filters: Filters) -> None:
         """May raise `RemoteProtocolError`: it is for somebody else, whatever the fabric has made of its key."""
         if kind is not Kind.PUBLISH and not filters.is_ours(shape.given.sink):
             raise refuse(f"addressed to {shape.given.sink}, which is not this entity", "wrong_sink")
@@ -205,7 +205,7 @@ class UpSession(EntitySession):
         self._output.append(Undelivered(message, Code.RESOURCE_EXHAUSTED, "too_many", text))
         return False
 
-    def _check_answer(self, message: UpMessage, shape: Shape) -> bool:
+    def _check_answer(self, message: UpMessage, shape: MessageShape) -> bool:
         """True if an answer is taken. For one that has expired the request goes on waiting, to its own deadline."""
         key, source = message.reqid, shape.source
         sink = self._asked.get(key)
@@ -306,7 +306,7 @@ class UpSession(EntitySession):
     def _response(self, message: Message) -> bytes:
         """Source and sink change places, as they came; priority and ttl are those of the request."""
         address = message.id
-        if not isinstance(address, ReturnAddress):
+        if not isinstance(address, UpReturnAddress):
             raise LocalProtocolError("an answer has the id that its request came with", protocol=NAME)
         status = b""
         if message.kind is _ERROR:

@@ -19,7 +19,7 @@ from .cloudevents.json_event import JsonEventReader, JsonEventWriter
 from .cloudevents.proto_event import ProtoReader, ProtoWriter
 from .codec import UProtocolCodec
 from .dissect import dissect
-from .names import Names, entity_key
+from .names import UProtocolNames, entity_key
 from .rules import MAX_INTEGER, Leniency, is_text, is_uri_reference
 from .session import UProtocolSession
 
@@ -109,7 +109,7 @@ class UProtocol(UrlOptions):
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:
         """Other names of a publication of this side; see `plugins.ProtocolFeatures`."""
-        return Names(self.entity, self.peer, _LIMITS.subject).own_spellings(subject)
+        return UProtocolNames(self.entity, self.peer, _LIMITS.subject).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> list[FrameField]:
         """The fields of a protobuf event, for `polybus inspect`; of JSON none."""

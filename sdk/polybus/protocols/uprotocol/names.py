@@ -238,7 +238,7 @@ def decode_name(name: str) -> str | None:
     return subject if subject and "/" not in subject and _CONTROL.search(subject) is None else None
 
 
-class Names:
+class UProtocolNames:
     """The addresses of one connection.
 
     Args:

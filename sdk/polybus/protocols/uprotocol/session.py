@@ -19,7 +19,7 @@ from .cloudevents.envelope import ReturnAddress, return_address
 from .codec import UProtocolCodec
 from .events import EventMessage
 from .extensions import NAMES, extension_attributes, write_headers
-from .names import MESSAGE, RESPONSE, Names, read_uri, subject_text
+from .names import MESSAGE, RESPONSE, UProtocolNames, read_uri, subject_text
 from .rules import MAX_INTEGER, is_text, refuse
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class UProtocolSession(EntitySession):
         self._options = adapter
         self._clock = adapter.clock
         self._max_frame = limits.message
-        self._names = Names(adapter.entity, adapter.peer, limits.subject)
+        self._names = UProtocolNames(adapter.entity, adapter.peer, limits.subject)
         self._ids = IdFactory(adapter.clock, rng)
         self._answers = f"{adapter.entity}/{RESPONSE}"
         self._ttl = None if adapter.ttl is None else int(adapter.ttl * 1000)

@@ -13,7 +13,7 @@ from polybus.plugins import Ready, Refused, Sample
 from polybus.protocols.up import Up
 from polybus.protocols.up.attributes import Attributes, MessageType
 from polybus.protocols.up.fabric import Filters
-from polybus.protocols.up.names import Names
+from polybus.protocols.up.names import UpNames
 from polybus.protocols.up.samples import DIALECTS, MAX_ATTRIBUTES, Dialect, check_attributes
 from polybus.protocols.up.uuris import UUri, parse_entity, parse_uuri
 from polybus.protocols.up.wire import write_attributes, write_message
@@ -106,7 +106,7 @@ def test_each_filter_is_written_once_however_many_come_after_it() -> None:
 
     dialect, heard = Counted("spec"), list[int]()
     own = parse_entity(CAR)
-    filters = Filters(dialect, Names((), own, None, on_fabric=True), lambda expressions: heard.append(len(expressions)))
+    filters = Filters(dialect, UpNames((), own, None, on_fabric=True), lambda expressions: heard.append(len(expressions)))
     filters.declare()
     for number in range(100):
         filters.add(f"//device7/1/1/{0x8000 + number:X}")

@@ -13,7 +13,7 @@ from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols._protobuf.status import status_of
 from polybus.protocols.up import Up
 from polybus.protocols.up.attributes import Attributes, MessageType, PayloadFormat, id_ms, uuid_bytes
-from polybus.protocols.up.messages import ReturnAddress
+from polybus.protocols.up.messages import UpReturnAddress
 from polybus.protocols.up.uuris import parse_uuri
 from polybus.protocols.up.wire import read_attributes, read_uuid, split_message, write_attributes, write_message, write_uuid
 from tests.doubles.driven import Driven
@@ -641,7 +641,7 @@ def test_urgency_is_that_of_the_message_its_subject_or_its_question() -> None:
     codec = Up(priorities={"light": "CS3"}).codec()
     (first,) = receive(session(), asked(priority=7))
     address = first.id
-    assert isinstance(address, ReturnAddress)
+    assert isinstance(address, UpReturnAddress)
     assert codec.urgency(Message(Kind.PUBLISH, "door.opened")) == 1
     assert codec.urgency(Message(Kind.PUBLISH, "light")) == 3
     assert codec.urgency(Message(Kind.REQUEST, "UpdateDoor")) == 4

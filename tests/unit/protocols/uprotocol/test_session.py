@@ -13,7 +13,7 @@ from polybus.message import Kind
 from polybus.plugins import CloseWanted, Ready, Refused, Undelivered
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf.any_body import ANY
-from polybus.protocols.uprotocol.names import Names, decode_name, encode_name
+from polybus.protocols.uprotocol.names import UProtocolNames, decode_name, encode_name
 from tests.doubles.driven import Driven
 
 from .support import PUBLISH, REQUEST, RESPONSE
@@ -82,7 +82,7 @@ def test_a_segment_that_is_no_subject_stays_an_address(name: str) -> None:
 
 
 def test_requests_go_to_the_peer_and_publications_come_from_us() -> None:
-    names = Names("//VCU.VIN/body.access/1", "up://hu.veh7/hmi.app/1", 1024)
+    names = UProtocolNames("//VCU.VIN/body.access/1", "up://hu.veh7/hmi.app/1", 1024)
     assert names.method("user.get") == "up://hu.veh7/hmi.app/1/rpc.user.get"
     assert names.topic("news.today") == "//VCU.VIN/body.access/1/news.today#Message"
     assert names.topic("rpc.x") == "//VCU.VIN/body.access/1/rpc%2Ex#Message"

@@ -22,7 +22,7 @@ from ....message import Kind, Message
 from ....plugins import Due, Lost, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser, Undelivered
 from ..checks import refuse
 from ..codec import HAVE_IT, failure
-from ..connection import NatsConnection, NatsSubscription, Tokens
+from ..connection import NatsConnection, NatsSubscription, RequestTokens
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
 from ..headers import KIND, HeaderBlock, write_block
 from ..memo import Memo
@@ -34,7 +34,7 @@ from .words import (
     LONGEST_PAUSE,
     PUBLISHED,
     WORDS,
-    Asked,
+    AskedRequest,
     not_there,
     read_control,
     read_open,
@@ -95,9 +95,9 @@ class ClusterDialect:
         self._own: tuple[str, ...] = (self._subjects.mine,)
         """The beginnings of the subjects at which this node is answered; of other connections of this bus, too."""
         self.echo: bool = True  # or the only member of a group would not hear its own node
-        self._tokens = Tokens(connection.rng)
-        self._asked: dict[str, Asked] = {}
-        self._over: dict[str, Asked] = {}
+        self._tokens = RequestTokens(connection.rng)
+        self._asked: dict[str, AskedRequest] = {}
+        self._over: dict[str, AskedRequest] = {}
         self._fresh: dict[Any, str] = {}
         """Requests of the last turns without an answer: the nodes that have asked, empty where it is none of ours."""
         self._turns: deque[list[Any]] = deque()
@@ -389,7 +389,7 @@ class ClusterDialect:
             answer.decoded = said
             self._connection.events.append(answer)
 
-    def _refused(self, token: str, asked: Asked, headers: HeaderBlock) -> bool:
+    def _refused(self, token: str, asked: AskedRequest, headers: HeaderBlock) -> bool:
         """Ask elsewhere what no handler has seen, or say that nobody is there. False where that is to be told as it came."""
         if headers.kind == _UNDELIVERED:
             if asked.frame is None or asked.to is not None or asked.again >= _ELSEWHERE:
@@ -412,7 +412,7 @@ class ClusterDialect:
                 self._gone(asked.to.node)
         return True
 
-    def _taken(self, token: str, asked: Asked | None, node: str) -> None:
+    def _taken(self, token: str, asked: AskedRequest | None, node: str) -> None:
         """A node has said that it has a request, or that it is there. May raise `RemoteProtocolError`: that is no node."""
         if not is_node(node):
             raise refuse(f"{node[:60]!r} is no node, and has no request", "malformed")
@@ -433,7 +433,7 @@ class ClusterDialect:
         for token in tokens:
             self._taken(token, self._asked.get(token), headers.text)
 
-    def _found(self, asked: Asked, token: str, node: str) -> None:
+    def _found(self, asked: AskedRequest, token: str, node: str) -> None:
         asked.node, asked.frame = node, None
         controls, asked.controls = asked.controls, None
         for kind, block, payload in controls or ():
@@ -517,9 +517,9 @@ class ClusterDialect:
         frame = write_frame(self._connection, names + token, message, kind)
         self._connection.queue(frame)
         if to is None:
-            self._asked[token] = Asked(names, None, now, frame)
+            self._asked[token] = AskedRequest(names, None, now, frame)
         else:
-            asked = self._asked[token] = Asked(names, to, now, None, self._holder(to))
+            asked = self._asked[token] = AskedRequest(names, to, now, None, self._holder(to))
             if isinstance(to, ToStore):
                 asked.publication = message
             elif isinstance(to, ToEngine):
@@ -667,7 +667,7 @@ class ClusterDialect:
         if self._asked or any(self._held.values()):
             self._look_at(now + PACE)
 
-    def _send_again(self, token: str, asked: Asked, now: float) -> None:
+    def _send_again(self, token: str, asked: AskedRequest, now: float) -> None:
         """Send a publication again of which the engine has said nothing; what it says of either counts."""
         assert asked.publication is not None
         asked.at, asked.pause = now, min(2 * asked.pause, LONGEST_PAUSE)

@@ -18,7 +18,7 @@ from ....errors import Code, Forbidden
 from ....message import Kind, Message
 from ....plugins import Due, NodeJoined, NodeLeft
 from ..checks import refuse
-from ..connection import NatsConnection, Tokens
+from ..connection import NatsConnection, RequestTokens
 from ..failures import ServerError
 from ..operations import write_publication
 from .known_handlers import KnownHandlers, bounded_list
@@ -102,7 +102,7 @@ class ClusterNodes:
         "untold",
     )
 
-    def __init__(self, connection: NatsConnection, subjects: ClusterSubjects, tokens: Tokens) -> None:
+    def __init__(self, connection: NatsConnection, subjects: ClusterSubjects, tokens: RequestTokens) -> None:
         self._connection = connection
         self._subjects = subjects
         self._tokens = tokens

@@ -30,7 +30,7 @@ LONGEST_PAUSE: Final = 16.0
 
 
 @define(eq=False)
-class Asked:
+class AskedRequest:
     """A request, or an open channel, of this node.
 
     Attributes:

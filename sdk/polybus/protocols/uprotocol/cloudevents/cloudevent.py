@@ -22,7 +22,7 @@ from ..._uprotocol import IdFactory, id_time_ms
 from ..adapter import DEFAULT_ENTITY, MODES, UProtocol
 from ..bodies import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
 from ..codec import UProtocolCodec
-from ..names import Names
+from ..names import UProtocolNames
 from ..rules import MAX_INTEGER, Leniency, refuse
 from .envelope import Envelope
 
@@ -72,7 +72,7 @@ def attributes_of(
     message: Message, codec: UProtocolCodec, entity: str = DEFAULT_ENTITY
 ) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
     """All attributes and the data of an event, checked. Raises as `to_cloudevent`."""
-    attributes, raw, format = codec.parts(_addressed(message, Names(entity, None, _LIMITS.subject)))
+    attributes, raw, format = codec.parts(_addressed(message, UProtocolNames(entity, None, _LIMITS.subject)))
     if raw is not None:
         attributes.setdefault("datacontenttype", PROTOBUF if format is ANY else OCTET_STREAM)
         if format is OCTETS:
@@ -81,7 +81,7 @@ def attributes_of(
     return attributes, raw, format
 
 
-def _addressed(message: Message, names: Names) -> Message:
+def _addressed(message: Message, names: UProtocolNames) -> Message:
     """The message with an id, a source, a sink and what else an event must have."""
     facts, kind, subject = dict(message.attributes), message.kind, message.subject
     answers = f"{names.entity}/rpc.response"
@@ -135,7 +135,7 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document", entity: st
 def named(message: Message, entity: str) -> Message:
     """The message, with a plain subject where it has an address of an entity that stands for one."""
     if isinstance(message.subject, str) and "/" in message.subject:
-        found = Names(entity, None, _LIMITS.subject).subject(message.subject)
+        found = UProtocolNames(entity, None, _LIMITS.subject).subject(message.subject)
         if "/" not in found:
             message.subject = found
     return message
