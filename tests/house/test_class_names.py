@@ -8,6 +8,7 @@ from .sources import PACKAGE, SOURCES, tree_of
 ALLOWED = {"Bus"}
 """`polybus.sync.Bus` is called as the class is whose blocking twin it is: a program changes one import."""
 OPEN = {
+    "Asked",
     "Application",
     "Finding",
     "Pipeline",

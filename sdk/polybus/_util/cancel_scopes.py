@@ -47,10 +47,14 @@ def _asyncio_walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
 
 
 def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    current_task, running = asyncio.current_task, asyncio.get_running_loop
+    running = asyncio.get_running_loop
+    # Told the loop, it does not ask the system which process this is. A function of Python around a table is left out.
+    current_task: Callable[[asyncio.AbstractEventLoop], Any] = asyncio.current_task
+    table = getattr(asyncio.tasks, "_current_tasks", None)
+    if isinstance(table, dict) and table.get(loop) is current_task(loop) is not None:
+        current_task = table.get
 
     def deadline() -> float:
-        # Told the loop, it does not ask the system which process this is.
         task = current_task(loop)
         if task is None:
             if running() is not loop:  # raises where none runs

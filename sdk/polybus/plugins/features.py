@@ -235,6 +235,11 @@ class SessionFeatures(_Features):
     """``confirm(now)`` gives a key and a question, the answer to which shows that the other end has handled all that was sent
     before; `Confirmed` with that key is the answer. On wires that have such a question, entering a subscription waits
     for it."""
+    ask: Callable[[str | int, bytes | None, float], tuple[Any, bytes]] | None = None
+    """``ask(subject, raw, ttl)`` is `Session.send` for a request as most are: with a time to live below 10^12 seconds, without
+    headers, its body (if any) in the first of `Codec.formats`. No `Message` is made of one, if the codec has `one_format`."""
+    tell: Callable[[Any, bytes | None], bytes] | None = None
+    """``tell(id, raw)`` gives the frame of a response in the same way."""
     moves: SessionMoves | None = None
     """For a session whose link may go on over another connection, before this one is left."""
 

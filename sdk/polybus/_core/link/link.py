@@ -124,6 +124,9 @@ class Link:
     send_framed: Callable[[bytes, int], None] | None = field(default=None, init=False)
     send_alone: Callable[[bytes], None] | None = field(default=None, init=False)
     """Writes bytes that `framed` has made."""
+    ask: Callable[[str | int, bytes | None, float], tuple[Any, bytes]] | None = field(default=None, init=False)
+    """Makes a request without a `Message`, where the session can; as `tell` makes an answer."""
+    tell: Callable[[Any, bytes | None], bytes] | None = field(default=None, init=False)
     outbox: SendQueue | None = field(default=None, init=False)
     paused: bool = field(default=False, init=False)
     flowing: bool = field(default=False, init=False)
@@ -707,6 +710,10 @@ class Link:
         self.initiates = can.initiates and features.initiates
         self.send_framed = features.send_framed
         self.send_alone = features.send_alone
+        self.ask = self.tell = None
+        if self.one_format and self.multiplexed is None:
+            short = SessionFeatures.of(session)
+            self.ask, self.tell = short.ask, short.tell
         self.framing = None
         if self.shared is not None and self.send_framed is not None and transport.framed(b"") is not None:  # type: ignore[attr-defined]
             self.framing = self.shared, type(transport), session.codec.writes
@@ -753,8 +760,10 @@ class Link:
             return
         self.send_request(message, reply, peer, reply.started)
 
-    def send_request(self, message: Message, reply: Reply[Any], peer: PeerPort, now: float) -> None:
-        """Write a request now, before anything that waits.
+    def send_request(
+        self, message: Message | None, reply: Reply[Any], peer: PeerPort, now: float, raw: bytes | None = None
+    ) -> None:
+        """Write a request now, before anything that waits; without a message the one that `reply` and `raw` say, by `ask`.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError: Misuse; anything else fails the reply.
@@ -764,7 +773,10 @@ class Link:
             reply.fail(QueueFull(f"{len(pending)} requests to {self.address} already wait for their answer"))
             return
         try:
-            key, frames = self.session.send(message, now, peer.key)  # type: ignore[union-attr]  # asked for where there is a session
+            if message is None:
+                key, frames = self.ask(reply.subject, raw, reply.ttl)  # type: ignore[misc,arg-type]
+            else:
+                key, frames = self.session.send(message, now, peer.key)  # type: ignore[union-attr]  # there is a session
         except (RequestError, QueueFull, Disconnected) as error:
             reply.fail(error)
             return

@@ -109,6 +109,10 @@ class NextConnection:
 class Moving:
     """The session of a link with two connections; the one that is left reports to it, too. Implements `plugins.Session`."""
 
+    ask: None = None
+    tell: None = None
+    """Both look at no connection: `send` does."""
+
     def __init__(
         self, link: Link, new: Session, early: list[Any], old: Session, transport: Transport, receiver: Any, taps: Taps | None
     ) -> None:

@@ -216,9 +216,19 @@ class InboundCalls:
     # -- outcomes --------------------------------------------------------------------------------------------------------
 
     def answer(self, call: Call, value: Any) -> None:
-        if call.message.kind is _REQUEST:
+        message = call.message
+        if message.kind is _REQUEST:
             link = self.link
-            link.answer(response_to(call.message, value, link, call), self.peer, alone=len(self.calls) == 1)
+            if link.tell is not None and link.flowing and message.answer_headers is None and not call.forwards:
+                raw = None if value is None else link.format.encode(value)
+                answers = call.handler.answers
+                if answers.weight or (raw is not None and len(raw) > LARGE):
+                    answers.learn(len(raw or b""), link.runtime.time())
+                frame = link.tell(message.id, raw)
+                link.services.counters.sent += 1
+                ((len(self.calls) == 1 and link.send_alone) or link.transport.send)(frame)  # type: ignore[union-attr]
+                return
+            link.answer(response_to(message, value, link, call), self.peer, alone=len(self.calls) == 1)
 
     async def answer_later(self, call: Call, value: Any) -> None:
         """`answer`, when less waits for the peer. Until then it is charged, and keeps its place among those of this peer.
@@ -310,10 +320,13 @@ class InboundCalls:
         """Start a call, or let it wait for a place, or refuse it."""
         link = self.link
         runtime = link.runtime
-        waiting = self.waiting
+        waiting, total = self.waiting, runtime.limits.total_running
+        taken = len(self.calls) - self.held + self.stopping - 1
+        most = runtime.limits.running if link.most_running is None else link.most_running
         if (
             not waiting
-            and _has_place(runtime, link, len(self.calls) - self.held + self.stopping - 1)
+            and taken < most
+            and ((16 * runtime.running <= total and 2 * taken < total) or _has_place(runtime, link, taken))  # as that begins
             and (link.outbox is None or self.may_begin())
             and (not call.sizes_known or not call.handler.answers.weight or self.reserve_answer(call))
         ):

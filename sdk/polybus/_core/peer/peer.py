@@ -454,6 +454,11 @@ class Peer(Asker):
         ttl = runtime.ttl(now, deadline)
         hooks = link.services.outgoing
         reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline, ttl)
+        reply.on_cancel = self.abandoned
+        usual = headers is None and to is None and ttl is not None and ttl < 1e12 and not hooks and kind is REQUEST
+        if usual and link.flowing and link.ask is not None:
+            link.send_request(None, reply, self, now, None if body is None else link.format.encode(body))
+            return reply
         message = Message(kind, subject, None, None, link.format, headers, ttl)
         if body is not None:
             if not link.one_format:
@@ -461,7 +466,6 @@ class Peer(Asker):
             message.raw = message.checked = message.format.encode(body)
         if to is not None:
             message.extras = {"to": to}
-        reply.on_cancel = self.abandoned
         if hooks:
             self._request_observed(message, reply)
         else:

@@ -65,6 +65,7 @@ class ConnectionTap:
         recorded = RecordedSession(session, self.came_in(session.receive))
         if says:
             recorded.send = _asking(session, self._asked)
+            recorded.ask = None  # it would pass by
         return recorded, RecordedTransport(transport, self.goes_out(transport.send, self._asked if says else None))
 
     def listening_in(self, transport: Any) -> tuple[Any, Callable[[Receiver], Receiver]]:
@@ -160,6 +161,7 @@ class RecordedSession:
         self._inner = inner
         self.receive: Callable[[bytes, float], Any] = receive
         self.send: Callable[..., tuple[Any, Any]] = inner.send
+        self.ask: Callable[..., tuple[Any, Any]] | None = getattr(inner, "ask", None)
 
     @property
     def capabilities(self) -> Any:

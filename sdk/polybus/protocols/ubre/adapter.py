@@ -19,7 +19,7 @@ from .binary_format import BinaryReader, BinaryWriter
 from .codec import UbreCodec
 from .dissect import dissect
 from .json_format import JsonReader, JsonWriter
-from .session import UbreSession
+from .session import ShortUbreSession, UbreSession
 
 _LIMITS: Final = Limits()
 
@@ -67,7 +67,9 @@ class Ubre(UrlOptions):
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UbreSession:
         """A session for one connection. Both roles speak alike; `rng` makes the random part of the ids."""
-        return UbreSession(_codec(self, limits), limits, random.SystemRandom() if rng is None else rng)
+        codec = _codec(self, limits)
+        kind = UbreSession if codec.ask is None else ShortUbreSession
+        return kind(codec, limits, random.SystemRandom() if rng is None else rng)
 
 
 @lru_cache(maxsize=64)
@@ -78,12 +80,13 @@ def _codec(adapter: Ubre, limits: Limits) -> UbreCodec:
         write = BinaryWriter(limits, spec, raw, to_the_end=adapter.body_length == -1).write
         formats = (OCTETS, JSON) if raw else (JSON, OCTETS)
         return UbreCodec(read=read_binary, write=write, reads=frozenset(("binary",)), writes="binary", formats=formats)
-    write = JsonWriter(limits, spec).write
+    writer = JsonWriter(limits, spec)
+    short: dict[str, Any] = {} if spec else {"ask": writer.ask, "tell": writer.tell}
     if adapter.format == "json":
-        return UbreCodec(read=read_json, write=write, reads=frozenset(("text",)), writes="text")
+        return UbreCodec(read=read_json, write=writer.write, reads=frozenset(("text",)), writes="text", **short)
 
     def read(frame: bytes) -> Message:
         """Tell the formats apart by the first byte."""
         return read_json(frame) if frame[:1] in b"{ \t\r\n" else read_binary(frame)
 
-    return UbreCodec(read=read, write=write, reads=frozenset(("text", "binary")), writes="text")
+    return UbreCodec(read=read, write=writer.write, reads=frozenset(("text", "binary")), writes="text", **short)

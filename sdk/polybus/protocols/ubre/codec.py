@@ -21,6 +21,8 @@ class UbreCodec:
         write: The frame of a message under an id (`Message.id` is not looked at). Raises as `encode`.
         reads: Kinds of frames that are read.
         writes: The kind of frames that are written.
+        ask: The frame of a request to a subject under an id, with a body and seconds. None where there is no short way.
+        tell: The same of an answer, without the first and the last.
         formats: Body formats on this wire. The first is that of ordinary bodies; items and opens carry both.
     """
 
@@ -28,6 +30,8 @@ class UbreCodec:
     write: Callable[[Message, Any], bytes]
     reads: frozenset[Literal["text", "binary"]]
     writes: Literal["text", "binary"]
+    ask: Callable[[Any, Any, bytes | None, float], bytes] | None = None
+    tell: Callable[[Any, bytes | None], bytes] | None = None
     formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
     one_format: ClassVar[bool] = True
 

@@ -257,7 +257,7 @@ class JsonWriter:
             if kind is _REQUEST or kind is _NOTIFY:
                 return self._write_request(message, id)
             if kind is _RESPONSE:
-                return self._with_body((b'{"success":', _encode(id) if type(id) is str else _quoted_id(id)), message)
+                return self._with_body((b'{"success":', _quoted_id(id)), message)
             if kind is _PUBLISH:
                 subject = message.subject
                 return self._with_body((b'{"publish":', self._quote(subject) if subject else self._named(message)), message)
@@ -268,15 +268,27 @@ class JsonWriter:
     def _write_request(self, message: Message, id: Any) -> bytes:
         if self._spec:
             return self._write_document(message, id)
-        start = (b'{"request":', self._quote(message.subject), b',"id":', _encode(id) if type(id) is str else _quoted_id(id))
         ttl = message.ttl
         if ttl is None or message.headers is not None or not 0.0 <= ttl < 1e12:
-            return self._with_body(start, message)
-        raw = message.raw
-        if raw is None or raw is not message.checked or message.format is not JSON:
-            raw = message.encoded(JSON_ONLY)
-        tail = b',"ttl":%d}' % (ttl * 1000 + 0.5)  # as `milliseconds` does; most requests have a deadline and no headers
-        return b"".join((*start, tail)) if raw is None else b"".join((*start, b',"body":', raw, tail))
+            return self._with_body((b'{"request":', self._quote(message.subject), b',"id":', _quoted_id(id)), message)
+        return self.ask(message.subject, id, message.encoded(JSON_ONLY), ttl)
+
+    def ask(self, subject: Any, id: Any, raw: bytes | None, ttl: float) -> bytes:
+        """The frame of a request, as most are: with a deadline, and no headers."""
+        try:
+            start = b'{"request":%b,"id":%b' % (self._quote(subject), _encode(id) if type(id) is str else _quoted_id(id))
+        except UnicodeEncodeError as error:
+            raise unencodable(error) from error
+        left = ttl * 1000 + 0.5  # as `milliseconds` does
+        return b'%b,"ttl":%d}' % (start, left) if raw is None else b'%b,"body":%b,"ttl":%d}' % (start, raw, left)
+
+    def tell(self, id: Any, raw: bytes | None) -> bytes:
+        """The frame of an answer, as most are: without headers."""
+        try:
+            quoted = _encode(id) if type(id) is str else _quoted_id(id)
+        except UnicodeEncodeError as error:
+            raise unencodable(error) from error
+        return b'{"success":%b}' % quoted if raw is None else b'{"success":%b,"body":%b}' % (quoted, raw)
 
     def _with_body(self, start: tuple[bytes, ...], message: Message) -> bytes:
         raw = message.raw
