@@ -208,14 +208,10 @@ BOUNDS = {
     """,
     "what one chunk holds, for the time in which it is looked at": "tunnel.connection._arrived",
     "what one chunk holds, until the turn after it is over": "protocols.nats.cluster.dialect._turns",
-    "what one chunk holds: taken after each": """
-        protocols.csb.session._events protocols.nats.connection.events protocols.ubre.session._events
-        protocols.up.session._events
+    "what one frame holds, or one chunk in a handshake: taken after each": """
+        link.moving._early protocols.nats.connection.events protocols.up.session._output
     """,
-    "what one chunk is answered with: taken after each": """
-        protocols.csb.session._frames protocols.nats.connection.frames protocols.up.session._frames
-    """,
-    "what one message makes: taken after each": "protocols.ubre.session._frames",
+    "what one frame is answered with, or one message makes: taken after each": "protocols.nats.connection.frames",
 }
 """What bounds which containers, each as ``module.attribute``, modules of the core without its name."""
 

@@ -237,7 +237,7 @@ Frames: TypeAlias = bytes | Sequence[bytes]
 """One frame for the transport, as nearly always; or several, in order; or none, an empty sequence."""
 
 SessionOutput: TypeAlias = Message | Iterable[Message | SessionEvent | bytes]
-"""What follows from a frame that came in, or from the time: one message, as nearly always; or several messages, events and
+"""The outcome of a frame that came in, or of the time: one message, as nearly always; or several messages, events and
 frames for the transport. The bus does one after the other and asks for the next only then: so an iterator may wait for what
 the bus sends meanwhile."""
 

@@ -220,7 +220,7 @@ class EntitySession:
     _asked: dict[Any, str]
     """By the key of each request of this side the method that was asked."""
     _output: list[Message | SessionEvent | bytes]
-    """What follows from the frame that is looked at, where it is not one message."""
+    """The outcome of the frame that is looked at, where it is not one message."""
 
     def start(self, now: float) -> SessionOutput:
         """There is no handshake: ready at once."""

@@ -44,7 +44,7 @@ class NextConnection:
         self.why: str = ""
         """The reason why it will not be the link's."""
         self._early: list[Message | SessionEvent] = []
-        """What has come since the session was let in, which is first in it."""
+        """Messages and events since the session was let in, which is first in it."""
         self.receiver: ConnectionReceiver = ConnectionReceiver(self, transport, session)
 
     def start(self) -> None:

@@ -150,7 +150,7 @@ class _FramePieces:
 
 
 def each(output: SessionOutput) -> Iterable[Message | SessionEvent | bytes]:
-    """What a session says, one after the other."""
+    """Give what a session says, one after the other."""
     return (output,) if isinstance(output, Message) else output
 
 

@@ -75,7 +75,7 @@ class JrepSession:
         return self._payloads()
 
     def _output(self) -> SessionOutput:
-        """What has happened, and the payloads with what is to be said."""
+        """Take what has happened, and the payloads with what is to be said."""
         federation = self.federation
         events, federation.events = federation.events, []
         if federation.greeting is not None:

@@ -237,7 +237,7 @@ class NatsConnection:
     subscriptions: Final[NatsSubscriptions] = field(factory=NatsSubscriptions, init=False)
     events: list[Message | SessionEvent] = field(factory=list, init=False)
     frames: list[bytes] = field(factory=list, init=False)
-    """What the session gives out at the end of each call, but for the events of a `send`: those go with the next that comes."""
+    """Given out at the end of each call, but for the events of a `send`, which go with the next that comes."""
     heard: float = field(default=0.0, init=False)
     """Time at which something last came in."""
     _surely: int = field(default=0, init=False)

@@ -172,7 +172,7 @@ class NatsSession:
         return ()
 
     def _output(self) -> SessionOutput:
-        """What has happened, behind the frames that are to be sent."""
+        """Take what has happened, behind the frames that are to be sent."""
         connection = self._connection
         events, connection.events = connection.events, []
         if connection.frames:
