@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal
 
 import msgspec
+import msgspec.inspect
 
 from ..plugins.tools import adapter_of, convert, is_read_by_pydantic, shown, writes_aliases
 
@@ -40,6 +41,8 @@ _Mode: typing.TypeAlias = Literal["validation", "serialization"]
 _Wanted: typing.TypeAlias = "tuple[Any, _Mode]"
 
 REFERENCE: Final = "#/components/schemas/"
+OMITS: Final = "x-polybus-omits-defaults"
+"""A member of the schemas of classes that leave out what has its default when they are written."""
 
 
 class Schemas:
@@ -106,7 +109,26 @@ def _is_read_by_pydantic(kind: Any) -> bool:
 
 
 def _of_msgspec(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Schema]]:
-    return msgspec.json.schema_components([kind for kind, _ in kinds], ref_template=REFERENCE + "{name}")
+    schemas, components = msgspec.json.schema_components([kind for kind, _ in kinds], ref_template=REFERENCE + "{name}")
+    for kind in _structs([kind for kind, _ in kinds]):
+        if kind.__struct_config__.omit_defaults and kind.__name__ in components:
+            components[kind.__name__][OMITS] = True
+    return schemas, components
+
+
+def _structs(kinds: list[Any]) -> set[type[msgspec.Struct]]:
+    """The classes of msgspec that types consist of."""
+    found, waiting, seen = set[type[msgspec.Struct]](), list[Any](msgspec.inspect.multi_type_info(kinds)), set[int]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, (tuple, list)):
+            waiting.extend(one)
+        elif isinstance(one, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(one) not in seen:  # it may contain itself
+            seen.add(id(one))
+            waiting.extend(getattr(one, name) for name in one.__struct_fields__)
+            if isinstance(one, msgspec.inspect.StructType):
+                found.add(one.cls)
+    return found
 
 
 def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Schema]]:

@@ -172,6 +172,7 @@ def imported(spec: str, form: str) -> tuple[Any, Any]:
 def schema(
     app: Annotated[str, argument("APP", "module:bus, or a contract, module:Class, imported from the current folder.")],
     html: Annotated[Path | None, option("FILE", "Write a page for people there, instead of the document to stdout.")] = None,
+    typescript: Annotated[bool, flag("--typescript", "Write the types for a page, instead of the document.")] = False,
     title: Annotated[str | None, option("TITLE", "Of the document; by default the name of the module or contract.")] = None,
     version: Annotated[str, option("V", "Of what is described.")] = "1.0.0",
     prefix: Annotated[str, option("PREFIX", "Of the subjects of a contract, as for bus.implement().")] = "",
@@ -181,6 +182,7 @@ def schema(
 ) -> None:
     """Describe what a bus, or a contract, can be asked and told, and publishes, as AsyncAPI 3."""
     from ..asyncapi import document, page, to_text
+    from ..asyncapi import typescript as types_of
     from ..asyncapi.document import servers_of
 
     module, source = imported(app, "module:bus, for example app:bus")
@@ -193,7 +195,7 @@ def schema(
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
     if html is None:
-        sys.stdout.write(to_text(made))
+        sys.stdout.write(types_of(made) if typescript else to_text(made))
     else:
         html.write_text(page(made), encoding="utf-8")
 

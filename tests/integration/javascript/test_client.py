@@ -8,12 +8,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 import pytest
 
-from polybus import Code, DeadlineExceeded
+from polybus import Bus, Code, DeadlineExceeded, Subject
+from polybus.asyncapi import document, typescript
 from polybus.errors import class_of
 from polybus.subjects import matches
 from tests.integration.interop.node_peer import require_node
@@ -94,7 +98,45 @@ def test_the_package_is_imported_in_node_and_by_a_bundler(project: Path) -> None
     assert package["version"] == version("polybus")
 
 
-def test_the_types_are_strict(project: Path) -> None:
+class User(msgspec.Struct):
+    id: int
+    name: str
+    kind: Literal["a", "b"] = "a"
+    tags: list[str] = []
+    boss: User | None = None
+
+
+class Get(msgspec.Struct):
+    id: int
+    deep: bool = False
+
+
+def shop() -> Bus:
+    bus = Bus()
+
+    @bus.handle("user.get")
+    def get(body: Get) -> User:
+        return User(body.id, "Ann")
+
+    @bus.handle("user.count")
+    def count() -> int:
+        return 1
+
+    @bus.handle("user.watch")
+    async def watch(start: int) -> AsyncIterator[User]:
+        yield User(start, "Ann")
+
+    @bus.on("seen.*")
+    def seen(count: int) -> None: ...
+
+    bus.publishes(Subject("order.placed", User))
+    bus.publishes(Subject("reading.*", int))
+    bus.publishes(Subject("reading.text", str))
+    return bus
+
+
+def test_the_types_of_a_bus_are_strict(project: Path) -> None:
+    (project / "shop.ts").write_text(typescript(document(shop(), title="shop")))
     shutil.copy(HERE / "typed.ts", project)
     tsc = str(NODE / "node_modules" / ".bin" / "tsc")
     options = ["--strict", "--noEmit", "--module", "nodenext", "--target", "esnext", "--lib", "esnext,dom"]

@@ -1,23 +1,13 @@
 // What tsc says of a page with the types of its bus, and without.
-import { connect, NotFound, type Contract } from 'polybus'
+import { connect, NotFound } from 'polybus'
 import { connectToHost } from 'polybus/frames'
-
-interface User {
-  id: number
-  name: string
-}
-interface Shop {
-  requests: { 'user.get': { body: number; answer: User }; 'user.count': { body?: null; answer: number } }
-  streams: { 'user.watch': { body: number; item: User } }
-  publications: { 'order.placed': User; [subject: `reading.${string}`]: number }
-  accepts: { [subject: `seen.${string}`]: number }
-}
+import type { Shop } from './shop.js'
 
 export async function right(): Promise<void> {
   const bus = connect<Shop>('/bus', { token: async ({ refused }) => (refused ? null : 'x') })
-  const name: string = (await bus.request('user.get', 7, { timeout: 100 })).name
+  const name: string = (await bus.request('user.get', { id: 7 }, { timeout: 100 })).name
   const count: number = await bus.request('user.count')
-  for await (const user of bus.stream('user.watch', count)) console.log(user.name.length, name)
+  for await (const user of bus.stream('user.watch', count)) console.log(user.tags.length, name)
   using subscription = bus.subscribe('reading.*', (value, { subject }) => console.log(value.toFixed(), subject.length))
   await subscription.ready
   await bus.publish('seen.page', 1)
@@ -29,18 +19,18 @@ export async function right(): Promise<void> {
 
 export async function wrong(): Promise<void> {
   const bus = connect<Shop>('/bus')
-  // @ts-expect-error: the body is a number
-  await bus.request('user.get', 'seven')
+  // @ts-expect-error: an id is a number
+  await bus.request('user.get', { id: 'seven' })
   // @ts-expect-error: the body is missing
   await bus.request('user.get')
   // @ts-expect-error: nobody serves it
-  await bus.request('user.gett', 7)
+  await bus.request('user.gett', { id: 7 })
   // @ts-expect-error: the answer has no such member
-  console.log((await bus.request('user.get', 7)).nmae)
+  console.log((await bus.request('user.get', { id: 7 })).nmae)
   // @ts-expect-error: nobody publishes it
   bus.subscribe('order.lost', () => {})
   // @ts-expect-error: the server takes no such publication
-  await bus.publish('order.placed', { id: 1, name: 'x' })
+  await bus.publish('order.placed', await bus.request('user.get', { id: 7 }))
   // @ts-expect-error: it is a stream
   await bus.request('user.watch', 7)
   // @ts-expect-error: there is no such state
