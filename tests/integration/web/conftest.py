@@ -12,19 +12,13 @@ from typing import Any
 import pytest
 
 from .browser import Browser, browser
-from .support import OverAsgi
+from .support import both_ways  # noqa: F401  # pytest finds the fixture by its name here
 
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     """uvicorn runs on asyncio; `support.both_loops` has uvloop too, where connections are taken over from it."""
     return "asyncio", {"use_uvloop": False}
-
-
-@pytest.fixture(params=[pytest.param("auto", id="adopted"), pytest.param(OverAsgi, id="asgi")])
-def way(request: pytest.FixtureRequest) -> Any:
-    """``ws=`` of uvicorn: its own, whose connections are taken over, and one whose connections stay with it."""
-    return request.param
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from polybus.fastapi import attach
 from tests.loops import ASYNCIO, PARAMS, UVLOOP
 from tests.support import BOUND
 
-__all__ = ["BOUND", "OverAsgi", "Program", "Uvicorn", "both_loops", "echoing", "running", "served"]
+__all__ = ["BOUND", "OverAsgi", "Program", "Uvicorn", "both_loops", "both_ways", "echoing", "running", "served"]
 
 
 def echoing(**options: Any) -> Bus:
@@ -54,6 +54,12 @@ def both_loops(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 class OverAsgi(WebSocketsSansIOProtocol):
     """uvicorn's own, derived: a class that may have plans of its own, so its connections are not adopted."""
+
+
+@pytest.fixture(name="way", params=[pytest.param("auto", id="adopted"), pytest.param(OverAsgi, id="asgi")])
+def both_ways(request: pytest.FixtureRequest) -> Any:
+    """``ws=`` of uvicorn: its own, whose connections are taken over, and one whose connections stay with it."""
+    return request.param
 
 
 @asynccontextmanager

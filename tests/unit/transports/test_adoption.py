@@ -31,10 +31,10 @@ from polybus.fastapi import attach
 from polybus.plugins import Handshake
 from polybus.transports._ws import adoption
 from polybus.transports._ws.adoption import AdoptedWire
-from tests.integration.web.support import OverAsgi, both_loops, echoing, running, served  # noqa: F401  # pytest finds the fixture by its name here
+from tests.integration.web.support import OverAsgi, both_loops, both_ways, echoing, running, served  # noqa: F401  # pytest finds the fixtures by their names here
 from tests.support import bounded, eventually, next_event
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
 UPGRADE: Final = (
     b"GET /bus HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"

@@ -24,12 +24,12 @@ from polybus.events import LinkDown
 from polybus.plugins import Handshake
 from polybus.transports._ws.adoption import AdoptedWire
 from polybus.transports._ws.asgi import AsgiTransport, socket_of
-from tests.integration.web.support import both_loops, running, served  # noqa: F401  # pytest finds the fixture by its name here
+from tests.integration.web.support import both_loops, both_ways, running, served  # noqa: F401  # pytest finds the fixtures by their names here
 from tests.support import bounded, eventually, next_event
 from tests.unit.transports.support import Receiver
 from tests.unit.transports.support import running as transport_host
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
 
 def plain(port: int, **options: Any) -> Any:
