@@ -40,7 +40,7 @@ def test_fields_have_the_same_names_everywhere_and_are_explained() -> None:
 def test_each_logger_is_in_the_overview() -> None:
     overview = PAGE.partition("## Fields")[0]
     named = set(re.findall(r"^\| `(polybus[\w.]*)`", overview, re.M))
-    assert {line.logger for line in lines()} - named == {"uvicorn.error"}
+    assert {line.logger for line in lines()} <= named
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 if find_spec("starlette") is None:
     raise ImportError("polybus.fastapi needs FastAPI or Starlette: pip install 'polybus[fastapi]'")
 
-from ._attach import attach, bus_error_response
+from ._attach import attach, bus_error_response, metrics_endpoint, readiness_endpoint
 from ._attachment import bus_of
-from ._pages import metrics_endpoint, readiness_endpoint
 from ._run import run
 
 if TYPE_CHECKING:

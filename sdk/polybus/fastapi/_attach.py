@@ -1,4 +1,4 @@
-"""Putting a bus into an application: its routes, its lifespan, and its errors as answers of HTTP."""
+"""Putting a bus into an application: its routes, its lifespan, its errors as answers of HTTP, and the pages that watch it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import PARAM_REGEX, compile_path
 
 from .. import Bus
 from ..errors import BusError, Code, ConnectFailed, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooLarge
 from ..outcomes import code_of
 from ..plugins import ProtocolFeatures
-from ..plugins.registry import find_protocol, find_web_endpoint
-from ..plugins.tools import check_type, explains, log_fields, shown, sources, texts
+from ..plugins.registry import find_protocol, find_web_endpoint, metrics_maker
+from ..plugins.tools import check_given, check_type, explains, log_fields, shown, sources, texts
 from ..transports.asgi import AsgiWebSocket, Receive, Scope
 from ._attachment import AttachedRoute, Attachment
 
@@ -146,6 +146,7 @@ if TYPE_CHECKING:
 
     Application: TypeAlias = Starlette | Router
 
+_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SCRIPT = "polybus-script"
 """Name of the routes of the JavaScript modules."""
 _FRAMES: Final = "polybus-frames.js"
@@ -327,3 +328,39 @@ def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
         return Response(packed, media_type="text/javascript", headers={**headers, "content-encoding": "gzip"})
 
     return javascript
+
+
+def metrics_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
+    """Make the endpoint of a page for Prometheus: ``app.add_route("/metrics", metrics_endpoint(bus))``.
+
+    It answers what `polybus.prometheus.scrape` gives: of an application that several workers serve that is all of them,
+    whichever is asked. Who may ask is the application's matter.
+
+    Raises:
+        ImportError: prometheus-client is not installed.
+        TypeError: `bus` is no bus.
+    """
+    check_given(bus, Bus, "bus", "metrics_endpoint(bus)")
+    scrape = metrics_maker("scrape", "metrics_endpoint()")
+
+    async def metrics(request: Request) -> Response:
+        return Response(await scrape(bus), media_type=_METRICS)
+
+    return metrics
+
+
+def readiness_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
+    """Make the endpoint that a load balancer asks: ``app.add_route("/readyz", readiness_endpoint(bus))``.
+
+    It answers 200, or 503 with `Bus.why_not_ready`: of several workers of an application for the one that is asked.
+
+    Raises:
+        TypeError: `bus` is no bus.
+    """
+    check_given(bus, Bus, "bus", "readiness_endpoint(bus)")
+
+    async def readiness(request: Request) -> Response:
+        why = bus.why_not_ready
+        return PlainTextResponse(f"{why}\n" if why else "OK\n", 503 if why else 200)
+
+    return readiness

@@ -70,7 +70,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     chosen = {**usual, **options, "app": app, "host": host, "port": port}
     worker = Worker.here()
     if worker is None and workers > 1:
-        from ._workers import Application
+        from ._server import Application
 
         if status := Application(chosen, drain).run(workers):
             raise SystemExit(status)

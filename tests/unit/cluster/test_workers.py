@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from polybus import Bus, LocalProtocolError
 from polybus.cluster.workers import cluster_url, this_program
 from polybus.fastapi import attach
-from polybus.fastapi._workers import buses_of
+from polybus.fastapi._server import buses_of
 
 pytestmark = pytest.mark.native
 

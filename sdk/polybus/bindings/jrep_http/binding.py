@@ -9,6 +9,7 @@ from typing import ClassVar, Final, Self
 from attrs import frozen
 
 from ...plugins import DialOptions, Transport, WebEndpoint
+from ...transports import WebSocket
 
 _CHANNELS: Final[Mapping[str, tuple[str, ...]]] = {
     "auto": ("websocket", "events", "poll"),
@@ -44,8 +45,10 @@ class JrepHttp:
 
     @staticmethod
     def load(serves: bool) -> None:
-        for module in (".server",) if serves else (".client", ".upgrade", "...transports._ws.client"):
+        for module in (".server",) if serves else (".client", ".upgrade"):
             import_module(module, __package__)
+        if not serves:
+            WebSocket.load(serves)
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
         """Make a connection. Nothing is sent yet: the first request is the protocol's handshake."""
