@@ -16,7 +16,7 @@ from ..plugins import Admission, Handshake, ListenOptions, WebRoute
 from ._ws.adoption import AdoptedWire, UvicornWebSocket
 from ._ws.asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
 from ._ws.frames import WebSocketFramer
-from ._ws.policy import HandshakeRejected, OriginPolicy, UpgradeRequest, tell
+from ._ws.policy import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest, tell
 from ._ws.transport import WebSocketTransport
 from .sockets import host_port, tune
 
@@ -266,7 +266,12 @@ async def accept(send: Send, chosen: str | None) -> bool:
 
 
 async def _turn_away(scope: Scope, send: Send, turned: HandshakeRejected) -> None:
-    """Answer the upgrade with a status and a text; a server that cannot do that answers 403."""
+    """Answer the upgrade with a status and a text, or with a close that says so; a server that can do neither answers 403."""
+    if (close := turned.close(scope.get("subprotocols") or ())) is not None:
+        code, reason = close
+        await send({"type": "websocket.accept", "subprotocol": CLOSES, "headers": []})
+        await send({"type": "websocket.close", "code": code, "reason": reason})
+        return
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008, "reason": turned.text[:100]})
         return

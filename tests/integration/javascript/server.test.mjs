@@ -134,3 +134,17 @@ test('SIGTERM: what runs is answered, what was not read can be asked again', { t
   assert.deepEqual([answer, event.code, event.reason], [1, 1001, 'the bus is leaving'])
   await start()
 })
+
+test('a token that is refused is told in words, and shown once; a function is asked once more', { timeout: 30000 }, async () => {
+  for (const [token, name, words, knocks] of [
+    ['old', 'Unauthorized', 'not authenticated', 1],
+    [() => 'old', 'Unauthorized', 'not authenticated', 2],
+    [() => 'banned', 'Forbidden', 'not you', 1],
+  ]) {
+    const other = polybus.connect(URL, { WebSocket, token })
+    let tried = 0
+    other.addEventListener('state', ({ state }) => (tried += state === 'connecting'))
+    const error = await refused(other.ready)
+    assert.deepEqual([error.name, error.text, tried, other.state], [name, words, knocks, 'closed'])
+  }
+})

@@ -31,6 +31,8 @@ _names_a_client: Final = re.compile(
 """True of headers in which proxies name the client: ``X-Forwarded-For``, ``Forwarded``, ``X-Real-IP``, ``CF-Connecting-IP``."""
 _forwarded_for: Final = re.compile(r"(?:^|;)\s*for\s*=([^;]*)", re.IGNORECASE).findall
 """All of a part: one may stand in the text of its ``host=``, which the client has chosen."""
+_REASON: Final = 120
+"""Bytes of the reason of a close; a frame of that kind has room for 123."""
 _SHOWN: Final = 60
 """Characters of what a client or a proxy says: more than any address has."""
 _LOCAL: Final = ("", "testclient")
@@ -75,6 +77,9 @@ def _host(text: str) -> str:
 
 
 _TOKEN = "polybus.token."
+CLOSES: Final = "polybus.closes"
+"""Sub-protocol of a client that cannot see a status of HTTP, as a page: it is told by a close why it is not let in."""
+_CLOSES: Final[Mapping[int, int]] = {401: 4401, 403: 4403, 429: 1013, 503: 1013}
 _HINTS: Final[Mapping[int, tuple[str, str]]] = {
     401: ("WWW-Authenticate", "Bearer"),
     405: ("Allow", "GET"),
@@ -100,6 +105,12 @@ class HandshakeRejected(Exception):
         self.about: str = about
         self.advice: str = advice
         super().__init__(status, text)
+
+    def close(self, offers: Sequence[str]) -> tuple[int, str] | None:
+        """The code and reason of a close that says the same, to a client that has asked for it; None where a page of another
+        site, or of another name, is not to know more than that it failed."""
+        code = None if self.about or CLOSES not in offers else _CLOSES.get(self.status)
+        return None if code is None else (code, self.text.encode()[:_REASON].decode(errors="ignore"))
 
     @classmethod
     def of(cls, error: BusError) -> HandshakeRejected:

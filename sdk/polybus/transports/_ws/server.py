@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidHeader
+from websockets.frames import Close, Frame, Opcode
 from websockets.headers import parse_subprotocol
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
@@ -16,7 +17,7 @@ from .._stream.listen import AdmissionSlot, PendingConnection, StreamListener
 from .._stream.wire import Wire
 from ..websocket import core_logger
 from .frames import WebSocketFramer
-from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, tell
+from .policy import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest, tell
 from .transport import WebSocketTransport, largest_message, make_transport
 
 _LINE = 8192
@@ -27,7 +28,7 @@ _TLS_HELLO = b"\x16"
 class PendingWebSocket(PendingConnection):
     """A connection on ws or wss, until its upgrade is answered."""
 
-    __slots__ = ("_policy", "_head", "_welcome")
+    __slots__ = ("_policy", "_head", "_offers", "_welcome")
 
     def __init__(
         self, listener: StreamListener, wire: Wire, knock: AdmissionSlot | None, seconds: float, *, policy: OriginPolicy
@@ -37,6 +38,7 @@ class PendingWebSocket(PendingConnection):
         self._head = bytearray()
         # The answer 101, ready to be written when the bus lets the peer in.
         self._welcome = b""
+        self._offers: tuple[str, ...] = ()
 
     def begin(self) -> None:
         self.wire.resume_reading()
@@ -106,11 +108,16 @@ class PendingWebSocket(PendingConnection):
         chosen, handshake = policy.handshake(upgrade, known)
         if chosen is not None:
             response.headers["Sec-WebSocket-Protocol"] = chosen
-        self._welcome = response.serialize()
+        self._welcome, self._offers = response.serialize(), (chosen or "", *upgrade.offers)
         return handshake
 
     def no(self, error: BusError) -> bytes:
-        return _response(HandshakeRejected.of(error))
+        turned = HandshakeRejected.of(error)
+        if (close := turned.close(self._offers)) is None:
+            return _response(turned)
+        name = "Sec-WebSocket-Protocol: "
+        upgraded = self._welcome.replace(f"{name}{self._offers[0]}".encode(), f"{name}{CLOSES}".encode())
+        return upgraded + Frame(Opcode.CLOSE, Close(*close).serialize()).serialize(mask=False)
 
     def let_in(self, admission: Admission) -> WebSocketTransport:
         options = self.listener.options
