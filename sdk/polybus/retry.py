@@ -67,16 +67,18 @@ class Retry:
         default=frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED}), converter=_codes, kw_only=True
     )
 
-    def pause(self, failed: int, rng: Callable[[], float] = random.random) -> float:
-        """Seconds to wait after so many attempts have failed (from 1)."""
-        if isinstance(self.backoff, Backoff):
-            return self.backoff.delay(failed - 1, rng)
-        return self.backoff[min(failed, len(self.backoff)) - 1]
 
-    def covers(self, error: BusError) -> bool:
-        """Tell whether it may be asked again after an error, were there attempts left."""
-        if isinstance(error, RequestError):
-            return error.code in self.codes and not isinstance(error, TooLarge)
-        if isinstance(error, Disconnected):
-            return self.idempotent or not error.sent
-        return isinstance(error, (ConnectFailed, QueueFull))
+def pause_after(retry: Retry, failed: int, rng: Callable[[], float] = random.random) -> float:
+    """Seconds to wait after so many attempts have failed (from 1)."""
+    if isinstance(retry.backoff, Backoff):
+        return retry.backoff.delay(failed - 1, rng)
+    return retry.backoff[min(failed, len(retry.backoff)) - 1]
+
+
+def covers(retry: Retry, error: BusError) -> bool:
+    """Tell whether it may be asked again after an error, were there attempts left."""
+    if isinstance(error, RequestError):
+        return error.code in retry.codes and not isinstance(error, TooLarge)
+    if isinstance(error, Disconnected):
+        return retry.idempotent or not error.sent
+    return isinstance(error, (ConnectFailed, QueueFull))

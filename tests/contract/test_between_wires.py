@@ -37,6 +37,7 @@ from polybus import (
 )
 from polybus.body import JSON, OCTETS, TEXT, BodyFormat, read_body
 from polybus.message import Kind
+from polybus.plugins.extensions import party_of
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
 from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.csb.bodies import BASE64_FORMAT, FORM_FORMAT
@@ -101,7 +102,7 @@ async def joined(stack: AsyncExitStack, name: str, server: Bus, connects: Bus | 
 
 def format_of(client: Bus, given: BodyFormat | None) -> BodyFormat:
     (peer,) = client.peers
-    chosen: BodyFormat = peer.link.adapter.codec(Limits()).formats[0] if given is None else given
+    chosen: BodyFormat = party_of(peer).link.adapter.codec(Limits()).formats[0] if given is None else given
     return chosen
 
 
@@ -112,12 +113,13 @@ def claimed(client: Bus, kind: Kind, subject: str, body: bytes, body_format: Bod
 
 def publish(client: Bus, subject: str, body: bytes, body_format: BodyFormat | None) -> None:
     (peer,) = client.peers
-    peer.link.publish(claimed(client, Kind.PUBLISH, subject, body, body_format), peer, math.inf)
+    party_of(peer).link.publish(claimed(client, Kind.PUBLISH, subject, body, body_format), party_of(peer), math.inf)
 
 
 def asked(client: Bus, subject: str, body: bytes, body_format: BodyFormat | None) -> Awaitable[Any]:
     (peer,) = client.peers
-    return peer.pass_on(claimed(client, Kind.REQUEST, subject, body, body_format), 5)
+    reply: Awaitable[Any] = party_of(peer).pass_on(claimed(client, Kind.REQUEST, subject, body, body_format), 5)
+    return reply
 
 
 async def outcome(reply: Awaitable[Any]) -> Any:
@@ -248,7 +250,7 @@ async def test_an_answer_comes_out_of_a_bridge_as_one_or_is_an_error(world: Worl
                 body, chosen = said[-1]
                 given = Message(Kind.RESPONSE, ctx.message.subject, ctx.message.id, body, chosen, checked=body)
                 given.reply_to = ctx.message.reply_to
-                ctx.peer.link.answer(given, ctx.peer)
+                party_of(ctx.peer).link.answer(given, party_of(ctx.peer))
 
             services[name] = await joined(stack, name, service, connects=Bus(limits=PATIENT))
             await stack.enter_async_context(bridge(gateway, services[name], routes=[Route(ASKED[name], UPDATE, {"request"})]))
@@ -354,10 +356,10 @@ async def test_a_tunnel_hands_over_the_frames_that_were_sent_and_costs_no_outer_
                 tunnels[name, far] = await stack.enter_async_context(connect(outer.tunnel(f"by{number}.7"), protocol="ubre"))
         for (name, far), client in tunnels.items():
             (peer,) = client.peers
-            assert peer.link.transport is not None
+            assert party_of(peer).link.transport is not None
             before = inner.stats().malformed
             for body in FRAMES:
-                peer.link.transport.send(body)
+                party_of(peer).link.transport.send(body)
                 await anyio.sleep(0.01)
             assert inner.stats().malformed - before == len(FRAMES), (name, far)
             assert await client.request("hello", name, timeout=5) == name, (name, far)

@@ -28,6 +28,7 @@ from polybus import (
 from polybus.body import JSON
 from polybus.events import BusEvent, LinkDown, LinkUp, PeerSlow
 from polybus.limits import Limits
+from polybus.plugins.extensions import party_of
 from tests.support import BOUND, bounded, eventually
 
 from .numbered import Numbered, NumberedCodec, Theirs
@@ -368,7 +369,7 @@ async def test_what_waits_for_a_client_that_has_gone_never_reaches_the_next_unde
             await gone.request(7, "secret")
         with pytest.raises(Disconnected):
             await gone.notify(7, "secret")
-        gone.link.answer(Message(Kind.UNSUBSCRIBE, "secret"), gone)
+        party_of(gone).link.answer(Message(Kind.UNSUBSCRIBE, "secret"), party_of(gone))
         (peer,) = server.peers
         await peer.publish("open", 4)
         assert (await new.next()).subject == "open"

@@ -12,7 +12,6 @@ OPEN = {
     "Application",
     "Finding",
     "Pipeline",
-    "RemotePeer",
     "State",
     "Storage",
     "User",

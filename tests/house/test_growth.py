@@ -21,6 +21,7 @@ import polybus
 from polybus import Broker, Bus, Identity, Limits, Peer, Reply, connect
 from polybus._core.pubsub.announcer import interest_in
 from polybus._core.runtime.runtime import Runtime
+from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.support import eventually
 
@@ -141,21 +142,21 @@ async def _a_request_that_is_given_up(count: int, table: Table) -> None:
 @case
 async def _the_deadline_of_one_request_of_many(count: int, table: Table) -> None:
     async with pending(count) as (_, peer, replies):
-        peer._expire(replies[0].deadline - 0.5)
+        party_of(peer)._expire(replies[0].deadline - 0.5)
         for reply in replies[:TIMES]:
-            await table.act(lambda at=reply.deadline: peer._expire(at))  # type: ignore[misc]
+            await table.act(lambda at=reply.deadline: party_of(peer)._expire(at))  # type: ignore[misc]
 
 
 @case
 async def _the_deadline_of_one_unsent_request_of_many(count: int, table: Table) -> None:
     async with pending(0) as (bus, peer, _):
-        peer.link.pause_writing()
+        party_of(peer).link.pause_writing()
         replies = [bus.request("h", 1, timeout=1000 + number) for number in range(count)]
         for reply in replies[:TIMES]:
-            await table.act(lambda at=reply.deadline: peer._expire(at))  # type: ignore[misc]
+            await table.act(lambda at=reply.deadline: party_of(peer)._expire(at))  # type: ignore[misc]
         for reply in replies:
             reply.cancel()
-        peer.link.resume_writing()
+        party_of(peer).link.resume_writing()
 
 
 @case
@@ -323,12 +324,12 @@ async def _interests_of_clients_of_a_node(count: int, table: Table) -> None:
 async def _a_publication_that_waits_in_an_outbox_with_many(count: int, table: Table) -> None:
     async with silent_server() as url, connect(url, bus=Bus(limits=LIMITS)) as bus:
         (peer,) = bus.peers
-        peer.link.pause_writing()
+        party_of(peer).link.pause_writing()
         for number in range(count):
             await bus.publish("n", number, timeout=100 + number)
         for _ in range(TIMES):
             await table.act(lambda: bus.publish("n", 1, timeout=30))
-        peer.link.resume_writing()
+        party_of(peer).link.resume_writing()
 
 
 # -- handlers, peers, buses ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polybus._core.bus.forwarding import RequestForwarder
-from polybus._core.peer.peer import Peer
+from polybus._core.peer.party import PeerParty
 from polybus._core.peer.subscriptions import Subscriptions
 from polybus._core.runtime.via import Deduplicator, ViaHeader
 from polybus.errors import BusError, Unavailable
@@ -23,30 +23,30 @@ __all__ = ["MUTANTS", "is_found"]
 
 def answers_that_go_to_another_request_after_a_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest one that waits gets the answer."""
-    lost, connection_lost, receive = set[Peer](), Peer.connection_lost, Peer.receive
+    lost, connection_lost, receive = set[PeerParty](), PeerParty.connection_lost, PeerParty.receive
 
-    def remembering(self: Peer, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
+    def remembering(self: PeerParty, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
         lost.add(self)
         connection_lost(self, reason, going_on=going_on, error=error)
 
-    def confused(self: Peer, message: Message, now: float) -> None:
+    def confused(self: PeerParty, message: Message, now: float) -> None:
         if message.kind is Kind.RESPONSE and self in lost and self.pending:
             message.id = next(iter(self.pending))
         receive(self, message, now)
 
-    monkeypatch.setattr(Peer, "connection_lost", remembering)
-    monkeypatch.setattr(Peer, "receive", confused)
+    monkeypatch.setattr(PeerParty, "connection_lost", remembering)
+    monkeypatch.setattr(PeerParty, "receive", confused)
 
 
 def requests_that_outlive_their_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait on when the link has come back."""
-    cut_off = Peer.cut_off
+    cut_off = PeerParty.cut_off
 
-    def forgetful(self: Peer, reason: str, error: BusError | None) -> None:
+    def forgetful(self: PeerParty, reason: str, error: BusError | None) -> None:
         if not self.link.opened:
             cut_off(self, reason, error)
 
-    monkeypatch.setattr(Peer, "cut_off", forgetful)
+    monkeypatch.setattr(PeerParty, "cut_off", forgetful)
 
 
 def a_bridge_that_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +87,12 @@ def a_publication_that_is_taken_on_each_way(monkeypatch: pytest.MonkeyPatch) -> 
 
 def a_deadline_that_is_not_disarmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer is looked at for ever, though it has no request any more."""
-    expire = Peer._expire
+    expire = PeerParty._expire
 
-    def restless(self: Peer, now: float) -> float:
+    def restless(self: PeerParty, now: float) -> float:
         return min(expire(self, now), now + 60)
 
-    monkeypatch.setattr(Peer, "_expire", restless)
+    monkeypatch.setattr(PeerParty, "_expire", restless)
 
 
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {

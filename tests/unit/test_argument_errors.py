@@ -33,6 +33,7 @@ from polybus import (
 from polybus.broker import Broker
 from polybus.events import HandlerFailed
 from polybus.fastapi import attach
+from polybus.plugins.extensions import party_of
 from polybus.secrets import without_secrets
 from polybus.testing import pair
 from tests.support import bounded, eventually
@@ -158,7 +159,7 @@ async def test_what_is_sent_to_a_peer_that_has_gone_is_disconnected_and_the_othe
     async with bus.serve("ubre+memory://gone") as listener:
         async with connect(listener.url) as stays, stays.subscribe("x") as news:
             async with connect(listener.url):
-                left = next(peer for peer in bus.peers if not peer.patterns)
+                left = next(peer for peer in bus.peers if not party_of(peer).patterns)
             await eventually(lambda: left not in bus.peers)
             with pytest.raises(Disconnected, match="gone") as caught:
                 await bus.publish("x", 1, to=left)

@@ -15,6 +15,7 @@ from .. import Bus, Disconnected, Peer, Route
 from .. import bridge as join
 from .._core.bus.bridge import Bridge
 from .._core.bus.bus import parts_of
+from ..plugins.extensions import party_of
 from ..plugins.registry import with_tls
 from ..plugins.tools import without_secrets
 from .options import Ca, Header, Insecure, Key, OwnCert, Wait, argument, option
@@ -101,6 +102,6 @@ async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Bridg
 
 async def _while_there(bus: Bus, peer: Peer) -> None:
     """Wait for the end of a link that will not come back, and raise why: a bridge with one side is none."""
-    await parts_of(bus).services.running.notifier.until(lambda: peer.gone)
+    await parts_of(bus).services.running.notifier.until(lambda: party_of(peer).gone)
     parts_of(bus).links.check_gone()
     raise Disconnected("the link has ended", peer.address, False)

@@ -18,6 +18,7 @@ from rich.text import Text
 from .. import BadRequest, Bus, Disconnected, Message, Unsupported
 from ..events import BusEvent, LinkDown, LinkUp
 from ..plugins import ProtocolFeatures
+from ..plugins.extensions import party_of
 from ..plugins.tools import in_one_line
 from ..subjects import literal_wildcards
 from .options import AnyUrl, Body, Header, Json, Tls, Url, Wait, argument, connects, duration, option
@@ -124,7 +125,7 @@ def publish(
                     raise _not_there(user)
                 await bus.user(user).publish(name, value)
                 return
-            if bus.cluster is not None or ProtocolFeatures.of(bus.peers[0].link.adapter).keeps:
+            if bus.cluster is not None or ProtocolFeatures.of(party_of(bus.peers[0]).link.adapter).keeps:
                 from ..cluster.durable.administration import publish_stored  # an eighth of a second, for NATS alone
 
                 await publish_stored(bus, name, value, timeout)
@@ -222,7 +223,7 @@ def _may_be_mute(bus: Bus) -> bool:
     if bus.cluster is not None:  # NATS has one
         return False
     peer = bus.peers[0]
-    return peer.transport in _WITHOUT_HANDSHAKE and peer.speaks_extensions is None
+    return peer.transport in _WITHOUT_HANDSHAKE and party_of(peer).speaks_extensions is None
 
 
 def _silent(bus: Bus, timeout: float) -> PeerError:

@@ -39,6 +39,7 @@ from .. import (
 )
 from ..errors import RemoteProtocolError
 from ..plugins import Connector, DialOptions, ProtocolAdapter, ProtocolFeatures, Transport
+from ..plugins.extensions import party_of
 from ..plugins.registry import resolve_url
 from ..plugins.tools import EXPIRES_SOON, counted, shown, without_secrets
 from ..transports.sockets import plain_reason
@@ -268,10 +269,10 @@ class Examination:
 
     async def _meet(self, stack: AsyncExitStack) -> str:
         if await self.peer.extended():
-            if self.peer.negotiation.answers_only:
+            if party_of(self.peer).negotiation.answers_only:
                 return "a polybus peer that only answers here: requests, publications and notifications to it"
             return "a polybus peer: streams, channels, wildcards and cancelling too"
-        session = self.peer.link.session
+        session = party_of(self.peer).link.session
         if session is not None and session.capabilities.patterns:
             return f"a {self._adapter.name} network: wildcards, no streams and no channels"
         return f"a bare {self._adapter.name} peer, or a silent one: no streams, channels or wildcards"
@@ -301,7 +302,7 @@ class Examination:
 
     def _say_of_fabric(self, subject: str | int) -> None:
         """May raise `StepFailed`: on a fabric silence is the answer of an address that nobody has."""
-        session = self.peer.link.session
+        session = party_of(self.peer).link.session
         if session is not None and session.capabilities.filters:
             raise StepFailed(
                 f"nobody answered to {subject} for {self.timeout:g} s: on a fabric an address that nobody has is silent",

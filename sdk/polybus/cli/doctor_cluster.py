@@ -12,6 +12,7 @@ from attrs import define, evolve
 from .. import Bus, BusError, Cluster, DeadlineExceeded, Disconnected, Forbidden, NoHandler
 from ..events import BusEvent, DeadLettered
 from ..plugins import ProtocolAdapter
+from ..plugins.extensions import party_of
 from ..plugins.tools import counted
 from ..protocols.nats.session import NatsSession
 from ..protocols.nats.stored import api_of
@@ -69,7 +70,7 @@ class ClusterExamination(Examination):
         }
 
     async def _look(self, stack: AsyncExitStack) -> str:
-        session = self.peer.link.session
+        session = party_of(self.peer).link.session
         assert isinstance(session, NatsSession)
         info = session.server
         said = f"nats-server {info.version or 'of an unknown version'}"
@@ -83,7 +84,7 @@ class ClusterExamination(Examination):
 
     async def _look_for_jetstream(self, stack: AsyncExitStack) -> str:
         """Without JetStream all works but what is stored: Store and durable= are for those who want them."""
-        adapter: Any = self.peer.link.adapter
+        adapter: Any = party_of(self.peer).link.adapter
         api = api_of(adapter.domain)
         try:
             answer = await self.peer.request(f"{api}INFO", timeout=min(self.timeout, _SILENCE))

@@ -31,11 +31,12 @@ from ..errors import BusError
 from ..events import PeerSlow
 from ..message import Kind, Message
 from ..plugins import ToNode
+from ..plugins.extensions import party_of
 from ..plugins.tools import sources
 
 if TYPE_CHECKING:
-    from .. import Peer
     from .._core.bus.parts import BusParts
+    from .._core.peer.party import PeerParty
     from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -70,7 +71,8 @@ class PublicationSources:
 
     def is_of_this_node(self, message: Message) -> bool:
         """Tell whether a publication is of this node; not of those for clients of the others, or that came over the cluster."""
-        peer, links = message.peer, self._parts.links
+        links = self._parts.links
+        peer = None if message.peer is None else party_of(message.peer)
         if peer is None or peer.host is not links:
             return True
         return peer is not links.inner_peer and self._parts.pubsub.relay.takes(message)
@@ -95,7 +97,7 @@ class ParkedPublications:
     """
 
     _parts: BusParts
-    peer: Peer
+    peer: PeerParty
     """The client, at whose cost they wait."""
     _sources: PublicationSources
     _share: Share
@@ -166,7 +168,7 @@ class ParkedPublications:
         services = self._parts.services
         services.counters.dropped += 1
         if self.dropped == 1:
-            services.emit(PeerSlow(peer=self.peer, policy=_POLICY, dropped=1))
+            services.emit(PeerSlow(peer=self.peer.public, policy=_POLICY, dropped=1))
 
     def take(self) -> Message | None:
         """Remove and return the oldest; None where there is none."""
@@ -213,7 +215,7 @@ class MarkReply(InternalReply):
 class Returning:
     """A client that has come back to this node."""
 
-    peer: Peer
+    peer: PeerParty
     name: str
     """The name under which the other node hands over publications for it."""
     secret: str
@@ -245,9 +247,9 @@ class Arrivals:
     _parts: BusParts
     _node: Backbone
     _sources: PublicationSources
-    _newcomers: dict[Peer, ParkedPublications] = field(factory=dict, init=False)
+    _newcomers: dict[PeerParty, ParkedPublications] = field(factory=dict, init=False)
     """Clients that would be sent everything, on a wire without subscriptions, and have not said yet whether they come back."""
-    _clients: dict[Peer, Returning] = field(factory=dict, init=False)
+    _clients: dict[PeerParty, Returning] = field(factory=dict, init=False)
     _names: dict[str, Returning] = field(factory=dict, init=False)
     _coming: dict[str, dict[Returning, None]] = field(factory=dict, init=False)
     """Clients that wait for their turn, by the buses where they were."""
@@ -261,7 +263,7 @@ class Arrivals:
 
     # -- newcomers on wires without subscriptions --------------------------------------------------------------------------
 
-    def came(self, peer: Peer) -> None:
+    def came(self, peer: PeerParty) -> None:
         """Hold what a newcomer would be sent, which is everything: it may come back, and then be handed the same."""
         recipients, link = self._parts.pubsub.recipients, peer.link
         if peer not in recipients.gets_all or peer in recipients.bus_identities.held_out or link.multiplexed is not None:
@@ -272,12 +274,12 @@ class Arrivals:
             self._parts.pubsub.local.add(pattern, held)
         peer.spawn(self._wait_for_word, peer)
 
-    async def _wait_for_word(self, peer: Peer) -> None:
+    async def _wait_for_word(self, peer: PeerParty) -> None:
         """Wait as long as any peer has to say who it is."""
         await anyio.sleep(HELLO_TIMEOUT)
         self.speaks(peer)
 
-    def speaks(self, peer: Peer) -> None:
+    def speaks(self, peer: PeerParty) -> None:
         """Send a newcomer what was held: it does not come back from another node."""
         held = self._taken(peer)
         if held is not None:
@@ -285,7 +287,7 @@ class Arrivals:
             while (message := held.take()) is not None:
                 self._send(peer, message)
 
-    def _taken(self, peer: Peer) -> ParkedPublications | None:
+    def _taken(self, peer: PeerParty) -> ParkedPublications | None:
         held = self._newcomers.pop(peer, None)
         if held is not None:
             for pattern in _EVERYTHING:
@@ -294,7 +296,7 @@ class Arrivals:
 
     # -- what clients say --------------------------------------------------------------------------------------------------
 
-    def returns(self, peer: Peer, token: str) -> None:
+    def returns(self, peer: PeerParty, token: str) -> None:
         """Hold what a client will subscribe to: it shows the token of a node where publications are kept for it."""
         runtime, link = self._parts.services.running, peer.link
         bus, _, secret = token.partition(".")
@@ -316,14 +318,14 @@ class Arrivals:
             runtime.spawn(self._take_over, bus, coming)
         coming[returning] = None
 
-    def returned(self, peer: Peer) -> None:
+    def returned(self, peer: PeerParty) -> None:
         """Take note that a client has told all its subscriptions."""
         returning = self._clients.get(peer)
         if returning is not None:
             returning.ready = True
             self._parts.services.signal()
 
-    def forget(self, peer: Peer) -> None:
+    def forget(self, peer: PeerParty) -> None:
         """Forget a client whose connection is gone."""
         held = self._taken(peer)
         if held is not None:
@@ -421,7 +423,7 @@ class Arrivals:
                 await reply
         splice.marking = False
 
-    def _ask_for_mark(self, splice: Splice, node: str, cluster: Peer) -> None:
+    def _ask_for_mark(self, splice: Splice, node: str, cluster: PeerParty) -> None:
         link = cluster.link
         now = link.runtime.time()
         reply = MarkReply(link.runtime.loop, "mark", Any, now, now + PATIENCE)
@@ -479,7 +481,7 @@ class Arrivals:
             self._sources.forget()
         self._parts.services.signal()
 
-    def _send(self, peer: Peer, message: Message) -> None:
+    def _send(self, peer: PeerParty, message: Message) -> None:
         publisher = self._parts.pubsub.publisher
         if message.extras:  # what only the wire knows on which it came
             message, given = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, message.headers), message
@@ -490,7 +492,7 @@ class Arrivals:
             publisher.unsent(message, peer, "published", error)
 
 
-def give_mark(mark: str, to: str, own: str, cluster: Peer) -> None:
+def give_mark(mark: str, to: str, own: str, cluster: PeerParty) -> None:
     """Say to the node that hands clients over: of this node only what it has published so far is its affair."""
     body = JSON.encode({"mark": mark, "node": own})
     cluster.link.answer(Message(Kind.NOTIFY, "marked", None, body, JSON, attributes={"to": ToNode(to)}), cluster)

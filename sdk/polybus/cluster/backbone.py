@@ -42,10 +42,10 @@ from .handover import ClientHandover
 from .queries import PASSES_ON, Queries
 
 if TYPE_CHECKING:
-    from .. import Peer
     from .._core.bus.lifecycle import Lifespan
     from .._core.bus.parts import BusParts
     from .._core.link.link import Link
+    from .._core.peer.party import PeerParty
     from .._core.runtime.services import Services
     from .._core.runtime.via import ViaHeader
 
@@ -57,7 +57,7 @@ class PeerTarget:
     """A peer in the place of the bus that a route leads to: it handles nothing itself."""
 
     services: Services
-    _choose: Callable[[], Peer]
+    _choose: Callable[[], PeerParty]
     lookup: HandlerLookup = field(factory=HandlerLookup, init=False)
     loopback: Loopback = field(init=False)
 
@@ -69,7 +69,7 @@ class PeerTarget:
         """The part that chooses whom to ask."""
         return self
 
-    def choose(self, subject: str | int) -> Peer:
+    def choose(self, subject: str | int) -> PeerParty:
         """Choose the peer. May raise `BusError`: it is not there."""
         return self._choose()
 
@@ -109,7 +109,7 @@ class ClusterSide(RouteSide):
 class ClientSide(ClusterSide):
     """A route from the cluster to one client of this node: whatever it is asked, under its own name."""
 
-    def __init__(self, here: BusParts, client: Peer) -> None:
+    def __init__(self, here: BusParts, client: PeerParty) -> None:
         super().__init__(_ANY, here, PeerTarget(here.services, lambda: client))
 
     def target(self, subject: str | int) -> str | int:
@@ -164,12 +164,12 @@ class Backbone(Extension):
         self._queries = Queries(self._parts, self)
 
     @property
-    def peer(self) -> Peer | None:
+    def peer(self) -> PeerParty | None:
         """The cluster, as the peer of its link."""
-        peer: Peer | None = None if self.link is None else self.link.peer
+        peer: PeerParty | None = None if self.link is None else self.link.peer
         return peer
 
-    def choose(self) -> Peer:
+    def choose(self) -> PeerParty:
         """Give the cluster, to be asked.
 
         Raises:
@@ -292,7 +292,7 @@ class Backbone(Extension):
         runtime = link.runtime
         if self._prepare_again is not None:
             runtime.spawn(self._prepare_again)
-        self._parts.services.emit(ClusterGap(peer=link.peer, seconds=runtime.time() - since))
+        self._parts.services.emit(ClusterGap(peer=link.peer.public, seconds=runtime.time() - since))
         if self.options.gap == "disconnect":
             for other in list(runtime.links):
                 if not other.opened:
@@ -346,7 +346,11 @@ class Backbone(Extension):
         known = self.nodes_known.pop(event.node, None)
         if known is not None:
             name = str(known.facts.get("name") or "")
-            self._parts.services.emit(NodeGone(peer=self.peer, node=event.node, name=name, orderly=event.orderly))
+            self._parts.services.emit(
+                NodeGone(
+                    peer=None if self.peer is None else self.peer.public, node=event.node, name=name, orderly=event.orderly
+                )
+            )
 
     def _tell_who_passes_on(self, *nodes: str) -> None:
         """Tell nodes that this one, or a peer of it, passes publications on: what any node publishes may come back over it."""
@@ -376,19 +380,19 @@ class Backbone(Extension):
 
     # -- clients of this node ----------------------------------------------------------------------------------------------
 
-    def client_up(self, peer: Peer) -> None:
+    def client_up(self, peer: PeerParty) -> None:
         """Tell the cluster whom this client is."""
         if peer.identity_key is not None:
             self._parts.pubsub.announcer.add_behind(ToUser(peer.identity_key))
         self.handover.came(peer)
 
-    def client_gone(self, peer: Peer) -> None:
+    def client_gone(self, peer: PeerParty) -> None:
         """Take that back."""
         if peer.identity_key is not None:
             self._parts.pubsub.announcer.remove_behind(ToUser(peer.identity_key))
         self.handover.gone(peer)
 
-    def _clients(self, to: ToUser | ToClient) -> list[Peer]:
+    def _clients(self, to: ToUser | ToClient) -> list[PeerParty]:
         """Find clients of this node, the newest first."""
         if isinstance(to, ToClient):
             return [peer for peer in self._parts.links.peers if not peer.link.upstream and peer.connected and peer.id == to.id]
@@ -403,21 +407,21 @@ class Backbone(Extension):
         if link is None or link.peer is None:
             return
         to: Any = message.peer
-        message.peer = link.peer
+        message.peer = link.peer.public
         self._parts.services.counters.received += 1
         if isinstance(to, ToReader):
             if self.durable is not None:
                 self.durable.receive(message, to)
         elif message.kind is Kind.PUBLISH:
-            self._published(message, to, now)
+            self._published(message, link.peer, to, now)
         elif isinstance(to, ToNode):
             if not self.handover.answer(message, link.peer):
                 self._queries.answer(message, link.peer)
         else:
-            self._asked(message, to, now)
+            self._asked(message, link.peer, to, now)
 
-    def _published(self, message: Message, to: Any, now: float) -> None:
-        pubsub, peer = self._parts.pubsub, message.peer
+    def _published(self, message: Message, peer: PeerParty, to: Any, now: float) -> None:
+        pubsub = self._parts.pubsub
         if isinstance(to, ToAll):
             for queue in pubsub.receiver.deliver_to_all(message, peer):
                 if type(queue) is ParkedPublications:
@@ -431,9 +435,8 @@ class Backbone(Extension):
                 except BusError as error:
                     pubsub.publisher.unsent(message, client, "published", error)
 
-    def _asked(self, message: Message, to: ToUser | ToClient, now: float) -> None:
+    def _asked(self, message: Message, peer: PeerParty, to: ToUser | ToClient, now: float) -> None:
         """Pass on what one client of this node is asked."""
-        peer: Peer = message.peer
         client = next(iter(self._clients(to)), None)
         if client is None:
             if message.kind is not Kind.NOTIFY:
@@ -463,7 +466,7 @@ class Backbone(Extension):
         side.inward = True
         self._parts.lookup.sides.append(side)
 
-    def _reachable(self) -> Peer:
+    def _reachable(self) -> PeerParty:
         if outage := self.why_not_ready():
             raise Unavailable(outage)
         return self.choose()

@@ -22,8 +22,8 @@ from ..plugins.tools import sources
 from .arrivals import AT_ONCE, HANDING, Arrivals, ParkedPublications, PublicationSources, give_mark
 
 if TYPE_CHECKING:
-    from .. import Peer
     from .._core.bus.parts import BusParts
+    from .._core.peer.party import PeerParty
     from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -85,7 +85,7 @@ class ClientHandover:
     """`Cluster.handover`."""
     sources: PublicationSources = field(init=False)
     arrivals: Arrivals = field(init=False)
-    _secrets: dict[Peer, str] = field(factory=dict, init=False)
+    _secrets: dict[PeerParty, str] = field(factory=dict, init=False)
     """Secrets of clients that are connected."""
     _parked: dict[str, Parked] = field(factory=dict, init=False)
     """Clients that have gone and nobody has claimed, by their secrets."""
@@ -103,7 +103,7 @@ class ClientHandover:
 
     # -- clients -----------------------------------------------------------------------------------------------------------
 
-    def token(self, peer: Peer) -> str | None:
+    def token(self, peer: PeerParty) -> str | None:
         """Give the token that a client shows where it comes back; None where nothing will be kept for it."""
         link = peer.link
         if link.upstream or link.multiplexed is not None or not self._seconds or self._node.peer is None:
@@ -113,22 +113,22 @@ class ClientHandover:
             secret = self._secrets[peer] = sources.get().urandom(_SECRET).hex()
         return f"{self._parts.services.id}.{secret}"
 
-    def greeted(self, peer: Peer, token: str | None) -> None:
+    def greeted(self, peer: PeerParty, token: str | None) -> None:
         """Take note of a hello. A client that has been at another node shows its token before all else on a connection."""
         if token is not None and peer not in self._secrets:
             self.arrivals.returns(peer, token)
         self.arrivals.speaks(peer)
 
-    def resumed(self, peer: Peer) -> None:
+    def resumed(self, peer: PeerParty) -> None:
         """Take note that a client has told all its subscriptions."""
         self.arrivals.returned(peer)
 
-    def came(self, peer: Peer) -> None:
+    def came(self, peer: PeerParty) -> None:
         """Take note of a client that has connected."""
         if self._seconds:
             self.arrivals.came(peer)
 
-    def gone(self, peer: Peer) -> None:
+    def gone(self, peer: PeerParty) -> None:
         """Forget a client whose connection is gone; what is parked for it stays."""
         self.arrivals.forget(peer)
         self._secrets.pop(peer, None)
@@ -143,7 +143,7 @@ class ClientHandover:
             if peer.patterns and peer.connected:
                 self._park(peer, secret)
 
-    def _park(self, peer: Peer, secret: str) -> None:
+    def _park(self, peer: PeerParty, secret: str) -> None:
         services, pubsub = self._parts.services, self._parts.pubsub
         share = Share()
         share.join(services.running.addresses, peer.address)
@@ -198,7 +198,7 @@ class ClientHandover:
 
     # -- what other nodes ask ----------------------------------------------------------------------------------------------
 
-    def answer(self, message: Message, cluster: Peer) -> bool:
+    def answer(self, message: Message, cluster: PeerParty) -> bool:
         """Answer another node. False where it asks about something else."""
         what = message.subject
         if what not in _QUESTIONS or message.kind not in (Kind.REQUEST, Kind.NOTIFY):
@@ -220,7 +220,7 @@ class ClientHandover:
             self._give_mark(message, facts.get("mark"), facts.get("for"), cluster)
         return True
 
-    def _give_mark(self, message: Message, mark: Any, to: Any, cluster: Peer) -> None:
+    def _give_mark(self, message: Message, mark: Any, to: Any, cluster: PeerParty) -> None:
         """Mark the publications of this node, for the node that hands over and for the one that takes over."""
         own, link = self.sources.own, cluster.link
         if not isinstance(mark, str) or not isinstance(to, str) or (to != own and to not in self._node.nodes_known):
@@ -232,7 +232,7 @@ class ClientHandover:
             give_mark(mark, to, own, cluster)
         link.answer(response_to(message, True, link), cluster)
 
-    def _claim(self, message: Message, body: Any, cluster: Peer) -> None:
+    def _claim(self, message: Message, body: Any, cluster: PeerParty) -> None:
         """Answer which of the clients that a node claims are its own from now on."""
         link = cluster.link
         try:
@@ -267,7 +267,7 @@ class ClientHandover:
         if claim is not None and isinstance(node, str) and (node == self.sources.own or node in self._node.nodes_known):
             claim.cut.add(node)
 
-    def _answer_handing(self, message: Message, mark: Any, cluster: Peer) -> None:
+    def _answer_handing(self, message: Message, mark: Any, cluster: PeerParty) -> None:
         """Send what was kept for the clients of a claim, then answer."""
         claim = self._claims.get(mark) if isinstance(mark, str) else None
         if claim is None:
@@ -275,7 +275,7 @@ class ClientHandover:
             return
         cluster.link.runtime.spawn(self._hand_over, claim, mark, message, cluster)
 
-    async def _hand_over(self, claim: Claim, mark: str, message: Message, cluster: Peer) -> None:
+    async def _hand_over(self, claim: Claim, mark: str, message: Message, cluster: PeerParty) -> None:
         link = cluster.link
         count, deadline = 0, link.runtime.time() + HANDING
         with anyio.move_on_after(HANDING):  # nobody waits for longer
@@ -294,7 +294,7 @@ class ClientHandover:
         self._end(mark)
         link.answer(response_to(message, True, link), cluster)
 
-    async def _send(self, publication: Message, to: ToClient, cluster: Peer, deadline: float) -> None:
+    async def _send(self, publication: Message, to: ToClient, cluster: PeerParty, deadline: float) -> None:
         link = cluster.link
         on = Message(Kind.PUBLISH, publication.subject, None, publication.raw, publication.format, publication.headers)
         on.extras, on.checked = {"to": to}, publication.checked

@@ -20,8 +20,8 @@ from ..plugins.tools import log_fields
 from ..subjects import check_pattern, wire_pattern
 
 if TYPE_CHECKING:
-    from .. import Peer
     from .._core.bus.parts import BusParts
+    from .._core.peer.party import PeerParty
     from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -72,12 +72,12 @@ class Queries:
         check_pattern(pattern, self._parts.services.limits.subject)
         wire = wire_pattern(pattern)
         there, silent = await self._all("present", wire, self._remote)
-        return Survey((*self._subscribed(wire), *there), not silent)
+        return Survey((*(peer.public for peer in self._subscribed(wire)), *there), not silent)
 
     async def peers_of(self, key: str) -> Survey[Any]:
         """Ask all nodes which of their clients are a user."""
         there, silent = await self._all("peers", key, self._remote)
-        return Survey((*self._with_key(key), *there), not silent)
+        return Survey((*(peer.public for peer in self._with_key(key)), *there), not silent)
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
         """Give the name of this node, and the metrics of the others on this machine: texts by name, None of a silent one.
@@ -135,7 +135,7 @@ class Queries:
 
     # -- answering -------------------------------------------------------------------------------------------------------
 
-    def answer(self, message: Message, cluster: Peer) -> None:
+    def answer(self, message: Message, cluster: PeerParty) -> None:
         """Answer another node."""
         if message.kind is not Kind.REQUEST:
             if message.kind is Kind.NOTIFY and message.subject == PASSES_ON:
@@ -162,7 +162,7 @@ class Queries:
             return
         cluster.link.answer(response_to(message, answer, cluster.link), cluster)
 
-    def _tell_metrics(self, message: Message, cluster: Peer, name: str) -> None:
+    def _tell_metrics(self, message: Message, cluster: PeerParty, name: str) -> None:
         """Answer with the metrics of this node, compressed. Whatever goes wrong is the asker's to count, and costs no link."""
         try:
             from ..prometheus.scraping import node_text
@@ -182,16 +182,16 @@ class Queries:
             )
             send_error(cluster, message, Code.INTERNAL, "the metrics of this node cannot be told")
 
-    def _clients(self) -> list[Peer]:
+    def _clients(self) -> list[PeerParty]:
         return [peer for peer in self._parts.links.peers if not peer.link.upstream and peer.connected]
 
     def _count_clients(self) -> int:
         return len(self._clients())
 
-    def _subscribed(self, pattern: str | int) -> list[Peer]:
+    def _subscribed(self, pattern: str | int) -> list[PeerParty]:
         return [peer for peer in self._clients() if pattern in peer.patterns]
 
-    def _with_key(self, key: str) -> list[Peer]:
+    def _with_key(self, key: str) -> list[PeerParty]:
         return [peer for peer in self._clients() if peer.identity_key == key]
 
 
@@ -203,5 +203,5 @@ def _unpacked(answer: Any) -> str | None:
         return None
 
 
-def _row(peer: Peer) -> list[Any]:
+def _row(peer: PeerParty) -> list[Any]:
     return [peer.id, peer.identity_key, peer.protocol]

@@ -18,6 +18,7 @@ from ..errors import LocalProtocolError
 from ..integrations import durables_of, middleware_of
 from ..message import Kind, Message
 from ..outcomes import code_of, kind_of, told_code
+from ..plugins.extensions import party_of
 from ..plugins.tools import check_given, shown
 from .instruments import MOST_NAMES, OTHER, SYSTEM, BoundedNames, is_fault_of_server, parts_of_address, record_outcome, type_of
 
@@ -186,7 +187,7 @@ class OutgoingSpans:
             if message.kind is Kind.PUBLISH:
                 return self._publication(message)
             peer = message.peer
-            server = peer.address if peer is not None and peer.link.upstream else None
+            server = peer.address if peer is not None and party_of(peer).link.upstream else None
             leaving = self._asked.get((message.subject, server)) or self._leaving(message, server)
             span = telemetry.tracer.start_span(leaving.name, None, SpanKind.CLIENT, leaving.facts)
             if span.is_recording():

@@ -5,7 +5,8 @@ Links and peers have the type `Any` here: only the rooms of a bus know their cla
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from ..nodes import Node, Survey
     from ..stats import DurableStats
     from .clusters import NodeJoined, NodeLeft
+
+
+party_of: Callable[[Any], Any] = attrgetter("_party")
+"""Gives what stands behind a `Peer`, a `RemotePeer` or a `User`: of a peer what its link knows. No call of Python's."""
 
 
 class Extension:

@@ -124,9 +124,9 @@ class BlockingSubscription(BlockingItems[Message[T]]):
     receive.__doc__ = BlockingItems.receive.__doc__
 
     def _for_threads(self, message: Message[T]) -> Message[T]:
-        if self._items.reading is not None:
-            settlement = message.attributes["delivery"]
-            message.attributes["delivery"] = BlockingSettlement(settlement, self._run)
+        if (extras := message.extras) is not None and "delivery" in extras:
+            settlement = extras["delivery"]
+            extras["delivery"] = BlockingSettlement(settlement, self._run)
         return message
 
     def __enter__(self) -> Self:

@@ -16,7 +16,7 @@ __all__ = ["BlockingBus", "BlockingCaller", "BlockingListener", "BlockingPeer", 
 class BlockingPeer(
     AskingTwin,
     of=Peer,
-    verbs="id identity identity_key address protocol transport connected_at "
+    verbs="id identity identity_key address protocol transport connected connected_at "
     "request publish subscribe notify stream channel tunnel close=aclose",
 ):
     """A `Peer` whose verbs block the calling thread."""

@@ -76,6 +76,9 @@ class BlockingPeer(Twin):
     def transport(self) -> str:
         """Name of the transport; empty while there is no connection."""
     @property
+    def connected(self) -> bool:
+        """True while the link is up, and the peer there."""
+    @property
     def connected_at(self) -> datetime.datetime:
         """Time at which the link came up (aware, UTC)."""
     @overload

@@ -23,6 +23,7 @@ import attrs
 import polybus
 from polybus import Bus, Cluster, Handshake, Identity, Limits
 from polybus._core.bus.bus import parts_of
+from polybus.plugins.extensions import party_of
 
 __all__ = ["idle", "tasks_here"]
 
@@ -96,7 +97,7 @@ class Node:
 
     async def present(self, pattern: str) -> int:
         """How many clients of this node have subscribed."""
-        return sum(pattern in peer.patterns for peer in self.bus.peers)
+        return sum(pattern in party_of(peer).patterns for peer in self.bus.peers)
 
     async def publish(self, query: dict[str, Any]) -> None:
         await self.bus.publish(query["subject"], query["body"])

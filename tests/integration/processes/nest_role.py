@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 
 from polybus import Bus, Limits
+from polybus.plugins.extensions import party_of
 
 
 def state(bus: Bus) -> dict[str, int]:
@@ -20,8 +21,8 @@ def state(bus: Bus) -> dict[str, int]:
     return {
         "peers": len(bus.peers),
         "running": bus.stats().running,
-        "channels": sum(len(peer.channels or ()) for peer in bus.peers),
-        "calls": sum(len(peer.calls or ()) for peer in bus.peers),
+        "channels": sum(len(party_of(peer).channels or ()) for peer in bus.peers),
+        "calls": sum(len(party_of(peer).calls or ()) for peer in bus.peers),
     }
 
 
@@ -51,7 +52,7 @@ async def server(options: dict[str, Any]) -> None:
     @outer.handle("close inner")
     async def close(reason: str) -> None:
         for peer in inner.peers:
-            peer.link.close(4000, reason)
+            party_of(peer).link.close(4000, reason)
 
     @outer.handle("let go")
     async def let_go() -> None:

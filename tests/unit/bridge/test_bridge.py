@@ -36,6 +36,7 @@ from polybus import (
 )
 from polybus._core.peer import negotiation
 from polybus.events import DeadLettered
+from polybus.plugins.extensions import party_of
 from polybus.subjects import matches
 from polybus.testing import pair
 from tests.refusal import refused
@@ -180,10 +181,10 @@ async def test_what_the_wires_carry_in_one_format_crosses_undecoded() -> None:
 
     text = b'{"a" :  1.50}'  # as nobody would write it anew
     async with bridged(Route("echo", "echo"), protocols=("ubre", "csb"), server=server) as ground:
-        link = ground.asker.peers[0].link
+        link = party_of(ground.asker.peers[0]).link
         encode = link.format.encode
         assert encode({"a": 1.5}) != text
-        reply = ground.asker.peers[0].pass_on(_raw("echo", text, link.format), 5)
+        reply = party_of(ground.asker.peers[0]).pass_on(_raw("echo", text, link.format), 5)
         assert await reply == {"a": 1.5}
         assert seen[0].raw == text
 

@@ -28,6 +28,7 @@ from polybus import (
 )
 from polybus._core.bus.bridge import Bridge
 from polybus.events import DeadLettered, LinkDown
+from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.refusal import refused
 from tests.support import bounded, eventually, next_event
@@ -103,7 +104,7 @@ async def test_streams_channels_and_tunnels_cross_as_many_bridges_as_requests_an
         async with connect(asker.tunnel("site.7"), protocol="jrep") as within:
             assert [await within.request("echo", number) for number in range(100)] == list(range(100))
         await refused(connect(asker.tunnel("elsewhere"), protocol="jrep"), ConnectFailed, match="nobody serves")
-        await eventually(lambda: not far.inner.peers and not any(peer.channels for peer in asker.peers))
+        await eventually(lambda: not far.inner.peers and not any(party_of(peer).channels for peer in asker.peers))
         await asker.publish("news", "far")
         assert (await anext(news)).body == "far"
 
@@ -132,7 +133,9 @@ async def test_what_lasts_ends_at_the_hops_also_in_a_ring_of_one_process() -> No
             async with asker.stream("x") as items:
                 await anext(items)
         await refused(connect(asker.tunnel("x"), protocol="csb"), ConnectFailed, match=r"the limit is 8 \(Limits\.hops\)")
-        await eventually(lambda: not any(peer.channels or peer.calls for bus in (asker, *buses) for peer in bus.peers))
+        await eventually(
+            lambda: not any(party_of(peer).channels or party_of(peer).calls for bus in (asker, *buses) for peer in bus.peers)
+        )
 
 
 # -- ends ----------------------------------------------------------------------------------------------------------------
@@ -189,7 +192,7 @@ async def test_streams_that_have_no_end_and_tunnels_are_ended_when_their_bridge_
                 down = await next_event(events, LinkDown)
                 assert (down.code, down.reason) == (1001, "the bridge is leaving: try again later")
         await eventually(lambda: not far.inner.peers and far.bus.stats().running == 0)
-        assert not any(peer.channels for peer in (*asker.peers, *far.bus.peers))
+        assert not any(party_of(peer).channels for peer in (*asker.peers, *far.bus.peers))
 
 
 @pytest.mark.parametrize("bridges", [0, 2])
@@ -211,7 +214,9 @@ async def test_whoever_opens_a_tunnel_and_is_cancelled_at_any_step_leaves_nothin
                 group.cancel_scope.cancel()
         await visit()
         everybody = [*asker.peers, *far.bus.peers, *far.inner.peers]
-        await eventually(lambda: not far.inner.peers and not any(peer.channels or peer.calls for peer in everybody))
+        await eventually(
+            lambda: not far.inner.peers and not any(party_of(peer).channels or party_of(peer).calls for peer in everybody)
+        )
         assert asker.stats().links == far.bus.stats().links == 1
 
 

@@ -30,6 +30,7 @@ from polybus.broker import Broker
 from polybus.events import DeadLettered
 from polybus.message import Kind
 from polybus.plugins import Closed
+from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.refusal import refused
 from tests.support import bounded, eventually
@@ -319,7 +320,7 @@ async def test_a_bus_whose_gateways_lead_to_the_same_goal_is_heard_once_there(pr
                 await enter(bridge(left, right, routes=CROSSING))
         number = 0
         for left, _ in gates:
-            await eventually(lambda: sum(bool(peer.patterns) for peer in near.peers) == 2)
+            await eventually(lambda: sum(bool(party_of(peer).patterns) for peer in near.peers) == 2)
             for _ in range(10):
                 await near.publish("x.news", number)
                 near.publish_nowait("x.news", number + 1)
@@ -329,7 +330,7 @@ async def test_a_bus_whose_gateways_lead_to_the_same_goal_is_heard_once_there(pr
             assert heard == list(range(number))
             seen = {peer.id for peer in near.peers}
             (peer,) = left.peers
-            peer.link.abort(Closed(1006, "cut"), comes_back=True)
+            party_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
             await eventually(partial(_another_came, near, seen))
 
 
@@ -405,7 +406,7 @@ async def test_who_begins_to_pass_on_tells_those_who_are_connected(protocol: str
         else:
             await enter(bridge(middle, Bus(), routes=BOTH_WAYS))
         for neighbour in (client, server):
-            await eventually(lambda peer=neighbour.peers[0]: peer.passes_on is True)  # type: ignore[misc]
+            await eventually(lambda peer=neighbour.peers[0]: party_of(peer).passes_on is True)  # type: ignore[misc]
             assert await _is_marked(neighbour, middle)
 
 
@@ -451,7 +452,7 @@ async def test_what_waits_for_a_link_that_is_down_has_not_forgotten_where_it_has
         number = 0
         for gate in gates:
             (peer,) = gate.peers
-            peer.link.abort(Closed(1006, "cut"), comes_back=True)
+            party_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
             for _ in range(10):
                 await asker.publish("x.news", number)
                 await servers[0].publish("x.news", number + 1)
@@ -469,9 +470,9 @@ async def test_a_client_that_comes_back_is_known_before_it_subscribes(protocol: 
 
     def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
         if verb == "subscribe":
-            session = peer.link.session
+            session = party_of(peer).link.session
             assert session is not None
-            known.append(not session.capabilities.asks_before_publishing or peer.speaks_extensions)
+            known.append(not session.capabilities.asks_before_publishing or party_of(peer).speaks_extensions)
         return True
 
     server, gate = Bus(authorize=authorize), Bus()
@@ -480,7 +481,7 @@ async def test_a_client_that_comes_back_is_known_before_it_subscribes(protocol: 
         for times in (1, 2, 3):
             await eventually(partial(_has, known, times))
             (peer,) = gate.peers
-            peer.link.abort(Closed(1006, "cut"), comes_back=True)
+            party_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
         await eventually(lambda: len(known) == 4)
     assert known == [True] * 4
 
@@ -494,7 +495,7 @@ async def test_nothing_overtakes_what_waits_for_room_on_one_of_two_ways() -> Non
     far, near = Bus(), Bus(limits=Limits(outbox=1))
     heard = hearing(far)
     async with pair(far, client=near), pair(far, client=near):
-        slow, _ = (peer.link for peer in near.peers)
+        slow, _ = (party_of(peer).link for peer in near.peers)
         slow.pause_writing()
 
         async def say(first: int) -> None:
@@ -521,7 +522,7 @@ async def test_who_waits_for_the_turn_of_a_publication_gives_up_at_its_deadline(
     far, near = Bus(), Bus(limits=Limits(outbox=1))
     heard = hearing(far)
     async with pair(far, client=near), pair(far, client=near):
-        slow, _ = (peer.link for peer in near.peers)
+        slow, _ = (party_of(peer).link for peer in near.peers)
         slow.pause_writing()
         await near.publish("x.news", 0)  # fills the outbox
         async with anyio.create_task_group() as group:
@@ -608,7 +609,7 @@ def say(client: Bus, subject: str, via: str, body: Any) -> None:
     """Publish with a header of one's own choice."""
     (peer,) = client.peers
     raw = msgspec.json.encode(body)
-    peer.link.write(Message(Kind.PUBLISH, subject, None, raw, headers={"polybus-via": via}), peer)
+    party_of(peer).link.write(Message(Kind.PUBLISH, subject, None, raw, headers={"polybus-via": via}), party_of(peer))
 
 
 async def seen_by(bus: Bus, subscription: Any) -> str:

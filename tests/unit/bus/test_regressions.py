@@ -29,6 +29,7 @@ from polybus import (
     connect,
 )
 from polybus._util.cancel_scopes import let_scope_fire
+from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND, bounded, eventually
@@ -126,9 +127,9 @@ async def test_who_may_not_subscribe_any_more_may_still_leave() -> None:
     with anyio.fail_after(BOUND):
         async with pair(bus) as client:
             async with client.subscribe("news"):
-                assert bus.peers[0].patterns
+                assert party_of(bus.peers[0]).patterns
                 allowed[0] = False
-            while bus.peers[0].patterns:
+            while party_of(bus.peers[0]).patterns:
                 await anyio.lowlevel.checkpoint()
 
 

@@ -22,6 +22,7 @@ from polybus.capture.record.proxy import RecordingProxy
 from polybus.capture.replaying import client_messages
 from polybus.capture.schema import FLAG_GAP_BEFORE, FLAG_TRUNCATED
 from polybus.message import Kind
+from polybus.plugins.extensions import party_of
 from polybus.protocols import Csb, UProtocol
 from tests.support import bounded, eventually
 
@@ -461,7 +462,7 @@ async def test_a_server_that_sends_a_client_away_costs_what_is_left_of_it(tmp_pa
     @server.handle("user.get")
     async def get(body: Any, ctx: Context) -> Any:
         assert ctx.peer is not None
-        ctx.peer.link.close(4403, "go away")
+        party_of(ctx.peer).link.close(4403, "go away")
 
     async with server.serve("ubre+ws://127.0.0.1:0") as listener:
         report = await replay(Capture(tmp_path / "one"), listener.url)

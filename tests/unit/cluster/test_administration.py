@@ -17,6 +17,7 @@ from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.dead_letters import DeadLetter
 from polybus.cluster.durable.jetstream import JetStream
 from polybus.message import Kind, Message
+from polybus.plugins.extensions import party_of
 from tests.unit.cluster.handlers import failing, noting
 
 from .test_durable import SOON, WORK, all_done, jetstream, node, state
@@ -195,7 +196,9 @@ async def test_a_publication_that_bears_the_words_of_a_letter_leads_to_nothing_o
         await foreign.publish(f"{name}.dead.billing", "of somebody else")
         (server,) = foreign.peers
         sham = {"Polybus-Whole": "1", "polybus-left-out": "body", "Polybus-Attempts": "many", "x-shop": "7"}
-        server.link.publish(Message(Kind.PUBLISH, f"{name}.p.work.hard", None, body, JSON, sham), server, math.inf)
+        party_of(server).link.publish(
+            Message(Kind.PUBLISH, f"{name}.p.work.hard", None, body, JSON, sham), party_of(server), math.inf
+        )
         administration = Administration.of(bus)
         found = await until_letters(administration)
         (letter,) = found

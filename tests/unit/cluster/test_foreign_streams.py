@@ -29,6 +29,7 @@ from polybus import (
 from polybus.cluster.durable import delivery
 from polybus.cluster.durable.foreign import letters_of
 from polybus.events import DeadLettered
+from polybus.plugins.extensions import party_of
 from polybus.testing import NatsEngine
 from tests.refusal import refused
 from tests.support import BOUND, bounded, eventually
@@ -503,7 +504,7 @@ async def test_of_a_link_that_is_gone_nothing_is_kept(engine: Any, name: str) ->
             pass
         for _ in range(2):
             await refused(gone.subscribe(f"{name}.>", start="all"), Disconnected)
-            assert gone.link.reader is None
+            assert party_of(gone).link.reader is None
 
 
 async def test_a_server_that_keeps_nothing_says_so() -> None:

@@ -16,6 +16,7 @@ from polybus._core.bus.bus import parts_of
 from polybus.cluster.handover import ClientHandover
 from polybus.events import PeerSlow
 from polybus.plugins import Closed, DialOptions, Transport
+from polybus.plugins.extensions import party_of
 from polybus.plugins.registry import resolve_url
 from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_asyncio  # noqa: F401
@@ -369,7 +370,7 @@ async def test_a_token_for_which_nothing_is_kept_changes_nothing(engine: NatsEng
         client = await world.client(0)
         buses = {"bus": parts_of(world.nodes[1]).services.id, "own": parts_of(world.nodes[0]).services.id}
         token_of(client.bus)._token = token.format(**buses)
-        [peer] = [peer for peer in world.nodes[0].peers if not peer.link.upstream]
+        [peer] = [peer for peer in world.nodes[0].peers if not party_of(peer).link.upstream]
         await peer.aclose()
         await eventually(lambda: client.bus.stats().reconnects == 1)
         async with client.bus.subscribe("barrier"):
@@ -389,7 +390,7 @@ async def test_a_token_works_once(engine: NatsEngine) -> None:
         await world.all_heard(client)
         other = await world.client(2)
         token_of(other.bus)._token = token
-        [peer] = [peer for peer in world.nodes[2].peers if not peer.link.upstream]
+        [peer] = [peer for peer in world.nodes[2].peers if not party_of(peer).link.upstream]
         await peer.aclose()
         await eventually(lambda: other.bus.stats().reconnects == 1)
         async with other.bus.subscribe("barrier"):
@@ -533,8 +534,8 @@ async def test_a_client_whose_connection_breaks_while_it_is_taken_over_leaves_no
         client.roaming.may.set()
         await eventually(lambda: handover.busy)
         client.roaming.may, client.roaming.urls = anyio.Event(), [world.urls[2]]
-        [peer] = [peer for peer in world.nodes[1].peers if not peer.link.upstream]
-        peer.link.abort(Closed(1006, "cut"))
+        [peer] = [peer for peer in world.nodes[1].peers if not party_of(peer).link.upstream]
+        party_of(peer).link.abort(Closed(1006, "cut"))
         await eventually(lambda: not handover.busy)
         let_go()
         client.roaming.may.set()

@@ -178,7 +178,7 @@ async def test_what_waits_for_room_in_one_reader_is_not_given_to_another(engine:
         for number in range(12):
             await shop.publish("work.do", [number, large])
         async with shop.subscribe("work.>", durable="audit", queue=12, ack_wait=1) as work:
-            await eventually(lambda: work.full)
+            await eventually(lambda: work._source.full)
             async with other.subscribe("work.>", durable="audit", queue=12, ack_wait=1) as idle:
                 with pytest.raises(TimeoutError):
                     await idle.receive(2.5)  # longer than the engine waits for a word
@@ -195,7 +195,7 @@ async def test_a_replay_misses_nothing_of_what_waits_for_room_while_the_link_is_
         for number in range(24):
             await shop.publish("work.do", [number, large])
         async with shop.subscribe("work.>", start="all", queue=24) as replay:
-            await eventually(lambda: replay.full)
+            await eventually(lambda: replay._source.full)
             await engine.cut()
             assert [(await replay.receive(10)).body[0] for _ in range(24)] == list(range(24))
 

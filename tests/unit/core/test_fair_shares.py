@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from polybus import Broker, Bus, BusError, Limits, TooManyRequests, connect
 from polybus._core.runtime.memory import MemoryBudget, Share, network_of
+from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.support import bounded, eventually
 
@@ -194,7 +195,7 @@ async def test_a_good_client_is_served_while_others_of_its_address_flood(size: i
 async def coming_from(bus: Bus, address: str, stack: AsyncExitStack) -> Bus:
     """A client, as if it came from there."""
     client = await stack.enter_async_context(pair(bus))
-    share = bus.peers[-1].link.share
+    share = party_of(bus.peers[-1]).link.share
     assert share is not None
     share.leave(bus._services.running.addresses)
     share.join(bus._services.running.addresses, address)

@@ -13,8 +13,10 @@ import anyio
 import pytest
 
 from polybus import Backoff, Broker, Bus, Identity, Kind, Limits, Message, Peer, connect
+from polybus._core.peer.party import PeerParty
 from polybus._core.runtime.via import BusIdentities
 from polybus.plugins import Closed, SessionOutput
+from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.support import BOUND, bounded, eventually
 
@@ -242,8 +244,8 @@ async def stranger(url: str, *said: str, claim: str | None = None) -> AsyncItera
     """Somebody who dials a bus and has not its interest at heart: a bus whose frames a test reads, and can make up."""
     frames: list[dict[str, Any]] = []
     async with connect(url, bus=barrier(Bus())) as client:
-        link = client.peers[0].link
-        receive = link.session.receive  # type: ignore[union-attr]  # it is up
+        link = party_of(client.peers[0]).link
+        receive: Any = link.session.receive
 
         class Spy:
             def __getattr__(self, name: str) -> Any:
@@ -251,7 +253,8 @@ async def stranger(url: str, *said: str, claim: str | None = None) -> AsyncItera
 
             def receive(self, frame: bytes, now: float) -> SessionOutput:
                 frames.append(json.loads(frame))
-                return receive(frame, now)
+                output: SessionOutput = receive(frame, now)
+                return output
 
         session = link.session
         link.session = Spy()
@@ -274,7 +277,7 @@ async def test_publications_to_different_buses_carry_nothing_of_it() -> None:
         async with stranger(to_a.url, claim="s" * 32) as (client, frames), client.subscribe("news.x") as news:
             seen: list[Any] = []
 
-            def deliver(message: Message, peer: Peer) -> None:
+            def deliver(message: Message, peer: PeerParty) -> None:
                 seen.append(message.headers)
                 c._pubsub.receiver.deliver(message, peer)
 
@@ -334,7 +337,9 @@ async def test_who_dials_twice_learns_only_its_own_ids_and_nobody_misses_anythin
                 f"-.0..0,{a._services.id}",
                 f"{a._services.id}.0.{a._services.id}.999,z",
             ):
-                peer.link.write(Message(Kind.PUBLISH, "news.x", None, b'"forged"', headers={"polybus-via": via}), peer)
+                party_of(peer).link.write(
+                    Message(Kind.PUBLISH, "news.x", None, b'"forged"', headers={"polybus-via": via}), party_of(peer)
+                )
             await peer.request("barrier")
             for number in range(5):
                 await a.publish("news.x", number)
@@ -407,8 +412,8 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
             identities._asked.clear()
             identities._proofs.clear()
             identities._told.clear()
-            a._pubsub.announcer.introduce(busy_peer)
-            assert busy_peer in identities.pending
+            a._pubsub.announcer.introduce(party_of(busy_peer))
+            assert party_of(busy_peer) in identities.pending
             async with b.connect(to_a.url):
                 await group.start(at_b.read_all)
                 for number in range(5):
@@ -442,17 +447,17 @@ async def test_hellos_that_wait_for_an_upstream_to_answer_are_charged_in_one_tas
                 answers += await stream.receive()
             (peer,) = a.peers
             waiting = 200 - answers.count(b"success")
-            assert peer.budget.held > waiting * 1000
+            assert party_of(peer).budget.held > waiting * 1000
             assert waiting == 200 if waiting_bytes > 1_000_000 else 0 < waiting < 20, "the others do not wait"
-            assert len(peer._scopes or ()) == 1
+            assert len(party_of(peer)._scopes or ()) == 1
             identities.take_proof(upstream, None)
             while answers.count(b"success") < 200:
                 answers += await stream.receive()
-            assert peer.budget.held == 0
-            identities.pending[upstream] = identities.held_out[peer] = None
+            assert party_of(peer).budget.held == 0
+            identities.pending[upstream] = identities.held_out[party_of(peer)] = None
             await stream.send(len(frame).to_bytes(4, "big") + frame)
-            await eventually(lambda: peer.budget.held > 0)
-        await eventually(lambda: peer.budget.held == 0 and not a.peers)
+            await eventually(lambda: party_of(peer).budget.held > 0)
+        await eventually(lambda: party_of(peer).budget.held == 0 and not a.peers)
 
 
 # -- what is kept --------------------------------------------------------------------------------------------------------
@@ -524,10 +529,10 @@ async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_c
             await group.start(at_b.read_all)
             a.on("poke")(_nothing)
             await all_is_there(a, b)
-            peer.link.abort(Closed(1006, "cut"), comes_back=True)
+            party_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
             b.publish_nowait("poke", to=peer)
             if asked:  # a question that waits itself does not count
-                _ = peer.negotiation.ask()
+                _ = party_of(peer).negotiation.ask()
             await eventually(lambda: at_b.has(1))
             await all_is_there(a, b)
             at_b.check(1)

@@ -11,6 +11,7 @@ import pytest
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, LocalProtocolError, connect
 from polybus.events import LinkDown
 from polybus.plugins import Closed, DialOptions, Receiver, Transport
+from polybus.plugins.extensions import party_of
 from polybus.transports import Memory
 from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND, bounded, eventually
@@ -282,7 +283,7 @@ async def test_who_waits_for_a_peer_that_breaks_the_framing_is_told_at_once() ->
             with anyio.fail_after(BOUND), pytest.raises(Disconnected, match="frame of 4294967295 bytes") as caught:
                 await bus.request("anything", timeout=600)
             assert caught.value.sent
-            assert not bus.peers[0].gone, "it is to come back"
+            assert not party_of(bus.peers[0]).gone, "it is to come back"
             over.set()
         group.cancel_scope.cancel()
 
@@ -299,7 +300,7 @@ async def test_a_server_that_waits_for_a_client_that_breaks_the_framing_is_told_
             await stream.send(b"\xff\xff\xff\xff")
             with anyio.fail_after(BOUND), pytest.raises(Disconnected, match="frame of 4294967295 bytes"):
                 await waiting
-            assert peer.gone
+            assert party_of(peer).gone
             with anyio.fail_after(BOUND), pytest.raises(Disconnected):
                 await peer.request("anything more", timeout=600)
 
@@ -321,7 +322,7 @@ async def test_a_server_tells_of_a_connection_that_ends_for_what_its_peer_did_or
     bus = Bus()
     async with bus.serve("ubre+memory://stalled"), connect("ubre+memory://stalled"):
         await eventually(lambda: bus.peers)
-        link = bus.peers[0].link  # another may be up before this end is looked at
+        link = party_of(bus.peers[0]).link  # another may be up before this end is looked at
         assert link.transport is not None
         link.transport.abort(why)
         await eventually(lambda: link.state.name != "UP")

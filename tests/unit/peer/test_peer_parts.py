@@ -3,6 +3,7 @@
 import pytest
 
 from polybus import Bus
+from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.support import bounded
 from tests.unit.answering import answering
@@ -13,8 +14,7 @@ PARTS = ("_budget", "_inbound", "_negotiation", "_streams", "_subscriptions", "u
 
 
 def parts(bus: Bus) -> set[str]:
-    (peer,) = bus.peers
-    return {name for name in PARTS if getattr(peer, name) is not None}
+    return {name for name in PARTS if getattr(party_of(bus.peers[0]), name) is not None}
 
 
 @bounded

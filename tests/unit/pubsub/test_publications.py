@@ -28,6 +28,7 @@ from polybus import (
 )
 from polybus._core.runtime.via import Deduplicator, ViaHeader
 from polybus.events import HandlerFailed
+from polybus.plugins.extensions import party_of
 from polybus.stats import Counters
 from polybus.testing import pair
 from tests.support import bounded, eventually
@@ -45,7 +46,7 @@ class News:
 
 def bodies(subscription: Subscription) -> list[Any]:
     """What waits to be read."""
-    return [subscription.take().body for _ in range(len(subscription))]
+    return [subscription._source.take().body for _ in range(len(subscription))]
 
 
 def waiting(bus: Bus, subject: str = "barrier") -> Bus:
@@ -610,7 +611,7 @@ async def test_an_on_handler_that_is_registered_while_the_bus_runs_is_announced(
         async def on_late(body: int) -> None:
             heard.append(body)
 
-        await eventually(lambda: server.peers[0].patterns)
+        await eventually(lambda: party_of(server.peers[0]).patterns)
         await server.publish("late.one", 1)
         await eventually(lambda: heard)
     assert heard == [1]
@@ -698,7 +699,7 @@ async def test_a_peer_may_write_anything_where_publications_have_been(via: str) 
         other.subscribe("chat.>") as room,
     ):
         forged = Message(Kind.PUBLISH, "chat.room", None, b"1", headers={"polybus-via": via})
-        client.peers[0].link.write(forged, client.peers[0])
+        party_of(client.peers[0]).link.write(forged, party_of(client.peers[0]))
         await client.publish("chat.room", 2)
         while (await anext(room)).body != 2:
             pass
@@ -721,7 +722,7 @@ async def test_who_may_publish_something_else_cannot_take_the_place_of_a_relayed
 
         def say(client: Bus, subject: str, via: str, body: bytes) -> None:
             (peer,) = client.peers
-            peer.link.write(Message(Kind.PUBLISH, subject, None, body, headers={"polybus-via": via}), peer)
+            party_of(peer).link.write(Message(Kind.PUBLISH, subject, None, body, headers={"polybus-via": via}), party_of(peer))
 
         say(forger, "gossip", "0123456789abcdef,a", b"1")
         say(forger, "alarm", "0123456789abcdef,a", b"2")

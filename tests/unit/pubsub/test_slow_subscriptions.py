@@ -11,6 +11,7 @@ import pytest
 from polybus import Bus, Limits, Route, SlowConsumer, bridge, connect
 from polybus._core.peer.subscription import Subscription
 from polybus.events import SubscriptionSlow
+from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.support import bounded, eventually
 
@@ -34,7 +35,7 @@ class Hours:
 
 
 def bodies(subscription: Subscription) -> list[Any]:
-    return [subscription.take().body for _ in range(len(subscription))]
+    return [subscription._source.take().body for _ in range(len(subscription))]
 
 
 def waiting(bus: Bus) -> Bus:
@@ -170,7 +171,7 @@ async def test_a_subscription_that_ended_as_a_slow_consumer_takes_nothing_more_a
 async def one_read(server: Bus) -> AsyncIterator[Callable[..., None]]:
     """A link of which one read brings as many publications as it is told."""
     async with pair(server):
-        link = server.peers[0].link
+        link = party_of(server.peers[0]).link
 
         def read(count: int, first: int = 0) -> None:
             link.frames_received([b'{"publish":"x","body":%d}' % number for number in range(first, first + count)])
@@ -420,4 +421,4 @@ async def test_what_a_queue_keeps_by_default_is_bounded_in_bytes_also_where_bodi
             await client.publish("x")
         await client.publish("x", "last")
         await eventually(lambda: bus.stats().dropped == 151)
-        assert len(unread) == unread.queue == 50  # 200 bytes each
+        assert len(unread) == unread._source.queue == 50  # 200 bytes each

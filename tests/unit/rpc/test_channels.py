@@ -27,6 +27,7 @@ from polybus import (
 from polybus._core.peer.streams import Streams
 from polybus.message import Kind
 from polybus.plugins import Closed
+from polybus.plugins.extensions import party_of
 from polybus.testing import Faults, pair
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import BOUND, bounded, eventually, let_expire
@@ -97,7 +98,7 @@ async def test_a_stream_ends_at_its_deadline_even_when_the_peer_has_gone_silent(
         await client.peers[0].extended()
     silent = Faults(seed=1, drop=1.0)
     async with pair(bus, faults=silent) as client:
-        client.peers[0].negotiation.speaks_extensions = True  # as if it had answered before it fell silent
+        party_of(client.peers[0]).negotiation.speaks_extensions = True  # as if it had answered before it fell silent
         with pytest.raises(DeadlineExceeded) as caught:
             async with client.stream("one", timeout=0.03) as items:
                 await anext(items)
@@ -149,7 +150,7 @@ async def test_credits_that_are_no_numbers_are_ignored() -> None:
         await anext(items)
         await anyio.wait_all_tasks_blocked()
         held = counting.made
-        (channel,) = (bus.peers[0].channels or {}).values()
+        (channel,) = (party_of(bus.peers[0]).channels or {}).values()
         for odd in (-5, 0, "many", None, 1.5, True, 2**40):
             if odd is not True:  # True is a 1
                 channel.received_credit(odd)
@@ -310,7 +311,7 @@ async def test_a_stream_whose_reader_went_while_its_handler_was_busy_has_not_fai
     async with bus:
         async with pair(bus) as client, client.stream("lines") as stream:
             assert await anext(aiter(stream)) == 1
-            client.peers[0].link.abort(Closed(1006, "the cable is cut"))
+            party_of(client.peers[0]).link.abort(Closed(1006, "the cable is cut"))
             await over.wait()
         await eventually(lambda: bus.stats().running == 0)
         assert bus.stats().failed == 0
@@ -380,7 +381,7 @@ async def test_an_upload_looks_complete_where_its_end_was_said_whatever_happens_
         await eventually(lambda: upload.end != "" and bus.stats().running == 0)
         assert upload.end == ("complete" if says_eof else "broken off")
         assert upload.got == [1, 2] or not says_eof
-        assert not client.peers[0].channels and not bus.peers[0].channels
+        assert not party_of(client.peers[0]).channels and not party_of(bus.peers[0]).channels
 
 
 @bounded
@@ -561,7 +562,7 @@ async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
 
         peer = client.peers[0]
         for kind in (Kind.ITEM, Kind.CREDIT, Kind.END, Kind.CANCEL):
-            peer.link.answer(Message(kind, "", "made-up-1", body=1), peer)
+            party_of(peer).link.answer(Message(kind, "", "made-up-1", body=1), party_of(peer))
         assert await client.request("echo", 1) == 1
         assert len(bus.peers) == 1
 
@@ -715,9 +716,9 @@ async def test_a_channel_whose_call_is_cancelled_leaves_nothing_behind() -> None
         for _ in range(3):
             async with client.channel("deaf") as ch:
                 await eventually(lambda: bus.stats().running == 1)
-                peer._send_cancel(ch.id, "deaf")
+                party_of(peer)._send_cancel(ch.id, "deaf")
                 with pytest.raises(RequestError) as caught:
                     await anext(ch)
                 assert caught.value.code is Code.CANCELLED
-        assert not bus.peers[0].channels
-        assert not peer.channels
+        assert not party_of(bus.peers[0]).channels
+        assert not party_of(peer).channels

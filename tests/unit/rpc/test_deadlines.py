@@ -14,9 +14,10 @@ import pytest
 from polybus import Backoff, Bus, BusError, Code, Context, DeadlineExceeded, Disconnected, Limits, RequestError, Retry, connect
 from polybus._core.link.link import Link
 from polybus._core.link.state import State
-from polybus._core.peer.peer import Peer
+from polybus._core.peer.party import PeerParty
 from polybus._core.rpc.reply import Reply
 from polybus.plugins import Closed, Frames
+from polybus.plugins.extensions import party_of
 from polybus.protocols.ubre import session as ubre
 from polybus.testing import pair
 from polybus.testing.virtual_time import VirtualLoop
@@ -30,7 +31,7 @@ LATE = 0.011
 LIMITS = Limits(outbox=30, outbox_bytes=100_000, running=8, waiting=20, pending=200, close_timeout=0.05, handshake_timeout=0.5)
 
 
-def unwatched(bus: Bus, peer: Peer, reply: Reply[Any]) -> list[str]:
+def unwatched(bus: Bus, peer: PeerParty, reply: Reply[Any]) -> list[str]:
     """Why a request would not end by its deadline: what the timer would have to know of it, and does not."""
     runtime, faults = bus._services.running, []
     unsent = {} if peer._unsent is None else peer._unsent.replies
@@ -51,7 +52,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.server, self.client = Bus(limits=LIMITS), Bus(limits=LIMITS)
-        self.replies: list[tuple[Peer, Reply[Any]]] = []
+        self.replies: list[tuple[PeerParty, Reply[Any]]] = []
         self.over: list[Reply[Any]] = []
         self.server.handle("echo")(self.echo)
         self.server.handle("slow")(self.slow)
@@ -72,8 +73,8 @@ class World:
         return self.peer.link
 
     @property
-    def peer(self) -> Peer:
-        peer: Peer = next(iter(self.client._services.running.links)).peers[0]
+    def peer(self) -> PeerParty:
+        peer: PeerParty = next(iter(self.client._services.running.links)).peers[0]
         return peer
 
     # -- what may happen -------------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ class World:
     def ask(self) -> None:
         subject, body = self.rng.choice([("echo", 1), ("slow", 0.05), ("slow", 10), ("page", 20_000), ("nobody", None)])
         with suppress(BusError):
-            reply = self.peer.request(subject, body, timeout=self.rng.choice([0.001, 0.02, 0.2, 2.0]))
+            reply = self.peer.public.request(subject, body, timeout=self.rng.choice([0.001, 0.02, 0.2, 2.0]))
             self.replies.append((self.peer, reply))
 
     def ask_much(self) -> None:
@@ -169,7 +170,7 @@ async def test_the_timer_knows_of_every_open_request_whatever_happens_to_its_lin
 async def test_a_link_that_is_cut_again_to_protect_this_process_comes_back_once() -> None:
     bus = Bus()
     async with pair(bus, reconnect=True) as client:
-        link, sessions = client.peers[0].link, set()
+        link, sessions = party_of(client.peers[0]).link, set()
         for _ in range(2):
             link.abort(Closed(1013, "too slow"), comes_back=True)
         while link.state is not State.DOWN:  # for some turns only
@@ -188,7 +189,7 @@ async def test_deadlines_are_kept_although_a_session_fails_when_one_has_passed(m
     bus, client = Bus(), Bus()
     async with pair(bus, client=client), pair(bus, client=client):
         first, second = client.peers
-        failing = first.link.session
+        failing = party_of(first).link.session
 
         def fails(self: Any, key: Any, now: float) -> Frames:
             if self is failing:

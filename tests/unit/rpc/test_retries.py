@@ -29,6 +29,7 @@ from polybus import (
     TooManyRequests,
     Unavailable,
 )
+from polybus.retry import pause_after
 from polybus.testing import pair
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
@@ -289,10 +290,10 @@ def test_the_blocking_twin_asks_again() -> None:
 
 
 def test_pauses_grow_are_spread_and_end_with_the_last_that_is_named() -> None:
-    assert [Retry(backoff=(1, 5, 30)).pause(failed) for failed in (1, 2, 3, 4)] == [1, 5, 30, 30]
+    assert [pause_after(Retry(backoff=(1, 5, 30)), failed) for failed in (1, 2, 3, 4)] == [1, 5, 30, 30]
     assert Retry(backoff=3).backoff == (3,)
     growing = Retry(backoff=Backoff(initial=1, maximum=3))
-    assert [growing.pause(failed, lambda: 0.5) for failed in (1, 2, 3)] == [0.5, 1, 1.5]
+    assert [pause_after(growing, failed, lambda: 0.5) for failed in (1, 2, 3)] == [0.5, 1, 1.5]
 
 
 @pytest.mark.parametrize(

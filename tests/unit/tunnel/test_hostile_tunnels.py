@@ -14,6 +14,7 @@ from polybus._core.tunnel.connection import WINDOW, FrameChannel
 from polybus.events import LinkDown
 from polybus.message import Kind
 from polybus.plugins import Closed
+from polybus.plugins.extensions import party_of
 from polybus.testing import pair
 from tests.refusal import refused
 from tests.support import bounded, eventually, let_expire, next_event
@@ -52,8 +53,8 @@ class Heard:
 async def opened(bus: Bus, name: str, facts: Any, credit: int = WINDOW) -> FrameChannel:
     """A tunnel with any body in its open, let in."""
     peer = bus.peers[0]
-    channel = FrameChannel(peer, name, 0, text=False)
-    await peer.streams.open_channel(channel, facts, "tunnel", None, credit)
+    channel = FrameChannel(party_of(peer), name, 0, text=False)
+    await party_of(peer).streams.open_channel(channel, facts, "tunnel", None, credit)
     await channel.acceptance()
     return channel
 
@@ -197,7 +198,7 @@ async def test_an_opener_that_is_gone_when_it_would_be_let_in_leaves_no_link_beh
         try:
             await begun.wait()
             the_channel(out).cut(Closed(1000, "gone"))
-            await eventually(lambda: not front.peers[0].channels)
+            await eventually(lambda: not party_of(front.peers[0]).channels)
         finally:
             go.set()
         await eventually(lambda: nothing_is_left(front, out))
@@ -214,12 +215,12 @@ async def test_an_opener_that_is_gone_when_it_would_be_let_in_leaves_no_link_beh
 async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: Any, waits: bool) -> None:
     async with tunnelled(inner := echoing()) as (_, out, within):
         channel = the_channel(out)
-        transport: Any = inner.peers[0].link.transport
+        transport: Any = party_of(inner.peers[0]).link.transport
         if waits:
             transport.pause_reading()
             await anyio.lowlevel.checkpoint()
         events = within.events()
-        out.peers[0].streams.channel_send(channel, Kind.ITEM, item, None, {})
+        party_of(out.peers[0]).streams.channel_send(channel, Kind.ITEM, item, None, {})
         if waits:
             await out.request("echo", 0)  # so the item is there, and waits
             transport.resume_reading()
@@ -234,7 +235,7 @@ async def test_a_frame_may_come_as_text_in_base64() -> None:
     async with tunnelled(echoing()) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
         heard = Heard(near)
-        front.peers[0].streams.channel_send(far, Kind.ITEM, base64.b64encode(b"\x00\x01\xff").decode(), None, {})
+        party_of(front.peers[0]).streams.channel_send(far, Kind.ITEM, base64.b64encode(b"\x00\x01\xff").decode(), None, {})
         await eventually(lambda: heard.frames == [b"\x00\x01\xff"])
 
 
@@ -245,7 +246,7 @@ async def test_items_after_the_end_of_their_half_are_no_frames_any_more() -> Non
         heard = Heard(near)
         far.put(b"before")
         far.close(Closed(1000))
-        front.peers[0].streams.channel_frame(far, b"behind", None)
+        party_of(front.peers[0]).streams.channel_frame(far, b"behind", None)
         far.put(b"refused by its own end")
         await eventually(lambda: heard.ends)
         assert (heard.frames, heard.ends[0].code) == ([b"before"], 1000)
@@ -260,7 +261,7 @@ async def test_an_outer_connection_that_takes_nothing_holds_the_inner_writer_and
     async with tunnelled(echoing()) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
         heard, writer = Heard(near), Heard(far)
-        reader: Any = out.peers[0].link.transport
+        reader: Any = party_of(out.peers[0]).link.transport
         reader.pause_reading()
         sent = 0
         while not far.queued:
@@ -285,7 +286,7 @@ async def test_a_goodbye_behind_frames_that_nobody_takes_is_said_without_them_af
         channel = the_channel(out)
         while not channel.queued:
             channel.put(b"\x00" * 10)
-        transport: Any = within.peers[0].link.transport
+        transport: Any = party_of(within.peers[0]).link.transport
         transport.close(1000, "")
         channel.watch(channel._since + 0.01, 30.0, 0.02)
         assert channel.queued

@@ -148,7 +148,7 @@ class Listener:
     @property
     def peers(self) -> list[Peer]:
         """The peers that are connected through this listener."""
-        return [peer for link in self._gate.links for peer in link.peers]
+        return [peer.public for link in self._gate.links for peer in link.peers]
 
     def __repr__(self) -> str:
         return f"<Listener {without_secrets(self.url)} {len(self._gate.links)} links>"

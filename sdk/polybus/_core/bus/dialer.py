@@ -299,7 +299,7 @@ class Connecting:
             finally:
                 await parts.life.leave(runtime, error)
             raise
-        return self._services.bus if self._gives_bus else link.peer
+        return self._services.bus if self._gives_bus or link.peer is None else link.peer.public
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
@@ -569,7 +569,15 @@ class Connecting:
             self._failures += 1
             tell(reason, self._failures, delay)
             tell = self._log.retrying
-            self._services.emit(LinkRetrying(peer=link.peer, url=link.url, attempt=self._failures, delay=delay, reason=reason))
+            self._services.emit(
+                LinkRetrying(
+                    peer=None if link.peer is None else link.peer.public,
+                    url=link.url,
+                    attempt=self._failures,
+                    delay=delay,
+                    reason=reason,
+                )
+            )
             await anyio.sleep(delay)
             if link.state is State.CLOSED:
                 return

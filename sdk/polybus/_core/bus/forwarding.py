@@ -37,12 +37,12 @@ from ..pubsub.publisher import OF_PEERS
 from ..rpc.call import Call, ChannelCall
 from ..rpc.channel import Channel, ChannelContext
 from ..runtime.memory import AnswerSizes
-from ..runtime.via import ViaHeader, depth_of
+from ..runtime.via import ViaHeader, depth_of_sender
 from ..tunnel import WINDOW, FrameChannel, too_large
 from ..tunnel.endpoint import Entrance, TunnelCall, hops_of
 
 if TYPE_CHECKING:
-    from ..peer.peer import Peer
+    from ..peer.party import PeerParty
     from ..rpc.call import ResponseSink
     from .routes import RouteSide
 
@@ -115,7 +115,7 @@ class RequestForwarder:
         self.answers: AnswerSizes = AnswerSizes()
         self.subject: str | int = side.route.source
 
-    def call(self, origin: ResponseSink, peer: Peer | None, message: Message, deadline: float) -> Call:
+    def call(self, origin: ResponseSink, peer: PeerParty | None, message: Message, deadline: float) -> Call:
         """Make the call of a request or notification that goes to the other bus."""
         return BridgedCall(self._side, origin, peer, message, deadline)
 
@@ -185,7 +185,7 @@ class RequestForwarder:
         if there.services.id in via.buses or here.services.id in via.buses:
             text = f"nobody handles {message.subject!r}: the bridges lead back to where it has been"
             raise RequestError(Code.UNIMPLEMENTED, text)
-        via = via.add_hops(depth_of(message.peer))
+        via = via.add_hops(depth_of_sender(message))
         self._side.hop(message.subject, via.hops)
         return via.add_hops(1).extend(here.services.id)
 
@@ -209,7 +209,7 @@ class RequestForwarder:
         return reply.message
 
     @staticmethod
-    async def _fit(on: Message, peer: Peer) -> None:
+    async def _fit(on: Message, peer: PeerParty) -> None:
         """Leave out the headers that a bridge adds, where the peer would not understand a message that has headers."""
         if on.headers and not await peer.negotiation.reads_headers():
             on.headers = {name: value for name, value in on.headers.items() if name.lower() not in _ADDED} or None
@@ -221,7 +221,9 @@ class BridgedCall(Call):
     __slots__ = ("_side",)
     forwards: ClassVar[bool] = True
 
-    def __init__(self, side: RouteSide, origin: ResponseSink, peer: Peer | None, message: Message, deadline: float) -> None:
+    def __init__(
+        self, side: RouteSide, origin: ResponseSink, peer: PeerParty | None, message: Message, deadline: float
+    ) -> None:
         super().__init__(side.here.services, origin, peer, side.requests, message, deadline)  # type: ignore[arg-type]  # in its place
         self._side = side
         side.calls[self] = None
@@ -272,7 +274,7 @@ class StreamForwarder:
     def __init__(self, side: RouteSide) -> None:
         self._side = side
 
-    def call(self, peer: Peer, message: Message, deadline: float, channel: Channel[Any, Any]) -> ChannelCall:
+    def call(self, peer: PeerParty, message: Message, deadline: float, channel: Channel[Any, Any]) -> ChannelCall:
         """Make the call of a stream or channel that goes to the other bus."""
         handler = self.handler(message.attributes.get("mode", "stream"))
         calls, services = self._side.calls, self._side.here.services
@@ -294,7 +296,7 @@ class StreamForwarder:
         """
         side = self._side
         there, target = side.there, side.target(message.subject)
-        hops = side.hop(message.subject, hops_of(message.peer, message))
+        hops = side.hop(message.subject, hops_of(message))
         headers = side.headers(message, None)
 
         async def opened() -> Channel[Any, Any]:
@@ -352,11 +354,11 @@ class TunnelForwarder:
         for near in list(self._through):
             near.cut(Closed(1001, LEAVING))
 
-    def call(self, peer: Peer, message: Message, deadline: float) -> TunnelCall:
+    def call(self, peer: PeerParty, message: Message, deadline: float) -> TunnelCall:
         """Make the call that opens one more."""
         return TunnelCall(self, peer, message, deadline, Entrance.channel_for(peer, message, text=True))
 
-    async def admit(self, peer: Peer, message: Message, near: FrameChannel) -> None:
+    async def admit(self, peer: PeerParty, message: Message, near: FrameChannel) -> None:
         """Open the other half, and let frames through.
 
         Raises:
@@ -364,7 +366,7 @@ class TunnelForwarder:
         """
         far: FrameChannel | None = None
         try:
-            bridges, name, hops = self._way(message.subject, hops_of(peer, message))
+            bridges, name, hops = self._way(message.subject, hops_of(message))
             there = bridges[-1].side.there
             beyond = there.links.choose(name)
             far = FrameChannel(beyond, name, 0, text=True)

@@ -11,15 +11,16 @@ import anyio
 from ..._validation import shown
 from ...errors import AmbiguousRoute, BusError, Disconnected, NoHandler, another
 from ...plugins import Closed, Listening, ProtocolFeatures
-from ...plugins.extensions import Extension, Mesh, Resumption, Storage
+from ...plugins.extensions import Extension, Mesh, Resumption, Storage, party_of
 from ...plugins.registry import make_extension
 from ...subjects import matches
 from ..link.link import Link
 from ..link.state import State
+from ..peer.party import PeerParty
 from ..peer.peer import Peer
 from ..tunnel import TunnelConnector
 from .acceptor import BusGate
-from .remote_peer import RemotePeer, party_of
+from .remote_peer import RemotePeer
 
 if TYPE_CHECKING:
     from ...message import Message
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ..pubsub.pubsub import PubSub
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
+    from .remote_peer import RemoteParty
 
 
 class LinkRegistry:
@@ -46,12 +48,12 @@ class LinkRegistry:
         self._services = services
         self.lookup: HandlerLookup = lookup
         self.pubsub: PubSub = pubsub
-        self.deliver: Callable[[Message, Peer], None] = pubsub.receiver.deliver
-        self.open_peer: Callable[..., Peer] = partial(Peer, self)
+        self.deliver: Callable[[Message, PeerParty], None] = pubsub.receiver.deliver
+        self.open_peer: Callable[..., PeerParty] = partial(PeerParty, self)
         self.opened: list[Link] = []
         self.gates: dict[BusGate, Listening] = {}
         self.of_lifespan: set[Link] = set()
-        self._of_key: dict[str, dict[Peer, None]] = {}
+        self._of_key: dict[str, dict[PeerParty, None]] = {}
         """Clients by the key of their identity, where they have one."""
         self.extensions: list[Extension] = []
         self.mesh: Mesh | None = None
@@ -81,23 +83,23 @@ class LinkRegistry:
         return () if self._storage is None else self._storage.progress
 
     @property
-    def inner_peer(self) -> Peer | None:
+    def inner_peer(self) -> PeerParty | None:
         """The peer of the inner link, where other buses are this one."""
         return None if self.mesh is None else self.mesh.peer
 
     # -- peers -----------------------------------------------------------------------------------------------------------
 
     @property
-    def peers(self) -> list[Peer]:
+    def peers(self) -> list[PeerParty]:
         """List the peers on all links."""
         runtime = self._services.runtime
         return [] if runtime is None else [peer for link in runtime.links for peer in link.peers]
 
-    def peers_of(self, key: str) -> list[Peer]:
+    def peers_of(self, key: str) -> list[PeerParty]:
         """List the clients of one identity, without those on their way out."""
         return [peer for peer in self._of_key.get(key, ()) if not peer.gone]
 
-    def choose(self, subject: str | int) -> Peer:
+    def choose(self, subject: str | int) -> PeerParty:
         """Choose the peer that is asked about a subject.
 
         Raises:
@@ -105,7 +107,7 @@ class LinkRegistry:
             BusError: The only link is gone for good: why.
         """
         opened = self.opened
-        only: Peer | None = opened[0].peer if len(opened) == 1 else None
+        only: PeerParty | None = opened[0].peer if len(opened) == 1 else None
         if only is not None:
             return only
         self.check_gone()  # the better errors: of this, and where the bus is not entered
@@ -114,7 +116,7 @@ class LinkRegistry:
             if self._services.leaving:
                 raise Disconnected("this bus is being left")
             raise NoHandler(f"nobody to ask for {subject!r}: no handler here, and no link opened by this bus (to= asks a peer)")
-        chosen: Peer | None = next(
+        chosen: PeerParty | None = next(
             (link.peer for link in opened if any(matches(pattern, subject) for pattern in link.serves)), None
         )
         if chosen is None:
@@ -124,7 +126,7 @@ class LinkRegistry:
             raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
         return chosen
 
-    def choose_behind(self, subject: str | int, address: str) -> Peer:
+    def choose_behind(self, subject: str | int, address: str) -> PeerParty:
         """Choose the peer behind which an address is: as `choose`, or, where this bus has opened no link, the only such peer.
 
         Raises:
@@ -143,15 +145,14 @@ class LinkRegistry:
             TypeError: Not a peer.
             ValueError: A peer of another bus.
         """
-        if isinstance(to, RemotePeer) and (party := party_of(to)).links is self:
-            return party
-        if not isinstance(to, Peer):
+        if not isinstance(to, (Peer, RemotePeer)):
             raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
-        if to.host is not self:
+        party: PeerParty | RemoteParty = party_of(to)
+        if party.host is not self:
             raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
-        return to
+        return party
 
-    def recipients(self, to: Any) -> tuple[tuple[Peer, ...], Peer | None, tuple[RemotePeer, ...]]:
+    def recipients(self, to: Any) -> tuple[tuple[PeerParty, ...], PeerParty | None, tuple[RemotePeer, ...]]:
         """Give the peers that are there, each once, one that is not, and the clients of other nodes.
 
         Raises:
@@ -161,7 +162,7 @@ class LinkRegistry:
         for peer in given:
             self.party(peer)
         given = list(dict.fromkeys(given))
-        peers = [peer for peer in given if isinstance(peer, Peer)]
+        peers: list[PeerParty] = [party_of(peer) for peer in given if isinstance(peer, Peer)]
         remote = tuple(peer for peer in given if isinstance(peer, RemotePeer))
         return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None), remote
 
@@ -175,7 +176,7 @@ class LinkRegistry:
         if gone is not None and not self.opened and not self.gates:
             raise another(gone)
 
-    def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: Peer | None = None) -> TunnelConnector:
+    def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: PeerParty | None = None) -> TunnelConnector:
         """Make a connector through a peer, or through the one that is asked about the name.
 
         Raises:
@@ -190,7 +191,7 @@ class LinkRegistry:
         if not all(isinstance(text, str) for pair in given.items() for text in pair):
             raise TypeError(f"params={shown(params)}: text to text")
 
-        def route() -> Peer:
+        def route() -> PeerParty:
             services.running.check_here()
             return peer if peer is not None else self.choose(name)
 
@@ -262,19 +263,19 @@ class LinkRegistry:
         for peer in link.peers:
             self.pubsub.announcer.restore_peer(peer)
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_up(self, peer: PeerParty) -> None:
         """Take note of one of the many peers of a link."""
         self._know(peer)
         for extension in self.extensions:
             extension.client_up(peer)
         self.pubsub.announcer.restore_peer(peer)
 
-    def _know(self, peer: Peer) -> None:
+    def _know(self, peer: PeerParty) -> None:
         key = peer.identity_key
         if key is not None:
             self._of_key.setdefault(key, {})[peer] = None
 
-    def _forget(self, peer: Peer) -> None:
+    def _forget(self, peer: PeerParty) -> None:
         key = peer.identity_key
         if key is not None and (of_key := self._of_key.get(key)) is not None:
             of_key.pop(peer, None)
@@ -300,7 +301,7 @@ class LinkRegistry:
             gate.gone(link)
         self.of_lifespan.discard(link)
 
-    def lost(self, peer: Peer, gone: BusError | None) -> None:
+    def lost(self, peer: PeerParty, gone: BusError | None) -> None:
         """Forget the interest of a peer whose connection is gone; `gone` is why it does not come back, where it does not."""
         self.pubsub.recipients.remove(peer)
         link = peer.link

@@ -15,18 +15,18 @@ from ...nodes import Survey
 from ...plugins import ToClient, ToUser
 from ...subjects import AnySubject, Subject, resolve
 from ..handlers.handler import Handler
-from ..peer.asker import Asker, Party
+from ..peer.asker import Party, PartyVerbs
 from ..rpc.reply import Reply
 
 if TYPE_CHECKING:
-    from ..peer.peer import Peer
+    from ..peer.party import PeerParty
     from ..rpc.channel import Channel
     from ..runtime.services import Services
     from .links import LinkRegistry
     from .parts import BusParts
 
 
-class Caller(Asker):
+class Caller(PartyVerbs):
     """The handlers of a bus, as a program in the same process asks them for a user: ``bus.as_(user).request(...)``
 
     They see the identity as `Context.identity`, as if the user had asked over a link; `Context.peer` is None, and `authorize`
@@ -94,22 +94,22 @@ _PATIENCE = 2.0
 class RemoteParty:
     """Whoever is reached through the cluster. Implements `peer.asker.Party`."""
 
-    links: LinkRegistry
+    host: LinkRegistry
     to: ToClient | ToUser
 
     @property
     def services(self) -> Services:
         """The services of the bus that asks."""
-        return self.links.services
+        return self.host.services
 
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
         """Ask through the cluster."""
-        cluster = self.links.inner_peer
+        cluster = self.host.inner_peer
         if cluster is not None:
             return cluster.send_request(kind, subject, body, timeout, returns, headers, self.to)
-        runtime = self.links.services.running
+        runtime = self.host.services.running
         now = runtime.time()
         failed: Reply[Any] = Reply(runtime.loop, subject, returns, now, now + timeout)
         failed.fail(self._nowhere())
@@ -129,7 +129,7 @@ class RemoteParty:
     async def publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:
         """Publish there, after a check of the arguments."""
         name, _ = resolve(subject, Any)
-        services = self.links.services
+        services = self.host.services
         if isinstance(subject, Subject):
             body = services.published(subject, subject.given(body))
         services.subjects.check(name)
@@ -145,8 +145,8 @@ class RemoteParty:
             message.raw = message.checked = chosen.encode(body)
         await cluster.send_notification(message)
 
-    def _inner(self) -> Peer:
-        cluster = self.links.inner_peer
+    def _inner(self) -> PeerParty:
+        cluster = self.host.inner_peer
         if cluster is None:
             raise self._nowhere()
         return cluster
@@ -163,13 +163,13 @@ class UserParty(RemoteParty):
 
     to: ToUser
 
-    def here(self) -> list[Peer]:
+    def here(self) -> list[PeerParty]:
         """The connections to this bus."""
-        return self.links.peers_of(self.to.key)
+        return self.host.peers_of(self.to.key)
 
     def _way(self) -> Party:
         newest = max(self.here(), key=lambda peer: peer.connected_at, default=None)
-        return newest if newest is not None else RemoteParty(self.links, self.to)
+        return newest if newest is not None else RemoteParty(self.host, self.to)
 
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
@@ -186,13 +186,13 @@ class UserParty(RemoteParty):
 
     async def publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:
         here = self.here()
-        if here or self.links.inner_peer is None:
-            await self.services.bus.publish(subject, body, headers=headers, to=here)
-        if self.links.inner_peer is not None:
+        if here or self.host.inner_peer is None:
+            await self.services.bus.publish(subject, body, headers=headers, to=[peer.public for peer in here])
+        if self.host.inner_peer is not None:
             await super().publish(subject, body, headers)
 
 
-class ClusterAsker(Asker):
+class ClusterVerbs(PartyVerbs):
     """The verbs of whoever is behind the cluster."""
 
     __slots__ = ()
@@ -215,7 +215,7 @@ class ClusterAsker(Asker):
         await self._party.publish(subject, body, headers)
 
 
-class RemotePeer(ClusterAsker):
+class RemotePeer(ClusterVerbs):
     """A client that is connected to another node of the cluster. It has the verbs of a `Peer`.
 
     Attributes:
@@ -238,12 +238,7 @@ class RemotePeer(ClusterAsker):
         return f"<RemotePeer {self.id} at the node {self.node}>"
 
 
-def party_of(peer: RemotePeer) -> RemoteParty:
-    """Give the way to a client of another node, for the rooms of this package."""
-    return peer._party
-
-
-class User(ClusterAsker):
+class User(ClusterVerbs):
     """A user, on whatever connections: `Bus.user`.
 
     What is asked goes to one of them, here where the user is connected to this very bus; what is published goes to all.
@@ -271,7 +266,7 @@ class User(ClusterAsker):
             Disconnected: The user is not here, and the engine of the cluster is not there.
             DeadlineExceeded: The node that has the user does not answer within 2 s.
         """
-        links = self._party.links
+        links = self._party.host
         if self._party.here():
             with anyio.move_on_after(_PATIENCE):
                 await links.pubsub.announcer.known_inside()
@@ -292,7 +287,7 @@ class User(ClusterAsker):
         Raises:
             Disconnected: The engine of the cluster is not there.
         """
-        port = self._party.links.mesh
+        port = self._party.host.mesh
         if port is None:
-            return Survey(tuple(self._party.here()))
+            return Survey(tuple(peer.public for peer in self._party.here()))
         return await port.peers_of(self.key)

@@ -24,6 +24,7 @@ from ...backoff import Backoff
 from ...errors import BusError, LocalProtocolError
 from ...limits import Limits
 from ...plugins import ProtocolFeatures
+from ...plugins.extensions import party_of
 from ...plugins.registry import metrics_maker, resolve_url, supervise, with_tls, worker_here
 from ...secrets import without_secrets
 from .bus import Bus, parts_of
@@ -454,7 +455,7 @@ class _Run:
     def _why_not_ready(self) -> str:
         if not self._serving or self._signalled.is_set():
             return "it does not take requests"
-        for peer in self._entrances:
+        for peer in map(party_of, self._entrances):
             if absence := peer.link.absence(_OUTAGE):
                 return f"the link to {without_secrets(peer.link.url)} is down {absence}"
         return self._bus.why_not_ready

@@ -90,14 +90,14 @@ _WHAT: Final = "Context, Message, Bus, Peer, another Depends, or a name of the p
 
 
 @frozen
-class Asked:
+class AskedDependency:
     """A function that a parameter asks for."""
 
     function: Callable[..., Any]
     cached: bool
 
 
-def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> Asked | None:
+def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependency | None:
     """Find the function that a parameter of a function asks for: in its ``Annotated``, or as its default.
 
     Raises:
@@ -115,7 +115,7 @@ def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> Asked | None:
             function = found.dependency
             if function is None:  # FastAPI's Depends(): the type itself
                 function = get_args(hint)[0] if metadata else hint
-            return Asked(function, bool(found.use_cache))
+            return AskedDependency(function, bool(found.use_cache))
     if _has_mark_within(hint, []):
         raise TypeError(
             f"{of}: {parameter.name!r} has Depends within {shown(hint)}, where the peer would choose its value: write "
@@ -144,7 +144,11 @@ def _is_mark(found: Any) -> bool:
 
 
 def provider_of(
-    asked: Asked, handler: str, positions: Mapping[str, int], names: set[str], within: tuple[Callable[..., Any], ...] = ()
+    asked: AskedDependency,
+    handler: str,
+    positions: Mapping[str, int],
+    names: set[str],
+    within: tuple[Callable[..., Any], ...] = (),
 ) -> Provider:
     """Read the function that is asked for, and those that it asks for itself.
 
@@ -234,7 +238,7 @@ def provider_finder(
         replacement = find(original)
         if replacement is None:
             return None
-        return provider_of(Asked(replacement, cached=True), where, {}, set(), (original,))
+        return provider_of(AskedDependency(replacement, cached=True), where, {}, set(), (original,))
 
     return found
 
@@ -258,7 +262,7 @@ class Dependencies:
         for name, function in (("original", original), ("replacement", replacement)):
             if not callable(function):
                 raise TypeError(f"override({name}={shown(function)}): functions, override(session, fake_session)")
-        provider = provider_of(Asked(replacement, cached=True), "override()", {}, set(), (original,))
+        provider = provider_of(AskedDependency(replacement, cached=True), "override()", {}, set(), (original,))
         before = self._overrides.get(original)
         self._overrides[original] = provider
         try:

@@ -353,7 +353,7 @@ class Link:
         self._drain_outbox()
         if self._dialer is not None:
             self._dialer.link_up()
-        self.services.emit(LinkUp(peer=self.peer, url=self.url, again=again))
+        self.services.emit(LinkUp(peer=None if self.peer is None else self.peer.public, url=self.url, again=again))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Say goodbye and close; what waits in the outbox is written first where the connection takes it."""
@@ -445,7 +445,7 @@ class Link:
                     if peer is None or output.peer is not None:
                         self._deliver(output, now)
                     else:
-                        output.peer = peer
+                        output.peer = peer.public
                         peer.receive(output, now)
                 elif not self._take(output, session, now):
                     break  # what comes after a violation is not looked at
@@ -491,7 +491,7 @@ class Link:
             return
         peer = self.peer or self._peer_of(message.peer)
         if peer is not None:
-            message.peer = peer
+            message.peer = peer.public
             peer.receive(message, now)
         elif self.multiplexed is not None:  # it was sent away, has never been opened, or waits to be let in
             self.multiplexed.hold(message)
@@ -529,7 +529,7 @@ class Link:
         for message in messages:
             peer = self._peer_of(message.peer)
             if peer is not None:
-                message.peer = peer
+                message.peer = peer.public
                 peer.receive(message, now)
         if self.deferred:
             self._do_deferred()
@@ -553,7 +553,7 @@ class Link:
                 fields, kind = self._log_fields(event.message), event.message.kind.value
                 self.runtime.warnings.warn(logger, template, self.address, kind, event.message.subject, text, extra=fields)
             peer = self._peer_of(event.message.peer)
-            self.services.dead_letter(peer, event.message, event.code, text)
+            self.services.dead_letter(None if peer is None else peer.public, event.message, event.code, text)
             if peer is not None and event.message.kind in _ANSWERS:
                 peer.answered_in_vain(event.message.id, text)
         elif isinstance(event, PeerOpened):
@@ -607,7 +607,7 @@ class Link:
             template = "malformed message from %s dropped: %.200r"
             address = self.address if peer is None else peer.address
             self.runtime.warnings.warn(logger, template, address, text, extra=self._log_fields())
-        self.services.emit(FrameRefused(peer=peer, reason=reason, text=text))
+        self.services.emit(FrameRefused(peer=None if peer is None else peer.public, reason=reason, text=text))
         if count <= limit or self._ending is not None:
             return
         if self.multiplexed is not None and of_one is not None:
@@ -889,7 +889,7 @@ class Link:
         """End the link of a peer that does not read; one of many is sent away alone."""
         if self.multiplexed is not None and peer.gone:
             return
-        self.services.emit(PeerSlow(peer=peer, policy="disconnect", dropped=self.slow))
+        self.services.emit(PeerSlow(peer=peer.public, policy="disconnect", dropped=self.slow))
         if self.multiplexed is not None:
             self.multiplexed.send_away(peer, 1013, f"too slow: {text}")
             return
@@ -908,7 +908,7 @@ class Link:
         self.services.counters.dropped += 1
         self.slow += 1
         if self.slow == 1:
-            self.services.emit(PeerSlow(peer=peer, policy=self.when_full, dropped=1))
+            self.services.emit(PeerSlow(peer=None if peer is None else peer.public, policy=self.when_full, dropped=1))
             text = "%s reads too slowly: publications to it are dropped (when_full=%r), and counted in stats().dropped"
             self.runtime.warnings.warn(logger, text, peer or self.address, self.when_full, extra=self._log_fields())
 
@@ -1046,7 +1046,9 @@ class Link:
         elif self.outbox is not None:
             self.outbox.drop_bound()
         if before is not State.DOWN or not returns:
-            self.services.emit(LinkDown(peer=self.peer, url=self.url, code=why.code, reason=why.reason))
+            self.services.emit(
+                LinkDown(peer=None if self.peer is None else self.peer.public, url=self.url, code=why.code, reason=why.reason)
+            )
         if self._dialer is not None:
             self._dialer.link_down(why)
         self.runtime.notifier.signal()

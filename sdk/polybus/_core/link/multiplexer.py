@@ -115,7 +115,7 @@ class MultiplexedPeers:
             self._expires[event.key] = expires
             self._due = min(self._due, expires)
         link.owner.peer_up(peer)
-        link.services.emit(LinkUp(peer=peer, url=link.url))
+        link.services.emit(LinkUp(peer=peer.public, url=link.url))
 
     def _refuse(self, key: Any, code: int, reason: str) -> None:
         link = self._link
@@ -178,7 +178,7 @@ class MultiplexedPeers:
             peer.connection_lost(reason, going_on=False, error=error)
             if self._link.outbox is not None:
                 self._link.outbox.drop_all(peer)
-            self._link.services.emit(LinkDown(peer=peer, url=self._link.url, code=code, reason=reason))
+            self._link.services.emit(LinkDown(peer=peer.public, url=self._link.url, code=code, reason=reason))
 
     def lost(self, reason: str, error: BusError | None) -> None:
         """End all: the connection is gone. A peer that comes back is a new one."""

@@ -50,6 +50,11 @@ class PeerPort(Protocol):
     @property
     def gone(self) -> bool: ...
     @property
+    def public(self) -> Any:
+        """The `Peer` that the application knows."""
+        ...
+
+    @property
     def speaks_extensions(self) -> bool | None: ...
 
     def mark_bare(self) -> None:

@@ -316,7 +316,7 @@ class SendQueue:
                 reply.fail(error)
         elif entry.droppable and entry.deadline <= now:
             link.services.counters.dropped += 1
-            link.services.dead_letter(peer, message, Code.DEADLINE_EXCEEDED, "expired before it could be sent")
+            link.services.dead_letter(peer.public, message, Code.DEADLINE_EXCEEDED, "expired before it could be sent")
             return
         else:
             if message.expires is not None:

@@ -39,7 +39,7 @@ class Party(Protocol):
         """Send a request.
 
         Raises:
-            BusError: As `Asker.request`.
+            BusError: As `PartyVerbs.request`.
         """
         ...
 
@@ -47,7 +47,7 @@ class Party(Protocol):
         """Send a notification.
 
         Raises:
-            BusError: As `Asker.notify`.
+            BusError: As `PartyVerbs.notify`.
         """
 
     async def open_channel(
@@ -56,12 +56,12 @@ class Party(Protocol):
         """Open a stream or channel.
 
         Raises:
-            BusError: As `Asker.stream`.
+            BusError: As `PartyVerbs.stream`.
         """
         ...
 
 
-class Asker:
+class PartyVerbs:
     """Requests, notifications, streams and channels to one party."""
 
     __slots__ = ()
@@ -237,7 +237,7 @@ def opening(
     """Make the block of a stream or channel, which opens it by `Party.open_channel`.
 
     Raises:
-        ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Asker.stream`.
+        ReservedSubject, LocalProtocolError, TypeError, ValueError: As `PartyVerbs.stream`.
     """
     services.subjects.check(subject)
     if timeout is not None:
@@ -253,7 +253,7 @@ def notification(
     """Check what a notification is made of: the name of its subject, its body and its headers.
 
     Raises:
-        ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Asker.notify`.
+        ReservedSubject, LocalProtocolError, TypeError, ValueError: As `PartyVerbs.notify`.
     """
     name, _ = resolve(subject, Any)
     if isinstance(subject, Subject):

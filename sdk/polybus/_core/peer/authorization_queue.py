@@ -23,12 +23,12 @@ from .subscriptions import canonical_pattern, canonical_subject
 
 if TYPE_CHECKING:
     from ..link.send_queue import WaitingMessage
-    from .peer import Peer
+    from .party import PeerParty
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 
-def receive(peer: Peer, message: Message) -> None:
+def receive(peer: PeerParty, message: Message) -> None:
     """Act on a publication, a subscription or its end as far as `authorize` allows it.
 
     While an asynchronous answer is out, what follows from this peer waits behind it, in order.
@@ -60,7 +60,7 @@ def receive(peer: Peer, message: Message) -> None:
         _refuse(peer, message)
 
 
-def hello(peer: Peer, message: Message) -> None:
+def hello(peer: PeerParty, message: Message) -> None:
     """Answer a request to a reserved subject. A hello is a barrier: what was written before it is decided first."""
     if message.subject != HELLO:
         send_error(peer, message, Code.UNIMPLEMENTED, f"{message.subject!r} is not known to this version of polybus")
@@ -74,7 +74,7 @@ def _verb(message: Message) -> str:
     return "publish" if message.kind is Kind.PUBLISH else "subscribe"
 
 
-def _act(peer: Peer, message: Message) -> None:
+def _act(peer: PeerParty, message: Message) -> None:
     host = peer.host
     if message.kind is Kind.PUBLISH:
         host.deliver(message, peer)
@@ -85,7 +85,7 @@ def _act(peer: Peer, message: Message) -> None:
         peer.subscriptions.remove(canonical_pattern(message.subject))
 
 
-def _refuse(peer: Peer, message: Message) -> None:
+def _refuse(peer: PeerParty, message: Message) -> None:
     services = peer.link.services
     services.counters.refused += 1
     services.access.denied(peer, _verb(message), message.subject)
@@ -100,7 +100,7 @@ class InboundAuthorization:
     There is one for a peer as long as an answer is out, and one task with it.
     """
 
-    _peer: Peer
+    _peer: PeerParty
     _waiting: deque[Message] = field(factory=deque)
 
     def add(self, message: Message) -> None:
@@ -167,7 +167,7 @@ class OutboundAuthorization:
 
     __slots__ = ("_box", "_changed", "_deciding", "_entry", "_peer")
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: PeerParty) -> None:
         link = peer.link
         self._peer = peer
         self._box = SendQueue(link)

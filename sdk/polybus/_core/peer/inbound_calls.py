@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..runtime.memory import Share
     from ..runtime.runtime import Runtime
     from ..runtime.workers import Places
-    from .peer import Peer
+    from .party import PeerParty
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -67,8 +67,8 @@ class InboundCalls:
         "waiting",
     )
 
-    def __init__(self, peer: Peer) -> None:
-        self.peer: Peer = peer
+    def __init__(self, peer: PeerParty) -> None:
+        self.peer: PeerParty = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget
         """The peer's: requests that wait are charged to it."""
@@ -171,7 +171,7 @@ class InboundCalls:
             why = "no handler" if handler is None else f"a {handler.style} handler" if services.takes_requests else "draining"
             services.counters.refused += handler is not None
             code = Code.UNAVAILABLE if not services.takes_requests else Code.UNIMPLEMENTED
-            services.dead_letter(peer, message, code, why)
+            services.dead_letter(peer.public, message, code, why)
             return
         deadline = math.inf if message.expires is None else message.expires
         call: Call

@@ -17,7 +17,7 @@ from .subscriptions import canonical_pattern
 
 if TYPE_CHECKING:
     from ...plugins.extensions import Resumption
-    from .peer import Peer
+    from .party import PeerParty
     from .ports import PeerPubSub
 
 HELLO_TIMEOUT: Final = 1.0
@@ -30,7 +30,7 @@ class ExtensionProbe(Reply[Any]):
     __slots__ = ("_peer",)
     tells_failure: ClassVar[bool] = False
 
-    def __init__(self, peer: Peer, now: float) -> None:
+    def __init__(self, peer: PeerParty, now: float) -> None:
         super().__init__(peer.link.runtime.loop, HELLO, Any, now, now + HELLO_TIMEOUT)
         self._peer = peer
 
@@ -72,7 +72,7 @@ _TURN: Final = 64
 class Negotiation:
     """Facts that a peer has shown of itself, by its hellos and by its answers to those of this bus."""
 
-    _peer: Peer
+    _peer: PeerParty
     speaks_extensions: bool | None = None
     """None as long as the peer has neither answered nor asked."""
     answers_only: bool = False

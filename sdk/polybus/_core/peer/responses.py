@@ -12,7 +12,7 @@ from ..runtime.memory import LARGE
 if TYPE_CHECKING:
     from ..link.link import Link
     from ..rpc.call import Call
-    from .peer import Peer
+    from .party import PeerParty
 
 _RESPONSE: Final = Kind.RESPONSE
 """The look at a member of an enum is a call of its class."""
@@ -45,7 +45,7 @@ def response_to(message: Message, value: Any, link: Link, call: Call | None = No
 
 
 def send_error(
-    peer: Peer,
+    peer: PeerParty,
     message: Message,
     code: Code,
     text: str,
@@ -58,7 +58,7 @@ def send_error(
     """Answer a message with an error: what its handler says where that had it (`delivered`), else the bus itself refuses it."""
     link = peer.link
     if not delivered:
-        link.services.dead_letter(peer, message, code, text)
+        link.services.dead_letter(peer.public, message, code, text)
     text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
     if isinstance(reason, str):
         reason = reason.encode("utf-8", "replace").decode()
@@ -82,7 +82,7 @@ def send_error(
     link.services.counters.dropped += 1
 
 
-def refuse_duplicate(peer: Peer, message: Message, now: float) -> None:
+def refuse_duplicate(peer: PeerParty, message: Message, now: float) -> None:
     """Refuse a message whose id is still in flight: what came second is not run."""
     link = peer.link
     text = f"the id of this {message.kind.value} for {message.subject!r} is still in flight"

@@ -19,7 +19,7 @@ from .subscriptions import canonical_subject
 if TYPE_CHECKING:
     from ...body import BodyFormat
     from ..link.link import Link
-    from .peer import Peer
+    from .party import PeerParty
 
 MODES = ("stream", "channel", "tunnel")
 
@@ -29,7 +29,7 @@ class Streams:
 
     __slots__ = ("_deadlines", "_peer", "_tunnels", "budget", "channels", "link")
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: PeerParty) -> None:
         self._peer = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget

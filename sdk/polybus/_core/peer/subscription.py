@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..handlers.subscriber import WhenFull
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
-    from .peer import Peer
+    from .party import PeerParty
     from .ports import PeerPubSub
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -404,19 +404,8 @@ class SubscriptionQueue(ABC):
             self._services.wake(self._room.pop())
 
 
-@never_without_async("async with bus.subscribe(pattern) as messages:")
-class Subscription(SubscriptionQueue, Generic[T_co]):
-    """Publications to be read, from `Bus.subscribe` or `Peer.subscribe`: ``async with`` it, then iterate over it.
-
-    Iteration gives a `Message` each; with ``returns=`` its body is of that type, and one that does not fit is skipped and
-    counted in `skipped`. It ends when its bus has drained or is closed, once what has come is read. Of a durable one each is
-    settled by `Message.ack`, `Message.retry` or `Message.reject`; what is not when the block is left comes again, and what does
-    not fit is a dead letter.
-
-    Raises:
-        SlowConsumer: (by iterating) It is a ``block`` subscription, and was read too slowly.
-        Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link, or the peer that was asked, is gone for good.
-    """
+class IteratedQueue(SubscriptionQueue):
+    """The queue behind a `Subscription`, which takes part while that is entered."""
 
     __slots__ = ("_active", "_entered", "_error", "_pubsub", "_readers", "_returns", "peer", "reading", "skipped")
 
@@ -429,13 +418,13 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
         queue: int | None,
         when_full: WhenFull,
         local: bool,
-        peer: Peer | None = None,
+        peer: PeerParty | None = None,
         group: str | None = None,
         reading: Reading | None = None,
     ) -> None:
         super().__init__(services, pattern, queue, when_full, local, group, paced=reading is not None)
         self._pubsub = pubsub
-        self.peer: Peer | None = peer
+        self.peer: PeerParty | None = peer
         """The peer whose publications it gets; None for those of all."""
         self.reading: Reading | None = reading
         """None: it takes what is published meanwhile."""
@@ -446,91 +435,64 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
         self._error: BusError | None = None
         self.skipped: int = 0
 
-    async def __aenter__(self) -> Self:
+    async def enter(self) -> None:
+        """Take part.
+
+        Raises:
+            LocalProtocolError: It does already, or the bus is not entered.
+            BusError: As `PubSub.subscribe`.
+        """
         if self._active:
             raise LocalProtocolError("this subscription is entered already: make another one")
         self._active = self._entered = True
         try:
             await self._pubsub.subscribe(self)
         except BaseException:
-            self._leave()
+            self.leave()
             raise
-        return self
 
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Take part no longer."""
         self._active = False
         self._pubsub.unsubscribe(self)
         self.clear()
         self._wake_all()
 
-    def __aiter__(self) -> Self:
-        return self
+    def _end(self) -> BaseException:
+        """Give what a reader is told for whom nothing will come."""
+        if self._error is not None:
+            return self._error.with_traceback(None)
+        if self._entered:
+            return StopAsyncIteration()
+        return LocalProtocolError(
+            "this subscription was never entered: iterate inside of its block, "
+            "`async with bus.subscribe(pattern) as messages:` (in threads `with`)"
+        )
 
-    async def __anext__(self) -> Message[T_co]:
-        while True:
-            while not self._queue:
-                if self._error is not None:
-                    raise self._error.with_traceback(None)
-                if not self._active:
-                    if not self._entered:
-                        raise LocalProtocolError(
-                            "this subscription was never entered: iterate inside of its block, "
-                            "`async with bus.subscribe(pattern) as messages:` (in threads `with`)"
-                        )
-                    raise StopAsyncIteration
-                waiter = self._services.waiter()
-                self._readers.append(waiter)
-                try:
-                    await waiter
-                except BaseException:
-                    if waiter in self._readers:
-                        self._readers.remove(waiter)
-                    else:
-                        self._reader_woken = False
-                        if self._queue:  # woken and cancelled in one turn: the message is another reader's
-                            self._arrived()
-                    raise
-                self._reader_woken = False
-                if self._overflow:
-                    self._begin_turn()
-            message = self.take()
-            if self.reading is not None:
-                message.attributes["delivery"].taken()
-            if message.expires is not None and self.expired(message):
-                continue
-            if self._returns is Any:
-                return message
-            try:
-                body = typed_body(message, self._returns)
-            except Exception as error:  # also what a check of the application's own raises
-                what = f"returns={type_name(self._returns)}"
-                if self.reading is not None and self.reading.settled:
-                    self.skipped += 1
-                    message.reject(f"it does not fit {what}: {misfit(error)[0]}")
-                else:
-                    self.skip(message, what, misfit(error)[0])
-                continue
-            typed = copy.copy(message)  # other subscriptions share the message
-            typed.decoded = body
-            return typed
+    def _interrupted(self, waiter: Any) -> None:
+        """Let others read on: a reader was cancelled that waits, or has been woken in this very turn."""
+        if waiter in self._readers:
+            self._readers.remove(waiter)
+        else:
+            self._reader_woken = False
+            if self._queue:
+                self._arrived()
 
-    async def receive(self, timeout: float | None = None) -> Message[T_co]:
-        """Wait for the next publication.
-
-        Args:
-            timeout: Seconds to wait for it; None waits as long as it takes.
-
-        Raises:
-            TimeoutError: Nothing came in time.
-            EOFError: There will be no more.
-            BusError: As iterating does.
-            TypeError, ValueError: `timeout` is no number of seconds.
-        """
-        message: Message[T_co] = await receive(self, timeout)
-        return message
+    def _typed(self, message: Message) -> Message | None:
+        """Convert the body; None where it does not fit, which is counted and told."""
+        try:
+            body = typed_body(message, self._returns)
+        except Exception as error:  # also what a check of the application's own raises
+            what = f"returns={type_name(self._returns)}"
+            if self.reading is not None and self.reading.settled:
+                self.skipped += 1
+                message.reject(f"it does not fit {what}: {misfit(error)[0]}")
+            else:
+                self.skip(message, what, misfit(error)[0])
+            return None
+        typed = copy.copy(message)  # other subscriptions share the message
+        typed.decoded = body
+        return typed
 
     def skip(self, message: Message, what: str, why: str) -> None:
         """Count and log a publication that does not fit."""
@@ -557,7 +519,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
         if error is not None:
             self._count_dropped(len(self._queue))
         self._error = self._error or error
-        self._leave()
+        self.leave()
 
     def end(self, error: BusError | None) -> None:
         """Take nothing more: iterating gives what has come, and then raises, or with None stops."""
@@ -568,3 +530,88 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
     def _wake_all(self) -> None:
         while self._readers:
             self._services.wake(self._readers.popleft())
+
+
+@never_without_async("async with bus.subscribe(pattern) as messages:")
+class Subscription(Generic[T_co]):
+    """Publications to be read, from `Bus.subscribe` or `Peer.subscribe`: ``async with`` it, then iterate over it.
+
+    Iteration gives a `Message` each; with ``returns=`` its body is of that type, and one that does not fit is skipped and
+    counted in `skipped`. It ends when its bus has drained or is closed, once what has come is read. Of a durable one each is
+    settled by `Message.ack`, `Message.retry` or `Message.reject`; what is not when the block is left comes again, and what does
+    not fit is a dead letter.
+
+    Raises:
+        SlowConsumer: (by iterating) It is a ``block`` subscription, and was read too slowly.
+        Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link, or the peer that was asked, is gone for good.
+    """
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: IteratedQueue) -> None:
+        self._source = source
+
+    @property
+    def dropped(self) -> int:
+        """Publications that were lost because it was read too slowly, or that were too old when they were read."""
+        return self._source.dropped
+
+    @property
+    def skipped(self) -> int:
+        """Publications whose body is not of the type of ``returns=``."""
+        return self._source.skipped
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    async def __aenter__(self) -> Self:
+        await self._source.enter()
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._source.leave()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message[T_co]:
+        source = self._source
+        while True:
+            while not source._queue:
+                if source._error is not None or not source._active:
+                    raise source._end()
+                waiter = source._services.waiter()
+                source._readers.append(waiter)
+                try:
+                    await waiter
+                except BaseException:
+                    source._interrupted(waiter)
+                    raise
+                source._reader_woken = False
+                if source._overflow:
+                    source._begin_turn()
+            message: Message | None = source.take()
+            assert message is not None
+            if source.reading is not None:
+                message.attributes["delivery"].taken()
+            if message.expires is not None and source.expired(message):
+                continue
+            if source._returns is not Any:
+                message = source._typed(message)
+            if message is not None:
+                return message
+
+    async def receive(self, timeout: float | None = None) -> Message[T_co]:
+        """Wait for the next publication.
+
+        Args:
+            timeout: Seconds to wait for it; None waits as long as it takes.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+            EOFError: There will be no more.
+            BusError: As iterating does.
+            TypeError, ValueError: `timeout` is no number of seconds.
+        """
+        message: Message[T_co] = await receive(self, timeout)
+        return message

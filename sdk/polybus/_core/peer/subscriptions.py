@@ -12,7 +12,7 @@ from ..._util.pattern_index import pattern_cost
 from ...subjects import canonical, check_pattern, wire_pattern
 
 if TYPE_CHECKING:
-    from .peer import Peer
+    from .party import PeerParty
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -31,7 +31,7 @@ def canonical_pattern(pattern: str | int) -> str | int:
 class Subscriptions:
     """The patterns that a peer has subscribed to, charged to the peer."""
 
-    _peer: Peer
+    _peer: PeerParty
     _warned: bool = False
     patterns: dict[str | int, int] = field(factory=dict)
     """Each with what it costs."""

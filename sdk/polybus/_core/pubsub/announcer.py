@@ -22,8 +22,8 @@ from .recipients import bare_peer, has_numbers
 if TYPE_CHECKING:
     from ..handlers.lookup import HandlerLookup
     from ..link.link import Link
-    from ..peer.peer import Peer
-    from ..peer.subscription import Subscription
+    from ..peer.party import PeerParty
+    from ..peer.subscription import IteratedQueue
     from ..runtime.services import Services
     from .recipients import PeerSubscriptions, Recipients
 
@@ -56,11 +56,11 @@ class SubscriptionAnnouncer:
     """The interests in groups, by their patterns."""
     _behind: dict[Interest, int] = field(factory=dict, init=False)
     """Subscriptions of its clients, and the users that they are: only told over an inner link."""
-    inner: Peer | None = field(default=None, init=False)
+    inner: PeerParty | None = field(default=None, init=False)
     """The peer of that link, while it is connected."""
     _told: dict[Link, None] = field(factory=dict, init=False)
     """Links whose peers hear of subscriptions: of a server with many clients often none, so they are not looked for."""
-    _restoring: dict[Peer, anyio.Event] = field(factory=dict, init=False)
+    _restoring: dict[PeerParty, anyio.Event] = field(factory=dict, init=False)
     """Peers that are told of patterns as soon as it is known who they are."""
 
     @property
@@ -108,7 +108,7 @@ class SubscriptionAnnouncer:
             return True
         return not _has_groups(link) and interest in self._grouped
 
-    def _take_back(self, peer: Peer, interest: Interest) -> None:
+    def _take_back(self, peer: PeerParty, interest: Interest) -> None:
         """Unsubscribe at a peer, unless something else here needs the pattern."""
         link = peer.link
         if not _has_groups(link):
@@ -123,7 +123,7 @@ class SubscriptionAnnouncer:
         ):
             _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
 
-    async def ask(self, peer: Peer, subscription: Subscription) -> None:
+    async def ask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
         """Subscribe at one peer alone, and wait until it knows. One whose link is down is told when it is back.
 
         Raises:
@@ -133,7 +133,7 @@ class SubscriptionAnnouncer:
         """
         pattern = wire_pattern(subscription.pattern)
         if peer.gone:
-            raise peer.departed()
+            raise peer.link.disconnected(sent=False) if peer.key is None else peer.departed()
         self._to_peers.add(peer, pattern, subscription)
         if not peer.connected:
             return
@@ -145,7 +145,7 @@ class SubscriptionAnnouncer:
         except LocalProtocolError as error:
             raise Unsupported(f"{peer!r} cannot be asked for {pattern!r}: {error}") from error
 
-    def unask(self, peer: Peer, subscription: Subscription) -> None:
+    def unask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
         """Take such a subscription back; the last one of its pattern is taken back at the peer."""
         pattern = wire_pattern(subscription.pattern)
         if self._to_peers.remove(peer, pattern, subscription) and peer.connected:
@@ -194,7 +194,7 @@ class SubscriptionAnnouncer:
             with suppress(Disconnected):
                 await peer.link.confirmed()
 
-    def _audience(self) -> list[Peer]:
+    def _audience(self) -> list[PeerParty]:
         """List the peers that are told of this bus's subscriptions."""
         return [peer for link in self._told if link.stands and _announces(link) for peer in link.peers]
 
@@ -238,7 +238,7 @@ class SubscriptionAnnouncer:
         except BusError as error:
             logger.warning("not all peers hear of %r: %s", pattern, error, extra=log_fields(subject=pattern))
 
-    async def _announce_to(self, peer: Peer, interest: Interest, *, alone: bool = False) -> None:
+    async def _announce_to(self, peer: PeerParty, interest: Interest, *, alone: bool = False) -> None:
         """Tell one peer, and wait until it knows. One that is asked alone must carry it too where it has dialled in."""
         link, pattern = peer.link, _pattern(interest)
         if alone:
@@ -265,7 +265,7 @@ class SubscriptionAnnouncer:
             raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
 
     @staticmethod
-    def _understands(peer: Peer, pattern: str | int) -> bool:
+    def _understands(peer: PeerParty, pattern: str | int) -> bool:
         """Tell whether a subscription can be written without asking the peer who it is."""
         session = peer.link.session
         if peer.speaks_extensions or session is None:
@@ -305,18 +305,18 @@ class SubscriptionAnnouncer:
                 if peer.speaks_extensions or (link.upstream and peer.may_be_ours):
                     peer.negotiation.tell()
 
-    def introduce(self, peer: Peer) -> None:
+    def introduce(self, peer: PeerParty) -> None:
         """Say who this bus is to a peer that it has dialled, where the same bus may be there on another link: that has dialled
         this one, or was dialled twice."""
         self._recipients.bus_identities.expect_answer(peer)
         _ = peer.negotiation.ask()
 
-    async def _hold_out(self, peer: Peer) -> None:
+    async def _hold_out(self, peer: PeerParty) -> None:
         """Hold a peer out for as long as one of ours needs to say who it is."""
         await anyio.sleep(HELLO_TIMEOUT)
         self._recipients.bus_identities.release(peer)
 
-    def restore_peer(self, peer: Peer) -> None:
+    def restore_peer(self, peer: PeerParty) -> None:
         """Tell a peer that has connected of all patterns, before any other traffic."""
         link = peer.link
         if self._recipients.add(peer):
@@ -336,7 +336,7 @@ class SubscriptionAnnouncer:
             done = self._restoring[peer] = anyio.Event()
             link.runtime.spawn(self._restore_patterns, peer, later, done)
 
-    def _names(self, peer: Peer, link: Link) -> list[tuple[str, Interest]]:
+    def _names(self, peer: PeerParty, link: Link) -> list[tuple[str, Interest]]:
         """List the verbs and names that a peer is to be told of."""
         interests: list[Interest] = [*self._interests, *(self._behind if link.inner else ())]
         if not _has_groups(link):
@@ -351,7 +351,7 @@ class SubscriptionAnnouncer:
                 names += [("request", subject) for subject in answered]
         return names
 
-    def _allowed(self, peer: Peer, names: list[tuple[str, Interest]]) -> Collection[tuple[str, Interest]]:
+    def _allowed(self, peer: PeerParty, names: list[tuple[str, Interest]]) -> Collection[tuple[str, Interest]]:
         """Filter the names that a peer may be told of, each with its verb: without leave it shall not even know them.
 
         What an asynchronous `authorize` allows is told later.
@@ -371,7 +371,7 @@ class SubscriptionAnnouncer:
                 allowed.append((verb, interest))
         return _each_once(allowed, link)
 
-    async def _tell_allowed(self, peer: Peer, names: list[tuple[str, Interest]]) -> None:
+    async def _tell_allowed(self, peer: PeerParty, names: list[tuple[str, Interest]]) -> None:
         authority = self._services.access
         for verb, interest in names:
             name = _pattern(interest)
@@ -380,7 +380,7 @@ class SubscriptionAnnouncer:
                     _send(_announcement(verb, interest, peer), peer)
 
     @staticmethod
-    def _tell(peer: Peer, verb: str, name: Interest) -> None:
+    def _tell(peer: PeerParty, verb: str, name: Interest) -> None:
         """Tell one subscription, also where the link does not flow yet."""
         link = peer.link
         assert link.session is not None
@@ -392,7 +392,7 @@ class SubscriptionAnnouncer:
         else:
             link.services.counters.sent += 1
 
-    def to_tell(self, peer: Peer, *, again: bool = False) -> int:
+    def to_tell(self, peer: PeerParty, *, again: bool = False) -> int:
         """Count the subscriptions that a peer is told as soon as it has said who it is, on a wire where only our own read them.
 
         With `again` on a new connection, on which none has been told yet.
@@ -403,7 +403,7 @@ class SubscriptionAnnouncer:
             return 0
         return len(self._names(peer, link)) if again or not peer.speaks_extensions or peer in self._restoring else 0
 
-    def confirm_late(self, peer: Peer) -> None:
+    def confirm_late(self, peer: PeerParty) -> None:
         """Tell a peer that was silent, and has shown to be ours, of the patterns that waited for that."""
         link = peer.link
         session = link.session
@@ -414,13 +414,13 @@ class SubscriptionAnnouncer:
         for verb, name in self._allowed(peer, names):
             _send(_announcement(verb, name, peer), peer)
 
-    async def restored(self, peer: Peer) -> None:
+    async def restored(self, peer: PeerParty) -> None:
         """Wait until a peer has been told of the patterns that depend on who it is."""
         done = self._restoring.get(peer)
         if done is not None:
             await done.wait()
 
-    async def _restore_patterns(self, peer: Peer, patterns: Iterable[str | int], done: anyio.Event) -> None:
+    async def _restore_patterns(self, peer: PeerParty, patterns: Iterable[str | int], done: anyio.Event) -> None:
         link = peer.link
         session = link.session
         try:
@@ -440,7 +440,7 @@ class SubscriptionAnnouncer:
                 del self._restoring[peer]
 
 
-def _send(message: Message, peer: Peer) -> None:
+def _send(message: Message, peer: PeerParty) -> None:
     """Write a message that subscribes or unsubscribes, where the wire can name its subject."""
     try:
         peer.link.answer(message, peer)
@@ -448,7 +448,7 @@ def _send(message: Message, peer: Peer) -> None:
         logger.debug("%r is not told of %r: %s", peer, message.subject, error, extra=log_fields(peer, message=message))
 
 
-def _announcement(verb: str, interest: Interest, peer: Peer, kind: Kind = Kind.SUBSCRIBE) -> Message:
+def _announcement(verb: str, interest: Interest, peer: PeerParty, kind: Kind = Kind.SUBSCRIBE) -> Message:
     """Make the message that tells of a subscription (`publish`) or a handler (`request`), or takes it back."""
     facts: dict[str, Any] | None = None
     if _has_groups(peer.link):

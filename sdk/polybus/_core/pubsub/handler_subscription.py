@@ -12,6 +12,7 @@ from attrs import define, field
 
 from ...errors import BadRequest
 from ...outcomes import Misfit
+from ...plugins.extensions import party_of
 from ..peer.subscription import SubscriptionQueue
 from ..runtime.memory import OVERHEAD
 from ..runtime.workers import context_changed
@@ -190,7 +191,7 @@ class SubscriptionGroup:
     def offer(self, message: Message) -> None:
         """Give a publication to the next member, unless an engine gives each group a copy of its own, as of what is relayed."""
         peer = message.peer
-        if peer is None or not (peer.link.has_groups or (self._shared() and self._relayed(message))):
+        if peer is None or not (party_of(peer).link.has_groups or (self._shared() and self._relayed(message))):
             self.give(message)
 
     def offer_shared(self, message: Message) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ...plugins.extensions import Keeper, Storage
     from ..link.link import Link
     from ..link.send_queue import WaitingMessage
-    from ..peer.peer import Peer
+    from ..peer.party import PeerParty
     from ..runtime.services import Services
     from ..runtime.via import Deduplicator
     from .ports import PublicationQueue
@@ -51,7 +51,7 @@ YIELD_AFTER = 256
 wait for it."""
 
 
-def own_format(peers: tuple[Peer, ...]) -> Choose | None:
+def own_format(peers: tuple[PeerParty, ...]) -> Choose | None:
     """Find how the wires of these peers write a value, if all do so in one way: what JSON cannot say is not lost then."""
     ways = {peer.link.format_for for peer in peers}
     return ways.pop() if len(ways) == 1 else None
@@ -61,11 +61,11 @@ def own_format(peers: tuple[Peer, ...]) -> Choose | None:
 class Targets:
     """The peers and queues that get one publication."""
 
-    peers: tuple[Peer, ...]
+    peers: tuple[PeerParty, ...]
     queues: tuple[PublicationQueue, ...] = ()
     two_ways: bool = False
     """True where some bus might be reached twice, or this very one."""
-    twice: tuple[tuple[Peer, ...], ...] = ()
+    twice: tuple[tuple[PeerParty, ...], ...] = ()
     """Peers that are known to be one bus, for each such bus."""
 
 
@@ -78,7 +78,7 @@ class PublicationRoute(Targets):
         self,
         subject: str | int,
         queues: tuple[PublicationQueue, ...],
-        peers: tuple[Peer, ...],
+        peers: tuple[PeerParty, ...],
         confirmed: bool,
         kept: bool = False,
     ) -> None:
@@ -87,14 +87,14 @@ class PublicationRoute(Targets):
         """True where they are kept, which is waited for."""
         # The commonest case has a short way: one link, opened by this bus, whose peer reads publications, and no queue here.
         short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not kept
-        self.only_peer: Peer | None = peers[0] if short else None
+        self.only_peer: PeerParty | None = peers[0] if short else None
         # On the short way a codec writes the message at once and nothing keeps it: one object serves for all.
         self.message: Message = Message(Kind.PUBLISH, subject)
         self.choose: Choose | None = own_format(peers)
 
 
 def make_publication(
-    route: PublicationRoute, subject: str | int, body: Any, headers: dict[str, str] | None, peers: tuple[Peer, ...] | None
+    route: PublicationRoute, subject: str | int, body: Any, headers: dict[str, str] | None, peers: tuple[PeerParty, ...] | None
 ) -> Message:
     """Encode a publication, once for all its targets, or for the given peers alone.
 
@@ -129,7 +129,7 @@ class Publisher:
     _deduplicator: Deduplicator
     routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
     """Recent answers of `route`."""
-    client_routes: dict[str | int, tuple[Peer, ...]] = field(factory=dict, init=False)
+    client_routes: dict[str | int, tuple[PeerParty, ...]] = field(factory=dict, init=False)
     """The clients that recent publications of other buses that are this one went to."""
     since_yield: int = field(default=0, init=False)
     """Publications, and copies of them, since the last `yield_to_loop`."""
@@ -189,7 +189,7 @@ class Publisher:
         self.routes[subject] = route
         return route
 
-    def _may_return(self, peers: Iterable[Peer]) -> bool:
+    def _may_return(self, peers: Iterable[PeerParty]) -> bool:
         """Tell whether what goes to these peers may reach some bus on two ways, or come back.
 
         A peer that has not yet answered who it is may pass on.
@@ -204,13 +204,13 @@ class Publisher:
             if self.net_joined is not None:
                 self.net_joined()
 
-    def targets(self, peers: tuple[Peer, ...]) -> Targets:
+    def targets(self, peers: tuple[PeerParty, ...]) -> Targets:
         """Make the targets of a publication to these peers alone."""
         return Targets(peers, two_ways=self._may_return(peers))
 
     def _by_all_spellings(
-        self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[Peer, ...]
-    ) -> tuple[tuple[PublicationQueue, ...], tuple[Peer, ...]]:
+        self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[PeerParty, ...]
+    ) -> tuple[tuple[PublicationQueue, ...], tuple[PeerParty, ...]]:
         """Find who has subscribed to the address of a name, or to the name of an address, too."""
         for adapter, spellings in self.spellings(subject).items():
             for one in spellings:
@@ -345,13 +345,13 @@ class Publisher:
             return [(message, targets)], departure
         readers = tuple(peer for peer in targets.peers if peer.reads_headers)
         copies = [(message, Targets(readers, targets.queues))]
-        for own in {peer.own_headers: None for peer in strangers}:
-            alike = tuple(peer for peer in strangers if peer.own_headers == own)
+        for own in {peer.link.own_headers: None for peer in strangers}:
+            alike = tuple(peer for peer in strangers if peer.link.own_headers == own)
             copies.append((message.with_headers(read_alone(message.headers, given, own)), Targets(alike)))
         return copies, departure
 
     async def publish_kept(
-        self, message: Message, route: PublicationRoute, peers: tuple[Peer, ...] | None, id: str | None, deadline: float
+        self, message: Message, route: PublicationRoute, peers: tuple[PeerParty, ...] | None, id: str | None, deadline: float
     ) -> None:
         """Return when it is kept, and those here and the clients have it.
 
@@ -378,7 +378,7 @@ class Publisher:
         departure.end()
 
     def _kept_at(
-        self, subject: str | int, route: PublicationRoute, peers: tuple[Peer, ...] | None, id: str | None
+        self, subject: str | int, route: PublicationRoute, peers: tuple[PeerParty, ...] | None, id: str | None
     ) -> tuple[Keeper, Targets]:
         """Find who keeps a publication, and whom else it is for."""
         keeper, told = self.storage().keeper(subject, peers, id, route.kept)
@@ -400,7 +400,7 @@ class Publisher:
                 return
             await anyio.lowlevel.checkpoint()
 
-    async def _find_bare(self, peers: Iterable[Peer]) -> list[Peer]:
+    async def _find_bare(self, peers: Iterable[PeerParty]) -> list[PeerParty]:
         """Find the peers that are there and read no publications. They are asked who they are where that is not known."""
         bare = []
         unconfirmed = self._recipients.unconfirmed
@@ -416,7 +416,7 @@ class Publisher:
                     continue  # it has gone meanwhile: the publication waits, or ends, with its link
         return bare
 
-    async def _send(self, message: Message, peer: Peer, deadline: float) -> bool:
+    async def _send(self, message: Message, peer: PeerParty, deadline: float) -> bool:
         link = peer.link
         while not link.publish(message, peer, deadline):
             if not link.upstream:
@@ -477,7 +477,7 @@ class Publisher:
         else:
             self._publish_to_each(message, clients)
 
-    def _publish_to_each(self, message: Message, clients: tuple[Peer, ...]) -> None:
+    def _publish_to_each(self, message: Message, clients: tuple[PeerParty, ...]) -> None:
         runtime = self._services.running
         deadline, free = runtime.time() + 30.0, self._services.authorize is None
         shared, turn, at_once = message.shared, runtime.turn(), 0
@@ -494,7 +494,7 @@ class Publisher:
         self._services.counters.sent += at_once
         message.forget_shared()
 
-    def _check_unconfirmed(self, peer: Peer) -> None:
+    def _check_unconfirmed(self, peer: PeerParty) -> None:
         """
         Raises:
             Unsupported: It is known to read no publications. Where that is not known, it is asked for the next time.
@@ -506,7 +506,7 @@ class Publisher:
         if peer.connected:
             peer.link.runtime.spawn(self._find_bare, (peer,))
 
-    def send_nowait(self, message: Message, peer: Peer, deadline: float) -> bool:
+    def send_nowait(self, message: Message, peer: PeerParty, deadline: float) -> bool:
         """Send a publication to one peer without waiting, if `authorize` lets it. False if there is no room.
 
         Raises:
@@ -518,7 +518,7 @@ class Publisher:
             return True
         return link.publish(message, peer, deadline) or not link.upstream
 
-    def _send_if_allowed(self, message: Message, peer: Peer, deadline: float) -> WaitingMessage | None:
+    def _send_if_allowed(self, message: Message, peer: PeerParty, deadline: float) -> WaitingMessage | None:
         """Send a publication if `authorize` lets the peer hear it. What is returned waits for its answer, and later ones wait
         behind it."""
         if peer.undelivered is not None:
@@ -530,7 +530,7 @@ class Publisher:
             peer.link.publish(message, peer, deadline)  # or dropped by the policy of the listener, and counted
         return None
 
-    def unsent(self, message: Message, peer: Peer, how: str, error: BusError) -> None:
+    def unsent(self, message: Message, peer: PeerParty, how: str, error: BusError) -> None:
         """Count a publication that did not fit the wire of a peer, and for which no caller waits.
 
         The log tells it once a minute, since a peer must not be able to fill it.

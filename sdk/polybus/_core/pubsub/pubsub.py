@@ -17,7 +17,7 @@ from ...headers import VIA
 from ...message import MISSING, RELAYED, Kind, Message
 from ...subjects import AnySubject, Subject, bare, check_pattern, warn_of_literal_wildcards
 from ..handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
-from ..peer.subscription import Subscription
+from ..peer.subscription import IteratedQueue, Subscription
 from ..runtime.via import Deduplicator, ViaHeader, depth_of, speaker, too_far, vouched
 from .announcer import SubscriptionAnnouncer, interest_in
 from .handler_subscription import HandlerSubscription, SubscriptionGroup
@@ -27,7 +27,7 @@ from .recipients import PeerSubscriptions, Recipients
 if TYPE_CHECKING:
     from ...plugins.extensions import Reading, Storage
     from ..handlers.lookup import HandlerLookup
-    from ..peer.peer import Peer
+    from ..peer.party import PeerParty
     from ..runtime.access import AccessControl
     from ..runtime.services import Services
     from .ports import HandlerQueue, PublicationQueue
@@ -57,7 +57,7 @@ class Relay:
             return False
         return bool(patterns.match(message.subject) or (patterns.addresses and any(map(patterns.match, message.spellings))))
 
-    def pass_on(self, message: Message, source: Peer) -> None:
+    def pass_on(self, message: Message, source: PeerParty) -> None:
         """Send a publication of a peer on to the others that subscribed."""
         id = None if source.link.carries_headers else message.attributes.get("id")
         news = id is None or self._deduplicator.is_news(ViaHeader(str(id)), message.subject, speaker=speaker(source))
@@ -79,7 +79,7 @@ class Relay:
                         self._services.counters.dropped += 1
                 except BusError as error:
                     self._publisher.unsent(message, peer, "relayed", error)
-                    self._services.dead_letter(peer, message, Code.INVALID_ARGUMENT, f"not relayed: {error}")
+                    self._services.dead_letter(peer.public, message, Code.INVALID_ARGUMENT, f"not relayed: {error}")
         for on in copies.values():
             on.forget_shared()
 
@@ -111,7 +111,7 @@ class Relay:
             self._stopped.add(subject)
             logger.warning("%.200s", text, extra=log_fields(message=message))
 
-    def hint(self, subject: str | int, source: Peer) -> bool:
+    def hint(self, subject: str | int, source: PeerParty) -> bool:
         """Warn once for each subject that a relay would pass publications on. False where that is known from before."""
         if subject in self._hinted:
             return False
@@ -150,7 +150,7 @@ class PublicationReceiver:
     """Delivers the publications of peers."""
 
     _local: SubjectIndex[PublicationQueue]
-    _remote: SubjectIndex[Peer]
+    _remote: SubjectIndex[PeerParty]
     _to_peers: PeerSubscriptions
     _relay: Relay
     _deduplicator: Deduplicator
@@ -160,7 +160,7 @@ class PublicationReceiver:
     queues: dict[str | int, tuple[PublicationQueue, ...]] = field(factory=dict, init=False)
     """Queues for publications of peers, of subjects that end here. Empty while there are subscriptions to single peers."""
 
-    def deliver(self, message: Message, peer: Peer) -> None:
+    def deliver(self, message: Message, peer: PeerParty) -> None:
         """Deliver a publication to this bus's own subscriptions, and to others only where a relay says so."""
         subject, extras = message.subject, message.extras
         if extras is not None and "group" in extras:
@@ -195,7 +195,7 @@ class PublicationReceiver:
             for queue in queues:
                 queue.offer_shared(message)
 
-    def deliver_to_all(self, message: Message, peer: Peer) -> tuple[PublicationQueue, ...]:
+    def deliver_to_all(self, message: Message, peer: PeerParty) -> tuple[PublicationQueue, ...]:
         """Deliver a publication that came over the inner link: to the subscriptions of this bus, and to its clients.
 
         Gives the queues that it was offered to.
@@ -213,7 +213,7 @@ class PublicationReceiver:
             self._publisher.publish_to_clients(message)
         return queues
 
-    def deliver_to_group(self, message: Message, peer: Peer, group: str, pattern: str | int) -> None:
+    def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
         """Deliver a publication that an engine has chosen a member of a group here for."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer, (group, pattern)):
             return
@@ -236,12 +236,12 @@ class PublicationReceiver:
             return tuple(dict.fromkeys(chain(found, *map(self._local.match, spellings))))
         return found
 
-    def _asked_of(self, peer: Peer, message: Message) -> Iterable[Subscription[Any]]:
+    def _asked_of(self, peer: PeerParty, message: Message) -> Iterable[IteratedQueue]:
         """Find those to that peer alone."""
         match = self._to_peers.match
         return dict.fromkeys(chain.from_iterable(match(peer, one) for one in (message.subject, *message.spellings)))
 
-    def _is_news(self, message: Message, peer: Peer, group: tuple[str, str | int] | None = None) -> bool:
+    def _is_news(self, message: Message, peer: PeerParty, group: tuple[str, str | int] | None = None) -> bool:
         """Tell whether a publication that has been on other buses is news here; takes the header off it."""
         via = ViaHeader.of(message)
         ViaHeader.strip(message)
@@ -276,14 +276,14 @@ class PubSub:
         self._handler_queues: dict[HandlerQueue, None] = {}
         self._leading = 0
         """The number of them that lead on to another bus."""
-        self._subscriptions: dict[Subscription, None] = {}
+        self._subscriptions: dict[IteratedQueue, None] = {}
         self.tells_inside: bool = False
         """True where other buses are this one: they are told what clients have subscribed to."""
         self.storage: Callable[[], Storage]
         """Gives the reader of what is kept: set when the bus is put together."""
         self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
-        self.remote: SubjectIndex[Peer] = SubjectIndex()
+        self.remote: SubjectIndex[PeerParty] = SubjectIndex()
         relays: SubjectIndex[str | int] = SubjectIndex()
         self.deduplicator: Deduplicator = Deduplicator(services.id, services.counters)
         self.recipients: Recipients = Recipients(self.remote, services.limits.subscriptions, self.forget_routes)
@@ -347,7 +347,7 @@ class PubSub:
         when_full: WhenFull,
         *,
         local: bool = False,
-        peer: Peer | None = None,
+        peer: PeerParty | None = None,
         group: str | None = None,
         reading: Reading | None = None,
     ) -> Subscription[Any]:
@@ -370,9 +370,10 @@ class PubSub:
         check_queue(queue, when_full)
         check_group(group)
         check_returns(returns)
-        return Subscription(self, self._services, name, returns, queue, when_full, local, peer, group, reading)
+        source = IteratedQueue(self, self._services, name, returns, queue, when_full, local, peer, group, reading)
+        return Subscription(source)
 
-    async def subscribe(self, subscription: Subscription) -> None:
+    async def subscribe(self, subscription: IteratedQueue) -> None:
         """Take a subscription in; returns when the peers that are connected know of it.
 
         Raises:
@@ -391,7 +392,7 @@ class PubSub:
         self._take_in(subscription)
         await self.announcer.announce(subscription.pattern, subscription.group)
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: IteratedQueue) -> None:
         """Take a subscription out; one that is not in is ignored."""
         if subscription in self._subscriptions:
             del self._subscriptions[subscription]
@@ -488,7 +489,7 @@ class PubSub:
 
     # -- peers -----------------------------------------------------------------------------------------------------------
 
-    def peer_gone(self, peer: Peer, error: BusError) -> None:
+    def peer_gone(self, peer: PeerParty, error: BusError) -> None:
         """End the subscriptions to a peer that has gone for good, which raise the error."""
         for subscription in self.to_peers.forget(peer):
             subscription.end(None if self._services.leaving else another(error))

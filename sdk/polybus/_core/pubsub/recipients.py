@@ -14,8 +14,8 @@ from ..runtime.via import BusIdentities
 if TYPE_CHECKING:
     from ...plugins import ProtocolAdapter
     from ..link.link import Link
-    from ..peer.peer import Peer
-    from ..peer.subscription import Subscription
+    from ..peer.party import PeerParty
+    from ..peer.subscription import IteratedQueue
 
 
 @define(eq=False)
@@ -24,17 +24,17 @@ class PeerSubscriptions:
 
     _changed: Callable[[], None]
     """Called before one more is added."""
-    indices: dict[Peer, SubjectIndex[Subscription]] = field(factory=dict, init=False)
+    indices: dict[PeerParty, SubjectIndex[IteratedQueue]] = field(factory=dict, init=False)
     """Subscriptions to the publications of each peer. Looked at for every publication, so without a call."""
-    _patterns: dict[Peer, dict[str | int, dict[Subscription, None]]] = field(factory=dict, init=False)
+    _patterns: dict[PeerParty, dict[str | int, dict[IteratedQueue, None]]] = field(factory=dict, init=False)
 
-    def add(self, peer: Peer, pattern: str | int, subscription: Subscription) -> None:
+    def add(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> None:
         """Add a subscription to a pattern, which is as it is told to the peer."""
         self._changed()
         self.indices.setdefault(peer, SubjectIndex()).add(subscription.pattern, subscription)
         self._patterns.setdefault(peer, {}).setdefault(pattern, {})[subscription] = None
 
-    def remove(self, peer: Peer, pattern: str | int, subscription: Subscription) -> bool:
+    def remove(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> bool:
         """Remove a subscription. True if it was the last one to that pattern; False of one that is not known."""
         patterns = self._patterns.get(peer, {})
         wanting = patterns.get(pattern, {})
@@ -49,20 +49,20 @@ class PeerSubscriptions:
             del self._patterns[peer], self.indices[peer]
         return True
 
-    def match(self, peer: Peer, subject: str | int) -> tuple[Subscription, ...]:
+    def match(self, peer: PeerParty, subject: str | int) -> tuple[IteratedQueue, ...]:
         """Find the subscriptions that get a publication of the peer."""
         index = self.indices.get(peer)
         return () if index is None else index.match(subject)
 
-    def patterns(self, peer: Peer) -> tuple[str | int, ...]:
+    def patterns(self, peer: PeerParty) -> tuple[str | int, ...]:
         """List the patterns that the peer is told, besides those that all are told."""
         return tuple(self._patterns.get(peer, ()))
 
-    def wants(self, peer: Peer, pattern: object) -> bool:
+    def wants(self, peer: PeerParty, pattern: object) -> bool:
         """Tell whether the peer is told a pattern besides those that all are told."""
         return pattern in self._patterns.get(peer, ())
 
-    def forget(self, peer: Peer) -> list[Subscription]:
+    def forget(self, peer: PeerParty) -> list[IteratedQueue]:
         """Remove and return the subscriptions to a peer that has gone for good."""
         self.indices.pop(peer, None)
         return [subscription for wanting in self._patterns.pop(peer, {}).values() for subscription in wanting]
@@ -72,21 +72,21 @@ class PeerSubscriptions:
 class Recipients:
     """The peers that have subscribed, and those that get publications without that."""
 
-    remote: SubjectIndex[Peer]
+    remote: SubjectIndex[PeerParty]
     _most: int
     """`Limits.subscriptions`."""
     _changed: Callable[[], None]
     """Called when `of` may give another answer."""
     bus_identities: BusIdentities = field(factory=BusIdentities, init=False)
-    _upstream: tuple[Peer, ...] = field(default=(), init=False)
-    _dialled: dict[Peer, None] = field(factory=dict, init=False)
+    _upstream: tuple[PeerParty, ...] = field(default=(), init=False)
+    _dialled: dict[PeerParty, None] = field(factory=dict, init=False)
     """The same, in which one is found at once."""
-    strangers: dict[Peer, None] = field(factory=dict, init=False)
+    strangers: dict[PeerParty, None] = field(factory=dict, init=False)
     """The peers that perhaps do not know yet who this bus is, on their present connection."""
-    gets_all: dict[Peer, int] = field(factory=dict, init=False)
+    gets_all: dict[PeerParty, int] = field(factory=dict, init=False)
     """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
     subscriptions still to tell."""
-    unconfirmed: dict[Peer, None] = field(factory=dict, init=False)
+    unconfirmed: dict[PeerParty, None] = field(factory=dict, init=False)
     """Peers on wires where publications are an extension that have not shown to be ours: they are asked first."""
 
     def start(self, identities: BusIdentities) -> None:
@@ -95,17 +95,17 @@ class Recipients:
         identities.changed = self._changed
 
     @property
-    def upstream(self) -> tuple[Peer, ...]:
+    def upstream(self) -> tuple[PeerParty, ...]:
         """Peers of point-to-point links that this bus opened: they get every publication."""
         return self._upstream
 
-    def joined(self, peer: Peer) -> None:
+    def joined(self, peer: PeerParty) -> None:
         """Take in the peer of a link that this bus has opened, if it is not in yet."""
         self._dialled[peer] = None
         self._upstream = tuple(self._dialled)
         self._changed()
 
-    def left(self, peer: Peer | None) -> None:
+    def left(self, peer: PeerParty | None) -> None:
         """Take such a peer out: its link has come to its end."""
         if peer is None:
             return
@@ -121,7 +121,7 @@ class Recipients:
         self._upstream = ()
         self._changed()
 
-    def of(self, subject: str | int) -> tuple[Peer, ...]:
+    def of(self, subject: str | int) -> tuple[PeerParty, ...]:
         """List the peers that a publication of this bus goes to."""
         matched = self.remote.match(subject)
         if self.gets_all:
@@ -136,7 +136,7 @@ class Recipients:
             peers = tuple(peer for peer in peers if peer not in held_out)
         return peers
 
-    def speaking(self, adapter: ProtocolAdapter, subject: str) -> tuple[Peer, ...]:
+    def speaking(self, adapter: ProtocolAdapter, subject: str) -> tuple[PeerParty, ...]:
         """List the peers on one kind of wire that have subscribed to a subject."""
         held_out = self.bus_identities.held_out
         return tuple(peer for peer in self.remote.match(subject) if peer.link.adapter is adapter and peer not in held_out)
@@ -145,18 +145,18 @@ class Recipients:
         """Tell whether an engine that this bus is connected to, or comes back to, shares among the members of groups."""
         return any(peer.link.inner or peer.link.has_groups for peer in self._upstream)
 
-    def clients(self, subject: str | int) -> tuple[Peer, ...]:
+    def clients(self, subject: str | int) -> tuple[PeerParty, ...]:
         """List the peers that have dialled in, or are behind a broker, and get publications of the subject."""
         return tuple(peer for peer in self.of(subject) if not peer.link.upstream)
 
-    def unintroduced(self) -> list[Peer]:
+    def unintroduced(self) -> list[PeerParty]:
         """List the peers that this bus has dialled, and has not told who it is; not those whose links are down: they are told
         later."""
         told = self.bus_identities.has_told
         self.strangers = {peer: None for peer in self.strangers if peer.may_be_ours and not told(peer)}
         return list(self.strangers)
 
-    def add(self, peer: Peer) -> bool:
+    def add(self, peer: PeerParty) -> bool:
         """Take in a peer that has connected. True where it is held out, until it has said who it is."""
         link, held_out = peer.link, False
         session = link.session
@@ -168,19 +168,19 @@ class Recipients:
             self._changed()
         return held_out
 
-    def send_all(self, peer: Peer) -> None:
+    def send_all(self, peer: PeerParty) -> None:
         """Send a peer every publication until it has shown to be ours."""
         self.gets_all[peer] = 0
         self._changed()
 
-    def confirm(self, peer: Peer, subscribes: Any) -> None:
+    def confirm(self, peer: PeerParty, subscribes: Any) -> None:
         """Note that a peer has shown to be ours. Until it has told as many subscriptions as it says, it misses nothing."""
         if peer in self.gets_all and type(subscribes) is int and 0 < subscribes <= self._most:
             self.gets_all[peer] = subscribes
         else:
             self.remove(peer)
 
-    def count_subscription(self, peer: Peer) -> None:
+    def count_subscription(self, peer: PeerParty) -> None:
         """Note that a peer has told one subscription, which was granted or refused."""
         left = self.gets_all.get(peer, 0) - 1
         if left > 0:
@@ -188,7 +188,7 @@ class Recipients:
         else:
             self.remove(peer)
 
-    def remove(self, peer: Peer) -> None:
+    def remove(self, peer: PeerParty) -> None:
         """Send a peer what it has subscribed to and no more: it has shown to be ours, or has gone."""
         if peer in self.gets_all or peer in self.unconfirmed:
             self.gets_all.pop(peer, None)
@@ -201,6 +201,6 @@ def has_numbers(link: Link) -> bool:
     return link.session is None or link.session.capabilities.numbers
 
 
-def bare_peer(peer: Peer) -> Unsupported:
+def bare_peer(peer: PeerParty) -> Unsupported:
     """Make the error of a publication or subscription for a peer that reads none."""
     return peer.negotiation.unsupported("it can carry requests, but no publications and no subscriptions")

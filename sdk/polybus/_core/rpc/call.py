@@ -25,7 +25,7 @@ from .channel import Channel
 
 if TYPE_CHECKING:
     from ..runtime.memory import AnswerSizes
-    from ..runtime.ports import RemotePeer
+    from ..runtime.ports import CallingPeer
     from ..runtime.services import Services
     from ..runtime.workers import Places
 
@@ -88,7 +88,7 @@ class Call:
 
     services: Services
     origin: ResponseSink
-    peer: RemotePeer | None
+    peer: CallingPeer | None
     handler: RequestHandler
     message: Message
     deadline: float
@@ -276,7 +276,7 @@ class RefusedCall(Call):
     sizes_known: ClassVar[bool] = False
 
     def __init__(
-        self, origin: ResponseSink, peer: RemotePeer, message: Message, deadline: float, code: Code, text: str
+        self, origin: ResponseSink, peer: CallingPeer, message: Message, deadline: float, code: Code, text: str
     ) -> None:
         super().__init__(peer.link.services, origin, peer, None, message, deadline)  # type: ignore[arg-type]  # no handler
         self._outcome = RequestError(code, text)
@@ -336,7 +336,7 @@ class ChannelCall(Call):
         self,
         services: Services,
         origin: ResponseSink,
-        peer: RemotePeer | None,
+        peer: CallingPeer | None,
         handler: RequestHandler,
         message: Message,
         deadline: float,

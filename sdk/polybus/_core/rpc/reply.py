@@ -21,7 +21,7 @@ from ..._util.typed_body import body_of, check_returns, misfit, typed_body
 from ..._validation import check_type, type_name
 from ...errors import BadReply, BusError, Code, DeadlineExceeded, Disconnected, RequestCancelled, make_request_error
 from ...message import MISSING, Message
-from ...retry import Retry
+from ...retry import Retry, covers, pause_after
 
 if TYPE_CHECKING:
     from ..._util.event_loop import Loop
@@ -373,7 +373,7 @@ class Attempts:
             if isinstance(error, DeadlineExceeded):
                 error.elapsed = self._runtime.time() - reply.started
                 error.__cause__ = self._last
-            if self._failed < self._retry.attempts and self._retry.covers(error) and await self._again(error):
+            if self._failed < self._retry.attempts and covers(self._retry, error) and await self._again(error):
                 return
             reply.message = current.message
             self._fail(error)
@@ -385,7 +385,7 @@ class Attempts:
         """Begin the next attempt after a pause. False where there is no time for it."""
         self._last = error
         time, until = self._runtime.time, self._until
-        pause = self._retry.pause(self._failed, sources.get().rng.random)
+        pause = pause_after(self._retry, self._failed, sources.get().rng.random)
         if time() + pause >= until:
             return False
         await anyio.sleep(pause)

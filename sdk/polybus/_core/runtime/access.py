@@ -22,7 +22,7 @@ from ...subjects import canonical, is_pattern
 if TYPE_CHECKING:
     from ...limits import Limits
     from ...message import Message
-    from .ports import RemotePeer
+    from .ports import CallingPeer
 
 logger: logging.Logger = logging.getLogger("polybus.security")
 
@@ -78,7 +78,7 @@ class AccessControl:
         """Log that a client was not let in: a few of each kind, and the number of the others."""
         self.warnings.warn(logger, "refused %s: %s", address, why, about=about, extra=log_fields(address=address))
 
-    def denied(self, peer: RemotePeer, verb: str, subject: str | int) -> None:
+    def denied(self, peer: CallingPeer, verb: str, subject: str | int) -> None:
         """Log that a peer may not do what it wanted to: a few of each verb, and the number of the others."""
         text, fields = "refused %s of %r to %s: authorize does not allow it", log_fields(peer, subject=subject)
         self.warnings.warn(logger, text, verb, subject, str(peer), about=verb, level=logging.INFO, extra=fields)
@@ -91,7 +91,7 @@ class AccessControl:
     def _trusts(self, what: str) -> bool:
         return self.authenticate is not None and self.authorize is None and what not in self._told
 
-    def reached(self, peer: RemotePeer, subject: str | int, handler: str) -> None:
+    def reached(self, peer: CallingPeer, subject: str | int, handler: str) -> None:
         """Warn once that a client's publication reaches a handler of this bus without anybody's permission."""
         text = (
             "%s published %.100r, which reaches the on handler %s: Bus(authorize=...) is missing, so every client that is let "
@@ -100,7 +100,7 @@ class AccessControl:
         if self._is_first("publish", peer):
             logger.warning(text, str(peer), subject, handler, extra=log_fields(peer, subject=subject))
 
-    def subscribed(self, peer: RemotePeer, pattern: str | int) -> None:
+    def subscribed(self, peer: CallingPeer, pattern: str | int) -> None:
         """Warn once that a client has subscribed to a wildcard without anybody's permission."""
         text = (
             "%s subscribed to %.100r: Bus(authorize=...) is missing, so every client that is let in receives all that is "
@@ -109,7 +109,7 @@ class AccessControl:
         if is_pattern(pattern) and self._is_first("subscribe", peer):
             logger.warning(text, str(peer), pattern, extra=log_fields(peer, subject=pattern))
 
-    def _is_first(self, what: str, peer: RemotePeer) -> bool:
+    def _is_first(self, what: str, peer: CallingPeer) -> bool:
         """Tell whether a client does something for the first time that is to be warned of."""
         # Over a link that this bus has opened there are clients, too: behind a broker.
         first = self._trusts(what) and (not peer.link.upstream or peer.identity is not None)
@@ -154,7 +154,7 @@ class AccessControl:
             identity = Identity(identity, key=identity if isinstance(identity, str) else None)
         return Admission(identity, handshake)
 
-    def asks(self, peer: RemotePeer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
+    def asks(self, peer: CallingPeer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
         """Ask `authorize`: its answer, or something to await for it."""
         assert self.authorize is not None
         if peer.link.inner:  # who is beyond it, is this bus
@@ -164,9 +164,9 @@ class AccessControl:
         try:
             if self._wants_message:
                 with_message: Callable[..., bool | Awaitable[bool]] = self.authorize
-                allowed = with_message(peer, verb, subject, message=message)
+                allowed = with_message(peer.public, verb, subject, message=message)
             else:
-                allowed = self.authorize(peer, verb, subject)
+                allowed = self.authorize(peer.public, verb, subject)
         except BaseException as error:
             _raise_unless_foreign(error)
             text, fields = "authorize(%r, %r, %r) failed, which refuses", log_fields(peer, subject=subject)
@@ -194,11 +194,11 @@ class AccessControl:
         self._check_given(given)
         return bool(given)
 
-    async def may(self, peer: RemotePeer, verb: str, subject: str | int, message: Message) -> bool:
+    async def may(self, peer: CallingPeer, verb: str, subject: str | int, message: Message) -> bool:
         """Ask `authorize`, where there is one, and wait for its answer."""
         return self.authorize is None or await self.answer(self.asks(peer, verb, subject, message))
 
-    def may_receive(self, peer: RemotePeer, subject: str | int) -> bool | Awaitable[bool]:
+    def may_receive(self, peer: CallingPeer, subject: str | int) -> bool | Awaitable[bool]:
         """Ask whether a concrete subject may be sent to a peer; answers are remembered by peer and subject."""
         if isinstance(subject, str) and "/" in subject:
             subject = canonical(subject)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from ..._type_variables import State_co
 from ..._util.log_fields import log_fields
 from ...plugins import Identity
+from ...plugins.extensions import party_of
 
 if TYPE_CHECKING:
     from ...message import Message
@@ -60,7 +61,7 @@ class Context(Generic[State_co]):
         peer, extras = self.peer, self.message.extras
         if peer is None and extras is not None:  # of messages of this process: no wire sets it there
             return extras.get("identity")
-        if peer is not None and peer.link.inner and extras is not None and "user" in extras:
+        if peer is not None and party_of(peer).link.inner and extras is not None and "user" in extras:
             return Identity(extras["user"], key=extras["user"])
         return None if peer is None else peer.identity
 

@@ -56,7 +56,7 @@ def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: in
     given = message.headers
     headers = message.headers = {} if given is None else dict(given)
     tell: list[Callable[[Outcome], object]] = []
-    message.peer = peer
+    message.peer = None if peer is None else peer.public
     departure = Departure(tell)
     try:
         for hook in hooks:
@@ -72,7 +72,7 @@ def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: in
     finally:
         message.peer = None
     if peer is not None and message.headers != (given or {}) and not peer.reads_headers:
-        message.headers = read_alone(message.headers, given, peer.own_headers)
+        message.headers = read_alone(message.headers, given, peer.link.own_headers)
     else:
         message.headers = message.headers or None
     return departure

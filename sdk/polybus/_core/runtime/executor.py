@@ -22,6 +22,7 @@ from ..._validation import in_one_line, name_of, shown
 from ...events import HandlerFailed
 from ...message import Kind, Message
 from ...outcomes import described
+from ...plugins.extensions import party_of
 from .context import Context
 from .threads import CallThreads, Threads, holds
 
@@ -76,7 +77,7 @@ def _code_of(function: Any) -> Any:
 
 def _party_of(peer: Any) -> tuple[object, object]:
     """Owner of a message: a network address, or a link that this bus has opened, and a peer there; None for this bus."""
-    link = None if peer is None else peer.link
+    link = None if peer is None else party_of(peer).link
     return (link if link is None or link.share is None else link.share.address), peer
 
 

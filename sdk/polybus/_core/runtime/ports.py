@@ -75,7 +75,7 @@ class PeerLink(UnsentAnswers, Protocol):
         ...
 
 
-class RemotePeer(Protocol):
+class CallingPeer(Protocol):
     """A peer, as calls, access control and loop prevention see it."""
 
     grants: dict[str | int, bool] | None
@@ -89,3 +89,7 @@ class RemotePeer(Protocol):
     def identity_key(self) -> str | None: ...
     @property
     def link(self) -> PeerLink: ...
+    @property
+    def public(self) -> Any:
+        """The `Peer` that the application knows."""
+        ...

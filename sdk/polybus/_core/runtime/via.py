@@ -30,11 +30,12 @@ from attrs import define, field
 from ..._util.sources import sources
 from ...headers import VIA
 from ...message import Message
+from ...plugins.extensions import party_of
 from ...stats import Counters
 from ...subjects import canonical
 
 if TYPE_CHECKING:
-    from .ports import RemotePeer
+    from .ports import CallingPeer
 
 _REMEMBERED: Final = 16_384
 """Ids, and streams."""
@@ -112,10 +113,15 @@ def _count(text: str) -> int:
     return int(text) if len(text) <= _NUMBER and text.isascii() and text.isdigit() else 0
 
 
-def depth_of(peer: RemotePeer | None) -> int:
+def depth_of(peer: CallingPeer) -> int:
     """Count the tunnels that the link of a peer leads through."""
-    transport = None if peer is None else peer.link.transport
+    transport = peer.link.transport
     return 0 if transport is None else transport.hops
+
+
+def depth_of_sender(message: Message) -> int:
+    """Count the tunnels that a message has come through from its sender."""
+    return 0 if message.peer is None else depth_of(party_of(message.peer))
 
 
 def too_far(subject: str | int, hops: int, limit: int) -> str:
@@ -123,7 +129,7 @@ def too_far(subject: str | int, hops: int, limit: int) -> str:
     return f"{subject!r} has come through {hops} bridges and tunnels: the limit is {limit} (Limits.hops)"
 
 
-def vouched(origin: str, peer: RemotePeer | None) -> str:
+def vouched(origin: str, peer: CallingPeer | None) -> str:
     """Name a stream that a peer speaks for.
 
     What one peer says of the streams of others shall not count against those. So a stream has another name from each identity
@@ -139,7 +145,7 @@ def vouched(origin: str, peer: RemotePeer | None) -> str:
     return f"{base}~{voice}"
 
 
-def speaker(peer: RemotePeer) -> str:
+def speaker(peer: CallingPeer) -> str:
     """Name who has sent something, for what is remembered of it: an identity, a network address, or "" of a link from here."""
     share = peer.link.share
     return _voice(peer) or ("" if share is None else share.address.network)
@@ -149,7 +155,7 @@ def _short(text: str) -> str:
     return hashlib.blake2s(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _voice(peer: RemotePeer) -> str | None:
+def _voice(peer: CallingPeer) -> str | None:
     """Mark the streams of an identity: by its key, by itself where it is text or a number, or as those of this peer alone."""
     identity, key = peer.identity, peer.identity_key
     if identity is None and (key is None or peer.link.services.access.authenticate is None):
@@ -220,7 +226,7 @@ class Deduplicator:
             sort = f"{sort} relayed"  # what this bus itself publishes may wait for room meanwhile
         self._number += 1
         stream = crc32(f"{message.subject} {sort}".encode("utf-8", "surrogatepass"))
-        via = ViaHeader.start(f"{self._bus}-{stream:x}", self._number).add_hops(depth_of(message.peer))
+        via = ViaHeader.start(f"{self._bus}-{stream:x}", self._number).add_hops(depth_of_sender(message))
         message.shared[VIA] = str(via).encode()
         return via
 

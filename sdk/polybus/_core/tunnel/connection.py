@@ -34,7 +34,7 @@ from ..runtime.memory import cost
 if TYPE_CHECKING:
     from ...plugins import DialOptions, Host, Receiver
     from ..link.link import Link
-    from ..peer.peer import Peer
+    from ..peer.party import PeerParty
     from ..peer.streams import Streams
 
 _MARGIN: Final = 512
@@ -90,7 +90,7 @@ class Packing:
         return chosen
 
 
-def packing_for(peer: Peer, name: str | int, *, text: bool) -> Packing:
+def packing_for(peer: PeerParty, name: str | int, *, text: bool) -> Packing:
     """Find the form and size of frames in a tunnel over the link of a peer, where the inner protocol writes text, or not."""
     link = peer.link
     limits, transport = link.runtime.limits, link.transport
@@ -139,7 +139,7 @@ _CODES: Final[Mapping[int, Code]] = {
 class FrameChannel(Channel[bytes, bytes]):
     """The channel below a tunnel: it hands frames to a receiver as they come, and keeps what it may not write yet."""
 
-    def __init__(self, peer: Peer, name: str | int, credit: int, *, text: bool) -> None:
+    def __init__(self, peer: PeerParty, name: str | int, credit: int, *, text: bool) -> None:
         super().__init__(peer.link.runtime.loop, peer.streams, name, credit, window=WINDOW)
         self.frames = True
         self._streams: Streams = peer.streams
@@ -479,7 +479,9 @@ def tunnel_facts(protocol: str, headers: Mapping[str, str], params: Mapping[str,
 class TunnelConnector:
     """A place at the other end of a link: ``connect(bus.tunnel("plant.7"), protocol="csb")``."""
 
-    def __init__(self, route: Callable[[], Peer], lasting: Callable[[], bool], name: str, params: Mapping[str, str]) -> None:
+    def __init__(
+        self, route: Callable[[], PeerParty], lasting: Callable[[], bool], name: str, params: Mapping[str, str]
+    ) -> None:
         self.url: str = f"tunnel://{name}"
         self._name = name
         self._params = params

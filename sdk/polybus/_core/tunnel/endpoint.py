@@ -12,9 +12,10 @@ from attrs import frozen
 
 from ...errors import BadRequest, BusError, Code, RequestError
 from ...plugins import Admission, Gate, Handshake
+from ...plugins.extensions import party_of
 from ...subjects import captures, matches
 from ..rpc.call import Call, failure
-from ..runtime.via import depth_of
+from ..runtime.via import depth_of_sender
 from . import FrameChannel, TunnelTransport, too_deep
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ...plugins import Listening, ProtocolAdapter
     from ..handlers.lookup import HandlerLookup
     from ..link.link import Link
+    from ..peer.party import PeerParty
     from ..peer.peer import Peer
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
@@ -154,20 +156,20 @@ class Entrance:
             return  # also what ends the way through buses that lead to themselves
         peers = [peer for link in links for peer in link.peers]
         for further in self._inner.lookup.entrances:
-            await further.drain(reason, peers)
+            await further.drain(reason, [peer.public for peer in peers])
         calls = [call for peer in peers for call in peer.calls.values()]
         await runtime.notifier.until(lambda: all(call.ended for call in calls))
         for link in links:
             link.close(1001, reason)
         await runtime.notifier.until(lambda: not any(link in runtime.links for link in links))
 
-    def call(self, peer: Peer, message: Message, deadline: float) -> TunnelCall:
+    def call(self, peer: PeerParty, message: Message, deadline: float) -> TunnelCall:
         """Make the call that admits one tunnel."""
         text = self._adapter.codec(self._inner.services.limits).writes == "text"
         return TunnelCall(self, peer, message, deadline, self.channel_for(peer, message, text=text))
 
     @staticmethod
-    def channel_for(peer: Peer, message: Message, *, text: bool) -> FrameChannel:
+    def channel_for(peer: PeerParty, message: Message, *, text: bool) -> FrameChannel:
         """The near end of a tunnel that a peer opens."""
         given = message.attributes.get("credit")
         credit = given if isinstance(given, int) and given > 0 else 0
@@ -176,7 +178,7 @@ class Entrance:
         channel.id = message.id
         return channel
 
-    async def admit(self, peer: Peer, message: Message, channel: FrameChannel) -> None:
+    async def admit(self, peer: PeerParty, message: Message, channel: FrameChannel) -> None:
         """Let a tunnel in: from then on it is a link of the inner bus.
 
         Raises:
@@ -187,7 +189,7 @@ class Entrance:
         if given.protocol is not None and given.protocol != self._adapter.name:
             text = f"{self._adapter.name} is spoken in the tunnel {name!r}, not {given.protocol[:64]!r}"
             raise RequestError(Code.FAILED_PRECONDITION, text)
-        depth = hops_of(peer, message) + 1
+        depth = hops_of(message) + 1
         limit = min(self._outer.services.limits.hops, inner.services.limits.hops)
         if depth > limit:
             raise RequestError(Code.FAILED_PRECONDITION, too_deep(depth, limit))
@@ -214,13 +216,13 @@ class Entrance:
         """
         authority = self._inner.services.access
         if authority.authenticate is None:
-            return Admission(handshake.outer.admitted, handshake)
+            return Admission(party_of(handshake.outer).admitted, handshake)
         outcome = await authority.admit(handshake)
         if isinstance(outcome, BusError):
             raise outcome
         return outcome
 
-    def _handshake(self, peer: Peer, name: str, given: _Opening) -> Handshake:
+    def _handshake(self, peer: PeerParty, name: str, given: _Opening) -> Handshake:
         outer = None if peer.link.admission is None else peer.link.admission.handshake
         tokens = name.split(".")
         cookies = given.headers.get("cookie")
@@ -234,15 +236,15 @@ class Entrance:
             origin=None if outer is None else outer.origin,
             address=peer.address,
             tls_peer=None if outer is None else outer.tls_peer,
-            outer=peer,
+            outer=peer.public,
             params={**given.params, **{part: tokens[at] for part, at in captures(self.pattern).items()}},
         )
 
 
-def hops_of(peer: Peer | None, message: Message) -> int:
+def hops_of(message: Message) -> int:
     """Count the tunnels and bridges that an open has come through: what it says, and those of the link that brought it."""
     said = message.attributes.get("hops")
-    return (said if isinstance(said, int) else 0) + depth_of(peer)
+    return (said if isinstance(said, int) else 0) + depth_of_sender(message)
 
 
 def _cookies(text: str) -> dict[str, str]:
@@ -258,7 +260,7 @@ class TunnelCall(Call):
     __slots__ = ("_entrance", "channel")
     sizes_known: ClassVar[bool] = False
 
-    def __init__(self, entrance: Any, peer: Peer, message: Message, deadline: float, channel: FrameChannel) -> None:
+    def __init__(self, entrance: Any, peer: PeerParty, message: Message, deadline: float, channel: FrameChannel) -> None:
         super().__init__(peer.link.services, peer.inbound, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
         self._entrance = entrance
         self.channel: FrameChannel = channel

@@ -27,8 +27,9 @@ from .reader import Consumer, Pull, StoreReader, Taker, say
 from .storage import MOST, DurableSpec, ReplaySpec
 
 if TYPE_CHECKING:
-    from ... import Peer, Subscription
     from ..._core.handlers.subscriber import SubscriberSpec
+    from ..._core.peer.party import PeerParty
+    from ..._core.peer.subscription import IteratedQueue
     from ..._core.runtime.services import Services
     from ...message import Message
     from ...nodes import Start
@@ -450,12 +451,12 @@ class StoreReaders:
     _published: Callable[[str | int], str]
     _consumers: Consumers
     _graveyard: Graveyard
-    _engine: Callable[[], Peer]
+    _engine: Callable[[], PeerParty]
     _readers: dict[int, StoreReader] = field(factory=dict, init=False)
     _handlers: list[StoreReader] = field(factory=list, init=False)
     _durables: dict[int, DurableConsumer] = field(factory=dict, init=False)
     """Consumers of those of `_readers` that are durable."""
-    _of_subscriptions: dict[Subscription[Any], int] = field(factory=dict, init=False)
+    _of_subscriptions: dict[IteratedQueue, int] = field(factory=dict, init=False)
     _numbers: Iterator[int] = field(factory=lambda: itertools.count(1), init=False)
     _can_bury: bool = field(default=False, init=False)
     """True once dead letters can be kept."""
@@ -488,7 +489,7 @@ class StoreReaders:
                 self._handlers.append(reader)
                 self._durables[reader.number] = consumer
 
-    async def subscribe(self, subscription: Subscription[Any], spec: DurableSpec | ReplaySpec) -> None:
+    async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
         """Hand what is stored to a subscription, until `unsubscribe`.
 
         Raises:
@@ -508,7 +509,7 @@ class StoreReaders:
         self._of_subscriptions[subscription] = reader.number
         reader.begin(self._engine())
 
-    def unsubscribe(self, subscription: Subscription[Any]) -> None:
+    def unsubscribe(self, subscription: IteratedQueue) -> None:
         """Hand nothing more to a subscription; one that is not in is ignored."""
         number = self._of_subscriptions.pop(subscription, None)
         reader = None if number is None else self._readers.pop(number)

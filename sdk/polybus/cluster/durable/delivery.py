@@ -13,13 +13,14 @@ from attrs import define, evolve, field
 from ...errors import BusError, Code, LocalProtocolError
 from ...outcomes import Misfit, described
 from ...plugins.tools import check_given, in_one_line, log_fields, seconds, without_secrets
+from ...retry import pause_after
 from .dead_letters import Death
 from .jetstream import NANOSECONDS
 from .storage import check_pause
 
 if TYPE_CHECKING:
-    from ... import Subscription
     from ..._core.handlers.handler import Handler
+    from ..._core.peer.subscription import IteratedQueue
     from ..._core.runtime.executor import HandlerExecutor
     from ..._core.runtime.services import Services
     from ...message import Message
@@ -73,7 +74,7 @@ class Fate:
 
     def pause(self, delivery: Delivery) -> float:
         """Seconds until a publication comes again."""
-        return self.spec.retry.pause(delivery.to.attempt)
+        return pause_after(self.spec.retry, delivery.to.attempt)
 
     async def is_over(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> bool:
         """Keep a dead letter of what `hopeless` has found, and tell whether that is all that is done with it.
@@ -322,7 +323,7 @@ class SubscriptionTaker:
     """Puts publications into the queue of a subscription. Implements `reader.Taker`."""
 
     _services: Services
-    _subscription: Subscription[Any]
+    _subscription: IteratedQueue
     fate: Fate | None
     """None where nothing is acknowledged."""
 

@@ -20,8 +20,9 @@ from .dead_letters import OVER, Burial, Death, Graveyard, LetterPlace, Letters, 
 from .jetstream import Advice, JetStream, JetStreamError, StoredPublishing
 
 if TYPE_CHECKING:
-    from ... import Bus, Peer
+    from ... import Bus
     from ..._core.link.link import Link
+    from ..._core.peer.party import PeerParty
     from ..._core.runtime.services import Services
     from ...message import Message
     from ...plugins import NodeJoined, NodeLeft
@@ -126,7 +127,7 @@ async def letters_of(bus: Bus) -> Letters:
         LocalProtocolError: There is no stream for them.
         BusError: As `JetStream.ask`.
     """
-    (peer,), services = bus.peers, parts_of(bus).services
+    (peer,), services = parts_of(bus).links.peers, parts_of(bus).services
     adapter: Any = peer.link.adapter
     jetstream = JetStream(peer.link, _PATIENCE, OF_OTHERS, adapter.domain)
     publishing = StoredPublishing(services, peer.link, jetstream, "", _EACH, _KNOWN)
@@ -137,7 +138,7 @@ async def letters_of(bus: Bus) -> Letters:
 
 def publishing_of(bus: Bus) -> StoredPublishing:
     """Make what publishes to the streams behind the link of a bus."""
-    (peer,) = bus.peers
+    (peer,) = parts_of(bus).links.peers
     adapter: Any = peer.link.adapter
     jetstream = JetStream(peer.link, _PATIENCE, OF_OTHERS, adapter.domain)
     return StoredPublishing(parts_of(bus).services, peer.link, jetstream, "", _EACH, _KNOWN)
@@ -180,12 +181,12 @@ class ForeignStreams:
         return subject
 
     @property
-    def peer(self) -> Peer | None:
+    def peer(self) -> PeerParty | None:
         """The network, as the peer of the link."""
-        peer: Peer | None = self._link.peer
+        peer: PeerParty | None = self._link.peer
         return peer
 
-    def _engine(self) -> Peer:
+    def _engine(self) -> PeerParty:
         peer = self.peer
         assert peer is not None  # these are made for a link that was up
         return peer
@@ -203,7 +204,7 @@ class ForeignStreams:
     def receive(self, message: Message, now: float) -> None:
         """Take a stored publication, or a word of the engine."""
         to: Any = message.peer
-        message.peer = self._link.peer
+        message.peer = self._engine().public
         self._services.counters.received += 1
         self.readers.receive(message, to)
 

@@ -21,7 +21,7 @@ from ...protocols.nats.cluster.subjects import escape_subject
 from ...protocols.nats.stored import ToEngine, ToStore, api_of
 
 if TYPE_CHECKING:
-    from ... import Peer
+    from ..._core.peer.party import PeerParty
     from ..._core.runtime.services import Services
     from ...nodes import Store
 
@@ -73,7 +73,7 @@ class EngineLink(Protocol):
     """The link to the engine: of a cluster `backbone.Backbone`, to a network of others `foreign.ForeignStreams`."""
 
     @property
-    def peer(self) -> Peer | None:
+    def peer(self) -> PeerParty | None:
         """The engine, as the peer of the link; None while there is none."""
         ...
 

@@ -24,11 +24,12 @@ from ...retry import Retry
 from ...subjects import matches
 
 if TYPE_CHECKING:
-    from ... import Peer, Subscription
     from ..._core.bus.links import LinkRegistry
     from ..._core.handlers.handler import Handler
     from ..._core.handlers.subscriber import SubscriberSpec
     from ..._core.link.link import Link
+    from ..._core.peer.party import PeerParty
+    from ..._core.peer.subscription import IteratedQueue
     from ...stats import DurableStats
     from .consumers import StoreReaders
     from .foreign import ForeignStreams
@@ -230,7 +231,7 @@ class StoredReading(Extension):
     _streams: dict[Link, ForeignStreams] = field(factory=dict, init=False)
     _taken: dict[Handler, Link] = field(factory=dict, init=False)
     """The durable handlers that a link has taken."""
-    _readers: dict[Subscription[Any], StoreReaders] = field(factory=dict, init=False)
+    _readers: dict[IteratedQueue, StoreReaders] = field(factory=dict, init=False)
     """The engine of each subscription."""
 
     @property
@@ -384,7 +385,7 @@ class StoredReading(Extension):
 
     # -- subscriptions and publications --------------------------------------------------------------------------------------
 
-    async def subscribe(self, subscription: Subscription[Any], spec: DurableSpec | ReplaySpec) -> None:
+    async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
         """Hand what is stored to a subscription, until `unsubscribe`.
 
         Raises:
@@ -395,7 +396,7 @@ class StoredReading(Extension):
         engine = self._readers[subscription] = self._engine(subscription)
         await engine.subscribe(subscription, spec)
 
-    def _engine(self, subscription: Subscription[Any]) -> StoreReaders:
+    def _engine(self, subscription: IteratedQueue) -> StoreReaders:
         if subscription.peer is not None:
             return self._behind(subscription.peer.link).readers
         if self.cluster is not None:
@@ -405,13 +406,15 @@ class StoredReading(Extension):
             raise LocalProtocolError(_NOTHING_STORED % (subscription.pattern,))
         return self._behind(link).readers
 
-    def unsubscribe(self, subscription: Subscription[Any]) -> None:
+    def unsubscribe(self, subscription: IteratedQueue) -> None:
         """Hand nothing more to a subscription; one that is not in is ignored."""
         engine = self._readers.pop(subscription, None)
         if engine is not None:
             engine.unsubscribe(subscription)
 
-    def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Peer | None]:
+    def keeper(
+        self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool
+    ) -> tuple[Keeper, PeerParty | None]:
         """Find who stores a publication, and the peer that has it thereby.
 
         Raises:

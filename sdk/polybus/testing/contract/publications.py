@@ -298,14 +298,14 @@ class AskedContract(Contract):
 
     async def test_what_has_come_is_read_before_the_end_of_the_peer_is_told(self) -> None:
         news = self.subject("news.today")
-        async with self.meeting() as (_, [client], [peer], settled):
+        async with self.meeting() as (bus, [client], [peer], settled):
             async with peer.subscribe(news) as last_words:
                 for number in range(3):
                     await client.publish(news, number)
                 await settled()
                 async with anyio.create_task_group() as group:
                     group.start_soon(client.aclose)
-                    await eventually(lambda: peer.gone)
+                    await eventually(lambda: peer not in bus.peers)
                     assert await take(last_words, 3) == [0, 1, 2]
                     for _ in range(2):
                         with pytest.raises(Disconnected):

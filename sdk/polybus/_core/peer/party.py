@@ -1,0 +1,703 @@
+"""The engine's side of a peer: the requests to it that wait for their answer, what it asks, and its parts."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from ..._util.deadlines import Deadlines
+from ..._util.sources import sources
+from ..._validation import shown
+from ...errors import BadReply, BusError, Disconnected, QueueFull, RemoteProtocolError, Unsupported, another
+from ...message import Kind, Message
+from ...plugins.clusters import ToNode
+from ...plugins.hello import HELLO
+from ...subjects import RESERVED_PREFIX
+from ..rpc.reply import InternalReply, ObservedReply, Reply, UnsentRequests
+from ..runtime.departures import Departure, depart
+from ..runtime.memory import MemoryBudget, cost
+from ..runtime.runtime import ALL_ANSWERED
+from . import authorization_queue
+from .inbound_calls import InboundCalls
+from .negotiation import ExtensionProbe, Negotiation
+from .peer import Peer
+from .streams import Streams
+from .subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from ...plugins import Identity
+    from ..link.link import Link
+    from ..rpc.call import Call
+    from ..rpc.channel import Channel
+    from ..runtime.services import Services
+    from .authorization_queue import InboundAuthorization, OutboundAuthorization
+    from .ports import PeerHost
+
+REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
+_AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
+_TELLING: Final = 1.0
+"""Seconds without an answer that say something of the peer: a shorter deadline says more of itself."""
+_UNHEARD: Final = (
+    "raise timeout= or look at the handler; nothing has come over this link yet: "
+    "does the server speak {}, in the format and dialect of this URL?"
+)
+
+
+class PeerParty:
+    """The engine's side of one peer. Implements `asker.Party` and `_core.link.ports.PeerPort`."""
+
+    __slots__ = (
+        "_budget",
+        "_deadlines",
+        "_address",
+        "_id",
+        "_inbound",
+        "_negotiation",
+        "_scopes",
+        "_streams",
+        "_subscriptions",
+        "_unsent",
+        "admitted",
+        "connected_at",
+        "due",
+        "grants",
+        "host",
+        "key",
+        "link",
+        "pending",
+        "public",
+        "undecided",
+        "undelivered",
+        "until",
+    )
+
+    def __init__(self, host: PeerHost, link: Link, key: Any, identity: Identity, address: str = "") -> None:
+        self.host: PeerHost = host
+        """The bus, as its peers see it."""
+        self.link: Link = link
+        """The connection."""
+        self.key: Any = key
+        """The name that the session has for this peer, where it has many."""
+        self.admitted: Identity = identity
+        """The identity with its key, as `authenticate` gave it."""
+        self.public: Peer = Peer(self)
+        """Stands for it in events, in `Message.peer` and before `authorize`."""
+        self.connected_at: datetime.datetime = datetime.datetime.now(datetime.UTC)
+        self.pending: dict[Any, Reply[Any]] = {}
+        """Requests that were written and wait for their answer."""
+        self.due: float = math.inf
+        """The earliest deadline that is watched."""
+        self.until: float = math.inf
+        """Requests that are due before this are to be watched: `Deadlines.until`."""
+        self._deadlines: Deadlines | None = None
+        self.grants: dict[str | int, bool] | None = None
+        """Subjects that `authorize` was asked about before they were sent, and its answers."""
+        self.undecided: InboundAuthorization | None = None
+        """Messages of the peer that wait for an asynchronous `authorize`."""
+        self.undelivered: OutboundAuthorization | None = None
+        """Publications to the peer that wait for an asynchronous `authorize`."""
+        self._address = address
+        self._id: str | None = None
+        self._unsent: UnsentRequests | None = None
+        self._scopes: set[anyio.CancelScope] | None = None
+        # Parts, each made when it is first needed: an idle connection has none.
+        self._budget: MemoryBudget | None = None
+        self._inbound: InboundCalls | None = None
+        self._negotiation: Negotiation | None = None
+        self._streams: Streams | None = None
+        self._subscriptions: Subscriptions | None = None
+
+    # -- identity --------------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Random text that tells peers apart."""
+        if self._id is None:
+            self._id = sources.get().urandom(6).hex()
+        return self._id
+
+    @property
+    def identity(self) -> Any:
+        """The value that `authenticate` gave."""
+        return self.admitted.value
+
+    @property
+    def identity_key(self) -> str | None:
+        """The key under which `Bus.peers_of` finds it."""
+        return self.admitted.key
+
+    @property
+    def address(self) -> str:
+        """Network address, as far as the transport knows it."""
+        return self._address or self.link.address
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol."""
+        return self.link.adapter.name
+
+    @property
+    def transport(self) -> str:
+        """Name of the transport; empty while there is no connection."""
+        return self.link.transport.name if self.link.transport is not None else ""
+
+    @property
+    def connected(self) -> bool:
+        """True while the link is up, and the peer there."""
+        link = self.link
+        if not link.stands:
+            return False
+        return self.key is None or link.multiplexed is None or link.multiplexed.peers.get(self.key) is self
+
+    @property
+    def gone(self) -> bool:
+        """True of a peer that has left for good; one whose link is to come back has not."""
+        link = self.link
+        if self.key is not None:
+            return link.multiplexed is None or link.multiplexed.peers.get(self.key) is not self
+        return link.ends is not None
+
+    def departed(self) -> Disconnected:
+        """Make the error about a peer that has left."""
+        return Disconnected("the peer has gone", self.address, False)
+
+    def __repr__(self) -> str:
+        return f"<Peer {self.id} {self.protocol}+{self.transport} {self.address}>"
+
+    async def extended(self) -> bool:
+        """See `Peer.extended`."""
+        return self.speaks_extensions or await self.negotiation.extended()
+
+    def send_away(self, reason: str) -> None:
+        """End the link of the peer; of one of many, that peer alone."""
+        link = self.link
+        link.runtime.check_here()
+        if self.key is None:
+            link.close(1000, reason)
+        elif link.multiplexed is not None:
+            link.multiplexed.send_away(self, 1000, reason)
+
+    # -- parts -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def budget(self) -> MemoryBudget:
+        """Bytes that this peer makes the bus keep: requests and hellos that wait, subscriptions, items that are not read."""
+        budget = self._budget
+        if budget is None:
+            runtime = self.link.runtime
+            budget = self._budget = MemoryBudget(runtime, runtime.limits.waiting_bytes, self.link.share)
+        return budget
+
+    @property
+    def inbound(self) -> InboundCalls:
+        """Requests of the peer that are being served."""
+        if self._inbound is None:
+            self._inbound = InboundCalls(self)
+        return self._inbound
+
+    @property
+    def negotiation(self) -> Negotiation:
+        """Hellos, by which the peer and this bus know one another."""
+        if self._negotiation is None:
+            self._negotiation = Negotiation(self)
+        return self._negotiation
+
+    @property
+    def streams(self) -> Streams:
+        """Streams, channels and tunnels."""
+        if self._streams is None:
+            self._streams = Streams(self)
+        return self._streams
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """Subscriptions of the peer."""
+        if self._subscriptions is None:
+            self._subscriptions = Subscriptions(self)
+        return self._subscriptions
+
+    def greet(self) -> None:
+        """Ask for the extensions on a new connection, where that is to be done before anything else."""
+        if self._negotiation is not None or self.host.pubsub.passes_on:
+            self.negotiation.greet()
+
+    def mark_bare(self) -> None:
+        self.negotiation.speaks_extensions = False
+
+    # What follows asks the parts that are there, and makes none.
+
+    @property
+    def speaks_extensions(self) -> bool | None:
+        """True of a polybus peer; None as long as that is not known."""
+        return None if self._negotiation is None else self._negotiation.speaks_extensions
+
+    @property
+    def silent(self) -> bool:
+        """True of a peer that has left a hello without an answer in time."""
+        return self._negotiation is not None and self._negotiation.silent
+
+    @property
+    def passes_on(self) -> bool | None:
+        """True of a peer that has said that it passes publications on to other buses; None while it is asked who it is."""
+        return False if self._negotiation is None else self._negotiation.passes_on
+
+    @property
+    def may_be_ours(self) -> bool:
+        """True if the peer is there, can be asked for the extensions, and has not shown to be no polybus peer."""
+        session = self.link.session
+        return (
+            self.connected and self.speaks_extensions is not False and session is not None and session.capabilities.extensions
+        )
+
+    @property
+    def calls(self) -> Mapping[Any, Call]:
+        """Requests of the peer that run or wait, by their id."""
+        return {} if self._inbound is None else self._inbound.calls
+
+    @property
+    def waiting(self) -> int:
+        """Requests of the peer that wait for a place."""
+        return 0 if self._inbound is None else len(self._inbound.waiting or ()) + self._inbound.held
+
+    @property
+    def channels(self) -> Mapping[Any, Channel[Any, Any]]:
+        """Open streams, channels and tunnels, by their id."""
+        return {} if self._streams is None else self._streams.channels
+
+    @property
+    def patterns(self) -> Mapping[str | int, int]:
+        """Patterns that the peer has subscribed to."""
+        return {} if self._subscriptions is None else self._subscriptions.patterns
+
+    @property
+    def unanswered(self) -> int:
+        """Requests to the peer, sent or not, that wait for their answer."""
+        return len(self.pending) + (0 if self._unsent is None else len(self._unsent.replies))
+
+    # -- requests to the peer --------------------------------------------------------------------------------------------
+
+    def send_request(
+        self,
+        kind: Kind,
+        subject: str | int,
+        body: Any,
+        timeout: float,
+        returns: Any,
+        headers: dict[str, str] | None,
+        to: Any = None,
+    ) -> Reply[Any]:
+        """Send a request whose arguments have been checked; `to` is for whom behind the peer it is, in a cluster.
+
+        Raises:
+            EncodeError, Unsupported, LocalProtocolError: As `request`.
+        """
+        link = self.link
+        runtime = link.runtime
+        now = runtime.time()
+        deadline = now + timeout
+        ttl = runtime.ttl(now, deadline)
+        hooks = link.services.outgoing
+        reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline, ttl)
+        reply.on_cancel = self.abandoned
+        usual = headers is None and to is None and ttl is not None and ttl < 1e12 and not hooks and kind is REQUEST
+        if usual and link.flowing and link.ask is not None:
+            link.send_request(None, reply, self, now, None if body is None else link.format.encode(body))
+            return reply
+        message = Message(kind, subject, None, None, link.format, headers, ttl)
+        if body is not None:
+            if not link.one_format:
+                message.format = link.format_for(body, subject)
+            message.raw = message.checked = message.format.encode(body)
+        if to is not None:
+            message.extras = {"to": to}
+        if hooks:
+            self._request_observed(message, reply)
+        else:
+            link.request(message, reply, self)
+        return reply
+
+    def _request_observed(self, message: Message, reply: Any) -> None:
+        departure = reply.departure = self.depart(message)
+        try:
+            self.link.request(message, reply, self)
+        except BaseException as error:
+            departure.end(error)
+            raise
+
+    def depart(self, message: Message) -> Departure:
+        """Call the bus's outgoing hooks for a message to this peer. Its own questions they are not told of.
+
+        Raises:
+            ReservedSubject, LocalProtocolError: What a hook has added is no header.
+        """
+        services, subject, facts = self.link.services, message.subject, message.extras
+        of_the_bus = isinstance(subject, str) and subject.startswith(RESERVED_PREFIX)
+        if of_the_bus or (facts is not None and isinstance(facts.get("to"), ToNode)):
+            return Departure([])
+        return depart(services.outgoing, message, self, services.limits.headers)
+
+    @property
+    def reads_headers(self) -> bool:
+        """True of a peer that reads headers, as far as that is known: by its wire's own specification, or as a polybus peer."""
+        link = self.link
+        if link.bare_headers or link.inner:
+            return link.carries_headers
+        return link.carries_headers and self.speaks_extensions is True
+
+    @property
+    def services(self) -> Services:
+        """The services of the bus."""
+        return self.link.services
+
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None, to: Any = None) -> None:
+        if self.gone:
+            raise self.departed()
+        link = self.link
+        message = Message(Kind.NOTIFY, subject, None, None, link.format, headers)
+        if to is not None:
+            self._check_destination(to)
+            message.extras = {"to": to}
+        if body is not None:
+            message.format = chosen = link.format_for(body, subject)
+            message.raw = message.checked = chosen.encode(body)
+        await self.send_notification(message)
+
+    def _check_destination(self, to: Any) -> None:
+        """
+        Raises:
+            TypeError: Not an address.
+            Unsupported: The wire has none.
+        """
+        if not isinstance(to, str):
+            raise TypeError(f"to={shown(to)}: an address, which is text, not {type(to).__name__}")
+        if not self.link.destinations:
+            raise Unsupported(
+                f"to={shown(to)}: {self.protocol} has no addresses behind a peer; leave to= out, or name a Peer (of bus.peers)"
+            )
+
+    async def open_channel(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
+    ) -> Channel[Any, Any]:
+        self.link.runtime.check_here()
+        return (await self.streams.open(subject, body, mode, timeout)).typed(receives)
+
+    async def send_notification(self, message: Message) -> None:
+        """Send a notification as soon as there is room.
+
+        Raises:
+            QueueFull: There was none in time.
+            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
+        """
+        link = self.link
+        deadline = link.runtime.time() + 30.0
+        if link.services.outgoing:
+            departure = self.depart(message)
+            try:
+                await self._notify(message, deadline)
+            except BaseException as error:
+                departure.end(error)
+                raise
+            departure.end()
+        else:
+            await self._notify(message, deadline)
+
+    async def _notify(self, message: Message, deadline: float) -> None:
+        link = self.link
+        while not link.flowing:
+            if link.publish(message, self, deadline):
+                return
+            if not await link.room(deadline):
+                raise QueueFull(f"no room in the outbox to {self.address}")
+        link.write(message, self)  # not `publish`: a notification has an id of its own, its frame is not shared
+
+    def pass_on(self, message: Message, timeout: float) -> Reply[Any]:
+        """Send a request that came over a bridge, its body as it is where the wire can carry that.
+
+        Raises:
+            EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
+        """
+        link = self.link
+        runtime = link.runtime
+        now = runtime.time()
+        reply = InternalReply(runtime.loop, message.subject, Any, now, now + timeout)
+        message.ttl = runtime.ttl(now, reply.deadline)
+        self.fit_body(message)
+        self.ask(message, reply)
+        return reply
+
+    def ask(self, message: Message, reply: Reply[Any]) -> None:
+        """Send a request that is encoded, for which the caller has made the reply.
+
+        Raises:
+            EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
+        """
+        reply.on_cancel = self.abandoned
+        self.link.request(message, reply, self)
+
+    def fit_body(self, message: Message) -> None:
+        """Encode the body of a message that came over a bridge, where it has not come as bytes.
+
+        Raises:
+            EncodeError: The wire cannot carry it.
+        """
+        if message.raw is None and message.has_body:
+            message.format = chosen = self.link.format_for(message.body, message.subject)
+            message.raw = message.checked = chosen.encode(message.body)
+
+    def request_waits(self, reply: Reply[Any]) -> None:
+        self._unsent = self._unsent if self._unsent is not None else UnsentRequests()
+        self._unsent.add(reply)
+        self.watch(reply.deadline)
+
+    def request_leaves(self, reply: Reply[Any]) -> None:
+        if self._unsent is not None:
+            self._unsent.remove(reply)
+        reply.on_cancel = self.abandoned
+
+    def abandoned(self, reply: Reply[Any]) -> None:
+        if self._unsent is not None:
+            self._unsent.remove(reply)
+        if reply.key is None or self.pending.pop(reply.key, None) is None:
+            return
+        link = self.link
+        if link.session is None:
+            return
+        if isinstance(reply, ExtensionProbe):
+            self.negotiation.unanswered(reply)
+            return
+        link.forget(reply.key)
+        speaks_extensions = self.speaks_extensions
+        if speaks_extensions or link.session.capabilities.built_in:
+            self._send_cancel(reply.key, reply.subject)
+        elif speaks_extensions is None and not self.silent and link.session.capabilities.extensions:
+            link.runtime.spawn(self._cancel_when_known, reply.key, reply.subject)
+
+    async def _cancel_when_known(self, key: Any, subject: str | int) -> None:
+        try:
+            if await self.extended():
+                self._send_cancel(key, subject)
+        except BusError:
+            return
+
+    def _send_cancel(self, key: Any, subject: str | int) -> None:
+        self.link.answer(Message(Kind.CANCEL, subject, key), self)
+
+    # -- messages of the peer --------------------------------------------------------------------------------------------
+
+    def receive(self, message: Message, now: float) -> None:
+        """Act on a message that has come. Nothing waits here: handlers start through the workers, replies pass them by."""
+        services = self.link.services
+        services.counters.received += 1
+        kind = message.kind
+        if kind is RESPONSE:
+            reply = self.pending.pop(message.id, None)
+            if reply is None:
+                reply = self._late_answer(message)
+            if reply is not None:
+                reply.resolve(message)
+            else:
+                services.counters.late += 1
+        elif kind is REQUEST:
+            if (inbound := self._inbound) is not None:
+                inbound.request(message, now)
+            else:
+                self._first_request(message, now)
+        elif kind is PUBLISH and services.authorize is None:
+            self.host.deliver(message, self)
+        elif kind in _AUTHORIZED:
+            authorization_queue.receive(self, message)
+        else:
+            self._receive_other(message, now)
+
+    def _first_request(self, message: Message, now: float) -> None:
+        """A peer that has only said hello has no calls."""
+        if message.subject == HELLO and (message.ttl is None or message.ttl > 0):
+            authorization_queue.hello(self, message)
+        else:
+            self.inbound.request(message, now)
+
+    def _receive_other(self, message: Message, now: float) -> None:
+        kind = message.kind
+        channel = self._streams.channels.get(message.id) if self._streams is not None else None
+        if kind is Kind.ITEM:
+            if channel is not None:
+                channel.received_item(message)
+            else:
+                self.link.services.counters.late += 1
+        elif kind is Kind.CREDIT:
+            if channel is not None:
+                channel.received_credit(message.attributes.get("credit"))
+        elif kind is Kind.END:
+            if channel is not None:
+                channel.received_end(message)
+        elif kind is Kind.ERROR:
+            reply = self.pending.pop(message.id, None)
+            if reply is None:
+                reply = self._late_answer(message)
+            if reply is not None:
+                reply.reject(message, now)
+            elif channel is not None:
+                channel.received_end(message)  # an open that was refused in the protocol's own words
+            else:
+                self.link.services.counters.late += 1
+        elif kind is Kind.NOTIFY:
+            self.inbound.notify(message)
+        elif kind is Kind.CANCEL:
+            if self._inbound is not None:
+                self._inbound.cancel(message)
+        elif kind is Kind.OPEN:
+            self.streams.opened(message, now)
+
+    def _late_answer(self, message: Message) -> Reply[Any] | None:
+        return None if self._negotiation is None else self._negotiation.late_answer(message.id)
+
+    def in_flight(self, id: Any) -> bool:
+        return id in self.calls or id in self.channels
+
+    def answered_badly(self, error: RemoteProtocolError) -> None:
+        reply = self.pending.pop(error.reply_id, None)
+        if reply is not None:
+            reply.fail(BadReply(f"the answer to {reply.subject!r} is malformed: {error.text}"))
+
+    def answered_in_vain(self, key: Any, text: str) -> None:
+        reply = self.pending.get(key)
+        if reply is not None:
+            reply.pass_over(f"an answer came and was not taken, {text}")
+
+    # -- memory and tasks ------------------------------------------------------------------------------------------------
+
+    def hold(self, message: Message) -> bool:
+        """Charge a message of this peer that has to wait. False if too much waits already."""
+        if not self.budget.hold(cost(message)):
+            return False
+        message.forget_value()
+        return True
+
+    def release(self, message: Message) -> None:
+        """Charge for a message no longer: it does not wait any more."""
+        self.budget.release(cost(message))
+
+    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run a task of the bus for as long as this peer is there."""
+        scope = anyio.CancelScope()
+        scopes = self._scopes = self._scopes if self._scopes is not None else set()
+        scopes.add(scope)
+        self.link.runtime.spawn(_within, scopes, scope, function, args)
+
+    # -- deadlines and endings -------------------------------------------------------------------------------------------
+
+    def watch(self, deadline: float) -> None:
+        """End soon after a deadline what is past it."""
+        if deadline < self.due:
+            self.due = deadline
+            self.link.runtime.watch(self, deadline)
+
+    def watch_reply(self, reply: Reply[Any]) -> None:
+        deadlines = self._deadlines = self._deadlines if self._deadlines is not None else Deadlines()
+        deadlines.add(reply.deadline, reply.key)
+        self.until = deadlines.until
+        self.watch(reply.deadline)
+
+    def _expire(self, now: float) -> float:
+        """End what is past its deadline. The earliest deadline that remains."""
+        self.due = due = math.inf
+        if self._inbound is not None:
+            self._inbound.resume()
+        if self._deadlines is not None:
+            for reply in self._deadlines.due(now, self.pending):
+                self._timed_out(reply, now)
+            self.until, due = self._deadlines.until, self._deadlines.next
+        if self._unsent is not None:
+            for reply in self._unsent.deadlines.due(now, self._unsent.replies):
+                self._timed_out(reply, now)
+            due = min(due, self._unsent.deadlines.next)
+        if self._inbound is not None:
+            due = min(due, self._inbound.expire(now))
+        if self._streams is not None:
+            due = min(due, self._streams.expire(now))
+        due = self.due = min(due, self.due)  # what has ended may have brought a new deadline
+        return due
+
+    def _timed_out(self, reply: Reply[Any], now: float) -> None:
+        if reply.sent or self.connected:
+            reply.expire(now, self.link.silence() if self._is_understood(reply) else _UNHEARD.format(self.protocol))
+        else:
+            reply.fail(self.link.still_down(self.address))
+        if reply.on_cancel is not None:
+            try:
+                reply.on_cancel(reply)
+            except Exception:  # of a plugin's session: it must not cost others their deadlines
+                self.link.broken()
+
+    def _is_understood(self, reply: Reply[Any]) -> bool:
+        """Check that the peer speaks our protocol, or that nothing says that it does not: a WebSocket has agreed on it, and the
+        engine of a cluster has let this node in."""
+        link = self.link
+        heard = self.transport in ("ws", "wss") or link.inner or link.services.counters.received > 0
+        return heard or not reply.sent or reply.deadline - reply.started < _TELLING
+
+    def lost(self, ids: Collection[Any], error: BusError) -> None:
+        calls, channels = self.calls, self.channels
+        for id in ids:
+            if (reply := self.pending.pop(id, None)) is not None:
+                reply.fail(another(error))
+            if (channel := channels.get(id)) is not None:
+                channel.lost(another(error))
+            if (call := calls.get(id)) is not None:
+                call.stop()
+
+    def cut_off(self, reason: str, error: BusError | None) -> None:
+        failed = error if error is not None else Disconnected(reason, self.address, True)
+        unread = error is None and reason == ALL_ANSWERED and not self.link.services.leaving  # else it may be our own farewell
+        unanswered = Disconnected(reason, self.address, False) if unread else failed
+        pending, self.pending = self.pending, {}
+        for reply in pending.values():
+            reply.fail(another(unanswered))
+        if self._streams is not None:
+            self._streams.lost(failed)
+
+    def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
+        link = self.link
+        runtime = link.runtime
+        if self._inbound is not None:
+            self._inbound.lost()
+        runtime.notifier.signal()
+        self.cut_off(reason, error)
+        self._streams = None
+        if self.undecided is not None:
+            self.undecided.lost()
+        if self.undelivered is not None:
+            self.undelivered.lost()
+        scopes, self._scopes = self._scopes, None
+        for scope in list(scopes or ()):
+            scope.cancel()
+        if self._subscriptions is not None:
+            self._subscriptions.clear()
+        self.host.lost(self, None if going_on else error or Disconnected(reason, self.address, False))
+        if link.upstream:
+            runtime.bus_identities.lost(self)
+        else:
+            runtime.bus_identities.forget(self)
+        if going_on and self.speaks_extensions and self._negotiation is not None:
+            self._negotiation.lost()
+        else:
+            self._negotiation = None  # another may answer at that address
+        if not going_on:
+            for reply in [] if self._unsent is None else list(self._unsent.replies.values()):
+                reply.fail(Disconnected(reason, self.address, False) if error is None else another(error))
+            self._unsent = None
+            runtime.forget(self)
+
+
+async def _within(
+    scopes: set[anyio.CancelScope], scope: anyio.CancelScope, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]
+) -> None:
+    try:
+        with scope:
+            await function(*args)
+    finally:
+        scopes.discard(scope)
