@@ -5,7 +5,7 @@ import contextvars
 import functools
 import gc
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -685,9 +685,10 @@ async def test_closing_a_bus_whose_lifespan_begins_stops_it_and_is_what_entering
     assert everything_ended(bus)
 
 
+@pytest.mark.parametrize("fails", [False, True])
 @bounded
 async def test_a_lifespan_that_does_not_end_is_cancelled_after_the_time_of_the_drain(
-    caplog: pytest.LogCaptureFixture,
+    fails: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     log: list[str] = []
 
@@ -698,12 +699,18 @@ async def test_a_lifespan_that_does_not_end_is_cancelled_after_the_time_of_the_d
             await anyio.sleep_forever()
         finally:
             log.append("cancelled")
+            with anyio.CancelScope(shield=True):
+                await anyio.wait_all_tasks_blocked()
+            log.append("cleaned up")
+            if fails:
+                raise LookupError("in its end")
 
     bus = Bus(lifespan=lifespan, limits=Limits(close_timeout=0.01))
-    async with bus:
-        await bus.drain(0.02)
-        assert not log
-    assert log == ["cancelled"]
+    with pytest.raises(LookupError) if fails else nullcontext():
+        async with bus:
+            await bus.drain(0.02)
+            assert not log
+    assert log == ["cancelled", "cleaned up"]
     assert "has not come to its end in 0.02 s" in caplog.text
     assert everything_ended(bus)
 

@@ -88,7 +88,7 @@ async def test_an_error_says_since_when_the_link_to_the_engine_is_down(engine: R
         await anyio.sleep(10)
         with pytest.raises(error, match=r"the link to the engine of the cluster is down since 1[12] s: .") as caught:
             await act(bus)
-        assert "look at the handler" not in str(caught.value)
+        assert not re.search("look at the handler|did not come back", str(caught.value))
         engine.away = False
 
 

@@ -426,6 +426,28 @@ async def test_publications_keep_their_order_while_authorize_thinks_about_one() 
 
 
 @bounded
+async def test_a_publisher_waits_until_authorize_has_decided_about_what_is_its_own() -> None:
+    thinking, decided = Thinking(), anyio.Event()
+    async with heard(thinking) as (server, news), anyio.create_task_group() as group:
+
+        async def publish() -> None:
+            await server.publish("news.b", 2)
+            decided.set()
+
+        server.publish_nowait("news.a", 1)
+        group.start_soon(publish)
+        await anyio.wait_all_tasks_blocked()
+        thinking.answer("news.a")
+        assert (await anext(news)).body == 1
+        await eventually(lambda: thinking.asked == ["news.a", "news.b"])
+        await anyio.wait_all_tasks_blocked()
+        assert not decided.is_set()
+        thinking.answer("news.b")
+        await decided.wait()
+        assert (await anext(news)).body == 2
+
+
+@bounded
 async def test_what_waits_for_authorize_is_bounded_and_charged(caplog: pytest.LogCaptureFixture) -> None:
     thinking = Thinking()
     async with heard(thinking, Limits(outbox=10)) as (server, news):

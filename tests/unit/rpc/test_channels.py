@@ -448,6 +448,58 @@ async def test_a_peer_may_open_so_many_channels_and_no_more() -> None:
 
 
 @bounded
+async def test_requests_that_run_and_wait_count_for_streams_too() -> None:
+    bus, asked, go = Bus(limits=Limits(running=2, waiting=1)), list[int](), anyio.Event()
+    Counting(bus)
+
+    @bus.handle("slow", inline=False)
+    async def slow(body: int) -> None:
+        asked.append(body)
+        await go.wait()
+
+    async with pair(bus) as client:
+        first = [client.request("slow", 1)]
+        await eventually(lambda: len(asked) == 1)
+        async with client.stream("count") as items:
+            assert await anext(items) == 1
+        await eventually(lambda: bus.stats().running == 1)
+        first += [client.request("slow", 2), client.request("slow", 3)]
+        await eventually(lambda: bus.stats().running + bus.stats().waiting == 3)
+        with pytest.raises(TooManyRequests, match=r"1 of your requests wait \(Limits\.waiting\) behind 2 that run"):
+            async with client.stream("count") as items:
+                await anext(items)
+        go.set()
+        for reply in first:
+            await reply
+
+
+@bounded
+async def test_streams_that_were_turned_away_do_not_count_as_open() -> None:
+    bus, go, started = Bus(limits=Limits(running=1, channels=2, waiting_bytes=1000)), anyio.Event(), anyio.Event()
+    Counting(bus)
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        started.set()
+        await go.wait()
+
+    async with pair(bus) as client:
+        running = client.request("slow")
+        await started.wait()
+        kept = client.request("slow", "x" * 900)
+        await eventually(lambda: bus.stats().waiting == 1)
+        for _ in range(3):
+            with pytest.raises(TooManyRequests, match=r"Limits\.waiting_bytes"):
+                async with client.stream("count", "x" * 900) as items:
+                    await anext(items)
+        go.set()
+        await running
+        await kept
+        async with client.stream("count") as items:
+            assert await anext(items) == 1
+
+
+@bounded
 async def test_while_draining_no_channel_is_opened() -> None:
     bus = Bus()
     started, go = anyio.Event(), anyio.Event()

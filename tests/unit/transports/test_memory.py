@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from typing import Any
 
@@ -20,9 +21,10 @@ from .support import BOTH, Gate, Host, Receiver, dial, running, serving
 pytestmark = pytest.mark.anyio
 
 
-async def listen(host: Host, end: PipeEnd) -> Gate:
+async def listen(host: Host, end: PipeEnd, **more: Any) -> Gate:
     gate = Gate(host)
-    await end.listen(ListenOptions(host=host, gate=gate, protocol="test", reads=BOTH, writes="binary", subprotocol="test.v1"))
+    options: Any = {"reads": BOTH, "writes": "binary", "subprotocol": "test.v1", **more}
+    await end.listen(ListenOptions(host=host, gate=gate, protocol="test", **options))
     return gate
 
 
@@ -114,6 +116,18 @@ async def test_an_end_is_used_once(anyio_backend: Any) -> None:
                 await dial(host, end)
             with pytest.raises(LocalProtocolError, match=r"make a new pipe\(\)"):
                 await listen(host, end)
+
+
+async def test_tls_has_no_place_in_memory(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host:
+        with pytest.raises(LocalProtocolError, match="tls="):
+            await dial(host, "memory://orders", tls=ssl.create_default_context())
+        for end in pipe():
+            with pytest.raises(LocalProtocolError, match="tls="):
+                await dial(host, end, tls=ssl.create_default_context())
+        for end in pipe():
+            with pytest.raises(LocalProtocolError, match="tls="):
+                await listen(host, end, tls=ssl.create_default_context())
 
 
 async def test_a_pipe_whose_other_end_is_not_used(anyio_backend: Any) -> None:

@@ -212,6 +212,7 @@ ANSWERS: list[tuple[bytes, type[BusError], str]] = [
     (b"HTTP/1.1 502 Bad\r\nContent-Length: 4000\r\n\r\n" + b"x" * 4000, ConnectFailed, "x" * 300 + "..."),
     (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", ConnectFailed, "200 OK: hi"),
     (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", ConnectFailed, "the server's answer to the upgrade is wrong"),
+    (b"HTTP/1.0 404 Not Found\r\n\r\n", ConnectFailed, "the server answered 404 Not Found in HTTP/1.0"),
     (b"SSH-2.0-OpenSSH\r\n\r\n", ConnectFailed, "does not answer in HTTP"),
     (b"\xff\xff\xff\xff" * 20_000, ConnectFailed, "does not answer in HTTP"),
     (b"", ConnectFailed, "closed the connection during the handshake"),

@@ -96,6 +96,14 @@ async def test_who_only_knocks_holds_up_nobody() -> None:
             assert b"200 OK" in await asked(server, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 
+async def test_who_does_not_read_its_page_holds_up_nobody() -> None:
+    async with pages(metrics=lambda: (200, "x" * (1 << 25))) as server:
+        async with await anyio.connect_tcp("127.0.0.1", server.port) as deaf:
+            await deaf.send(b"GET /metrics HTTP/1.0\r\n\r\n")
+            await deaf.receive(1)
+            assert b"200 OK" in await asked(server, b"GET /livez HTTP/1.0\r\n\r\n")
+
+
 @contextmanager
 def no_more_files() -> Iterator[None]:
     """Let this process have as many file descriptors as it has, and no more."""
@@ -121,8 +129,9 @@ async def test_it_answers_where_the_process_is_out_of_file_descriptors(
             server._give_spare()
             server._keep_spare()  # it is the lowest number now
             with monkeypatch.context() as patch, no_more_files():
+                failures = list[None]()
                 if not kept:
-                    patch.setattr(server, "_give_spare", lambda: None)
+                    patch.setattr(server, "_give_spare", lambda: failures.append(None))
                 for client in clients:
                     client.connect(("127.0.0.1", server.port))
                     client.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
@@ -131,7 +140,7 @@ async def test_it_answers_where_the_process_is_out_of_file_descriptors(
                         for client in clients:
                             assert b"200 OK" in await received(client)
                     else:
-                        await eventually(lambda: "pauses: [Errno 24]" in caplog.text)
+                        await eventually(lambda: "pauses: [Errno 24]" in caplog.text and len(failures) > 3)
             with anyio.fail_after(60):
                 for client in [] if kept else clients:
                     assert b"200 OK" in await received(client)

@@ -156,7 +156,7 @@ class Streams:
             problem = Code.UNAVAILABLE, DRAINING
         elif mode not in MODES:
             problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"
-        elif self._count_opened() >= limits.channels or len(inbound.calls) >= limits.running + limits.waiting:
+        elif self._count_opened() >= limits.channels:
             problem = Code.RESOURCE_EXHAUSTED, f"{len(channels)} channels are open (Limits.channels)"
         elif side is not None:
             pass

@@ -392,9 +392,7 @@ class Attempts:
         if (now := time()) >= until:
             return False
         try:
-            # It ends nothing here: it is what travels with the request.
-            with anyio.CancelScope(deadline=until):  # noqa: ASYNC100
-                self._current = self._context.run(self._ask, self._reply.deadline - now)
+            self._current = self._context.run(self._ask, until - now)
         except BusError as refusal:  # there are two links now, for example
             self._fail(refusal)
         return True
