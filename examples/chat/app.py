@@ -1,6 +1,5 @@
-"""A chat with a page for the browser, which uses npm `ubre`.
+"""A chat with a page for the browser, which uses `polybus.js`.
 
-    npm install --prefix examples/chat
     python examples/chat/app.py
 
 and open http://127.0.0.1:8000 in two windows.
@@ -8,23 +7,19 @@ and open http://127.0.0.1:8000 in two windows.
 
 import os
 import secrets
-import sys
 from collections import deque
 from pathlib import Path
-from typing import Annotated
 
 from attrs import asdict, field, frozen
 from attrs.validators import max_len, min_len
-from fastapi import Cookie, FastAPI, Response
+from fastapi import FastAPI, Response
 from fastapi.responses import FileResponse
-from fastapi.staticfiles import StaticFiles
 
 import polybus.fastapi
 from polybus import Bus, Context, Identity, Peer
 from polybus.plugins import Handshake
 
 HERE = Path(__file__).parent
-UBRE = Path(os.environ.get("UBRE", HERE / "node_modules" / "ubre"))
 
 sessions: dict[str, str] = {}
 """Which token belongs to whom. A real application signs its tokens or keeps them in a database."""
@@ -69,8 +64,7 @@ async def lines() -> list[dict[str, str]]:
 
 
 app = FastAPI()
-polybus.fastapi.attach(app, bus)  # ws://.../bus
-app.mount("/ubre", StaticFiles(directory=UBRE / "src", check_dir=False))
+polybus.fastapi.attach(app, bus, script="/polybus.js")  # ws://.../bus
 
 
 @app.get("/")
@@ -85,12 +79,5 @@ async def login(name: str, response: Response) -> None:
     response.set_cookie("session", token, httponly=True, samesite="lax")
 
 
-@app.get("/me")
-async def me(session: Annotated[str, Cookie()] = "") -> str | None:
-    return sessions.get(session)
-
-
 if __name__ == "__main__":
-    if not (UBRE / "src").is_dir():
-        sys.exit("npm ubre is missing: npm install --prefix examples/chat")
     polybus.fastapi.run(app, port=int(os.environ.get("PORT", "8000")))

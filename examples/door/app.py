@@ -3,7 +3,7 @@
     python examples/door/app.py
 
 and open http://127.0.0.1:8000. The frame *panel* talks with the page alone; the frame *door* is joined to the server with a
-token of its own, and the vehicle behind the bridge speaks uProtocol. Both frames speak UBRE, written by hand in `wire.js`.
+token of its own, and the vehicle behind the bridge speaks uProtocol. Both frames speak by `polybus.js`.
 """
 
 import os
@@ -65,11 +65,6 @@ async def page() -> FileResponse:
 @app.get("/frame")
 async def frame() -> FileResponse:
     return FileResponse(HERE / "frame.html")
-
-
-@app.get("/wire.js")
-async def wire() -> FileResponse:
-    return FileResponse(HERE / "wire.js", media_type="text/javascript")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ async def page(chromium: Browser) -> AsyncIterator[Tab]:
 async def test_a_door_is_moved_through_the_page_and_a_page_of_an_unexpected_origin_gets_no_port(page: Tab) -> None:
     await page.until("show.said.length >= 2")
     assert sorted(await page.run("show.said")) == [["moved", 40], ["told", 40]], "the publication comes once"
-    assert await page.run("show.panel.ask('title')") == "a panel of the page"
+    assert await page.run("show.panel.request('title')") == "a panel of the page"
     await page.run("show.stranger()")
     await page.until("show.said.length >= 3")
     rejected = await page.run("show.rejected")
@@ -41,11 +41,11 @@ async def test_a_door_is_moved_through_the_page_and_a_page_of_an_unexpected_orig
 
 async def test_a_frame_that_is_reloaded_loses_its_request_at_once_and_works_again(page: Tab) -> None:
     await page.until("show.said.length >= 2")
-    lost = "show.lost = show.panel.ask('never').then(() => 'answered', (reason) => reason)"
+    lost = "show.lost = show.panel.request('never').then(() => 'answered', ({ reason }) => reason)"
     await page.run(f"{lost}; document.getElementById('panel').src += '&again'")
     assert await page.run("show.lost") == "the page is gone"
     await page.until("show.epochs.panel === 2")
-    assert await page.run("show.panel.ask('title')") == "a panel of the page"
+    assert await page.run("show.panel.request('title')") == "a panel of the page"
     await page.run("void (document.getElementById('door').src += '&again')")
     assert (await page.run("show.pumps[0].closed"))["code"] == 1001
     await page.until("show.said.filter(([word]) => word === 'moved').length === 2")

@@ -48,8 +48,8 @@ def test_the_rules_of_the_client() -> None:
         for code in list(Code)[1:]
         for reason in (None, "sold", "too_large")
     ]
-    variables = {"PATTERNS": json.dumps({"subjects": SUBJECTS, "fits": fits}), "ERRORS": json.dumps(errors)}
-    run("node", "--test", "client.test.mjs", **variables)
+    patterns = json.dumps({"subjects": SUBJECTS, "fits": fits})
+    run("node", "--test", "client.test.mjs", PATTERNS=patterns, ERRORS=json.dumps(errors))
 
 
 @pytest.mark.parametrize(("script", "most"), [("polybus.js", 6144), ("polybus-frames.js", 4096)])

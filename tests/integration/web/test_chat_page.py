@@ -1,26 +1,23 @@
-"""The chat example: a page in a real browser talks npm `ubre` to a bus in FastAPI."""
+"""The chat example: a page in a real browser talks to a bus in FastAPI, by `polybus.js`."""
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from tests.integration.web.browser import Browser, Tab, browser, missing
+from tests.integration.web.browser import Browser, Tab
 from tests.integration.web.support import Program
 from tests.support import free_port
 
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).resolve().parents[3]
-UBRE = ROOT / "tests" / "integration" / "interop" / "node" / "node_modules" / "ubre"
 SEEN = """
 globalThis.seen = [];
 new MutationObserver(() => seen.push(state.textContent)).observe(state, { childList: true })
@@ -29,19 +26,9 @@ new MutationObserver(() => seen.push(state.textContent)).observe(state, { childL
 LINES = "[...document.querySelectorAll('#lines li')].map(line => line.textContent)"
 
 
-@pytest.fixture(scope="module")
-async def chromium(anyio_backend: Any) -> AsyncIterator[Browser]:
-    if not (UBRE / "src").is_dir():
-        missing("the npm package ubre is not installed: make peers")
-    async with browser() as running:
-        yield running
-
-
 @asynccontextmanager
 async def chat(port: int) -> AsyncIterator[Program]:
-    program = await anyio.to_thread.run_sync(
-        lambda: Program(ROOT / "examples" / "chat" / "app.py", UBRE=str(UBRE), PORT=str(port))
-    )
+    program = await anyio.to_thread.run_sync(lambda: Program(ROOT / "examples" / "chat" / "app.py", PORT=str(port)))
     try:
         yield program
     finally:
@@ -88,7 +75,10 @@ async def test_a_page_comes_back_after_the_server_was_restarted(chromium: Browse
         assert await anyio.to_thread.run_sync(server.process.wait) == 0
     async with chat(port):
         # The sessions of the example live in the process, so she has to enter again, in the tab that is open.
-        await ann.run(f"fetch({json.dumps(f'{site}/login/Ann')}, {{method: 'POST'}}).then(answer => answer.ok)")
+        await ann.until(
+            "!document.querySelector('#login').hidden && state.innerText === 'not connected (4401 not authenticated)'"
+        )
+        await ann.fill("#login input", "Ann")
         await ann.until("document.querySelector('#state').innerText === 'connected'")
         await ann.fill("#say input", "here again")
         await ann.until(f"{LINES}.length === 1")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
-from websockets import ConnectionClosed, InvalidStatus, connect
+from websockets import ConnectionClosed, InvalidStatus, Origin, Subprotocol, connect
 
 from polybus import Bus, Forbidden, Handshake, Identity, Unavailable
 from polybus.fastapi import attach
@@ -16,6 +16,8 @@ from tests.integration.web.support import OverAsgi, running
 from tests.support import bounded
 
 pytestmark = pytest.mark.anyio
+
+CLOSES = Subprotocol("polybus.closes")
 
 
 def authenticate(handshake: Handshake) -> Identity | None:
@@ -55,13 +57,13 @@ async def test_a_refusal_can_be_read_by_who_asks_for_it(way: Any) -> None:
             with pytest.raises(InvalidStatus) as refused:
                 await connect(url, subprotocols=offers, proxy=None)
             assert refused.value.response.status_code == status
-            async with connect(url, subprotocols=[*offers, "polybus.closes"], proxy=None) as socket:
+            async with connect(url, subprotocols=[*offers, CLOSES], proxy=None) as socket:
                 assert socket.subprotocol == "polybus.closes"
                 with pytest.raises(ConnectionClosed):
                     await socket.recv()
                 assert socket.close_code == code
                 assert socket.close_reason is not None and socket.close_reason.startswith(words)
-        async with connect(url, subprotocols=[*offers[:1], "polybus.closes", "polybus.token.ann"], proxy=None) as socket:  # type: ignore[list-item]
+        async with connect(url, subprotocols=[offers[0], CLOSES, Subprotocol("polybus.token.ann")], proxy=None) as socket:
             assert socket.subprotocol == "ubre"
         with pytest.raises(InvalidStatus):  # a page of another site learns nothing more
-            await connect(url, subprotocols=[*offers, "polybus.closes"], origin="https://other.example", proxy=None)  # type: ignore[arg-type]
+            await connect(url, subprotocols=[*offers, CLOSES], origin=Origin("https://other.example"), proxy=None)
