@@ -1,6 +1,5 @@
 """A page that shows somebody else's widget in a frame of another site, and lets it talk to the page and to the server.
 
-    npm install --prefix examples/frames
     python examples/frames/app.py
 
 and open http://127.0.0.1:8000. The page is of 127.0.0.1, its frames of localhost: for a browser these are two sites, so
@@ -9,7 +8,6 @@ that the widgets run in a process of their own and can do nothing but what the p
 
 import os
 import secrets
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,14 +15,12 @@ from pathlib import Path
 import anyio
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
-from fastapi.staticfiles import StaticFiles
 
 import polybus.fastapi
 from polybus import Bus, Context, Identity
 from polybus.plugins import Handshake
 
 HERE = Path(__file__).parent
-UBRE = Path(os.environ.get("UBRE", HERE / "node_modules" / "ubre"))
 
 widgets: dict[str, str] = {}
 """Which token belongs to which widget. A real application signs its tokens, and lets them expire."""
@@ -63,7 +59,6 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 app = FastAPI(lifespan=lifespan)
 polybus.fastapi.attach(app, bus, script="/polybus.js")
-app.mount("/ubre", StaticFiles(directory=UBRE / "src", check_dir=False))
 
 
 @app.get("/")
@@ -85,6 +80,4 @@ async def add(name: str) -> str:
 
 
 if __name__ == "__main__":
-    if not (UBRE / "src").is_dir():
-        sys.exit("npm ubre is missing: npm install --prefix examples/frames")
     polybus.fastapi.run(app, port=int(os.environ.get("PORT", "8000")))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from tests.integration.browser.site import MODULES, ROOT
+from tests.integration.browser.site import ROOT
 from tests.integration.web.browser import Browser
 from tests.support import eventually, free_port
 
@@ -49,7 +49,7 @@ async def answers(site: str) -> None:
 async def test_widgets_reach_the_server_through_the_page_and_survive_a_reload(chromium: Browser) -> None:
     chromium.problems.clear()
     port = free_port()
-    with example("frames", port, UBRE=str(MODULES / "ubre")):
+    with example("frames", port):
         await answers(f"http://127.0.0.1:{port}")
         tab = await chromium.tab(f"http://127.0.0.1:{port}")
         state = "document.querySelector('#state').textContent"
