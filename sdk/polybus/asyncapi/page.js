@@ -1,4 +1,3 @@
-"use strict"
 // The page of an AsyncAPI document: it is searched, the document is saved, and requests are sent where the server allows it.
 {
   const every = (selector, within = document) => [...within.querySelectorAll(selector)]
@@ -55,69 +54,17 @@
     event.target.href = URL.createObjectURL(new Blob([text], { type: "application/json" }))
   })
 
-  // -- trying it: a client of UBRE in JSON, as any other ------------------------------------------------------------------------
+  // -- trying it, by polybus.js, which stands above where the page is live ------------------------------------------------------
 
   const live = document.body.dataset.live
-  const CREDIT = 32
   const KEPT = 200
-  let connecting = null
-  const calls = new Map()
-  const listeners = new Map()
-  let last = 0
+  let bus = null
 
-  function connect() {
-    if (connecting) return connecting
-    const url = new URL(live, location.href)
-    url.protocol = url.protocol === "https:" ? "wss:" : "ws:"
-    url.hash = ""
-    const token = document.querySelector("#token").value
-    connecting = new Promise((resolve, reject) => {
-      const socket = new WebSocket(url, token ? [`polybus.token.${token}`] : [])
-      socket.onopen = () => resolve(socket)
-      socket.onmessage = (event) => receive(socket, JSON.parse(event.data))
-      socket.onclose = (event) => {
-        const why = event.reason || (event.code === 1006 ? "not let in, or the server has gone; perhaps you have to sign in" : `closed, ${event.code}`)
-        connecting = null
-        reject(new Error(why))
-        for (const waiting of [calls, listeners]) {
-          for (const one of waiting.values()) one.refuse("Disconnected", why)
-          waiting.clear()
-        }
-      }
-    })
-    return connecting
-  }
-
-  function fits(pattern, subject) {
-    const mark = pattern.includes("/") ? "/" : "."
-    const wanted = pattern.split(mark)
-    const tokens = subject.split(mark)
-    const open = wanted.at(-1) === ">"
-    if (open ? tokens.length < wanted.length : tokens.length !== wanted.length) return false
-    return wanted.every((token, place) => token === "*" || (open && place === wanted.length - 1) || token === tokens[place])
-  }
-
-  function receive(socket, frame) {
-    if ("publish" in frame) {
-      for (const [pattern, listener] of listeners) if (fits(pattern, String(frame.publish))) listener.hear(frame)
-      return
+  function client() {
+    if (bus === null || bus.state === "closed") {
+      bus = connect(new URL(live, location.href), { token: document.querySelector("#token").value })
     }
-    const id = frame.success ?? frame.fail ?? frame.item ?? frame.end
-    const call = calls.get(id)
-    if (call) {
-      if ("item" in frame) {
-        call.item(frame.body ?? null)
-        socket.send(JSON.stringify({ credit: id, n: 1 }))
-        return
-      }
-      calls.delete(id)
-      if ("success" in frame) call.answer(frame.body ?? null)
-      else if ("fail" in frame || frame.code) call.refuse(frame.code, frame.text ?? frame.body, frame.reason, frame.detail)
-      else call.end()
-    } else if ("request" in frame) {
-      // The server asks, whether this is a polybus, for example: it is none.
-      socket.send(JSON.stringify({ fail: frame.id ?? frame.request, body: "NotFound", code: 12 }))
-    }
+    return bus
   }
 
   function attempt(form) {
@@ -138,42 +85,57 @@
       const block = document.createElement("pre")
       block.textContent = typeof value === "string" ? value : JSON.stringify(value, null, 2)
       answer.append(block)
-    }
-    const took = () => `${Math.round(performance.now() - began)} ms`
-    const done = () => {
-      send.disabled = false
-      if (stop) stop.hidden = true
-    }
-
-    const refuse = (code, said, reason, detail) => {
-      const known = JSON.parse(document.body.dataset.codes)
-      state(`${known[code] ?? code}${reason ? ` (${reason})` : ""}: ${said ?? ""}`, true)
-      if (detail !== undefined && detail !== null) show(detail)
-      done()
-    }
-    const many = (count, word) => (count === 1 ? `one ${word}` : `${count} ${word}s`)
-    const forget = () => {
       while (answer.childElementCount > KEPT) answer.firstElementChild.remove()
     }
+    const took = () => `${Math.round(performance.now() - began)} ms`
+    const many = (count, word) => (count === 1 ? `one ${word}` : `${count} ${word}s`)
+    const refuse = ({ name, message, code, text: said = message, reason, detail }) => {
+      state(`${Object.keys(Code)[code] ?? name}${code && reason ? ` (${reason})` : ""}: ${said}`, true)
+      if (detail !== undefined && detail !== null) show(detail)
+    }
 
-    const listen = (socket) => {
-      let count = 0
-      const hear = ({ publish, body }) => {
-        count += 1
-        if (publish !== subject) state(publish)
-        show(body ?? null)
-        forget()
-      }
-      listeners.set(subject, { hear, refuse })
-      stop.hidden = false
-      stop.onclick = () => {
-        listeners.delete(subject)
-        if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ unsubscribe: subject }))
+    // Each of them ends when there is nothing more to come.
+    const styles = {
+      async request(at, name, body) {
+        const value = await at.request(name, body)
+        state(`answered in ${took()}`)
+        if (value !== null) show(value)
+      },
+      async notification(at, name, body) {
+        await at.notify(name, body)
+        state("sent")
+      },
+      async publication(at, name, body) {
+        await at.publish(name, body)
+        state("published")
+      },
+      async stream(at, name, body, signal) {
+        let count = 0
+        try {
+          for await (const value of at.stream(name, body, { signal })) {
+            count += 1
+            show(value)
+          }
+        } catch (error) {
+          if (!signal.aborted) throw error
+        }
+        state(`ended after ${many(count, "item")}, ${took()}`)
+      },
+      async listening(at, name, body, signal) {
+        let count = 0
+        const hear = (value, about) => {
+          count += 1
+          if (about.subject !== subject) state(about.subject)
+          show(value)
+        }
+        await at.subscribe(subject, hear, { signal }).ready
+        state("listening")
+        await new Promise((resolve) => {
+          signal.addEventListener("abort", resolve)
+          at.addEventListener("state", (event) => event.state === "closed" && resolve(), { signal })
+        })
         state(`stopped after ${many(count, "publication")}`)
-        done()
-      }
-      socket.send(JSON.stringify({ subscribe: subject }))
-      state("listening")
+      },
     }
 
     form.addEventListener("submit", async (event) => {
@@ -187,70 +149,38 @@
         return
       }
       const name = subject.replace(/\{(\w+)\}/g, (_, parameter) => form.elements[`in-${parameter}`].value.trim())
+      const controller = new AbortController()
       send.disabled = true
-      began = performance.now()
-      let socket
-      try {
-        socket = await connect()
-      } catch (error) {
-        state(`No connection: ${error.message}`, true)
-        done()
-        return
-      }
-      began = performance.now()
-      if (style === "listening") {
-        listen(socket)
-        return
-      }
-      const id = `page-${(last += 1)}`
-      if (style === "publication") {
-        socket.send(JSON.stringify({ publish: name, body }))
-        state("published")
-        done()
-        return
-      }
-      let count = 0
-      calls.set(id, {
-        answer: (value) => {
-          state(`answered in ${took()}`)
-          if (value !== null) show(value)
-          done()
-        },
-        item: (value) => {
-          count += 1
-          show(value)
-          forget()
-        },
-        end: () => {
-          state(`ended after ${many(count, "item")}, ${took()}`)
-          done()
-        },
-        refuse,
+      const at = client()
+      const { signal } = controller
+      const unreached = new Promise((_, reject) => {
+        const tell = ({ state, reason }) => state === "waiting" && reject(new Error(reason || "the server cannot be reached"))
+        at.addEventListener("state", tell, { signal })
       })
-      if (style === "stream") {
-        stop.hidden = false
-        stop.onclick = () => {
-          calls.get(id)?.end()
-          calls.delete(id)
-          if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ end: id, code: 1 }))
+      try {
+        await Promise.race([at.ready, unreached])
+        began = performance.now()
+        if (stop) {
+          stop.hidden = false
+          stop.onclick = () => controller.abort()
         }
-        socket.send(JSON.stringify({ open: id, subject: name, mode: "stream", n: CREDIT, body }))
-      } else {
-        socket.send(JSON.stringify({ request: name, id, body }))
-        if (style === "notification") {
-          calls.delete(id)
-          state("sent")
-          done()
-        }
+        await styles[style](at, name, body, signal)
+      } catch (error) {
+        if (began) refuse(error)
+        else state(`No connection: ${error.text ?? error.message}`, true)
       }
+      began = 0
+      controller.abort()
+      send.disabled = false
+      if (stop) stop.hidden = true
     })
   }
 
   if (live) {
     every("form.try").forEach(attempt)
     document.querySelector("#token").addEventListener("change", () => {
-      connecting?.then((socket) => socket.close())
-      connecting = null
+      bus?.close("another token")
+      bus = null
     })
   }
 }

@@ -11,7 +11,6 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
-from ..errors import Code
 from ..plugins.tools import check_type, shown
 from .document import to_text
 from .schemas import REFERENCE, Schema
@@ -54,8 +53,8 @@ def page(document: Part, *, live: str | None = None) -> str:
 def policy(page: str) -> str:
     """The Content-Security-Policy of a page: its own style and script, and WebSockets of its own server where it is live."""
     hashes = {
-        name: " ".join(f"'sha256-{_digest(text)}'" for text in re.findall(rf"<{name}>(.*?)</{name}>", page, re.S))
-        for name in ("style", "script")
+        name: " ".join(f"'sha256-{_digest(text)}'" for text in re.findall(rf"<{name}{more}>(.*?)</{name}>", page, re.S))
+        for name, more in (("style", ""), ("script", ' type="module"'))
     }
     connects = " connect-src 'self';" if " data-live=" in page else ""
     own = f"style-src {hashes['style']}; script-src {hashes['script']};{connects}"
@@ -66,8 +65,8 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _asset(name: str) -> str:
-    return files("polybus.asyncapi").joinpath(name).read_text(encoding="utf-8").strip()
+def _asset(folder: str, name: str) -> str:
+    return files("polybus").joinpath(folder, name).read_text(encoding="utf-8").strip()
 
 
 class _Page:
@@ -83,10 +82,10 @@ class _Page:
     def write(self) -> str:
         info = self._document["info"]
         title = escape(info["title"])
-        attributes = ""
+        attributes, script = "", _asset("asyncapi", "page.js")
         if self._live is not None:
-            codes = json.dumps({code.value: code.name for code in Code})
-            attributes = f' data-live="{escape(self._live)}" data-codes="{escape(codes)}"'
+            attributes = f' data-live="{escape(self._live)}"'
+            script = f"{_asset('javascript', 'polybus.js')}\n{script}"
         error = self._error_name()
         schemas = [name for name in self._schemas if name != error]
         data = to_text(self._document).replace("<", "\\u003c")
@@ -94,8 +93,8 @@ class _Page:
             title=title,
             version=escape(info["version"]),
             attributes=attributes,
-            style=_asset("page.css"),
-            script=_asset("page.js"),
+            style=_asset("asyncapi", "page.css"),
+            script=script,
             intro=f'<div class="intro">{_prose(info["description"])}</div>' if info.get("description") else "",
             servers=self._servers(),
             access=_ACCESS if self._live is not None else "",
@@ -443,7 +442,7 @@ _PAGE: Final = """<!doctype html>
 <footer>Made by polybus from the code.</footer>
 </main>
 <script type="application/json" id="document">{document}</script>
-<script>{script}</script>
+<script type="module">{script}</script>
 </body>
 </html>
 """
