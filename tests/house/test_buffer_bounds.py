@@ -164,7 +164,7 @@ BOUNDS = {
     "one for each peer and link": "runtime.runtime._owners runtime.runtime.timed",
     "one for each request over HTTP that is being answered; charged": "bindings.cloudevents_http.server._leaving",
     "one frame and 1 MiB behind it: then all is handled at once": "link.receiver._waiting",
-    "one frame: its framer refuses more than Limits.message": "transports._stream.framer.parts",
+    "one frame: its framer refuses more than Limits.message": "transports._stream.transport.parts",
     "one look at a store: its consumers": "cluster.durable.administration.again cluster.durable.administration.durables",
     "one message": "runtime.departures.headers",
     "one of each node that is known": "cluster.arrivals._splices",

@@ -21,8 +21,7 @@ from polybus.transports import sockets
 from polybus.transports._stream.dial import open_wire
 from polybus.transports._stream.prefixed import TcpTransport
 from polybus.transports._stream.pump_wire import PumpWire
-from polybus.transports._stream.rations import LEAST, RATION, Rations
-from polybus.transports._stream.wire import BURST, GATHERED
+from polybus.transports._stream.wire import BURST, GATHERED, LEAST, RATION, Rations
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND
 

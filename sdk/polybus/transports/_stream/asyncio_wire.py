@@ -18,8 +18,7 @@ from anyio.lowlevel import RunVar
 from ...plugins import Host
 from ...plugins.connections import HIGH_WATER, LOW_WATER
 from ..sockets import Signs, keep_short, signs_of, tune
-from .rations import LEAST, rations_here
-from .wire import BURST, BURST_PARTS, WireUser
+from .wire import BURST, BURST_PARTS, LEAST, WireUser, rations_here
 
 _READ_SIZE: Final = 32 * 1024
 """Of one read. What it brought is handled before the next one: messages by the thousand would leave the processor's caches."""

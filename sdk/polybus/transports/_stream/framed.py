@@ -11,9 +11,8 @@ from typing import ClassVar, Final
 from ...errors import BusError
 from ...plugins import Admission, Closed, FrameCutter, Framing, FramingFeatures, Handshake, Host
 from ...plugins.connections import TransportState
-from .framer import Framer
 from .listen import PendingConnection
-from .transport import StreamTransport
+from .transport import Framer, StreamTransport
 from .wire import GATHERED, Wire
 
 

@@ -21,8 +21,7 @@ from typing import ClassVar, Final
 from ...plugins import Closed, Host
 from ...plugins.close_codes import MAX_REASON, closed_by_peer, cut_reason
 from ...plugins.connections import TransportState
-from .framer import Framer, PartialFrame
-from .transport import StreamTransport
+from .transport import Framer, PartialFrame, StreamTransport
 from .wire import Wire
 
 CLOSING: Final = 0xFF434C4F

@@ -22,8 +22,7 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from ...plugins import Host
 from ...plugins.connections import HIGH_WATER, LOW_WATER
 from ..sockets import Signs, keep_short, signs_of, tune
-from .rations import rations_here
-from .wire import BURST, BURST_PARTS, WireUser
+from .wire import BURST, BURST_PARTS, WireUser, rations_here
 
 _READ_SIZE: Final = 64 * 1024
 """Of one read, after one that was not full: every read allocates what it asks for."""
