@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import ref
@@ -12,6 +12,7 @@ from weakref import ref
 import anyio
 import anyio.lowlevel
 
+from .._validation import seconds
 from .event_loop import running_loop
 
 if TYPE_CHECKING:
@@ -176,3 +177,21 @@ async def let_scope_fire(told: float = math.inf) -> None:
         # uvloop, whose clock has steps of a millisecond, asks again and again whether it is time for a scope. Where it was busy
         # meanwhile, it ends this sleep first.
         await anyio.lowlevel.checkpoint()
+
+
+async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:
+    """Wait for the next item.
+
+    Raises:
+        TimeoutError, EOFError, BusError, TypeError, ValueError: As `Subscription.receive`.
+    """
+    most = math.inf if timeout is None else seconds(timeout, endless=True)
+    try:
+        with anyio.fail_after(most):
+            return await anext(items)
+    except StopAsyncIteration:
+        raise EOFError("it has ended: there will be no more") from None
+    except TimeoutError as error:
+        if type(error) is TimeoutError:  # not DeadlineExceeded, which says more
+            raise TimeoutError(f"nothing came within {most:g} s") from None
+        raise

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import anyio
 from attrs import frozen
 
-from .._core.link.multiplexer import expiry
-from .._core.runtime.access import AccessControl, Admissions, Authenticate
-from .._core.runtime.runtime import Runtime
 from ..errors import BusError, LocalProtocolError, Unavailable
+from ..hosting import AccessControl, Admissions, Authenticate, Runtime
 from ..limits import Limits
 from ..plugins import Admission, Closed, Handshake, Listening, ListenOptions, Receiver, Transport, TransportFeatures
 from ..plugins.registry import make_recorder, metrics_maker, resolve_url
@@ -207,7 +205,7 @@ class BrokerGate:
             transport, receives = self.listens_in(transport)
         end = _BrokerConnection(self, transport)
         self.ends[end] = transport.address
-        end.joined(admission, expiry(admission.identity, self._runtime))
+        end.joined(admission, admission.identity.ends(self._runtime.time()))
         transport.start(end if receives is None else receives(end))
 
     def left_for_good(self, end: _BrokerConnection) -> None:

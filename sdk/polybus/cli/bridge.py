@@ -11,11 +11,9 @@ from typing import Annotated, Any, Literal
 
 import anyio
 
-from .. import Bus, Disconnected, Peer, Route
+from .. import Bus, Peer, Route
 from .. import bridge as join
-from .._core.bus.bridge import Bridge
-from .._core.bus.bus import parts_of
-from ..plugins.extensions import party_of
+from ..plugins.parts import parts_of
 from ..plugins.registry import with_tls
 from ..plugins.tools import without_secrets
 from .options import Ca, Header, Insecure, Key, OwnCert, Wait, argument, option
@@ -92,16 +90,14 @@ async def _run(
             leaving.start_soon(_cut_by_a_second, signals, joined)
 
 
-async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Bridge) -> None:
+async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Any) -> None:
     """A second signal ends what the first one lets come to its end."""
     await anext(aiter(signals))
-    joined._hurry()
+    joined.hurry()
     await joined.left.aclose()
     await joined.right.aclose()
 
 
 async def _while_there(bus: Bus, peer: Peer) -> None:
     """Wait for the end of a link that will not come back, and raise why: a bridge with one side is none."""
-    await parts_of(bus).services.running.notifier.until(lambda: party_of(peer).gone)
-    parts_of(bus).links.check_gone()
-    raise Disconnected("the link has ended", peer.address, False)
+    raise await parts_of(bus).gone(peer)

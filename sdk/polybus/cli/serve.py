@@ -19,9 +19,8 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from .. import Bus, BusError
-from .._core.bus.lifecycle import raised_by_lifespan
-from .._core.bus.runner import serve_until_signal
 from ..cluster.worker import Inheritance
+from ..hosting import raised_by_lifespan, serve_until_signal
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import resolve_url
 from ..plugins.tools import check_hosts, check_origins

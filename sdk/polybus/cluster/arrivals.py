@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -23,20 +23,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import anyio
 from attrs import define, field
 
-from .._core.peer.negotiation import HELLO_TIMEOUT
-from .._core.rpc.reply import InternalReply
-from .._core.runtime.memory import MemoryBudget, Share, cost, trim
 from ..body import JSON
 from ..errors import BusError
 from ..events import PeerSlow
 from ..message import Kind, Message
 from ..plugins import ToNode
-from ..plugins.extensions import party_of
 from ..plugins.tools import sources
 
 if TYPE_CHECKING:
-    from .._core.bus.parts import BusParts
-    from .._core.peer.party import PeerParty
+    from ..plugins import Reservation
+    from ..plugins.parts import BusPeer, BusPort
     from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -48,6 +44,8 @@ AT_ONCE: Final = 256
 PATIENCE: Final = 2.0
 """Seconds for a client to tell its subscriptions, and for a node to answer. One that does not give its mark in that time counts
 as if it had."""
+_WORD: Final = 1.0
+"""Seconds for a newcomer to say who it is."""
 _POLICY: Final = "drop_oldest"
 _EVERYTHING: Final = (">", "/>")
 """Patterns of all subjects that a wire without subscriptions carries."""
@@ -60,52 +58,23 @@ _Entry: TypeAlias = tuple[str, Message, int, int]
 
 
 @define(eq=False)
-class PublicationSources:
-    """The publications that are kept here, and the nodes that they are from."""
-
-    _parts: BusParts
-    own: str = field(default="", init=False)
-    """The name of this node."""
-    _last: Message | None = field(default=None, init=False)
-    _number: int = field(default=0, init=False)
-
-    def is_of_this_node(self, message: Message) -> bool:
-        """Tell whether a publication is of this node; not of those for clients of the others, or that came over the cluster."""
-        links = self._parts.links
-        peer = None if message.peer is None else party_of(message.peer)
-        if peer is None or peer.host is not links:
-            return True
-        return peer is not links.inner_peer and self._parts.pubsub.relay.takes(message)
-
-    def number_of(self, message: Message) -> int:
-        """Number the publications that are kept: by it the same one is known which waits for several clients."""
-        if message is not self._last:
-            self._last = message
-            self._number += 1
-        return self._number
-
-    def forget(self) -> None:
-        """Hold nothing: nothing is kept any more."""
-        self._last = None
-
-
-@define(eq=False)
 class ParkedPublications:
-    """Publications that wait for one client. Implements `_core.pubsub.ports.PublicationQueue`.
+    """Publications that wait for one client. Implements `plugins.parts.WaitingQueue`.
 
     Bounded as an outbox is, in messages and bytes, which are charged to the client's address; the oldest go first.
     """
 
-    _parts: BusParts
-    peer: PeerParty
+    _parts: BusPort
+    peer: BusPeer
     """The client, at whose cost they wait."""
-    _sources: PublicationSources
-    _share: Share
+    _node: Backbone
     cut: set[str] = field(factory=set, init=False)
     """Nodes of which nothing more is taken. Of several queues it may be one set."""
     dropped: int = field(default=0, init=False)
     _waiting: deque[_Entry] = field(factory=deque, init=False)
-    _budget: MemoryBudget = field(init=False)
+    _bytes: int = field(default=0, init=False)
+    _reservation: Reservation | None = field(default=None, init=False)
+    """Present while any wait."""
 
     pattern: str | int = field(default=">", init=False)
     group: str | None = field(default=None, init=False)
@@ -116,17 +85,16 @@ class ParkedPublications:
     full: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        limits = self._parts.services.limits
-        self.queue = limits.outbox
-        self._budget = MemoryBudget(self._parts.services.running, limits.outbox_bytes, self._share)
+        self.queue = self._parts.services.limits.outbox
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
-    def next(self) -> int:
-        """The number of the oldest."""
-        return self._waiting[0][3]
+    def oldest(self) -> tuple[int, Message]:
+        """The oldest, and its number: of what was offered to several queues each holds the same object."""
+        _, message, _, number = self._waiting[0]
+        return number, message
 
     async def room(self, deadline: float) -> bool:
         """Tell that there is room: the oldest makes it."""
@@ -134,8 +102,8 @@ class ParkedPublications:
 
     def offer(self, message: Message) -> None:
         """Take a publication of this node. What comes over the cluster is `keep` told, with the node that it is from."""
-        if self._sources.is_of_this_node(message):
-            self.keep(self._sources.own, message)
+        if self._parts.is_of_this_bus(message):
+            self.keep(self._node.own, message)
 
     def keep(self, source: str, message: Message) -> None:
         """Take a publication, unless it is of a node of which nothing more is taken."""
@@ -151,17 +119,36 @@ class ParkedPublications:
             try:
                 message.encoded(self.peer.link.adapter.codec(self._parts.services.limits).formats)
             except BusError as error:
-                self._parts.pubsub.publisher.unsent(message, self.peer, "kept", error)
+                self._parts.unsent(message, self.peer, "kept", error)
                 return
-        trim(message)
-        size = cost(message)
-        while self._waiting and (len(self._waiting) >= self.queue or not self._budget.has_room(size)):
-            _ = self.take()
+        size = self._parts.weigh(message)
+        while not self._hold(size):
             self._drop()
-        if self._budget.hold(size):
-            self._waiting.append((source, message, size, self._sources.number_of(message)))
-        else:
-            self._drop()
+            if self.take() is None:
+                return
+        self._waiting.append((source, message, size, next(self._node.numbers)))
+
+    def _hold(self, size: int) -> bool:
+        """Charge the client for one more. One alone may be of any size, as far as the total allows."""
+        most = self._parts.services.limits.outbox_bytes
+        if self._waiting and (len(self._waiting) >= self.queue or self._bytes + size > most):
+            return False
+        reservation = self._reservation or self._parts.services.running.reserve(self.peer.address)
+        if not reservation.hold(size):
+            if self._reservation is None:
+                reservation.release()
+            return False
+        self._reservation, self._bytes = reservation, self._bytes + size
+        return True
+
+    def _give_back(self, size: int) -> None:
+        self._bytes -= size
+        if self._reservation is not None:
+            if self._waiting:
+                self._reservation.give_back(size)
+            else:
+                self._reservation.release()
+                self._reservation = None
 
     def _drop(self) -> None:
         self.dropped += 1
@@ -175,17 +162,15 @@ class ParkedPublications:
         if not self._waiting:
             return None
         _, message, size, _ = self._waiting.popleft()
-        self._budget.release(size)
+        self._give_back(size)
         return message
 
     def drop_unless(self, wanted: Callable[[str], bool]) -> None:
         """Remove all that is of other nodes than those wanted."""
-        before, self._waiting = self._waiting, deque()
-        for entry in before:
-            if wanted(entry[0]):
-                self._waiting.append(entry)
-            else:
-                self._budget.release(entry[2])
+        before = self._waiting
+        self._waiting = deque(entry for entry in before if wanted(entry[0]))
+        if gone := sum(size for source, _, size, _ in before if not wanted(source)):
+            self._give_back(gone)
 
     def clear(self) -> None:
         """Remove all."""
@@ -193,29 +178,11 @@ class ParkedPublications:
             pass
 
 
-class MarkReply(InternalReply):
-    """The reply to the question for a mark: where it comes among the publications of its node, there the mark is.
-
-    A node that is gone, or does not answer in time, counts as if it had given its mark then.
-    """
-
-    __slots__ = ("marked",)
-    marked: Callable[[], None]
-
-    def resolve(self, message: Message) -> None:
-        self.marked()
-        super().resolve(message)
-
-    def fail(self, error: BusError) -> None:
-        self.marked()
-        super().fail(error)
-
-
 @define(eq=False)
 class Returning:
     """A client that has come back to this node."""
 
-    peer: PeerParty
+    peer: BusPeer
     name: str
     """The name under which the other node hands over publications for it."""
     secret: str
@@ -237,19 +204,18 @@ class Splice:
     """True while marks are asked for: of nodes that join, too."""
     marked: set[str] = field(factory=set)
     """Nodes that have given their mark, or count as if they had."""
-    replies: list[MarkReply] = field(factory=list)
+    replies: list[Awaitable[Any]] = field(factory=list)
 
 
 @define(eq=False)
 class Arrivals:
     """The clients that have come back to this node, until they have what was kept for them."""
 
-    _parts: BusParts
+    _parts: BusPort
     _node: Backbone
-    _sources: PublicationSources
-    _newcomers: dict[PeerParty, ParkedPublications] = field(factory=dict, init=False)
+    _newcomers: dict[BusPeer, ParkedPublications] = field(factory=dict, init=False)
     """Clients that would be sent everything, on a wire without subscriptions, and have not said yet whether they come back."""
-    _clients: dict[PeerParty, Returning] = field(factory=dict, init=False)
+    _clients: dict[BusPeer, Returning] = field(factory=dict, init=False)
     _names: dict[str, Returning] = field(factory=dict, init=False)
     _coming: dict[str, dict[Returning, None]] = field(factory=dict, init=False)
     """Clients that wait for their turn, by the buses where they were."""
@@ -263,69 +229,66 @@ class Arrivals:
 
     # -- newcomers on wires without subscriptions --------------------------------------------------------------------------
 
-    def came(self, peer: PeerParty) -> None:
+    def came(self, peer: BusPeer) -> None:
         """Hold what a newcomer would be sent, which is everything: it may come back, and then be handed the same."""
-        recipients, link = self._parts.pubsub.recipients, peer.link
-        if peer not in recipients.gets_all or peer in recipients.bus_identities.held_out or link.multiplexed is not None:
+        if peer.link.multiplexed is not None or not self._parts.withhold(peer):
             return
-        recipients.remove(peer)
-        held = self._newcomers[peer] = ParkedPublications(self._parts, peer, self._sources, link.share or Share())
+        held = self._newcomers[peer] = ParkedPublications(self._parts, peer, self._node)
         for pattern in _EVERYTHING:
-            self._parts.pubsub.local.add(pattern, held)
+            self._parts.add_queue(pattern, held)
         peer.spawn(self._wait_for_word, peer)
 
-    async def _wait_for_word(self, peer: PeerParty) -> None:
+    async def _wait_for_word(self, peer: BusPeer) -> None:
         """Wait as long as any peer has to say who it is."""
-        await anyio.sleep(HELLO_TIMEOUT)
+        await anyio.sleep(_WORD)
         self.speaks(peer)
 
-    def speaks(self, peer: PeerParty) -> None:
+    def speaks(self, peer: BusPeer) -> None:
         """Send a newcomer what was held: it does not come back from another node."""
         held = self._taken(peer)
         if held is not None:
-            self._parts.pubsub.recipients.send_all(peer)
+            self._parts.send_all(peer)
             while (message := held.take()) is not None:
                 self._send(peer, message)
 
-    def _taken(self, peer: PeerParty) -> ParkedPublications | None:
+    def _taken(self, peer: BusPeer) -> ParkedPublications | None:
         held = self._newcomers.pop(peer, None)
         if held is not None:
             for pattern in _EVERYTHING:
-                self._parts.pubsub.local.remove(pattern, held)
+                self._parts.remove_queue(pattern, held)
         return held
 
     # -- what clients say --------------------------------------------------------------------------------------------------
 
-    def returns(self, peer: PeerParty, token: str) -> None:
+    def returns(self, peer: BusPeer, token: str) -> None:
         """Hold what a client will subscribe to: it shows the token of a node where publications are kept for it."""
-        runtime, link = self._parts.services.running, peer.link
+        runtime = self._parts.services.running
         bus, _, secret = token.partition(".")
         if not (0 < len(bus) <= _LONGEST and 0 < len(secret) <= _LONGEST):
             runtime.warnings.warn(logger, "%r shows %.100r, which is no token of a node; it goes on without", peer, token)
             return
-        if peer in self._clients or link.multiplexed is not None or self._node.node_of(bus) is None:
+        if peer in self._clients or peer.link.multiplexed is not None or self._node.node_of(bus) is None:
             return  # that node is gone, and with it what it kept
         held = self._taken(peer)
         if held is None:
-            held = ParkedPublications(self._parts, peer, self._sources, link.share or Share())
+            held = ParkedPublications(self._parts, peer, self._node)
         returning = Returning(peer, sources.get().urandom(8).hex(), secret, held, runtime.time())
         self._clients[peer] = self._names[returning.name] = returning
-        peer.subscriptions.hold(held)
-        self._parts.pubsub.recipients.remove(peer)  # where it would get all until it has told what it wants
+        self._parts.queue_for(peer, held)
         coming = self._coming.get(bus)
         if coming is None:
             coming = self._coming[bus] = {}
             runtime.spawn(self._take_over, bus, coming)
         coming[returning] = None
 
-    def returned(self, peer: PeerParty) -> None:
+    def returned(self, peer: BusPeer) -> None:
         """Take note that a client has told all its subscriptions."""
         returning = self._clients.get(peer)
         if returning is not None:
             returning.ready = True
             self._parts.services.signal()
 
-    def forget(self, peer: PeerParty) -> None:
+    def forget(self, peer: BusPeer) -> None:
         """Forget a client whose connection is gone."""
         held = self._taken(peer)
         if held is not None:
@@ -377,7 +340,7 @@ class Arrivals:
         joined = False
         try:
             with anyio.move_on_after(PATIENCE):  # so that what follows the marks comes here
-                await self._parts.pubsub.announcer.known_inside()
+                await self._parts.interest_known()
             if await self._claim(splice):
                 await self._mark(splice)
                 joined = await self._ask(splice.node, "hand_over", splice.mark, HANDING) is True
@@ -392,14 +355,13 @@ class Arrivals:
 
     async def _ask(self, node: str, what: str, body: Any, seconds: float = PATIENCE) -> Any:
         """May raise `BusError`."""
-        cluster = self._node.choose()
-        return await cluster.send_request(Kind.REQUEST, what, body, seconds, Any, None, ToNode(node))
+        return await self._parts.ask_inside(ToNode(node), what, body, seconds)
 
     async def _claim(self, splice: Splice) -> bool:
         """Claim the clients. Those that the other node does not give have what was held for them. False if it gives none."""
         # Named so that recordings leave it out.
         clients = [{"token": one.secret, "user": one.peer.identity_key, "name": one.name} for one in splice.clients]
-        body = {"mark": splice.mark, "node": self._sources.own, "clients": clients}
+        body = {"mark": splice.mark, "node": self._node.own, "clients": clients}
         given = await self._ask(splice.node, "claim", body)
         names = {name for name in given if isinstance(name, str)} if isinstance(given, list) else set[str]()
         for returning in splice.clients:
@@ -413,25 +375,26 @@ class Arrivals:
     async def _mark(self, splice: Splice) -> None:
         """Ask every node for its mark, and wait until all have given it, or are gone."""
         splice.marking = True
-        cluster = self._node.choose()
-        give_mark(splice.mark, splice.node, self._sources.own, cluster)
-        self._marked(splice, self._sources.own)
+        self.give_mark(splice.mark, splice.node)
+        self._marked(splice, self._node.own)
         for node in list(self._node.nodes_known):
-            self._ask_for_mark(splice, node, cluster)
+            self._ask_for_mark(splice, node)
         for reply in splice.replies:  # more while this goes on, of nodes that join
             with suppress(BusError):
                 await reply
         splice.marking = False
 
-    def _ask_for_mark(self, splice: Splice, node: str, cluster: PeerParty) -> None:
-        link = cluster.link
-        now = link.runtime.time()
-        reply = MarkReply(link.runtime.loop, "mark", Any, now, now + PATIENCE)
-        reply.marked = partial(self._marked, splice, node)
-        splice.replies.append(reply)
-        body = JSON.encode({"mark": splice.mark, "for": splice.node})
-        message = Message(Kind.REQUEST, "mark", None, body, JSON, None, PATIENCE, attributes={"to": ToNode(node)})
-        cluster.ask(message, reply)
+    def give_mark(self, mark: str, to: str) -> None:
+        """Say to the node that hands clients over: of this node only what it has published so far is its affair."""
+        self._parts.tell_inside(ToNode(to), "marked", JSON.encode({"mark": mark, "node": self._node.own}))
+
+    def _ask_for_mark(self, splice: Splice, node: str) -> None:
+        """Ask a node for its mark, which is where the answer comes among its publications.
+
+        A node that is gone, or does not answer in time, counts as if it had given its mark then.
+        """
+        question, marked = {"mark": splice.mark, "for": splice.node}, partial(self._marked, splice, node)
+        splice.replies.append(self._parts.ask_inside(ToNode(node), "mark", question, PATIENCE, marked))
 
     @staticmethod
     def _marked(splice: Splice, node: str) -> None:
@@ -445,7 +408,7 @@ class Arrivals:
         """Ask a node that has come for its mark too, where others are being asked."""
         for splice in self._splices.values():
             if splice.marking:
-                self._ask_for_mark(splice, node, self._node.choose())
+                self._ask_for_mark(splice, node)
 
     def handed_over(self, name: str, message: Message) -> bool:
         """Send a publication that another node has kept for a client, or for all of a splice; False where it is for none."""
@@ -458,7 +421,7 @@ class Arrivals:
             return False
         if message.ttl is not None:
             message.expires = self._parts.services.running.time() + message.ttl
-        wanted = set(self._parts.pubsub.local.match(message.subject))
+        wanted = set(self._parts.queues(message.subject))
         for client in clients:
             if client.held in wanted:
                 self._send(client.peer, message)
@@ -472,27 +435,14 @@ class Arrivals:
         if self._clients.pop(returning.peer, None) is None:
             return
         del self._names[returning.name]
-        local = self._parts.pubsub.local
         while (message := returning.held.take()) is not None:
-            if returning.held in local.match(message.subject):  # it was held before that was known, perhaps
+            if returning.held in self._parts.queues(message.subject):  # it was held before that was known, perhaps
                 self._send(returning.peer, message)
-        returning.peer.subscriptions.release()
-        if not self._clients:
-            self._sources.forget()
+        self._parts.queue_for(returning.peer, None)
         self._parts.services.signal()
 
-    def _send(self, peer: PeerParty, message: Message) -> None:
-        publisher = self._parts.pubsub.publisher
+    def _send(self, peer: BusPeer, message: Message) -> None:
         if message.extras:  # what only the wire knows on which it came
             message, given = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, message.headers), message
             message.peer, message.expires, message.checked = given.peer, given.expires, given.checked
-        try:
-            publisher.send_nowait(message, peer, self._parts.services.running.time() + 30.0)
-        except BusError as error:
-            publisher.unsent(message, peer, "published", error)
-
-
-def give_mark(mark: str, to: str, own: str, cluster: PeerParty) -> None:
-    """Say to the node that hands clients over: of this node only what it has published so far is its affair."""
-    body = JSON.encode({"mark": mark, "node": own})
-    cluster.link.answer(Message(Kind.NOTIFY, "marked", None, body, JSON, attributes={"to": ToNode(to)}), cluster)
+        self._parts.send(message, peer)

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 from attrs import define, evolve, field
 
-from .. import Route
-from .._core.bus.dialer import Connecting
-from .._core.bus.routes import RouteSide
-from .._core.handlers.lookup import HandlerLookup
-from .._core.peer.responses import response_to, send_error
-from .._core.rpc.loopback import Loopback
 from ..backoff import Backoff
-from ..errors import BusError, Code, Disconnected, LocalProtocolError, Unavailable
+from ..errors import Code, Disconnected, LocalProtocolError, Unavailable
 from ..events import ClusterGap, NodeGone
-from ..headers import VIA
 from ..message import Kind, Message
 from ..nodes import VARIABLE, Cluster, Node, Survey
 from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
@@ -42,79 +35,9 @@ from .handover import ClientHandover
 from .queries import PASSES_ON, Queries
 
 if TYPE_CHECKING:
-    from .._core.bus.lifecycle import Lifespan
-    from .._core.bus.parts import BusParts
-    from .._core.link.link import Link
-    from .._core.peer.party import PeerParty
-    from .._core.runtime.services import Services
-    from .._core.runtime.via import ViaHeader
+    from ..plugins.parts import BusLink, BusPeer, BusPort
 
-_ANY: Final = Route(">", "{rest}")
-
-
-@define(eq=False)
-class PeerTarget:
-    """A peer in the place of the bus that a route leads to: it handles nothing itself."""
-
-    services: Services
-    _choose: Callable[[], PeerParty]
-    lookup: HandlerLookup = field(factory=HandlerLookup, init=False)
-    loopback: Loopback = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.loopback = Loopback(self.services)
-
-    @property
-    def links(self) -> PeerTarget:
-        """The part that chooses whom to ask."""
-        return self
-
-    def choose(self, subject: str | int) -> PeerParty:
-        """Choose the peer. May raise `BusError`: it is not there."""
-        return self._choose()
-
-
-class ClusterSide(RouteSide):
-    """A route inside one bus, to the cluster or from it: it is no bridge, so all headers cross."""
-
-    inward: bool = False
-    """True where it leads from clients to the cluster, which is not told that these subjects are answered here."""
-
-    def __init__(self, route: Route, here: BusParts, there: PeerTarget) -> None:
-        super().__init__(route, here, there)  # type: ignore[arg-type]  # it has what a route needs of a bus
-
-    def headers(self, message: Message, via: ViaHeader | None) -> dict[str, str] | None:
-        """All headers, and where it has been."""
-        kept = {**(message.headers or {})}
-        if via is not None:
-            kept[VIA] = str(via)
-        return kept or None
-
-    async def converted(
-        self,
-        convert: Callable[..., Any] | None,
-        message: Message,
-        kind: Kind,
-        subject: str | int,
-        headers: dict[str, str] | None = None,
-    ) -> Message:
-        """Make the message that goes on, with the key of the user who asks."""
-        on = await super().converted(convert, message, kind, subject, headers)
-        key = None if message.peer is None else message.peer.identity_key
-        if key is not None and kind is not Kind.RESPONSE:
-            on.attributes["user"] = key
-        return on
-
-
-class ClientSide(ClusterSide):
-    """A route from the cluster to one client of this node: whatever it is asked, under its own name."""
-
-    def __init__(self, here: BusParts, client: PeerParty) -> None:
-        super().__init__(_ANY, here, PeerTarget(here.services, lambda: client))
-
-    def target(self, subject: str | int) -> str | int:
-        return subject
-
+_Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -134,12 +57,16 @@ _CUT_OFF: Final = "the cluster was cut off: read anew what may have been missed"
 class Backbone(Extension):
     """A bus as a node of a cluster. Implements `plugins.extensions.Mesh` and `LinkReader`."""
 
-    _parts: BusParts
+    _parts: BusPort
     options: Cluster
-    link: Link | None = field(default=None, init=False)
+    link: BusLink | None = field(default=None, init=False)
     """The link to the engine, from its first connection to the end of the bus."""
     nodes_known: dict[str, NodeJoined] = field(factory=dict, init=False)
     """The other nodes, by their names on the engine."""
+    own: str = field(default="", init=False)
+    """The name of this node on the engine."""
+    numbers: Iterator[int] = field(factory=count, init=False)
+    """Numbers of publications that are kept for clients."""
     entered: bool = field(default=False, init=False)
     """True once the engine was reached, and keeps what this bus wants it to."""
     host: str = field(default="", init=False)
@@ -154,22 +81,22 @@ class Backbone(Extension):
     _queries: Queries = field(init=False)
     durable: StoreReaders | None = field(default=None, init=False)
     """The readers of stores of this bus, while it is in the cluster."""
-    handover: ClientHandover = field(init=False)
+    resumption: ClientHandover = field(init=False)
     """The part that hands clients over from node to node."""
     _prepare_again: Callable[[], Awaitable[None]] | None = field(default=None, init=False)
     """Makes the stores that an engine has lost."""
 
     def __attrs_post_init__(self) -> None:
-        self._parts.links.resumption = self.handover = ClientHandover(self._parts, self, self.options.handover)
+        self.resumption = ClientHandover(self._parts, self, self.options.handover)
         self._queries = Queries(self._parts, self)
 
     @property
-    def peer(self) -> PeerParty | None:
+    def peer(self) -> BusPeer | None:
         """The cluster, as the peer of its link."""
-        peer: PeerParty | None = None if self.link is None else self.link.peer
+        peer: BusPeer | None = None if self.link is None else self.link.peer
         return peer
 
-    def choose(self) -> PeerParty:
+    def choose(self) -> BusPeer:
         """Give the cluster, to be asked.
 
         Raises:
@@ -191,7 +118,7 @@ class Backbone(Extension):
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
-    def around(self, lifespan: Lifespan | None) -> Lifespan:
+    def around(self, lifespan: _Lifespan | None) -> _Lifespan:
         """Make the lifespan that connects to the engine before the given one begins, and leaves after it."""
 
         @asynccontextmanager
@@ -199,7 +126,7 @@ class Backbone(Extension):
             async with AsyncExitStack() as stack:
                 found = self.options.resolved()
                 if found is not None:
-                    check_names(self._parts.lookup.subscribers)
+                    check_names(self._parts.subscribers)
                     await stack.enter_async_context(self._connecting(*found))
                     await self._keeping(stack, found[1])
                 elif self._keeps:
@@ -215,7 +142,7 @@ class Backbone(Extension):
 
         return connected
 
-    def _connecting(self, url: str, name: str) -> Connecting:
+    def _connecting(self, url: str, name: str) -> AbstractAsyncContextManager[Any]:
         adapter, transport, address = resolve_url(url)
         services = self._parts.services
         made: Any = adapter
@@ -226,7 +153,7 @@ class Backbone(Extension):
         self.host, self.title = host, title
         connector = transport.connector(address)
         tls, wait = self.options.tls_for(url), self.options.wait
-        return Connecting(self._parts, connector, adapter, (), None, tls, _BACKOFF, wait, inner=self, beyond=_ENGINE)
+        return self._parts.connecting(connector, adapter, reader=self, tls=tls, backoff=_BACKOFF, wait=wait, beyond=_ENGINE)
 
     async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
         """Have the engine make the stores, publish to them, and read them.
@@ -243,16 +170,16 @@ class Backbone(Extension):
             publishing.add(store)
         self._prepare_again = partial(stores.prepare_again, wanted, services)
         stack.callback(setattr, self, "_prepare_again", None)
-        storage, publisher = self._parts.links.storage, self._parts.pubsub.publisher
+        storage = self._parts.storage
         assert isinstance(storage, StoredReading)
         if self.options.stores:
-            storage.stores, publisher.keeps = publishing, publishing.keeps
-            publisher.routes.clear()
+            storage.stores = publishing
+            self._parts.keep(publishing.keeps)
             stack.callback(setattr, storage, "stores", None)
-            stack.callback(setattr, publisher, "keeps", None)
+            stack.callback(self._parts.keep, None)
         letters = DeadLetters(cluster, LetterWriter(f"{cluster}.dead", publishing), stores)
         readers = StoreReaders(services, published, Consumers(jetstream), letters, self.choose)
-        await readers.prepare(self._parts.lookup.subscribers)
+        await readers.prepare(self._parts.subscribers)
         self.durable = readers
         storage.cluster = readers
         storage.engines.insert(0, readers)
@@ -263,10 +190,10 @@ class Backbone(Extension):
     @property
     def _keeps(self) -> bool:
         """Tells whether the engine is to keep something for this bus."""
-        return bool(self.options.stores) or any(spec.reading is not None for spec in self._parts.lookup.subscribers)
+        return bool(self.options.stores) or any(spec.reading is not None for spec in self._parts.subscribers)
 
     def _left(self) -> None:
-        self.handover.clear()
+        self.resumption.clear()
         self.link = None
         self.nodes_known.clear()
         self._missing.clear()
@@ -274,16 +201,15 @@ class Backbone(Extension):
 
     def named(self, node: str) -> None:
         """Take note of the name that this node has on its next connection."""
-        self.handover.sources.own = node
+        self.own = node
 
-    def link_up(self, link: Link) -> None:
+    def link_up(self, link: BusLink) -> None:
         """Take note that the link to the engine can be used; after an outage wait for those that were there before."""
         if not link.inner:
             return
         self.link = link
         link.most_running, link.most_waiting = self.options.running, self.options.waiting
-        self._parts.pubsub.announcer.inner = link.peer
-        self._parts.pubsub.publisher.net_joined = self._tell_who_passes_on
+        self._parts.joined(link.peer, self._tell_who_passes_on)
         if self.durable is not None:
             self.durable.up()
         since, self._down_since = self._down_since, None
@@ -294,28 +220,27 @@ class Backbone(Extension):
             runtime.spawn(self._prepare_again)
         self._parts.services.emit(ClusterGap(peer=link.peer.public, seconds=runtime.time() - since))
         if self.options.gap == "disconnect":
-            for other in list(runtime.links):
-                if not other.opened:
-                    other.close(1012, _CUT_OFF)
+            for other in {client.link for client in self._parts.clients if not client.link.opened}:
+                other.close(1012, _CUT_OFF)
         if self._missing and self.options.settle:
             link.hold()
             runtime.spawn(self._settle, link, self._outages)
         else:
             link.release()  # it was held by a settling which the next outage has cut short
 
-    def link_moved(self, link: Link) -> None:
+    def link_moved(self, link: BusLink) -> None:
         """Take note that the link goes on over another connection to the engine."""
         if link.inner and self.durable is not None:
             self.durable.up()
 
-    async def _settle(self, link: Link, outages: int) -> None:
+    async def _settle(self, link: BusLink, outages: int) -> None:
         with anyio.move_on_after(self.options.settle):
             await link.runtime.notifier.until(lambda: not self._missing or outages != self._outages)
         if outages == self._outages:  # otherwise they are still to come, after the next connection
             self._missing.clear()
             link.release()
 
-    def link_down(self, link: Link) -> None:
+    def link_down(self, link: BusLink) -> None:
         """Take note that the link is down, and may come back."""
         if link is not self.link:
             return
@@ -323,10 +248,10 @@ class Backbone(Extension):
         if self.durable is not None:
             self.durable.down()
         link.runtime.notifier.signal()
-        self._parts.pubsub.announcer.inner = None
+        self._parts.parted()
         self._missing.update(node.facts.get("bus") for node in self.nodes_known.values())
         for node in self.nodes_known:  # those that come back have other names
-            self.handover.node_left(node)
+            self.resumption.node_left(node)
         self.nodes_known.clear()
         if self._down_since is None:
             self._down_since = link.runtime.time()
@@ -338,66 +263,62 @@ class Backbone(Extension):
             self.nodes_known[event.node] = event
             self._missing.discard(event.facts.get("bus"))
             self.link.runtime.notifier.signal()
-            self.handover.arrivals.node_joined(event.node)
-            if self._parts.pubsub.publisher.in_net:
+            self.resumption.arrivals.node_joined(event.node)
+            if self._parts.in_net:
                 self._tell_who_passes_on(event.node)
             return
-        self.handover.node_left(event.node)
+        self.resumption.node_left(event.node)
         known = self.nodes_known.pop(event.node, None)
         if known is not None:
             name = str(known.facts.get("name") or "")
-            self._parts.services.emit(
-                NodeGone(
-                    peer=None if self.peer is None else self.peer.public, node=event.node, name=name, orderly=event.orderly
-                )
-            )
+            public = None if self.peer is None else self.peer.public
+            self._parts.services.emit(NodeGone(peer=public, node=event.node, name=name, orderly=event.orderly))
 
     def _tell_who_passes_on(self, *nodes: str) -> None:
         """Tell nodes that this one, or a peer of it, passes publications on: what any node publishes may come back over it."""
         cluster = self.peer
         if cluster is not None and cluster.connected:
             for node in nodes or tuple(self.nodes_known):
-                cluster.link.answer(Message(Kind.NOTIFY, PASSES_ON, attributes={"to": ToNode(node)}), cluster)
+                self._parts.tell_inside(ToNode(node), PASSES_ON)
 
     # -- the life of the bus -------------------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
         """True while clients are about to be taken over here."""
-        return self.handover.busy
+        return self.resumption.busy
 
     async def begin(self) -> None:
         """Have this node asked what it handles."""
-        await self._parts.pubsub.announcer.begin()
+        await self._parts.announce_handlers()
 
     def last_turn(self) -> None:
         """Keep publications for the clients that are connected."""
-        self.handover.park()
+        self.resumption.park()
 
     async def finish(self, until: float) -> None:
         """Wait until the clients have been taken over by other nodes."""
-        await self.handover.handed_over(until)
+        await self.resumption.handed_over(until)
 
     # -- clients of this node ----------------------------------------------------------------------------------------------
 
-    def client_up(self, peer: PeerParty) -> None:
+    def client_up(self, peer: BusPeer) -> None:
         """Tell the cluster whom this client is."""
         if peer.identity_key is not None:
-            self._parts.pubsub.announcer.add_behind(ToUser(peer.identity_key))
-        self.handover.came(peer)
+            self._parts.add_interest(ToUser(peer.identity_key))
+        self.resumption.came(peer)
 
-    def client_gone(self, peer: PeerParty) -> None:
+    def client_gone(self, peer: BusPeer) -> None:
         """Take that back."""
         if peer.identity_key is not None:
-            self._parts.pubsub.announcer.remove_behind(ToUser(peer.identity_key))
-        self.handover.gone(peer)
+            self._parts.remove_interest(ToUser(peer.identity_key))
+        self.resumption.gone(peer)
 
-    def _clients(self, to: ToUser | ToClient) -> list[PeerParty]:
+    def _clients(self, to: ToUser | ToClient) -> list[BusPeer]:
         """Find clients of this node, the newest first."""
         if isinstance(to, ToClient):
-            return [peer for peer in self._parts.links.peers if not peer.link.upstream and peer.connected and peer.id == to.id]
-        of_user = [peer for peer in self._parts.links.peers_of(to.key) if peer.connected]
-        return sorted(of_user, key=lambda peer: peer.connected_at, reverse=True)
+            return [peer for peer in self._parts.clients if peer.id == to.id]
+        return sorted(self._parts.clients_of(to.key), key=lambda peer: peer.connected_at, reverse=True)
 
     # -- what comes in ---------------------------------------------------------------------------------------------------
 
@@ -413,60 +334,44 @@ class Backbone(Extension):
             if self.durable is not None:
                 self.durable.receive(message, to)
         elif message.kind is Kind.PUBLISH:
-            self._published(message, link.peer, to, now)
+            self._published(message, link.peer, to)
         elif isinstance(to, ToNode):
-            if not self.handover.answer(message, link.peer):
-                self._queries.answer(message, link.peer)
+            if not self.resumption.answer(message):
+                self._queries.answer(message)
         else:
-            self._asked(message, link.peer, to, now)
+            self._asked(message, to, now)
 
-    def _published(self, message: Message, peer: PeerParty, to: Any, now: float) -> None:
-        pubsub = self._parts.pubsub
+    def _published(self, message: Message, peer: BusPeer, to: Any) -> None:
         if isinstance(to, ToAll):
-            for queue in pubsub.receiver.deliver_to_all(message, peer):
+            for queue in self._parts.deliver_to_all(message, peer):
                 if type(queue) is ParkedPublications:
                     queue.keep(to.source, message)
         elif isinstance(to, ToGroup):
-            pubsub.receiver.deliver_to_group(message, peer, to.group, to.pattern)
-        elif not (isinstance(to, ToClient) and self.handover.arrivals.handed_over(to.id, message)):
+            self._parts.deliver_to_group(message, peer, to.group, to.pattern)
+        elif not (isinstance(to, ToClient) and self.resumption.arrivals.handed_over(to.id, message)):
             for client in self._clients(to):
-                try:
-                    pubsub.publisher.send_nowait(message, client, now + 30.0)
-                except BusError as error:
-                    pubsub.publisher.unsent(message, client, "published", error)
+                self._parts.send(message, client)
 
-    def _asked(self, message: Message, peer: PeerParty, to: ToUser | ToClient, now: float) -> None:
+    def _asked(self, message: Message, to: ToUser | ToClient, now: float) -> None:
         """Pass on what one client of this node is asked."""
         client = next(iter(self._clients(to)), None)
         if client is None:
             if message.kind is not Kind.NOTIFY:
                 kind = Kind.END if message.kind is Kind.OPEN else Kind.ERROR
-                send_error(peer, message, Code.UNAVAILABLE, "that client is not connected here any more", "gone", None, kind)
+                self._parts.refuse(message, Code.UNAVAILABLE, "that client is not connected here any more", "gone", kind=kind)
             return
         if message.subject == _ONLINE:
-            peer.link.answer(response_to(message, True, peer.link), peer)
+            self._parts.answer(message, True)
             return
-        side = ClientSide(self._parts, client)
-        if message.kind is Kind.OPEN:
-            peer.streams.forward(message, now, side)
-            return
-        deadline = math.inf if message.ttl is None else now + message.ttl
-        call = side.requests.call(peer.inbound, peer, message, deadline)
-        if message.kind is Kind.NOTIFY:
-            message.id = call
-        peer.inbound.start(call)
+        self._parts.pass_to(message, client, now)
 
     # -- verbs -----------------------------------------------------------------------------------------------------------
 
     def forward(self, pattern: str | int) -> None:
         """Send what clients ask, and this bus does not handle, on to the cluster."""
-        route = Route(pattern, _same(pattern), kinds={"request", "stream", "channel", "tunnel"})
-        target = PeerTarget(self._parts.services, self._reachable)
-        side = ClusterSide(route, self._parts, target)
-        side.inward = True
-        self._parts.lookup.sides.append(side)
+        self._parts.pass_on(pattern, self._reachable)
 
-    def _reachable(self) -> PeerParty:
+    def _reachable(self) -> BusPeer:
         if outage := self.why_not_ready():
             raise Unavailable(outage)
         return self.choose()
@@ -495,19 +400,3 @@ class Backbone(Extension):
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
         """Give the name of this node, and the metrics of the others on this machine."""
         return await self._queries.metrics()
-
-
-def _same(pattern: str | int) -> str | int:
-    """Make the target of a route that changes no name."""
-    if not isinstance(pattern, str) or "/" in pattern:
-        return pattern
-    count, tokens = 0, list[str]()
-    given = pattern.split(".")
-    several = sum(token in ("*", ">") for token in given) > 1
-    for token in given:
-        if token == "*":
-            count += 1
-            tokens.append(f"{{{count}}}" if several else "{rest}")
-        else:
-            tokens.append("{rest}" if token == ">" else token)
-    return ".".join(tokens)

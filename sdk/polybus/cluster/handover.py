@@ -6,6 +6,8 @@ What is published after they were told goodbye is kept here for where they come 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
@@ -13,17 +15,14 @@ import anyio.lowlevel
 import msgspec
 from attrs import define, field
 
-from .._core.peer.responses import response_to, send_error
-from .._core.runtime.memory import Share
 from ..errors import BusError, Code
 from ..message import Kind, Message
 from ..plugins import ToClient
 from ..plugins.tools import sources
-from .arrivals import AT_ONCE, HANDING, Arrivals, ParkedPublications, PublicationSources, give_mark
+from .arrivals import AT_ONCE, HANDING, Arrivals, ParkedPublications
 
 if TYPE_CHECKING:
-    from .._core.bus.parts import BusParts
-    from .._core.peer.party import PeerParty
+    from ..plugins.parts import BusPeer, BusPort
     from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -56,9 +55,8 @@ class Parked:
     secret: str
     key: str | None
     """The key of its identity: it comes back as the same user."""
-    patterns: tuple[str | int, ...]
+    patterns: Sequence[str | int]
     publications: ParkedPublications
-    share: Share
 
 
 @define(eq=False)
@@ -79,13 +77,12 @@ class ClientHandover:
     Implements `plugins.extensions.Resumption`.
     """
 
-    _parts: BusParts
+    _parts: BusPort
     _node: Backbone
     _seconds: float
     """`Cluster.handover`."""
-    sources: PublicationSources = field(init=False)
     arrivals: Arrivals = field(init=False)
-    _secrets: dict[PeerParty, str] = field(factory=dict, init=False)
+    _secrets: dict[BusPeer, str] = field(factory=dict, init=False)
     """Secrets of clients that are connected."""
     _parked: dict[str, Parked] = field(factory=dict, init=False)
     """Clients that have gone and nobody has claimed, by their secrets."""
@@ -93,8 +90,7 @@ class ClientHandover:
     """By their marks."""
 
     def __attrs_post_init__(self) -> None:
-        self.sources = PublicationSources(self._parts)
-        self.arrivals = Arrivals(self._parts, self._node, self.sources)
+        self.arrivals = Arrivals(self._parts, self._node)
 
     @property
     def busy(self) -> bool:
@@ -103,7 +99,7 @@ class ClientHandover:
 
     # -- clients -----------------------------------------------------------------------------------------------------------
 
-    def token(self, peer: PeerParty) -> str | None:
+    def token(self, peer: BusPeer) -> str | None:
         """Give the token that a client shows where it comes back; None where nothing will be kept for it."""
         link = peer.link
         if link.upstream or link.multiplexed is not None or not self._seconds or self._node.peer is None:
@@ -113,22 +109,22 @@ class ClientHandover:
             secret = self._secrets[peer] = sources.get().urandom(_SECRET).hex()
         return f"{self._parts.services.id}.{secret}"
 
-    def greeted(self, peer: PeerParty, token: str | None) -> None:
+    def greeted(self, peer: BusPeer, token: str | None) -> None:
         """Take note of a hello. A client that has been at another node shows its token before all else on a connection."""
         if token is not None and peer not in self._secrets:
             self.arrivals.returns(peer, token)
         self.arrivals.speaks(peer)
 
-    def resumed(self, peer: PeerParty) -> None:
+    def resumed(self, peer: BusPeer) -> None:
         """Take note that a client has told all its subscriptions."""
         self.arrivals.returned(peer)
 
-    def came(self, peer: PeerParty) -> None:
+    def came(self, peer: BusPeer) -> None:
         """Take note of a client that has connected."""
         if self._seconds:
             self.arrivals.came(peer)
 
-    def gone(self, peer: PeerParty) -> None:
+    def gone(self, peer: BusPeer) -> None:
         """Forget a client whose connection is gone; what is parked for it stays."""
         self.arrivals.forget(peer)
         self._secrets.pop(peer, None)
@@ -143,20 +139,12 @@ class ClientHandover:
             if peer.patterns and peer.connected:
                 self._park(peer, secret)
 
-    def _park(self, peer: PeerParty, secret: str) -> None:
-        services, pubsub = self._parts.services, self._parts.pubsub
-        share = Share()
-        share.join(services.running.addresses, peer.address)
-        publications = ParkedPublications(self._parts, peer, self.sources, share)
-        patterns = tuple(peer.patterns)
-        self._parked[secret] = Parked(secret, peer.identity_key, patterns, publications, share)
-        for pattern in patterns:  # before they are taken from the client: the engine is to hear nothing of it
-            pubsub.announcer.add_behind(pattern)
-            pubsub.local.add(pattern, publications)
-        peer.subscriptions.clear()
-        if peer.undelivered is not None:
-            for message in peer.undelivered.take():
-                publications.add(self.sources.own, message)
+    def _park(self, peer: BusPeer, secret: str) -> None:
+        publications = ParkedPublications(self._parts, peer, self._node)
+        patterns, undelivered = self._parts.take_over(peer, publications)
+        self._parked[secret] = Parked(secret, peer.identity_key, patterns, publications)
+        for message in undelivered:
+            publications.add(self._node.own, message)
 
     async def handed_over(self, until: float) -> None:
         """Wait until clients were claimed and handed over, or none was claimed for `Cluster.handover`; then keep nothing."""
@@ -177,12 +165,10 @@ class ClientHandover:
     def _give_up(self, parked: Parked) -> None:
         """Keep nothing for a client any more."""
         self._parked.pop(parked.secret, None)
-        pubsub = self._parts.pubsub
         for pattern in parked.patterns:
-            pubsub.local.remove(pattern, parked.publications)
-            pubsub.announcer.remove_behind(pattern)
+            self._parts.remove_queue(pattern, parked.publications)
+            self._parts.remove_interest(pattern)
         parked.publications.clear()
-        parked.share.leave(self._parts.services.running.addresses)
 
     def clear(self) -> None:
         """Keep nothing for anybody any more."""
@@ -194,11 +180,10 @@ class ClientHandover:
             self._end(mark)
         for parked in list(self._parked.values()):
             self._give_up(parked)
-        self.sources.forget()
 
     # -- what other nodes ask ----------------------------------------------------------------------------------------------
 
-    def answer(self, message: Message, cluster: PeerParty) -> bool:
+    def answer(self, message: Message) -> bool:
         """Answer another node. False where it asks about something else."""
         what = message.subject
         if what not in _QUESTIONS or message.kind not in (Kind.REQUEST, Kind.NOTIFY):
@@ -213,28 +198,27 @@ class ClientHandover:
         elif message.kind is Kind.NOTIFY:
             pass  # nobody waits for the answer
         elif what == "claim":
-            self._claim(message, body, cluster)
+            self._claim(message, body)
         elif what == "hand_over":
-            self._answer_handing(message, body, cluster)
+            self._answer_handing(message, body)
         else:
-            self._give_mark(message, facts.get("mark"), facts.get("for"), cluster)
+            self._give_mark(message, facts.get("mark"), facts.get("for"))
         return True
 
-    def _give_mark(self, message: Message, mark: Any, to: Any, cluster: PeerParty) -> None:
+    def _give_mark(self, message: Message, mark: Any, to: Any) -> None:
         """Mark the publications of this node, for the node that hands over and for the one that takes over."""
-        own, link = self.sources.own, cluster.link
+        own = self._node.own
         if not isinstance(mark, str) or not isinstance(to, str) or (to != own and to not in self._node.nodes_known):
-            send_error(cluster, message, Code.INVALID_ARGUMENT, "a mark has a name, and is for a node that is known")
+            self._parts.refuse(message, Code.INVALID_ARGUMENT, "a mark has a name, and is for a node that is known")
             return
         if to == own:
             self._mark(mark, own)
         else:
-            give_mark(mark, to, own, cluster)
-        link.answer(response_to(message, True, link), cluster)
+            self.arrivals.give_mark(mark, to)
+        self._parts.answer(message, True)
 
-    def _claim(self, message: Message, body: Any, cluster: PeerParty) -> None:
+    def _claim(self, message: Message, body: Any) -> None:
         """Answer which of the clients that a node claims are its own from now on."""
-        link = cluster.link
         try:
             asked = msgspec.convert(body, ClaimRequest)
         except msgspec.ValidationError:
@@ -242,7 +226,7 @@ class ClientHandover:
         names = {client.name for client in asked.clients}
         if asked.node not in self._node.nodes_known or asked.mark in self._claims or len(names) < len(asked.clients):
             why = "a claim is of a known node, and has a mark of its own and a name of its own for each client"
-            send_error(cluster, message, Code.INVALID_ARGUMENT, why)
+            self._parts.refuse(message, Code.INVALID_ARGUMENT, why)
             return
         claim = Claim(asked.node, {})
         for client in asked.clients:
@@ -251,7 +235,7 @@ class ClientHandover:
                 continue
             if parked.key != client.user:
                 text = "node %s claims a client of this one for another user: %.100r, who is not %.100r"
-                link.runtime.warnings.warn(logger, text, claim.node, client.user, parked.key)
+                self._parts.services.running.warnings.warn(logger, text, claim.node, client.user, parked.key)
                 continue
             del self._parked[parked.secret]
             parked.publications.cut = claim.cut
@@ -259,47 +243,47 @@ class ClientHandover:
         if claim.clients:
             self._claims[asked.mark] = claim
             self._parts.services.signal()
-        link.answer(response_to(message, list(claim.clients), link), cluster)
+        self._parts.answer(message, list(claim.clients))
 
     def _mark(self, mark: Any, node: Any) -> None:
         """Take note of the mark in the publications of a node: what follows is not for clients of this claim."""
         claim = self._claims.get(mark) if isinstance(mark, str) else None
-        if claim is not None and isinstance(node, str) and (node == self.sources.own or node in self._node.nodes_known):
+        if claim is not None and isinstance(node, str) and (node == self._node.own or node in self._node.nodes_known):
             claim.cut.add(node)
 
-    def _answer_handing(self, message: Message, mark: Any, cluster: PeerParty) -> None:
+    def _answer_handing(self, message: Message, mark: Any) -> None:
         """Send what was kept for the clients of a claim, then answer."""
         claim = self._claims.get(mark) if isinstance(mark, str) else None
         if claim is None:
-            send_error(cluster, message, Code.NOT_FOUND, "there is no claim with this mark")
+            self._parts.refuse(message, Code.NOT_FOUND, "there is no claim with this mark")
             return
-        cluster.link.runtime.spawn(self._hand_over, claim, mark, message, cluster)
+        self._parts.services.running.spawn(self._hand_over, claim, mark, message)
 
-    async def _hand_over(self, claim: Claim, mark: str, message: Message, cluster: PeerParty) -> None:
-        link = cluster.link
-        count, deadline = 0, link.runtime.time() + HANDING
+    async def _hand_over(self, claim: Claim, mark: str, message: Message) -> None:
+        count, deadline = 0, self._parts.services.running.time() + HANDING
         with anyio.move_on_after(HANDING):  # nobody waits for longer
             while waiting := {name: one.publications for name, one in claim.clients.items() if len(one.publications)}:
-                first = min(queue.next for queue in waiting.values())
-                told = {name: queue.take() for name, queue in waiting.items() if queue.next == first}
+                first = min((queue.oldest for queue in waiting.values()), key=itemgetter(0))[1]
+                told = {name: queue.take() for name, queue in waiting.items() if queue.oldest[1] is first}
                 if len(told) == len(claim.clients):  # most want the same, which is said once
                     told = {mark: next(iter(told.values()))}
                 for name, publication in told.items():
                     if publication is not None:
-                        await self._send(publication, ToClient(claim.node, name), cluster, deadline)
+                        await self._send(publication, ToClient(claim.node, name), deadline)
                 count += len(told)
                 if count >= AT_ONCE:
                     count = 0
                     await anyio.lowlevel.checkpoint()
         self._end(mark)
-        link.answer(response_to(message, True, link), cluster)
+        self._parts.answer(message, True)
 
-    async def _send(self, publication: Message, to: ToClient, cluster: PeerParty, deadline: float) -> None:
+    async def _send(self, publication: Message, to: ToClient, deadline: float) -> None:
+        cluster = self._node.choose()
         link = cluster.link
         on = Message(Kind.PUBLISH, publication.subject, None, publication.raw, publication.format, publication.headers)
         on.extras, on.checked = {"to": to}, publication.checked
         if publication.expires is not None:
-            on.ttl = publication.expires - link.runtime.time()
+            on.ttl = publication.expires - self._parts.services.running.time()
             if on.ttl <= 0:
                 self._parts.services.counters.dropped += 1
                 return
@@ -309,7 +293,7 @@ class ClientHandover:
                     self._parts.services.counters.dropped += 1
                     return
         except BusError as error:
-            self._parts.pubsub.publisher.unsent(publication, cluster, "handed over", error)
+            self._parts.unsent(publication, cluster, "handed over", error)
 
     def _end(self, mark: str) -> None:
         claim = self._claims.pop(mark, None)

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define
 
-from .. import RemotePeer
-from .._core.peer.responses import response_to, send_error
 from ..errors import BusError, Code, Disconnected
 from ..message import Kind, Message
 from ..nodes import Node, Survey
 from ..plugins import ToNode
+from ..plugins.registry import metrics_maker
 from ..plugins.tools import log_fields
 from ..subjects import check_pattern, wire_pattern
 
 if TYPE_CHECKING:
-    from .._core.bus.parts import BusParts
-    from .._core.peer.party import PeerParty
+    from ..plugins.parts import BusPeer, BusPort
     from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -44,7 +42,7 @@ _NAME: Final = 200
 class Queries:
     """Asks all nodes, and answers for this one."""
 
-    _parts: BusParts
+    _parts: BusPort
     _known: Backbone
 
     # -- asking ----------------------------------------------------------------------------------------------------------
@@ -77,7 +75,7 @@ class Queries:
     async def peers_of(self, key: str) -> Survey[Any]:
         """Ask all nodes which of their clients are a user."""
         there, silent = await self._all("peers", key, self._remote)
-        return Survey((*(peer.public for peer in self._with_key(key)), *there), not silent)
+        return Survey((*(peer.public for peer in self._parts.clients_of(key)), *there), not silent)
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
         """Give the name of this node, and the metrics of the others on this machine: texts by name, None of a silent one.
@@ -96,10 +94,10 @@ class Queries:
         texts, silent = await self._ask(names, "metrics", lambda node, answer: [(names[node], _unpacked(answer))], _SCRAPE)
         return self._known.title, {**dict(texts), **{names[node]: None for node in silent}}
 
-    def _remote(self, node: str, answer: Any) -> list[RemotePeer]:
+    def _remote(self, node: str, answer: Any) -> list[Any]:
         rows = answer if isinstance(answer, list) else []
         return [
-            RemotePeer(self._parts.links, str(row[0]), node, None if row[1] is None else str(row[1]), str(row[2]))
+            self._parts.remote(str(row[0]), node, None if row[1] is None else str(row[1]), str(row[2]))
             for row in rows[:_MOST]
             if isinstance(row, list) and len(row) == 3
         ]
@@ -120,7 +118,7 @@ class Queries:
 
         async def ask(node: str) -> None:
             try:
-                answer = await cluster.send_request(Kind.REQUEST, subject, bodies[node], seconds, Any, None, ToNode(node))
+                answer = await self._parts.ask_inside(ToNode(node), subject, bodies[node], seconds)
                 found[node] = read(node, answer)
             except Disconnected:
                 if not cluster.connected:
@@ -135,13 +133,13 @@ class Queries:
 
     # -- answering -------------------------------------------------------------------------------------------------------
 
-    def answer(self, message: Message, cluster: PeerParty) -> None:
+    def answer(self, message: Message) -> None:
         """Answer another node."""
         if message.kind is not Kind.REQUEST:
             if message.kind is Kind.NOTIFY and message.subject == PASSES_ON:
-                self._parts.pubsub.publisher.join_net()
+                self._parts.join_net()
             elif message.kind is Kind.OPEN:
-                send_error(cluster, message, Code.UNIMPLEMENTED, "a node has no streams of its own", kind=Kind.END)
+                self._parts.refuse(message, Code.UNIMPLEMENTED, "a node has no streams of its own", kind=Kind.END)
             return
         try:
             body = message.body
@@ -153,46 +151,37 @@ class Queries:
         elif subject == "present" and isinstance(body, (str, int)):
             answer = [_row(peer) for peer in self._subscribed(body)]
         elif subject == "peers" and isinstance(body, str):
-            answer = [_row(peer) for peer in self._with_key(body)]
+            answer = [_row(peer) for peer in self._parts.clients_of(body)]
         elif subject == "metrics" and isinstance(body, str):
-            self._tell_metrics(message, cluster, body[:_NAME])
+            self._tell_metrics(message, body[:_NAME])
             return
         else:
-            send_error(cluster, message, Code.UNIMPLEMENTED, f"{subject!r} is nothing that this version answers as a node")
+            self._parts.refuse(message, Code.UNIMPLEMENTED, f"{subject!r} is nothing that this version answers as a node")
             return
-        cluster.link.answer(response_to(message, answer, cluster.link), cluster)
+        self._parts.answer(message, answer)
 
-    def _tell_metrics(self, message: Message, cluster: PeerParty, name: str) -> None:
+    def _tell_metrics(self, message: Message, name: str) -> None:
         """Answer with the metrics of this node, compressed. Whatever goes wrong is the asker's to count, and costs no link."""
         try:
-            from ..prometheus.scraping import node_text
-
-            text = zlib.compress(node_text(self._parts.services.bus, name).encode(), 1)
-            cluster.link.answer(response_to(message, text, cluster.link), cluster)
+            text = zlib.compress(metrics_maker("node", "metrics=True")(self._parts.services.bus, name).encode(), 1)
+            self._parts.answer(message, text)
         except ImportError:
-            send_error(cluster, message, Code.UNIMPLEMENTED, "prometheus-client is not installed at this node")
+            self._parts.refuse(message, Code.UNIMPLEMENTED, "prometheus-client is not installed at this node")
         except Exception as error:  # also of a collector of the application's own
-            warnings = cluster.link.runtime.warnings
-            warnings.warn(
+            self._parts.services.running.warnings.warn(
                 logger,
                 "the metrics of this node cannot be told to another one: %s",
                 str(error),
                 error=error,
-                extra=log_fields(cluster),
+                extra=log_fields(message.peer),
             )
-            send_error(cluster, message, Code.INTERNAL, "the metrics of this node cannot be told")
-
-    def _clients(self) -> list[PeerParty]:
-        return [peer for peer in self._parts.links.peers if not peer.link.upstream and peer.connected]
+            self._parts.refuse(message, Code.INTERNAL, "the metrics of this node cannot be told")
 
     def _count_clients(self) -> int:
-        return len(self._clients())
+        return len(self._parts.clients)
 
-    def _subscribed(self, pattern: str | int) -> list[PeerParty]:
-        return [peer for peer in self._clients() if pattern in peer.patterns]
-
-    def _with_key(self, key: str) -> list[PeerParty]:
-        return [peer for peer in self._clients() if peer.identity_key == key]
+    def _subscribed(self, pattern: str | int) -> list[BusPeer]:
+        return [peer for peer in self._parts.clients if pattern in peer.patterns]
 
 
 def _unpacked(answer: Any) -> str | None:
@@ -203,5 +192,5 @@ def _unpacked(answer: Any) -> str | None:
         return None
 
 
-def _row(peer: PeerParty) -> list[Any]:
+def _row(peer: BusPeer) -> list[Any]:
     return [peer.id, peer.identity_key, peer.protocol]

@@ -16,10 +16,10 @@ import anyio
 import anyio.abc
 
 from .. import Bus
-from .._core.bus.bus import parts_of
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
 from ..nodes import VARIABLE
+from ..plugins.parts import parts_of
 from ..plugins.registry import metrics_maker
 from ..plugins.tools import HttpStatus, Page, ending_signals, log_fields, unlink_if_ours
 from .engine import STORE, Child, Children, NatsServer, find_server
@@ -103,7 +103,7 @@ def supervise(
 def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
     """Refuse stores and durable handlers: each worker would, with a traceback of its own."""
     for bus in buses:
-        durable = any(spec.reading is not None for spec in parts_of(bus).lookup.subscribers)
+        durable = any(spec.reading is not None for spec in parts_of(bus).subscribers)
         if durable or (bus.cluster is not None and bus.cluster.stores):
             raise LocalProtocolError(
                 f"workers={count}: a bus with stores= or durable=, and the NATS server that is started for its workers keeps "

@@ -89,6 +89,9 @@ class LinkReader(Protocol):
 class Mesh(Protocol):
     """The `Extension` that makes several buses one, which reach each other over a link of each: ``Bus(cluster=...)``."""
 
+    resumption: Any
+    """Its `Resumption`; None where no session can go on at another bus."""
+
     @property
     def peer(self) -> Any:
         """All other buses together, as the peer of that link; None while it has not been up."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from importlib import import_module
+from pkgutil import get_data
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
@@ -22,53 +23,6 @@ if TYPE_CHECKING:
 
     from . import HttpBinding, TransportAdapter, WebEndpoint
     from .recording import Recorder
-
-# Ours are known without a look at the installed distributions.
-_PROTOCOLS = {
-    "csb": "polybus.protocols.csb:Csb",
-    "jrep": "polybus.protocols.jrep:Jrep",
-    "nats": "polybus.protocols.nats:Nats",
-    "ubre": "polybus.protocols.ubre:Ubre",
-    "up": "polybus.protocols.up:Up",
-    "uprotocol": "polybus.protocols.uprotocol:UProtocol",
-}
-_TRANSPORTS = {
-    "http": "polybus.bindings.http.adapter:Http",
-    "https": "polybus.bindings.http.adapter:SecureHttp",
-    "memory": "polybus.transports.memory:Memory",
-    "tcp": "polybus.transports.tcp:Tcp",
-    "tls": "polybus.transports.tcp:Tls",
-    "unix": "polybus.transports.tcp:Unix",
-    "ws": "polybus.transports.websocket:WebSocket",
-    "wss": "polybus.transports.websocket:SecureWebSocket",
-    "zenoh": "polybus.transports.zenoh:Zenoh",
-}
-# Protocols of ours do not name theirs themselves: a protocol imports no transport.
-_BINDINGS = {
-    "jrep": "polybus.bindings.jrep_http.binding:JrepHttp",
-    "uprotocol": "polybus.bindings.cloudevents_http.binding:CloudEventsHttp",
-}
-_RECORDERS = {"capture": "polybus.capture:make_recorder"}
-_EXTENSIONS = {
-    "cluster": "polybus.cluster.backbone:Backbone",
-    "reading": "polybus.cluster.durable.storage:reading_of",
-    "storage": "polybus.cluster.durable.storage:StoredReading",
-}
-_SUPERVISORS = {"workers": "polybus.cluster.workers:supervise", "worker": "polybus.cluster.worker:Worker"}
-_METRICS = {
-    "scrape": "polybus.prometheus.scraping:scrape",
-    "workers": "polybus.prometheus.scraping:with_workers",
-    "broker": "polybus.prometheus.broker:broker_text",
-}
-_KNOWN = {
-    "protocols": _PROTOCOLS,
-    "transports": _TRANSPORTS,
-    "bindings": _BINDINGS,
-    "recorders": _RECORDERS,
-    "extensions": _EXTENSIONS,
-    "supervisors": _SUPERVISORS,
-    "metrics": _METRICS,
-}
 
 _OVER_HTTP = frozenset({"http", "https"})
 """Transports that carry no frames of a protocol, but its `HttpBinding`."""
@@ -274,7 +228,11 @@ def find_transport(name: str) -> TransportAdapter:
 def find_http_binding(adapter: ProtocolAdapter) -> type[HttpBinding] | None:
     """The form of a protocol over HTTP, if it has one."""
     own = ProtocolFeatures.of(adapter).http_binding
-    return cast("type[HttpBinding]", _load("bindings", adapter.name)) if own is None and adapter.name in _BINDINGS else own
+    return (
+        cast("type[HttpBinding]", _load("bindings", adapter.name))
+        if own is None and adapter.name in _own_entry_points()["bindings"]
+        else own
+    )
 
 
 def find_web_endpoint(adapter: ProtocolAdapter, path: str) -> WebEndpoint | None:
@@ -286,17 +244,17 @@ def find_web_endpoint(adapter: ProtocolAdapter, path: str) -> WebEndpoint | None
 
 
 def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
-    """A recorder, not open yet; `polybus.capture.make_recorder` has the options.
+    """A recorder that writes to a folder, not open yet.
 
     Raises:
         ImportError: pyarrow is not installed.
         TypeError, ValueError: An argument is not what it should be.
     """
-    return cast("Recorder", _load("recorders", "capture")(path, **options))
+    return cast("Recorder", _load("recorders", "folder")(path, **options))
 
 
 def make_extension(name: str, *parts: Any) -> Any:
-    """An `Extension` of a bus, made with what it is handed of the bus: ``cluster`` is a `Mesh`, ``storage`` a `Storage`.
+    """An `Extension` of a bus, made with what it is handed of the bus: ``mesh`` is a `Mesh`, ``storage`` a `Storage`.
 
     ``reading`` is no part of it, but a `Reading` for a storage.
     """
@@ -304,12 +262,12 @@ def make_extension(name: str, *parts: Any) -> Any:
 
 
 def supervise(**options: Any) -> int:
-    """Run several workers until they have ended; gives the exit status. `polybus.cluster.workers.supervise` has the options."""
+    """Run several workers until they have ended; gives the exit status."""
     return cast("int", _load("supervisors", "workers")(**options))
 
 
 def worker_here() -> Any:
-    """This process as one of several workers, a `polybus.cluster.worker.Worker`; None where it is none.
+    """This process as one of several workers; None where it is none.
 
     Raises:
         LocalProtocolError: It has been one already.
@@ -335,13 +293,26 @@ def metrics_maker(name: str, option: str) -> Callable[..., Any]:
 
 
 @cache
+def _own_entry_points() -> Mapping[str, Mapping[str, str]]:
+    """Read what the package itself brings: by group and name the place, ``module:attribute``."""
+    found: dict[str, dict[str, str]] = {}
+    group: dict[str, str] = {}
+    for line in (get_data("polybus", "entry_points.txt") or b"").decode().splitlines():
+        name, is_entry, place = line.partition(" = ")
+        if is_entry and not line.startswith("#"):
+            group[name] = place
+        elif line.startswith("["):
+            group = found[line.strip("[]").removeprefix("polybus.")] = {}
+    return found
+
+
+@cache
 def _load(group: str, name: str) -> Any:
-    known = _KNOWN[group]
+    known = _own_entry_points()[group]
     if name in known:
         module, _, attribute = known[name].partition(":")
         return getattr(import_module(module), attribute)
-    # Costs some ten milliseconds, and does not exist in a zip: only names that are not ours need it.
-    from importlib import metadata
+    from importlib import metadata  # only for names that are not ours
 
     installed = {entry.name: entry for entry in metadata.entry_points(group=f"polybus.{group}")}
     if name not in installed:

@@ -4,7 +4,7 @@ secrets, fields and bounds for logs, time and chance that a simulation can repla
 
 from .._plain_forms import plain_form, scalar_form, writes_aliases
 from .._util.broadcast import EventHub
-from .._util.cancel_scopes import to_the_end
+from .._util.cancel_scopes import receive, to_the_end
 from .._util.certificates import EXPIRES_SOON, warn_of_certificate
 from .._util.class_shapes import form_of_struct
 from .._util.event_loop import Loop, running_loop, wrong_event_loop
@@ -12,7 +12,7 @@ from .._util.http_status import HttpStatus, Page
 from .._util.lazy_names import lazy_names
 from .._util.listening import is_loopback, unlink_if_ours
 from .._util.log_fields import log_fields
-from .._util.misuse import explains
+from .._util.misuse import CONNECT, blocking_entered_first, explains
 from .._util.own_thread import in_own_thread
 from .._util.pattern_index import SubjectIndex, tokens_overlap
 from .._util.process_end import end_by_sigterm, ending_signals, exit_at_once
@@ -37,6 +37,7 @@ from .._validation import (
 from ..secrets import is_secret, is_secret_of_query, shown_target, shown_url, without_secrets
 
 __all__ = [
+    "CONNECT",
     "EXPIRES_SOON",
     "EventHub",
     "HttpStatus",
@@ -47,6 +48,7 @@ __all__ = [
     "ViolationCounter",
     "Warnings",
     "adapter_of",
+    "blocking_entered_first",
     "check_callable",
     "check_count",
     "check_given",
@@ -71,6 +73,7 @@ __all__ = [
     "log_fields",
     "misfit",
     "plain_form",
+    "receive",
     "running_loop",
     "scalar_form",
     "seconds",

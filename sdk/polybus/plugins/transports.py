@@ -7,6 +7,7 @@ adapter has an attribute ``framing`` (see `ProtocolFeatures`).
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
@@ -174,6 +175,9 @@ class Reservation(Protocol):
         """Keep so much more. False, and nothing more is kept, if there is no room."""
         ...
 
+    def give_back(self, size: int) -> None:
+        """Keep so much less."""
+
     def release(self) -> None:
         """Keep nothing any more. To be called once, at the end."""
 
@@ -244,6 +248,12 @@ class Identity:
     value: Any = None
     key: str | None = None
     expires_at: Any = None
+
+    def ends(self, now: float) -> float | None:
+        """Tell when it ends, on the clock of which this is the time; None where it does not."""
+        if self.expires_at is None:
+            return None
+        return now + float((self.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds())
 
 
 @frozen

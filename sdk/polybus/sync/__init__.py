@@ -17,16 +17,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from .._core.bus.bus import Bus as AsyncBus
-from .._core.bus.bus import parts_of
-from .._core.bus.runner import connect as connect_async
-from .._core.handlers.signature import injected_as
-from .._core.runtime.context import Context as AsyncContext
-from .._type_variables import State_co
-from .._util.misuse import CONNECT
+from .. import Bus as AsyncBus
+from .. import Context as AsyncContext
+from .. import connect as connect_async
 from ..errors import LocalProtocolError
+from ..hosting import State_co, injected_as
 from ..nodes import VARIABLE, Cluster
-from ..plugins.tools import check_type, explains
+from ..plugins.parts import parts_of
+from ..plugins.tools import CONNECT, check_type, explains
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
 from .verbs import BlockingBus, BlockingCaller, BlockingListener, BlockingPeer, BlockingRemotePeer, BlockingUser
@@ -34,9 +32,8 @@ from .verbs import BlockingBus, BlockingCaller, BlockingListener, BlockingPeer, 
 if TYPE_CHECKING:
     import ssl
 
-    from .._core.bus.dialer import Headers
-    from .._core.runtime.threads import CallThreads
     from ..backoff import Backoff
+    from ..hosting import CallThreads, Headers
     from ..limits import Limits
     from ..message import Message
     from ..plugins import Connector, ProtocolAdapter
@@ -161,7 +158,7 @@ class Bus(BlockingBus):
 
         In a `def` handler of this very bus it returns at once, while the bus ends: it is among those that the drain waits for.
         """
-        if parts_of(self._original).life.is_inside():
+        if parts_of(self._original).is_inside():
             threading.Thread(target=contextvars.Context().run, args=(self.close,), name="polybus closing").start()
         else:
             self.__exit__(None, None, None)

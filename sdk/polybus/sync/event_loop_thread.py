@@ -14,15 +14,13 @@ import anyio.from_thread
 import anyio.lowlevel
 from anyio.from_thread import BlockingPortal
 
-from .._core.bus.bus import parts_of
-from .._core.runtime.context import current_call
-from .._core.runtime.runtime import runs_here
-from .._core.runtime.threads import waiting_in_thread
 from ..errors import BusError, LocalProtocolError, RequestCancelled
+from ..hosting import current_call, runs_here, waiting_in_thread
+from ..plugins.parts import parts_of
 
 if TYPE_CHECKING:
     from .. import Bus
-    from .._core.runtime.threads import CallThreads
+    from ..hosting import CallThreads
     from .items import Run
 
 

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from attrs import frozen
 
-from .._core.rpc.channel import receive
-from .._util.misuse import blocking_entered_first
 from ..errors import LocalProtocolError
 from ..message import Message, Settlement
+from ..plugins.tools import blocking_entered_first, receive
 
 if TYPE_CHECKING:
     from .. import Channel, Subscription
-    from .._core.rpc.channel import ChannelContext
     from ..plugins import Connector
 
 T = TypeVar("T")
@@ -157,7 +155,7 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
         BusError: (by entering, by iterating) As `Bus.stream` and `Bus.channel`.
     """
 
-    def __init__(self, opening: ChannelContext[Receives, Sends], run: Run) -> None:
+    def __init__(self, opening: AbstractAsyncContextManager[Channel[Receives, Sends]], run: Run) -> None:
         super().__init__(None, run)
         self._opening = opening
 

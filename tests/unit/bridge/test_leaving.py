@@ -286,7 +286,7 @@ async def test_leaving_can_be_cut_short(monkeypatch: pytest.MonkeyPatch) -> None
             group.start_soon(stack.aclose)
             await anyio.wait_all_tasks_blocked()
             assert not reply.done()
-            both._hurry()
+            both.hurry()
             with pytest.raises(Unavailable, match="the bridge is leaving"):
                 await reply
 

@@ -13,6 +13,7 @@ from attrs import define, field
 
 from polybus import Backoff, Bus, Cluster, Handshake, Identity, Limits, Message, RequestError, connect
 from polybus._core.bus.bus import parts_of
+from polybus.cluster.backbone import Backbone
 from polybus.cluster.handover import ClientHandover
 from polybus.events import PeerSlow
 from polybus.plugins import Closed, DialOptions, Transport
@@ -31,6 +32,12 @@ def handover_of(bus: Bus) -> ClientHandover:
     found = parts_of(bus).links.resumption
     assert isinstance(found, ClientHandover)
     return found
+
+
+def name_of(bus: Bus) -> str:
+    found = parts_of(bus).mesh
+    assert isinstance(found, Backbone)
+    return found.own
 
 
 @define(eq=False)
@@ -574,7 +581,7 @@ LIES: list[Any] = [
 @pytest.mark.parametrize("question", ["claim", "mark", "marked", "hand_over"])
 async def test_a_liar_among_the_nodes_gets_nothing_and_costs_no_client_anything(engine: NatsEngine, question: str) -> None:
     async with Nodes(engine) as world, anyio.create_task_group() as group, connect(engine.url) as liar:
-        own, other = (handover_of(bus).sources.own for bus in world.nodes[:2])
+        own, other = (name_of(bus) for bus in world.nodes[:2])
         client = await world.client(0)
         absent = await leave(world, client, group)
         await world.publish(2, 3)
@@ -611,7 +618,7 @@ async def test_a_node_that_claims_clients_under_names_that_cannot_be_leaves_noth
     engine: NatsEngine, names: list[str]
 ) -> None:
     async with Nodes(engine) as world, anyio.create_task_group() as group, connect(engine.url) as liar:
-        own, other = (handover_of(bus).sources.own for bus in world.nodes[:2])
+        own, other = (name_of(bus) for bus in world.nodes[:2])
         clients = [await world.client(0, pattern) for pattern in ("news.*", "other")]
         secrets = await leave_together(world, clients, group)
         received = world.nodes[0].stats().received

@@ -94,7 +94,7 @@ class Bridge:
                 side.end_streams()
             await self._until_idle(lasting=False)
 
-    def _hurry(self) -> None:
+    def hurry(self) -> None:
         """Cut what leaving still waits for."""
         if self._patience is not None:
             self._patience.cancel()

@@ -12,7 +12,6 @@ from ..._validation import shown
 from ...errors import AmbiguousRoute, BusError, Disconnected, NoHandler, another
 from ...plugins import Closed, Listening, ProtocolFeatures
 from ...plugins.extensions import Extension, Mesh, Resumption, Storage, party_of
-from ...plugins.registry import make_extension
 from ...subjects import matches
 from ..link.link import Link
 from ..link.state import State
@@ -61,6 +60,8 @@ class LinkRegistry:
         self.resumption: Resumption | None = None
         """Present where sessions of clients can go on at another bus."""
         self._storage: Storage | None = None
+        self.make_storage: Callable[[], Any]
+        """Makes that: set when the bus is put together."""
 
     @property
     def services(self) -> Services:
@@ -72,7 +73,7 @@ class LinkRegistry:
         """That of the extensions which keeps publications and reads what is kept: made when it is first wanted."""
         storage = self._storage
         if storage is None:
-            made: Any = make_extension("storage", self)
+            made: Any = self.make_storage()
             self.extensions.append(made)
             self._storage = storage = made
         return storage

@@ -2,22 +2,66 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ...body import JSON
+from ...errors import BusError, Code, Disconnected
+from ...message import Kind, Message
 from ...nodes import Cluster
+from ...plugins.extensions import party_of
 from ...plugins.registry import make_extension
+from ..peer.responses import response_to, send_error
+from ..pubsub.publisher import make_publication
 from ..pubsub.pubsub import PubSub
 from ..rpc.loopback import Loopback
+from ..rpc.reply import InternalReply, Reply
+from ..runtime.memory import cost, trim
+from .dialer import Connecting
 from .lifecycle import Lifecycle, Lifespan
 from .links import LinkRegistry
+from .remote_peer import RemotePeer
+from .routes import InnerRoute
 
 if TYPE_CHECKING:
+    import ssl
+
+    from ...backoff import Backoff
+    from ...plugins import Connector, ProtocolAdapter
+    from ...plugins.extensions import LinkReader, Mesh, Storage
     from ..handlers.lookup import HandlerLookup
+    from ..handlers.subscriber import SubscriberSpec
+    from ..link.link import Link
+    from ..peer.party import PeerParty
+    from ..pubsub.ports import PublicationQueue
     from ..runtime.services import Services
+
+_LONGEST = 30.0
+"""Seconds for which a publication to one peer waits for room."""
+
+
+class ToldReply(InternalReply):
+    """A reply that tells of its end in the turn in which that comes."""
+
+    __slots__ = ("ended",)
+    ended: Callable[[], None] | None
+
+    def resolve(self, message: Message) -> None:
+        if self.ended is not None:
+            self.ended()
+        super().resolve(message)
+
+    def fail(self, error: BusError) -> None:
+        if self.ended is not None:
+            self.ended()
+        super().fail(error)
 
 
 class BusParts:
-    """The parts of a bus, each handed those that it needs.
+    """The parts of a bus, each handed those that it needs. Implements `plugins.parts.BusPort`.
 
     Attributes:
         services: Limits, counters, events, access, and the runtime while the bus is entered.
@@ -28,7 +72,7 @@ class BusParts:
         life: Entering, draining, leaving.
     """
 
-    __slots__ = ("life", "links", "lookup", "loopback", "pubsub", "services")
+    __slots__ = ("deliver_to_all", "life", "links", "lookup", "loopback", "pubsub", "services")
 
     def __init__(
         self, services: Services, lookup: HandlerLookup, lifespan: Lifespan | None, cluster: Cluster | None = None
@@ -38,11 +82,197 @@ class BusParts:
         self.loopback: Loopback = Loopback(services)
         self.pubsub: PubSub = PubSub(services, lookup, lambda: self.links.check_gone())
         self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub)
+        self.links.make_storage = partial(make_extension, "storage", self)
         self.pubsub.storage = self.pubsub.publisher.storage = lambda: self.links.storage
         self.pubsub.publisher.spellings = self.links.spellings
+        self.deliver_to_all: Callable[[Message, PeerParty], Iterable[PublicationQueue]] = self.pubsub.receiver.deliver_to_all
         if cluster is not None:
-            mesh: Any = make_extension("cluster", self, cluster)
+            mesh: Any = make_extension("mesh", self, cluster)
             self.links.extensions.append(mesh)
             self.links.mesh, self.pubsub.tells_inside = mesh, True
+            self.links.resumption = mesh.resumption
             lifespan = mesh.around(lifespan)
         self.life: Lifecycle = Lifecycle(services, lifespan, lookup, self.pubsub, self.loopback, self.links)
+
+    # -- what extensions use: `plugins.parts.BusPort` says what each does ------------------------------------------------------
+
+    @property
+    def mesh(self) -> Mesh | None:
+        return self.links.mesh
+
+    @property
+    def storage(self) -> Storage:
+        return self.links.storage
+
+    @property
+    def subscribers(self) -> Sequence[SubscriberSpec]:
+        return self.lookup.subscribers
+
+    @property
+    def opened(self) -> Sequence[Link]:
+        return self.links.opened
+
+    @property
+    def peers(self) -> list[PeerParty]:
+        return self.links.peers
+
+    @property
+    def clients(self) -> list[PeerParty]:
+        return [peer for peer in self.links.peers if not peer.link.upstream and peer.connected]
+
+    def is_inside(self) -> bool:
+        return self.life.is_inside()
+
+    def clients_of(self, key: str) -> list[PeerParty]:
+        return [peer for peer in self.links.peers_of(key) if peer.connected]
+
+    async def gone(self, peer: Any) -> BusError:
+        party: PeerParty = party_of(peer)
+        await self.services.running.notifier.until(lambda: party.gone)
+        return party.departed()
+
+    def connecting(
+        self,
+        connector: Connector,
+        adapter: ProtocolAdapter,
+        *,
+        reader: LinkReader,
+        tls: ssl.SSLContext | None,
+        backoff: Backoff,
+        wait: float,
+        beyond: str,
+    ) -> AbstractAsyncContextManager[Any]:
+        return Connecting(self, connector, adapter, (), None, tls, backoff, wait, inner=reader, beyond=beyond)
+
+    @property
+    def _inside(self) -> PeerParty:
+        if (peer := self.links.inner_peer) is None:
+            raise Disconnected("this bus is no node of a mesh: the others have not been reached yet, or none are named")
+        return peer
+
+    def answer(self, message: Message, value: Any) -> None:
+        peer = self._inside
+        peer.link.answer(response_to(message, value, peer.link), peer)
+
+    def refuse(self, message: Message, code: Code, text: str, reason: str | None = None, *, kind: Kind = Kind.ERROR) -> None:
+        send_error(self._inside, message, code, text, reason, kind=kind)
+
+    def ask_inside(
+        self, to: Any, subject: str, body: Any, timeout: float, ended: Callable[[], None] | None = None
+    ) -> Reply[Any]:
+        peer, raw = self._inside, None if body is None else JSON.encode(body)
+        runtime = peer.link.runtime
+        now = runtime.time()
+        reply = ToldReply(runtime.loop, subject, Any, now, now + timeout)
+        reply.ended = ended
+        ttl = runtime.ttl(now, reply.deadline)
+        peer.ask(Message(Kind.REQUEST, subject, None, raw, JSON, None, ttl, attributes={"to": to}), reply)
+        return reply
+
+    def tell_inside(self, to: Any, subject: str, body: bytes | None = None) -> None:
+        peer = self._inside
+        peer.link.answer(Message(Kind.NOTIFY, subject, None, body, JSON, attributes={"to": to}), peer)
+
+    def pass_to(self, message: Message, client: PeerParty, now: float) -> None:
+        peer, route = self._inside, InnerRoute(">", self, lambda: client)
+        if message.kind is Kind.OPEN:
+            peer.streams.forward(message, now, route)
+            return
+        deadline = math.inf if message.ttl is None else now + message.ttl
+        call = route.requests.call(peer.inbound, peer, message, deadline)
+        if message.kind is Kind.NOTIFY:
+            message.id = call
+        peer.inbound.start(call)
+
+    def pass_on(self, pattern: str | int, choose: Callable[[], PeerParty]) -> None:
+        self.lookup.sides.append(InnerRoute(pattern, self, choose, inward=True))
+
+    def remote(self, id: str, node: str, key: str | None, protocol: str) -> RemotePeer:
+        return RemotePeer(self.links, id, node, key, protocol)
+
+    def publication(self, subject: str | int, body: Any) -> Message:
+        return make_publication(self.pubsub.publisher.route(subject), subject, body, None, None)
+
+    def send(self, message: Message, peer: PeerParty, how: str = "published") -> None:
+        try:
+            self.pubsub.publisher.send_nowait(message, peer, self.services.running.time() + _LONGEST)
+        except BusError as error:
+            self.unsent(message, peer, how, error)
+
+    def unsent(self, message: Message, peer: PeerParty, how: str, error: BusError) -> None:
+        self.pubsub.publisher.unsent(message, peer, how, error)
+
+    def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
+        self.pubsub.receiver.deliver_to_group(message, peer, group, pattern)
+
+    def is_of_this_bus(self, message: Message) -> bool:
+        if message.peer is None or (peer := party_of(message.peer)).host is not self.links:
+            return True
+        return peer is not self.links.inner_peer and self.pubsub.relay.takes(message)
+
+    def keep(self, keeps: Callable[[str | int], bool] | None) -> None:
+        self.pubsub.publisher.keeps = keeps
+        self.pubsub.publisher.routes.clear()
+
+    def joined(self, peer: PeerParty, in_net: Callable[[], None]) -> None:
+        self.pubsub.announcer.inner, self.pubsub.publisher.net_joined = peer, in_net
+
+    def parted(self) -> None:
+        self.pubsub.announcer.inner = None
+
+    @property
+    def in_net(self) -> bool:
+        return self.pubsub.publisher.in_net
+
+    def join_net(self) -> None:
+        self.pubsub.publisher.join_net()
+
+    async def announce_handlers(self) -> None:
+        await self.pubsub.announcer.begin()
+
+    def add_interest(self, interest: Any) -> None:
+        self.pubsub.announcer.add_behind(interest)
+
+    def remove_interest(self, interest: Any) -> None:
+        self.pubsub.announcer.remove_behind(interest)
+
+    async def interest_known(self) -> None:
+        await self.pubsub.announcer.known_inside()
+
+    def withhold(self, peer: PeerParty) -> bool:
+        recipients = self.pubsub.recipients
+        if peer not in recipients.gets_all or peer in recipients.bus_identities.held_out:
+            return False
+        recipients.remove(peer)
+        return True
+
+    def send_all(self, peer: PeerParty) -> None:
+        self.pubsub.recipients.send_all(peer)
+
+    def queue_for(self, peer: PeerParty, queue: PublicationQueue | None) -> None:
+        if queue is None:
+            peer.subscriptions.release()
+            return
+        peer.subscriptions.hold(queue)
+        self.pubsub.recipients.remove(peer)  # where it would get all until it has told what it wants
+
+    def take_over(self, peer: PeerParty, queue: PublicationQueue) -> tuple[tuple[str | int, ...], Sequence[Message]]:
+        patterns = tuple(peer.patterns)
+        for pattern in patterns:  # before they are taken from the client: the others are to hear nothing of it
+            self.add_interest(pattern)
+            self.add_queue(pattern, queue)
+        peer.subscriptions.clear()
+        return patterns, () if peer.undelivered is None else peer.undelivered.take()
+
+    def weigh(self, message: Message) -> int:
+        trim(message)
+        return cost(message)
+
+    def add_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
+        self.pubsub.local.add(pattern, queue)
+
+    def remove_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
+        self.pubsub.local.remove(pattern, queue)
+
+    def queues(self, subject: str | int) -> tuple[PublicationQueue, ...]:
+        return self.pubsub.local.match(subject)

@@ -8,14 +8,16 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from ...errors import BusError, Code, LocalProtocolError, RequestError, Unsupported
 from ...headers import VIA, check_headers
 from ...message import MISSING, Kind, Message
 from ...plugins.tools import ViolationCounter, check_callable, log_fields
 from ...subjects import canonical, check_pattern, check_subject, is_pattern, is_uri, matches
+from ..handlers.lookup import HandlerLookup
 from ..rpc.call import ChannelCall
+from ..rpc.loopback import Loopback
 from ..runtime.via import ViaHeader, too_far
 from .forwarding import (
     LEAVING,
@@ -31,6 +33,8 @@ from .forwarding import (
 )
 
 if TYPE_CHECKING:
+    from ..peer.party import PeerParty
+    from ..runtime.services import Services
     from .parts import BusParts
 
 KINDS: Final = ("request", "publish", "stream", "channel", "tunnel")
@@ -165,7 +169,7 @@ class RouteSide:
     """One route, with the bus that it begins at and the one that it leads to."""
 
     inward: bool = False
-    """True where that is the cluster of the bus itself."""
+    """True where it leads from clients to the other buses that are this one, which are not told that it is answered here."""
 
     def __init__(self, route: Route, here: BusParts, there: BusParts) -> None:
         self.route: Route = route
@@ -298,3 +302,58 @@ class RouteSide:
         if self._losses.add(monotonic()) == 1:
             text = "%r could not cross the bridge (%r to %r): %s"
             logger.warning(text, message.subject, route.source, route.target, error, extra=log_fields(message=message))
+
+
+@define(eq=False)
+class PeerTarget:
+    """A peer in the place of the bus that a route leads to: it handles nothing itself."""
+
+    services: Services
+    _choose: Callable[[], PeerParty]
+    lookup: HandlerLookup = field(factory=HandlerLookup, init=False)
+    loopback: Loopback = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.loopback = Loopback(self.services)
+
+    @property
+    def links(self) -> PeerTarget:
+        """The part that chooses whom to ask."""
+        return self
+
+    def choose(self, subject: str | int) -> PeerParty:
+        """Choose the peer. May raise `BusError`: it is not there."""
+        return self._choose()
+
+
+class InnerRoute(RouteSide):
+    """A route inside one bus that is several, to the others or from them: it is no bridge, so names and all headers cross."""
+
+    def __init__(self, pattern: str | int, here: BusParts, choose: Callable[[], PeerParty], *, inward: bool = False) -> None:
+        kinds = frozenset(("request", "stream", "channel", "tunnel"))
+        super().__init__(Route(pattern, "same", kinds), here, PeerTarget(here.services, choose))  # type: ignore[arg-type]  # it has what a route needs of a bus
+        self.inward: bool = inward
+
+    def target(self, subject: str | int) -> str | int:
+        return subject
+
+    def headers(self, message: Message, via: ViaHeader | None) -> dict[str, str] | None:
+        kept = {**(message.headers or {})}
+        if via is not None:
+            kept[VIA] = str(via)
+        return kept or None
+
+    async def converted(
+        self,
+        convert: Callable[..., Any] | None,
+        message: Message,
+        kind: Kind,
+        subject: str | int,
+        headers: dict[str, str] | None = None,
+    ) -> Message:
+        """Make the message that goes on, with the key of the user who asks."""
+        on = await super().converted(convert, message, kind, subject, headers)
+        key = None if message.peer is None else message.peer.identity_key
+        if key is not None and kind is not Kind.RESPONSE:
+            on.attributes["user"] = key
+        return on

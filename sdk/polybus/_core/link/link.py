@@ -54,7 +54,7 @@ from ...plugins import (
 )
 from ..runtime.memory import MemoryBudget, Share
 from .moving import Moving, NextConnection
-from .multiplexer import MultiplexedPeers, expiry
+from .multiplexer import MultiplexedPeers
 from .receiver import Confirmations, ConnectionReceiver, Taps, each
 from .send_queue import SendQueue
 from .state import TRANSITIONS, Change, Ending, State
@@ -188,7 +188,7 @@ class Link:
         self.format, self.format_for = codec.formats[0], codec.format_for
         features = CodecFeatures.of(codec)
         self.one_format, self.urgency = features.one_format, features.urgency
-        self.expires = None if self.admission is None else expiry(self.admission.identity, runtime)
+        self.expires = None if self.admission is None else self.admission.identity.ends(runtime.time())
         runtime.links[self] = None
 
     # -- who is there ----------------------------------------------------------------------------------------------------

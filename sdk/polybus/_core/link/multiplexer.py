@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from ...plugins import Admission, Handshake, Identity, PeerOpened
 from ..runtime.memory import MemoryBudget, cost
 
 if TYPE_CHECKING:
-    from ..runtime.runtime import Runtime
     from .link import Link
     from .ports import PeerPort
 
@@ -110,7 +108,7 @@ class MultiplexedPeers:
     def _let_in(self, event: PeerOpened, identity: Identity) -> None:
         link = self._link
         peer = self.peers[event.key] = link.owner.open_peer(link, event.key, identity, event.address)
-        expires = expiry(identity, link.runtime)
+        expires = identity.ends(link.runtime.time())
         if expires is not None:
             self._expires[event.key] = expires
             self._due = min(self._due, expires)
@@ -194,14 +192,6 @@ class MultiplexedPeers:
             peer.connection_lost(reason, going_on=False, error=error)
         if self._link.outbox is not None:
             self._link.outbox.clear()
-
-
-def expiry(identity: Identity, runtime: Runtime) -> float | None:
-    """Tell when an identity ends, on the loop's clock."""
-    if identity.expires_at is None:
-        return None
-    left = identity.expires_at - datetime.datetime.now(datetime.UTC)
-    return runtime.time() + float(left.total_seconds())
 
 
 def _text(error: BusError) -> str:

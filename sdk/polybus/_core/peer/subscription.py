@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 import anyio
 
 from ..._type_variables import T_co
+from ..._util.cancel_scopes import receive
 from ..._util.log_fields import log_fields
 from ..._util.misuse import never_without_async
 from ..._util.repeated_warnings import ViolationCounter
@@ -20,7 +21,6 @@ from ..._validation import type_name
 from ...errors import BusError, Code, LocalProtocolError, SlowConsumer
 from ...events import SubscriptionSlow
 from ...message import Message
-from ..rpc.channel import receive
 from ..runtime.memory import OVERHEAD, MemoryBudget
 
 if TYPE_CHECKING:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
-import anyio
 from attrs import define
 
-from ..._util.cancel_scopes import let_scope_fire
+from ..._util.cancel_scopes import let_scope_fire, receive
 from ..._util.misuse import entered_first
 from ..._util.typed_body import check_returns, misfit, typed_body
-from ..._validation import seconds
 from ...errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from ...message import Kind, Message
 from ..runtime.memory import MemoryBudget, cost
@@ -27,25 +25,6 @@ from .reply import end_of_scope, error_of, is_remote_deadline
 if TYPE_CHECKING:
     from ..._util.event_loop import Loop
     from ..runtime.departures import Departure
-
-
-async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:
-    """Wait for the next item.
-
-    Raises:
-        TimeoutError, EOFError, BusError, TypeError, ValueError: As `Subscription.receive`.
-    """
-    most = math.inf if timeout is None else seconds(timeout, endless=True)
-    try:
-        with anyio.fail_after(most):
-            return await anext(items)
-    except StopAsyncIteration:
-        raise EOFError("it has ended: there will be no more") from None
-    except TimeoutError as error:
-        if type(error) is TimeoutError:  # not DeadlineExceeded, which says more
-            raise TimeoutError(f"nothing came within {most:g} s") from None
-        raise
-
 
 Receives_co = TypeVar("Receives_co", covariant=True)
 Sends_contra = TypeVar("Sends_contra", contravariant=True)

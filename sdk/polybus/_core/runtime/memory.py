@@ -232,6 +232,10 @@ class AddressBudget:
         """Keep so much more. False, and nothing more is kept, if it does not fit."""
         return self._budget.hold(size)
 
+    def give_back(self, size: int) -> None:
+        """Keep so much less."""
+        self._budget.release(size)
+
     def release(self) -> None:
         """Keep nothing any more. To be called once, at the end."""
         self._budget.release(self._budget.held)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from ... import Bus
-from ..._core.bus.bus import parts_of
-from ..._core.pubsub.publisher import make_publication
 from ...errors import LocalProtocolError
+from ...plugins.parts import parts_of
 from ...plugins.tools import shown
 from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern
 from ..backbone import Backbone
@@ -54,10 +53,9 @@ async def publish_stored(bus: Bus, subject: str | int, body: Any, timeout: float
         BusError: As `Bus.publish`.
     """
     parts = parts_of(bus)
-    route = parts.pubsub.publisher.route(subject)
     publish_kept = publishing_of(bus).publish_kept if bus.cluster is None else Administration.of(bus).publish_kept
     deadline = parts.services.running.time() + timeout
-    if not await publish_kept(make_publication(route, subject, body, None, None), deadline):
+    if not await publish_kept(parts.publication(subject, body), deadline):
         await bus.publish(subject, body, timeout=timeout)
 
 
@@ -75,7 +73,7 @@ class Administration(Letters):
             LocalProtocolError: The bus is no node of a cluster.
         """
         parts = parts_of(bus)
-        backbone = parts.links.mesh
+        backbone = parts.mesh
         found = backbone.options.resolved() if isinstance(backbone, Backbone) else None
         if not isinstance(backbone, Backbone) or found is None:
             raise LocalProtocolError("stores are those of a cluster: make the bus with Bus(cluster=...), and name its engine")

@@ -27,12 +27,9 @@ from .reader import Consumer, Pull, StoreReader, Taker, say
 from .storage import MOST, DurableSpec, ReplaySpec
 
 if TYPE_CHECKING:
-    from ..._core.handlers.subscriber import SubscriberSpec
-    from ..._core.peer.party import PeerParty
-    from ..._core.peer.subscription import IteratedQueue
-    from ..._core.runtime.services import Services
     from ...message import Message
     from ...nodes import Start
+    from ...plugins.parts import BusPeer, BusServices, BusSubscription, RegisteredSubscriber
     from ...protocols.nats.stored import ToReader
     from .dead_letters import Graveyard
 
@@ -425,7 +422,7 @@ PACE: Final = 10.0
 """Seconds between two questions how far durable handlers are."""
 
 
-def check_names(specs: Iterable[SubscriberSpec]) -> None:
+def check_names(specs: Iterable[RegisteredSubscriber]) -> None:
     """Check that each durable name is of one handler, before the engine is asked to make anything.
 
     Raises:
@@ -447,16 +444,16 @@ def check_names(specs: Iterable[SubscriberSpec]) -> None:
 class StoreReaders:
     """The readers of stores of a bus while it is entered. An engine of `storage.StoredReading`."""
 
-    _services: Services
+    _services: BusServices
     _published: Callable[[str | int], str]
     _consumers: Consumers
     _graveyard: Graveyard
-    _engine: Callable[[], PeerParty]
+    _engine: Callable[[], BusPeer]
     _readers: dict[int, StoreReader] = field(factory=dict, init=False)
     _handlers: list[StoreReader] = field(factory=list, init=False)
     _durables: dict[int, DurableConsumer] = field(factory=dict, init=False)
     """Consumers of those of `_readers` that are durable."""
-    _of_subscriptions: dict[IteratedQueue, int] = field(factory=dict, init=False)
+    _of_subscriptions: dict[BusSubscription, int] = field(factory=dict, init=False)
     _numbers: Iterator[int] = field(factory=lambda: itertools.count(1), init=False)
     _can_bury: bool = field(default=False, init=False)
     """True once dead letters can be kept."""
@@ -471,7 +468,7 @@ class StoreReaders:
         """True while stored publications are being handled."""
         return any(reader.busy for reader in self._readers.values())
 
-    async def prepare(self, specs: Iterable[SubscriberSpec]) -> None:
+    async def prepare(self, specs: Iterable[RegisteredSubscriber]) -> None:
         """Make the consumers of durable handlers where there are none.
 
         Raises:
@@ -489,7 +486,7 @@ class StoreReaders:
                 self._handlers.append(reader)
                 self._durables[reader.number] = consumer
 
-    async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
+    async def subscribe(self, subscription: BusSubscription, spec: DurableSpec | ReplaySpec) -> None:
         """Hand what is stored to a subscription, until `unsubscribe`.
 
         Raises:
@@ -509,7 +506,7 @@ class StoreReaders:
         self._of_subscriptions[subscription] = reader.number
         reader.begin(self._engine())
 
-    def unsubscribe(self, subscription: IteratedQueue) -> None:
+    def unsubscribe(self, subscription: BusSubscription) -> None:
         """Hand nothing more to a subscription; one that is not in is ignored."""
         number = self._of_subscriptions.pop(subscription, None)
         reader = None if number is None else self._readers.pop(number)

@@ -19,11 +19,8 @@ from .jetstream import NANOSECONDS
 from .storage import check_pause
 
 if TYPE_CHECKING:
-    from ..._core.handlers.handler import Handler
-    from ..._core.peer.subscription import IteratedQueue
-    from ..._core.runtime.executor import HandlerExecutor
-    from ..._core.runtime.services import Services
     from ...message import Message
+    from ...plugins.parts import BusServices, BusSubscription, HandlerRunner, RegisteredHandler
     from ...protocols.nats.stored import ToReader
     from .dead_letters import Graveyard
     from .reader import StoreReader
@@ -52,7 +49,7 @@ class Fate:
         name: Of the handler, or of what reads, for people.
     """
 
-    _services: Services
+    _services: BusServices
     spec: DurableSpec
     name: str
     _graveyard: Graveyard
@@ -234,13 +231,13 @@ _TEXT: Final = 200
 class HandlerTaker:
     """Runs a handler for each publication. Implements `reader.Taker`."""
 
-    _services: Services
-    handler: Handler
+    _services: BusServices
+    handler: RegisteredHandler
     fate: Fate
     full = False
 
     @property
-    def executor(self) -> HandlerExecutor:
+    def executor(self) -> HandlerRunner:
         """The part that runs handlers."""
         return self._services.executor
 
@@ -322,8 +319,8 @@ class _Job:
 class SubscriptionTaker:
     """Puts publications into the queue of a subscription. Implements `reader.Taker`."""
 
-    _services: Services
-    _subscription: IteratedQueue
+    _services: BusServices
+    _subscription: BusSubscription
     fate: Fate | None
     """None where nothing is acknowledged."""
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
-from ..._core.bus.bus import parts_of
 from ...errors import LocalProtocolError
+from ...plugins.parts import parts_of
 from ...plugins.tools import tokens_overlap
 from ...protocols.nats.checks import local_pattern
 from .consumers import Consumers, StoreReaders, find_streams
@@ -21,11 +21,9 @@ from .jetstream import Advice, JetStream, JetStreamError, StoredPublishing
 
 if TYPE_CHECKING:
     from ... import Bus
-    from ..._core.link.link import Link
-    from ..._core.peer.party import PeerParty
-    from ..._core.runtime.services import Services
     from ...message import Message
     from ...plugins import NodeJoined, NodeLeft
+    from ...plugins.parts import BusLink, BusPeer, BusServices
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -127,7 +125,8 @@ async def letters_of(bus: Bus) -> Letters:
         LocalProtocolError: There is no stream for them.
         BusError: As `JetStream.ask`.
     """
-    (peer,), services = parts_of(bus).links.peers, parts_of(bus).services
+    parts = parts_of(bus)
+    (peer,), services = parts.peers, parts.services
     adapter: Any = peer.link.adapter
     jetstream = JetStream(peer.link, _PATIENCE, OF_OTHERS, adapter.domain)
     publishing = StoredPublishing(services, peer.link, jetstream, "", _EACH, _KNOWN)
@@ -138,18 +137,19 @@ async def letters_of(bus: Bus) -> Letters:
 
 def publishing_of(bus: Bus) -> StoredPublishing:
     """Make what publishes to the streams behind the link of a bus."""
-    (peer,) = parts_of(bus).links.peers
+    parts = parts_of(bus)
+    (peer,) = parts.peers
     adapter: Any = peer.link.adapter
     jetstream = JetStream(peer.link, _PATIENCE, OF_OTHERS, adapter.domain)
-    return StoredPublishing(parts_of(bus).services, peer.link, jetstream, "", _EACH, _KNOWN)
+    return StoredPublishing(parts.services, peer.link, jetstream, "", _EACH, _KNOWN)
 
 
 @define(eq=False)
 class ForeignStreams:
     """The streams behind one link. Implements `plugins.extensions.LinkReader` and `Keeper`, and `jetstream.EngineLink`."""
 
-    _services: Services
-    _link: Link
+    _services: BusServices
+    _link: BusLink
     readers: StoreReaders = field(init=False)
     """Reads them."""
     _publishing: StoredPublishing = field(init=False)
@@ -181,12 +181,12 @@ class ForeignStreams:
         return subject
 
     @property
-    def peer(self) -> PeerParty | None:
+    def peer(self) -> BusPeer | None:
         """The network, as the peer of the link."""
-        peer: PeerParty | None = self._link.peer
+        peer: BusPeer | None = self._link.peer
         return peer
 
-    def _engine(self) -> PeerParty:
+    def _engine(self) -> BusPeer:
         peer = self.peer
         assert peer is not None  # these are made for a link that was up
         return peer

@@ -21,9 +21,8 @@ from ...protocols.nats.cluster.subjects import escape_subject
 from ...protocols.nats.stored import ToEngine, ToStore, api_of
 
 if TYPE_CHECKING:
-    from ..._core.peer.party import PeerParty
-    from ..._core.runtime.services import Services
     from ...nodes import Store
+    from ...plugins.parts import BusPeer, BusServices
 
 NANOSECONDS: Final = 1_000_000_000
 """In a second: the engine writes times so."""
@@ -73,7 +72,7 @@ class EngineLink(Protocol):
     """The link to the engine: of a cluster `backbone.Backbone`, to a network of others `foreign.ForeignStreams`."""
 
     @property
-    def peer(self) -> PeerParty | None:
+    def peer(self) -> BusPeer | None:
         """The engine, as the peer of the link; None while there is none."""
         ...
 
@@ -284,7 +283,7 @@ _OTHER: Final = (
 class StoredPublishing:
     """Publishes to stores."""
 
-    _services: Services
+    _services: BusServices
     _link: EngineLink
     _jetstream: JetStream
     _prefix: str

@@ -21,8 +21,7 @@ from .delivery import Delivery, Fate
 from .jetstream import NANOSECONDS
 
 if TYPE_CHECKING:
-    from ..._core.peer.party import PeerParty
-    from ..._core.runtime.services import Services
+    from ...plugins.parts import BusPeer, BusServices
 
 EXPIRES: Final = 30.0
 """Seconds for which publications are asked for."""
@@ -261,13 +260,13 @@ class Consumer(Protocol):
 class StoreReader:
     """One reader of a store in this process."""
 
-    _services: Services
+    _services: BusServices
     number: int
     """Of this reader among those of the bus."""
     _consumer: Consumer
     _taker: Taker
     _pull: Pull
-    _peer: PeerParty | None = field(default=None, init=False)
+    _peer: BusPeer | None = field(default=None, init=False)
     _waiting: dict[Delivery, float] = field(factory=dict, init=False)
     """Publications beyond the places or the room: what was asked for twice, or is large; in the order in which they came."""
     _running: dict[Delivery, float] = field(factory=dict, init=False)
@@ -352,7 +351,7 @@ class StoreReader:
             self._looking = False
             self._changed.set()
 
-    def up(self, peer: PeerParty) -> None:
+    def up(self, peer: BusPeer) -> None:
         """Begin anew on another connection."""
         if self._stopping or not self._runs:
             return
@@ -362,7 +361,7 @@ class StoreReader:
         self._pull.up(self._services.running.time())
         self._changed.set()
 
-    def begin(self, peer: PeerParty) -> None:
+    def begin(self, peer: BusPeer) -> None:
         """Begin to pull."""
         self._stopping = False
         if not self._runs:
@@ -431,7 +430,7 @@ class StoreReader:
             asked.decoded = members
             peer.link.answer(asked, peer)
 
-    def _most_bytes(self, peer: PeerParty) -> int:
+    def _most_bytes(self, peer: BusPeer) -> int:
         """Bytes that are asked for at once: an engine ends the link of who does not read what it has written."""
         session: Any = peer.link.session
         largest: int = session.server.max_payload
@@ -548,7 +547,7 @@ class StoreReader:
         self._services.signal()
 
 
-def say(peer: PeerParty | None, to: ToReader, word: str) -> None:
+def say(peer: BusPeer | None, to: ToReader, word: str) -> None:
     """Tell the engine what has become of a publication; nothing while it is not there."""
     if peer is not None and not peer.gone:
         said = Message(Kind.NOTIFY, to.ack, None, word.encode(), OCTETS, attributes={"to": ToEngine()})

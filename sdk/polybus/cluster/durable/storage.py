@@ -24,12 +24,7 @@ from ...retry import Retry
 from ...subjects import matches
 
 if TYPE_CHECKING:
-    from ..._core.bus.links import LinkRegistry
-    from ..._core.handlers.handler import Handler
-    from ..._core.handlers.subscriber import SubscriberSpec
-    from ..._core.link.link import Link
-    from ..._core.peer.party import PeerParty
-    from ..._core.peer.subscription import IteratedQueue
+    from ...plugins.parts import BusLink, BusPort, BusSubscription, RegisteredHandler, RegisteredSubscriber
     from ...stats import DurableStats
     from .consumers import StoreReaders
     from .foreign import ForeignStreams
@@ -221,17 +216,17 @@ class StoredReading(Extension):
         expected: A link is being opened, or was, behind which there may be streams.
     """
 
-    _links: LinkRegistry
+    _parts: BusPort
     engines: list[StoreReaders] = field(factory=list, init=False)
     expected: bool = field(default=False, init=False)
     cluster: StoreReaders | None = field(default=None, init=False)
     """The engine of the cluster that this bus is a node of, while it is in."""
     stores: StoredPublishing | None = field(default=None, init=False)
     """The publisher to the stores of that cluster, where it has some."""
-    _streams: dict[Link, ForeignStreams] = field(factory=dict, init=False)
-    _taken: dict[Handler, Link] = field(factory=dict, init=False)
+    _streams: dict[BusLink, ForeignStreams] = field(factory=dict, init=False)
+    _taken: dict[RegisteredHandler, BusLink] = field(factory=dict, init=False)
     """The durable handlers that a link has taken."""
-    _readers: dict[IteratedQueue, StoreReaders] = field(factory=dict, init=False)
+    _readers: dict[BusSubscription, StoreReaders] = field(factory=dict, init=False)
     """The engine of each subscription."""
 
     @property
@@ -271,19 +266,19 @@ class StoredReading(Extension):
 
     # -- links -------------------------------------------------------------------------------------------------------------
 
-    def link_up(self, link: Link) -> None:
+    def link_up(self, link: BusLink) -> None:
         """Go on with what is behind a link."""
         if (streams := self._streams.get(link)) is not None:
             streams.readers.up()
 
     link_moved = link_up
 
-    def link_down(self, link: Link) -> None:
+    def link_down(self, link: BusLink) -> None:
         """Wait for a link."""
         if (streams := self._streams.get(link)) is not None:
             streams.readers.down()
 
-    def _behind(self, link: Link) -> ForeignStreams:
+    def _behind(self, link: BusLink) -> ForeignStreams:
         """Find the streams behind a link.
 
         Raises:
@@ -294,21 +289,21 @@ class StoredReading(Extension):
         if streams is None:
             if not has_streams(link):
                 raise Unsupported(_NO_STREAMS.format(link.adapter.name))
-            if link not in self._links.opened:
+            if link not in self._parts.opened:
                 raise link.disconnected(sent=False)
             from .foreign import ForeignStreams  # a tenth of a second, for few programs
 
-            streams = self._streams[link] = link.reader = ForeignStreams(self._links.services, link)
+            streams = self._streams[link] = link.reader = ForeignStreams(self._parts.services, link)
             self.engines.append(streams.readers)
         return streams
 
-    def _chosen(self, subject: str | int) -> Link | None:
+    def _chosen(self, subject: str | int) -> BusLink | None:
         """Choose the link to a NATS network whose streams are meant, as requests do.
 
         Raises:
             AmbiguousRoute: Several could be.
         """
-        links = [link for link in self._links.opened if has_streams(link)]
+        links: list[BusLink] = [link for link in self._parts.opened if has_streams(link)]
         if len(links) < 2:
             return links[0] if links else None
         for link in links:
@@ -317,13 +312,13 @@ class StoredReading(Extension):
         urls = ", ".join(link.url for link in links)
         raise AmbiguousRoute(f"several links could have a stream of {subject!r} ({urls}): connect with serves=")
 
-    async def attach(self, link: Link) -> None:
+    async def attach(self, link: BusLink) -> None:
         """Have a new link read for the durable handlers of a bus that is in no cluster; one with ``serves=`` for its own.
 
         Raises:
             BusError: As `StoreReaders.prepare`.
         """
-        if self._links.mesh is not None:
+        if self._parts.mesh is not None:
             return
         specs = [spec for spec in self._waiting if not link.serves or _serves(link, spec.handler.subject)]
         if specs:
@@ -334,7 +329,7 @@ class StoredReading(Extension):
             except BaseException:
                 self._forget_handlers(link)
                 raise
-            if self._links.services.ready:
+            if self._parts.services.ready:
                 streams.readers.begin()
         for spec in self._waiting:
             text = "%s: its durable publications come from no link yet: %s has serves=, and none of that is %r"
@@ -342,9 +337,9 @@ class StoredReading(Extension):
             logger.warning(text, name, link.url, spec.handler.subject, extra=log_fields(handler=name))
 
     @property
-    def _waiting(self) -> list[SubscriberSpec]:
+    def _waiting(self) -> list[RegisteredSubscriber]:
         """List the durable handlers that no link has taken."""
-        specs = self._links.lookup.subscribers
+        specs = self._parts.subscribers
         return [spec for spec in specs if spec.reading is not None and spec.handler not in self._taken]
 
     def check_handlers(self) -> None:
@@ -352,12 +347,12 @@ class StoredReading(Extension):
         Raises:
             LocalProtocolError: A durable handler has no engine, and no link is expected that would lead to one.
         """
-        if self._links.mesh is None and not self.expected:
+        if self._parts.mesh is None and not self.expected:
             for spec in self._waiting:
                 assert spec.reading is not None
                 raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.reading.name))
 
-    def link_gone(self, link: Link, error: BusError | None) -> None:
+    def link_gone(self, link: BusLink, error: BusError | None) -> None:
         """End what reads behind a link, which does not come back; with an error its subscriptions raise that."""
         streams = self._streams.pop(link, None)
         if streams is None:
@@ -371,10 +366,10 @@ class StoredReading(Extension):
         engine.give_back()
         self._forget_handlers(link)
 
-    def _forget_handlers(self, link: Link) -> None:
+    def _forget_handlers(self, link: BusLink) -> None:
         self._taken = {handler: other for handler, other in self._taken.items() if other is not link}
 
-    async def leave(self, link: Link, patience: float) -> None:
+    async def leave(self, link: BusLink, patience: float) -> None:
         """Take nothing more of a link that is about to be closed; what runs is finished, or given back."""
         if (streams := self._streams.get(link)) is not None:
             engine = streams.readers
@@ -385,7 +380,7 @@ class StoredReading(Extension):
 
     # -- subscriptions and publications --------------------------------------------------------------------------------------
 
-    async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
+    async def subscribe(self, subscription: BusSubscription, spec: DurableSpec | ReplaySpec) -> None:
         """Hand what is stored to a subscription, until `unsubscribe`.
 
         Raises:
@@ -396,36 +391,34 @@ class StoredReading(Extension):
         engine = self._readers[subscription] = self._engine(subscription)
         await engine.subscribe(subscription, spec)
 
-    def _engine(self, subscription: IteratedQueue) -> StoreReaders:
+    def _engine(self, subscription: BusSubscription) -> StoreReaders:
         if subscription.peer is not None:
             return self._behind(subscription.peer.link).readers
         if self.cluster is not None:
             return self.cluster
-        link = None if self._links.mesh is not None else self._chosen(subscription.pattern)
+        link = None if self._parts.mesh is not None else self._chosen(subscription.pattern)
         if link is None:
             raise LocalProtocolError(_NOTHING_STORED % (subscription.pattern,))
         return self._behind(link).readers
 
-    def unsubscribe(self, subscription: IteratedQueue) -> None:
+    def unsubscribe(self, subscription: BusSubscription) -> None:
         """Hand nothing more to a subscription; one that is not in is ignored."""
         engine = self._readers.pop(subscription, None)
         if engine is not None:
             engine.unsubscribe(subscription)
 
-    def keeper(
-        self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool
-    ) -> tuple[Keeper, PeerParty | None]:
+    def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Any]:
         """Find who stores a publication, and the peer that has it thereby.
 
         Raises:
             LocalProtocolError: Nobody does, or not for several peers.
             Unsupported, AmbiguousRoute: As `subscribe`.
         """
-        links = self._links
-        if kept and peers is None and self.stores is not None:
-            return self.stores, links.inner_peer
+        mesh = self._parts.mesh
+        if kept and peers is None and self.stores is not None and mesh is not None:
+            return self.stores, mesh.peer
         if not kept and (peers is None or len(peers) == 1):
-            link = self._chosen(subject) if peers is None and links.mesh is None else None
+            link = self._chosen(subject) if peers is None and mesh is None else None
             peer = peers[0] if peers else None if link is None else link.peer
             if peer is not None:
                 return self._behind(peer.link), peer
@@ -435,10 +428,10 @@ class StoredReading(Extension):
         )
 
 
-def has_streams(link: Link) -> bool:
+def has_streams(link: BusLink) -> bool:
     """Tell whether there may be streams of others behind a link."""
     return link.opened and not link.inner and ProtocolFeatures.of(link.adapter).keeps
 
 
-def _serves(link: Link, subject: str | int) -> bool:
+def _serves(link: BusLink, subject: str | int) -> bool:
     return any(matches(pattern, subject) for pattern in link.serves)

@@ -17,8 +17,8 @@ from ...plugins.tools import shown
 from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
-    from ..._core.runtime.services import Services
     from ...nodes import Store
+    from ...plugins.parts import BusServices
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -90,7 +90,7 @@ class Stores:
             )
         _compare(store, members, await self.make_if_absent(members))
 
-    async def prepare_again(self, wanted: Mapping[Store, dict[str, Any]], services: Services) -> None:
+    async def prepare_again(self, wanted: Mapping[Store, dict[str, Any]], services: BusServices) -> None:
         """Make stores again that the engine has lost while it was away; a failure is logged."""
         for store, members in wanted.items():
             try:
