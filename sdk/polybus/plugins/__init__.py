@@ -9,7 +9,6 @@ pending, the handshake. It does no I/O either: the link calls it with frames and
 A **transport** is one connection that carries whole frames, and calls its **receiver**.
 """
 
-from .clusters import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
 from .features import (
     CodecFeatures,
     EndpointFeatures,
@@ -22,6 +21,7 @@ from .features import (
     SessionFeatures,
     TransportFeatures,
 )
+from .mesh import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
 from .protocols import (
     Capabilities,
     CloseWanted,

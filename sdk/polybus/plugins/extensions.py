@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..message import Message
     from ..nodes import Node, Survey
     from ..stats import DurableStats
-    from .clusters import NodeJoined, NodeLeft
+    from .mesh import NodeJoined, NodeLeft
 
 
 party_of: Callable[[Any], Any] = attrgetter("_party")
@@ -87,7 +87,7 @@ class LinkReader(Protocol):
 
 
 class Mesh(Protocol):
-    """The `Extension` that makes several buses one, which reach each other over a link of each: ``Bus(cluster=...)``."""
+    """The `Extension` that makes several buses one, which reach each other over a link of each."""
 
     resumption: Any
     """Its `Resumption`; None where no session can go on at another bus."""
@@ -134,11 +134,11 @@ class Keeper(Protocol):
 
 
 class Reading(Protocol):
-    """A reading of what is kept, as `on` or `subscribe` was asked for it by ``durable=`` and ``start=``."""
+    """A reading of what is kept, as `on` or `subscribe` was asked for it."""
 
     @property
     def name(self) -> str:
-        """The name of a durable one; empty for one that leaves no trace."""
+        """The name under which it is remembered how far it is; empty for one that leaves no trace."""
         ...
 
     @property
@@ -153,21 +153,21 @@ class Reading(Protocol):
 
 
 class Storage(Protocol):
-    """The `Extension` that keeps publications and reads what is kept: ``id=`` of `Bus.publish`, ``durable=`` and ``start=``."""
+    """The `Extension` that keeps publications and reads what is kept."""
 
     expected: bool
     """True where a link is being opened, or was, behind which something may be kept."""
 
     @property
     def progress(self) -> Collection[DurableStats]:
-        """The state of durable handlers."""
+        """The state of handlers that read what is kept."""
         ...
 
     def check_handlers(self) -> None:
-        """Raise `LocalProtocolError` where nothing is kept for a durable handler."""
+        """Raise `LocalProtocolError` where nothing is kept for a handler that reads that."""
 
     async def attach(self, link: Any) -> None:
-        """Read what is kept behind a new link, for durable handlers for which nobody does yet."""
+        """Read what is kept behind a new link, for handlers for which nobody does yet."""
 
     async def subscribe(self, subscription: Any, reading: Any) -> None:
         """Hand what is kept to a subscription, as its `Reading` says, until `unsubscribe`."""

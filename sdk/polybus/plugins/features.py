@@ -253,7 +253,7 @@ class ProtocolFeatures(_Features):
     dials: bool = False
     """Servers do not listen but connect, because their clients come through a broker."""
     keeps: bool = False
-    """Behind its links there may be streams, of which durable handlers and subscriptions read (NATS)."""
+    """Something may be kept behind its links, which handlers and subscriptions read."""
     web_endpoint: Callable[[str], WebEndpoint] | None = None
     """``web_endpoint(path)`` is what `polybus.fastapi.attach` and servers of ``http`` serve; see `WebEndpoint`."""
     http_binding: type[HttpBinding] | None = None

@@ -12,7 +12,7 @@ from ..body import BodyFormat
 from ..errors import BusError, Code, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
-from .clusters import Due, Lost, NodeJoined, NodeLeft
+from .mesh import Due, Lost, NodeJoined, NodeLeft
 
 Role: TypeAlias = Literal["client", "server"]
 """``client`` opened the connection, ``server`` accepted it."""
@@ -133,7 +133,7 @@ class Ready:
 
     Attributes:
         bare: The handshake has shown that the peer is none of ours: it need not be asked for the extensions.
-        node: Of a wire between the nodes of a cluster: the name of this node on it.
+        node: Of a wire between the nodes of a mesh: the name of this one on it.
     """
 
     bare: bool = False

@@ -14,8 +14,8 @@ from ..._util.sources import sources
 from ..._validation import shown
 from ...errors import BadReply, BusError, Disconnected, QueueFull, RemoteProtocolError, Unsupported, another
 from ...message import Kind, Message
-from ...plugins.clusters import ToNode
 from ...plugins.hello import HELLO
+from ...plugins.mesh import ToNode
 from ...subjects import RESERVED_PREFIX
 from ..rpc.reply import InternalReply, ObservedReply, Reply, UnsentRequests
 from ..runtime.departures import Departure, depart

@@ -1,6 +1,6 @@
-"""Nodes of a cluster, as a session between them names them: whom a message is for, who comes and goes, what is lost with them.
+"""Nodes of a mesh, as a session between them names them: whom a message is for, who comes and goes, what is lost with them.
 
-A session of such a wire has one peer, the cluster, and says in `Message.peer` of what comes in whom it is for: one of the
+A session of such a wire has one peer, all of them, and says in `Message.peer` of what comes in whom it is for: one of the
 classes here, or None for what any node may take. In `Message.attributes` of what goes out ``to`` says the same.
 """
 
