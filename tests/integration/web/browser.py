@@ -22,10 +22,10 @@ def missing(text: str) -> NoReturn:
 
 
 @asynccontextmanager
-async def browser() -> AsyncIterator[Browser]:
-    """Chromium, until the block is left."""
+async def browser(*, keeps_pages: bool = False) -> AsyncIterator[Browser]:
+    """Chromium, until the block is left; `keeps_pages` as in `chromium`."""
     program = find_chromium()
     if program is None:
         missing("chromium is not installed: make web")
-    async with chromium(program) as running:
+    async with chromium(program, keeps_pages=keeps_pages) as running:
         yield running

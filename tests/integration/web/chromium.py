@@ -35,9 +35,10 @@ _FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
     "--site-per-process",  # a headless shell would run frames of other sites in the process of the page
-    "--disable-features=BackForwardCache",  # a page that was left is gone, with its connections
     "--remote-debugging-port=0",
 )
+_FORGETS: Final = "--disable-features=BackForwardCache"
+"""A page that was left is gone, with its connections."""
 
 
 class BrowserError(Exception):
@@ -132,6 +133,20 @@ class Tab:
         await self._browser.tell("Page.navigate", self._session, url=url)
         await self.until("document.readyState === 'complete' && !globalThis.left")
 
+    async def back(self) -> None:
+        """Go to the page before, as by the button."""
+        history = await self._browser.tell("Page.getNavigationHistory", self._session)
+        before = history["entries"][history["currentIndex"] - 1]
+        await self._browser.tell("Page.navigateToHistoryEntry", self._session, entryId=before["id"])
+
+    async def freeze(self) -> None:
+        """Do nothing any more, as a page that nobody has looked at for long."""
+        await self._browser.tell("Page.setWebLifecycleState", self._session, state="frozen")
+
+    async def resume(self) -> None:
+        """Go on."""
+        await self._browser.tell("Page.setWebLifecycleState", self._session, state="active")
+
     async def block(self, *urls: str) -> None:
         """Fetch nothing of these, with `*` for anything, from now on."""
         await self._browser.tell("Network.enable", self._session)
@@ -179,15 +194,17 @@ class Tab:
 
 
 @asynccontextmanager
-async def chromium(program: str) -> AsyncIterator[Browser]:
+async def chromium(program: str, *, keeps_pages: bool = False) -> AsyncIterator[Browser]:
     """A connection to the browser of this process, until the block is left; on asyncio. Its tabs are closed then.
+
+    With `keeps_pages` it is one that keeps pages that were left for its "back", as people's browsers do.
 
     Raises:
         BrowserError: It ended at once.
     """
     import websockets
 
-    address = await anyio.to_thread.run_sync(_started, program)
+    address = await anyio.to_thread.run_sync(_started, program, keeps_pages)
     async with websockets.connect(address, max_size=None, proxy=None) as socket:
         browser = Browser(socket)
         try:
@@ -198,12 +215,12 @@ async def chromium(program: str) -> AsyncIterator[Browser]:
 
 
 @cache
-def _started(program: str) -> str:
+def _started(program: str, keeps_pages: bool) -> str:
     """Start it once, for all tests of this process, with a profile of its own; where it listens."""
     folder = Path(tempfile.mkdtemp(prefix="chromium"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     process = subprocess.Popen(
-        [program, *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
+        [program, *_FLAGS, *(() if keeps_pages else (_FORGETS,)), f"--user-data-dir={folder}", "about:blank"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -1,0 +1,190 @@
+"""`polybus.js` in a real browser: the programs of the documentation as they are, and pages that are left and frozen."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
+
+from polybus import Bus, Handshake, Identity
+from polybus.fastapi import attach
+from tests.integration.interop.node_peer import require_node
+from tests.integration.web.browser import Browser, Tab, browser
+from tests.integration.web.support import running
+from tests.support import BOUND, eventually, free_port
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).resolve().parents[3]
+NODE = ROOT / "tests/integration/interop/node"
+SCRIPT = ROOT / "sdk/polybus/javascript/polybus.js"
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The browser has its own event loop."""
+    return "asyncio", {"use_uvloop": False}
+
+
+@pytest.fixture(scope="module")
+async def chromium(anyio_backend: Any) -> AsyncIterator[Browser]:
+    async with browser(keeps_pages=True) as started:
+        yield started
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "docs/how-to" / page).read_text(), re.M | re.S)
+
+
+# -- the documentation ---------------------------------------------------------------------------------------------------
+
+
+def loaded(folder: Path, program: str) -> dict[str, Any]:
+    (folder / "program.py").write_text(program.removesuffix("anyio.run(main)\n"))
+    return runpy.run_path(str(folder / "program.py"))
+
+
+async def test_the_page_about_socketio_says_and_hears_and_a_stranger_is_not_let_in(tmp_path: Path) -> None:
+    require_node("ws8")
+    [chat], [script] = blocks("from-socketio.md", "python"), blocks("from-socketio.md", "js")
+
+    async def in_node(url: str, token: str) -> list[str]:
+        program = script.replace("'/polybus.js'", f"'{SCRIPT.as_uri()}'").replace("ws://127.0.0.1:8000/bus", url)
+        program = program.replace("token: 't-ann'", f"token: '{token}', WebSocket") + "bus.close()\n"
+        command = ["node", "--input-type=module", "-e", "import { WebSocket } from 'ws8'\n" + program]
+        with anyio.fail_after(BOUND):
+            done = await anyio.run_process(command, cwd=NODE, check=False)
+        return (done.stdout + done.stderr).decode().splitlines()
+
+    async with loaded(tmp_path, chat)["bus"].serve("ubre+ws://127.0.0.1:0/bus") as listener:
+        url = listener.url.removeprefix("ubre+")
+        said = await in_node(url, "t-ann")
+        assert said == ["ann: hello", "to rooms: 1", "closed: closed; it was not sent, or not read"]
+        assert await in_node(url, "guessed") == ["closed: UNAUTHENTICATED: not authenticated", "not said: Unauthorized"]
+
+
+async def test_the_page_about_browsers_hears_its_news(chromium: Browser, tmp_path: Path) -> None:
+    chromium.problems.clear()
+    [program] = blocks("browser.md", "python")
+    async with running(loaded(tmp_path, program)["app"]) as server:
+        tab = await chromium.tab(f"http://127.0.0.1:{server.port}/")
+        await tab.until("news.textContent === 'news.today: good morning'")
+        await tab.aclose()
+    assert chromium.problems == []
+
+
+# -- pages that are left, hidden, frozen ---------------------------------------------------------------------------------
+
+KNOCKS: list[str] = []
+PAGE = """
+<!doctype html><title>page</title>
+<script type="module">
+  import { connect } from '/polybus.js'
+  const effect = () => connect('/bus')
+  effect().close() // as StrictMode does
+  const bus = (window.bus = effect())
+  window.heard = []
+  window.states = []
+  bus.addEventListener('state', ({ state, reason }) => states.push([state, reason, performance.now()]))
+  addEventListener('pageshow', ({ persisted }) => (window.kept = persisted))
+  bus.subscribe('n.*', (body) => heard.push(body))
+</script>
+"""
+
+
+def let_in(handshake: Handshake) -> Identity:
+    KNOCKS.append(handshake.address)
+    return Identity("somebody")
+
+
+@pytest.fixture
+async def served(chromium: Browser) -> AsyncIterator[tuple[Tab, Bus, str]]:
+    chromium.problems.clear()
+    KNOCKS.clear()
+    app, bus = FastAPI(), Bus(authenticate=let_in)
+    attach(app, bus, script="/polybus.js")
+    bus.handle("echo")(lambda body: body)
+
+    @app.get("/{name}")
+    def page(name: str) -> HTMLResponse:
+        policy = {"content-security-policy": "default-src 'none'; script-src 'self' 'unsafe-inline'; connect-src 'self'"}
+        return HTMLResponse(PAGE if name == "page" else "another page", headers=policy)
+
+    async with running(app) as server:
+        site = f"http://127.0.0.1:{server.port}"
+        tab = await chromium.tab(f"{site}/page")
+        await tab.until("window.bus?.state === 'open'")
+        yield tab, bus, site
+        await tab.aclose()
+    assert chromium.problems == []
+
+
+async def test_two_connects_of_one_effect_are_one_socket(served: tuple[Tab, Bus, str]) -> None:
+    tab, bus, _ = served
+    assert await tab.run("bus.request('echo', { text: 'ü' })") == {"text": "ü"}
+    assert (len(bus.peers), len(KNOCKS)) == (1, 1)
+
+
+async def test_a_page_that_was_left_comes_back_with_its_heap_and_its_subscriptions(served: tuple[Tab, Bus, str]) -> None:
+    tab, bus, site = served
+    await tab.run("window.mine = 7")
+    await tab.visit(f"{site}/another")
+    await eventually(lambda: not bus.peers)
+    await tab.back()
+    await tab.until("window.mine === 7 && window.kept === true && bus.state === 'open'")
+    await tab.run("bus.request('echo')")
+    await bus.publish("n.1", "here again")
+    await tab.until("heard.at(-1) === 'here again'")
+
+
+async def test_a_page_that_is_frozen_while_the_link_goes_is_back_when_it_is_shown(served: tuple[Tab, Bus, str]) -> None:
+    tab, bus, _ = served
+    await tab.freeze()
+    for peer in bus.peers:
+        await peer.aclose()
+    await tab.resume()
+    await tab.until("bus.state === 'open' && states.some(([state]) => state === 'waiting')")
+    assert await tab.run("bus.request('echo', 1)") == 1
+
+
+async def test_a_server_that_stands_still_is_given_up_when_the_page_is_looked_at(chromium: Browser, tmp_path: Path) -> None:
+    [program] = blocks("browser.md", "python")
+    (tmp_path / "app.py").write_text(program.replace("</script>", "globalThis.bus = bus</script>"))
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(port), "--log-level", "critical"]
+    with subprocess.Popen(command, cwd=tmp_path) as process:  # noqa: ASYNC220  # it begins at once
+        try:
+            tab = await chromium.tab(f"http://127.0.0.1:{port}/") if await reached(port) else None
+            assert tab is not None
+            await tab.until("window.bus?.state === 'open'")
+            process.send_signal(signal.SIGSTOP)
+            looked = "const asked = performance.now(); dispatchEvent(new Event('focus'));"
+            told = "bus.addEventListener('state', ({ reason }) => resolve([reason, performance.now() - asked]), { once: true })"
+            reason, after = await tab.run(f"new Promise((resolve) => {{ {looked} {told} }})")
+            assert reason.startswith("no sign of life")
+            assert 4900 < after < 15000
+            await tab.aclose()
+        finally:
+            process.kill()
+
+
+async def reached(port: int) -> bool:
+    async def there() -> bool:
+        try:
+            await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
+        except OSError:
+            return False
+        return True
+
+    await eventually(there)
+    return True
