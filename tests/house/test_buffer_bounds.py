@@ -188,7 +188,7 @@ BOUNDS = {
     """,
     "the patterns of _nodes": "protocols.nats.cluster.known_handlers._present",
     "the reasons that there are": "broker.events.dropped",
-    "the routes of an endpoint": "bindings.http.listener._endings bindings.http.listener._exact",
+    "the routes of an endpoint": "bindings.http.server._endings bindings.http.server._exact",
     "the verbs": "runtime.access._told",
     "those of _present and _gone": "protocols.nats.cluster.known_handlers._wide",
     "those of `_parties` with ids that rest": "protocols.csb.session._resting",

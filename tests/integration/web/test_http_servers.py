@@ -21,8 +21,7 @@ from trio import _highlevel_serve_listeners
 
 from polybus import Bus, Limits, LocalProtocolError, Unsupported, connect
 from polybus.bindings.http.hypercorn import HypercornServer
-from polybus.bindings.http.listener import Application
-from polybus.bindings.http.server import turn_away
+from polybus.bindings.http.server import Application, turn_away
 from polybus.plugins import WebRoute
 from polybus.transports import sockets
 from polybus.transports._ws.asgi import Receive, Scope, Send

@@ -14,7 +14,7 @@ import pytest
 from polybus import Bus, Limits
 from polybus.bindings.cloudevents_http.server import EventsEndpoint
 from polybus.bindings.http import server as _http_server
-from polybus.bindings.http.listener import Application
+from polybus.bindings.http.server import Application
 from polybus.bindings.jrep_http.server import ErraiEndpoint
 from polybus.plugins import Closed
 from polybus.plugins.extensions import party_of

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from polybus.bindings.http.client import ExchangeFailed, HttpClient
+from polybus.bindings.jrep_http.client import offer_in
 from polybus.bindings.jrep_http.requests import ErraiRequests
-from polybus.bindings.jrep_http.upgrade import offer_in
 from polybus.limits import Limits
 from polybus.plugins import DialOptions
 from tests.loops import both_backends  # noqa: F401

@@ -57,7 +57,7 @@ class Http:
         if self._binding is not None:
             EndpointFeatures.of(self._binding).load(serves)
         if serves:
-            import_module(".listener", __package__)
+            import_module(".server", __package__)
             with suppress(ImportError):  # told when it is needed
                 import_module(".uvicorn", __package__)
         else:
@@ -101,7 +101,7 @@ class Http:
             LocalProtocolError: `tls` is given without need, or is missing.
             Unsupported: The protocol has no form over HTTP, or uvicorn (hypercorn) is not installed.
         """
-        from .listener import HttpListener
+        from .server import HttpListener
 
         address = net_address(url)
         check_server_tls(self.name, options.tls)

@@ -45,8 +45,7 @@ class JrepHttp:
 
     @staticmethod
     def load(serves: bool) -> None:
-        for module in (".server",) if serves else (".client", ".upgrade"):
-            import_module(module, __package__)
+        import_module(".server" if serves else ".client", __package__)
         if not serves:
             WebSocket.load(serves)
 
