@@ -438,10 +438,11 @@ class BusVerbs(Router):
         if id is not None or (route.kept and to is None):
             if gone is not None:
                 raise gone.departed()
-            await publisher.publish_kept(message, route, None if to is None else peers, id, deadline)
+            keeper, targets = publisher.kept_at(name, route, None if to is None else peers, id)
+            await publisher.publish(message, targets, deadline, keeper, id)
             return
         targets = route if to is None else publisher.targets(peers)
-        await (publisher.publish_observed if self._outgoing else publisher.publish)(message, targets, deadline)
+        await (publisher.publish if self._outgoing or targets.two_ways else publisher.send)(message, targets, deadline)
         for client in remote:
             await client.publish(name, body, headers=checked)
         if gone is not None:
@@ -498,7 +499,7 @@ class BusVerbs(Router):
         message = make_publication(route, name, body, checked, None if to is None else peers)
         publisher = self._publisher
         targets = route if to is None else publisher.targets(peers)
-        (publisher.publish_observed_nowait if self._outgoing else publisher.publish_nowait)(message, targets, deadline)
+        publisher.publish_nowait(message, targets, deadline)
         if gone is not None:
             raise gone.departed()
 

@@ -395,13 +395,8 @@ class PeerParty:
         link = self.link
         deadline = link.runtime.time() + 30.0
         if link.services.outgoing:
-            departure = self.depart(message)
-            try:
+            with self.depart(message):
                 await self._notify(message, deadline)
-            except BaseException as error:
-                departure.end(error)
-                raise
-            departure.end()
         else:
             await self._notify(message, deadline)
 

@@ -244,16 +244,13 @@ class Publisher:
         message.raw = message.checked = body_format.encode(body)
         link.publish_alone(message, route.peers[0])
 
-    async def publish(self, message: Message, targets: Targets, deadline: float) -> None:
-        """Send a publication to all targets, waiting for room where that is the policy; a bus that several reach takes it once.
+    async def send(self, message: Message, targets: Targets, deadline: float) -> None:
+        """Send one copy of a publication to all targets, waiting for room where that is the policy.
 
         Raises:
             QueueFull: A queue or outbox had no room until the deadline. The others have got the publication.
             EncodeError, Unsupported, TooLarge: Some peer's wire cannot carry it. The others have got it.
         """
-        if targets.two_ways:
-            await self._publish_deduplicated(message, targets, deadline)
-            return
         peers = targets.peers
         full: list[str] = []
         failed: BusError | None = None
@@ -307,38 +304,58 @@ class Publisher:
         if failed is not None:
             raise failed
 
-    async def publish_observed(self, message: Message, targets: Targets, deadline: float) -> None:
-        """`publish`, and tell the outgoing hooks. What they add goes to those who read headers.
+    async def publish(
+        self, message: Message, targets: Targets, deadline: float, keeper: Keeper | None = None, id: str | None = None
+    ) -> None:
+        """Tell the outgoing hooks of a publication, have it kept where somebody does, and send it: a bus that several targets
+        reach takes it once.
+
+        Raises:
+            ReservedSubject, LocalProtocolError: What a hook has added is no header; or nothing keeps it.
+            BusError: As `send`, and `Keeper.publish`. The others have got it.
+        """
+        copies, departure = self._departing(message, targets)
+        with departure:
+            failed: BusError | None = None
+            if keeper is not None:
+                try:
+                    await keeper.publish(message, id, deadline)
+                except LocalProtocolError:
+                    raise
+                except BusError as error:
+                    failed = error
+            if targets.two_ways:
+                await self._send_deduplicated(message, targets, deadline)
+            else:
+                await self._send_each(copies, deadline)
+            if failed is not None:
+                raise failed
+
+    def publish_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
+        """`publish` without waiting.
 
         Raises:
             ReservedSubject, LocalProtocolError: What a hook has added is no header.
-            QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
+            QueueFull, EncodeError, Unsupported, TooLarge: As `send`; the others have got it.
         """
         copies, departure = self._departing(message, targets)
-        try:
-            await self._publish_each(copies, deadline)
-        except BaseException as error:
-            departure.end(error)
-            raise
-        departure.end()
-
-    def publish_observed_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
-        """`publish_nowait`, and tell the outgoing hooks.
-
-        Raises:
-            BusError: As `publish_observed`.
-        """
-        copies, departure = self._departing(message, targets)
-        try:
-            self._publish_each_nowait(copies, deadline)
-        except BaseException as error:
-            departure.end(error)
-            raise
-        departure.end()
+        with departure:
+            if targets.two_ways:
+                copies = self._copies_nowait(message, targets)
+            failed: BusError | None = None
+            for copy, each in copies:
+                try:
+                    self._send_copy_nowait(copy, each, deadline)
+                except BusError as error:  # each for itself
+                    failed = failed or error
+            if failed is not None:
+                raise failed
 
     def _departing(self, message: Message, targets: Targets) -> tuple[list[tuple[Message, Targets]], Departure]:
         """Call the outgoing hooks, and make a copy without what they add for peers that do not read headers."""
         services, given = self._services, message.headers
+        if not services.outgoing:
+            return [(message, targets)], Departure([])
         departure = depart(services.outgoing, message, None, services.limits.headers)
         strangers = tuple(peer for peer in targets.peers if not peer.reads_headers)
         if not strangers or targets.two_ways or message.headers == given:
@@ -350,37 +367,15 @@ class Publisher:
             copies.append((message.with_headers(read_alone(message.headers, given, own)), Targets(alike)))
         return copies, departure
 
-    async def publish_kept(
-        self, message: Message, route: PublicationRoute, peers: tuple[PeerParty, ...] | None, id: str | None, deadline: float
-    ) -> None:
-        """Return when it is kept, and those here and the clients have it.
+    def kept_at(
+        self, subject: str | int, route: PublicationRoute, peers: tuple[PeerParty, ...] | None, id: str | None
+    ) -> tuple[Keeper, Targets]:
+        """Find who keeps a publication, and whom else it is for.
 
         Raises:
             LocalProtocolError: Nothing keeps it, or it goes only to several `peers`.
-            BusError: As `publish`, `Storage.keeper` and `Keeper.publish`.
+            BusError: As `Storage.keeper`.
         """
-        keeper, others = self._kept_at(message.subject, route, peers, id)
-        copies, departure = self._departing(message, others)
-        try:
-            failed: BusError | None = None
-            try:
-                await keeper.publish(message, id, deadline)
-            except LocalProtocolError:
-                raise
-            except BusError as error:  # each for itself
-                failed = error
-            await self._publish_each(copies, deadline)
-            if failed is not None:
-                raise failed
-        except BaseException as error:
-            departure.end(error)
-            raise
-        departure.end()
-
-    def _kept_at(
-        self, subject: str | int, route: PublicationRoute, peers: tuple[PeerParty, ...] | None, id: str | None
-    ) -> tuple[Keeper, Targets]:
-        """Find who keeps a publication, and whom else it is for."""
         keeper, told = self.storage().keeper(subject, peers, id, route.kept)
         if peers is not None:
             return keeper, Targets(())
@@ -425,16 +420,13 @@ class Publisher:
                 return False
         return True
 
-    def publish_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
-        """Send a publication to all targets without waiting.
+    def _send_copy_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
+        """`send` without waiting.
 
         Raises:
             QueueFull: There was no room somewhere; the others have got the publication.
             EncodeError, Unsupported, TooLarge: Some peer's wire cannot carry it; the others have got it.
         """
-        if targets.two_ways:
-            self._publish_deduplicated_nowait(message, targets, deadline)
-            return
         full: list[str] = []
         failed: BusError | None = None
         alone = len(targets.queues) == 1
@@ -548,7 +540,7 @@ class Publisher:
         With `of_peers`, where a peer of some bus before has published it, to those alone that take what peers publish.
 
         Raises:
-            QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
+            QueueFull, EncodeError, Unsupported, TooLarge: As `send`.
         """
         message.shared[VIA] = str(via).encode()
         targets: Targets = self.routes.get(message.subject) or self.route(message.subject)
@@ -557,52 +549,40 @@ class Publisher:
             if not all(queue.peers for queue in targets.queues):
                 queues = tuple(queue for queue in targets.queues if queue.peers)
                 targets = Targets(targets.peers, queues, targets.two_ways, targets.twice)
-        await self._publish_deduplicated(message, targets, deadline)
+        await self._send_deduplicated(message, targets, deadline)
 
-    async def _publish_deduplicated(self, message: Message, targets: Targets, deadline: float) -> None:
-        """Publish what may reach another bus on two ways: that one takes it once.
+    async def _send_deduplicated(self, message: Message, targets: Targets, deadline: float) -> None:
+        """Send what may reach another bus on two ways: that one takes it once.
 
         One after the other: what waits for room on one way must not be overtaken there by what has a higher number.
         """
         if targets.twice and VIA not in message.shared:
-            await self._publish_each(self._copies_with_id(message, targets), deadline)
+            await self._send_each(self._copies_with_id(message, targets), deadline)
             return
         await self._turn(deadline)
         self._numbering = True
         try:
-            await self._publish_each(self._copies_with_number(message, targets), deadline)
+            await self._send_each(self._copies_with_number(message, targets), deadline)
         finally:
             self._numbering = False
             self._next_turn()
 
-    async def _publish_each(self, copies: list[tuple[Message, Targets]], deadline: float) -> None:
+    async def _send_each(self, copies: list[tuple[Message, Targets]], deadline: float) -> None:
         failed: BusError | None = None
         for copy, targets in copies:
             try:
-                await self.publish(copy, targets, deadline)
+                await self.send(copy, targets, deadline)
             except BusError as error:  # each for itself
                 failed = failed or error
         if failed is not None:
             raise failed
 
-    def _publish_deduplicated_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
+    def _copies_nowait(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
         if targets.twice:
-            copies = self._copies_with_id(message, targets)
-        else:
-            if self._numbering:  # another waits for room on some way, and has a lower number: this one goes without
-                message.shared[VIA] = str(self._deduplicator.via_of(message).in_stream("")).encode()
-            copies = self._copies_with_number(message, targets)
-        self._publish_each_nowait(copies, deadline)
-
-    def _publish_each_nowait(self, copies: list[tuple[Message, Targets]], deadline: float) -> None:
-        failed: BusError | None = None
-        for copy, targets in copies:
-            try:
-                self.publish_nowait(copy, targets, deadline)
-            except BusError as error:  # each for itself
-                failed = failed or error
-        if failed is not None:
-            raise failed
+            return self._copies_with_id(message, targets)
+        if self._numbering:  # another waits for room on some way, and has a lower number: this one goes without
+            message.shared[VIA] = str(self._deduplicator.via_of(message).in_stream("")).encode()
+        return self._copies_with_number(message, targets)
 
     def _copies_with_id(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
         """Make the copies of a publication for buses that are reached on one way, and for each that is reached on several.

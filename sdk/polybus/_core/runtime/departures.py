@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from ...headers import check_headers
 from ...message import Message
@@ -23,6 +23,12 @@ class Departure:
 
     def __init__(self, tell: list[Callable[[Outcome], object]]) -> None:
         self._tell = tell
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.end(error)
 
     def end(self, error: BaseException | None = None, *, sent: int = 0, received: int = 0) -> None:
         """Tell the hooks, once."""
