@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from attrs import frozen
 
-from ._core.bus.bus import Bus, parts_of
-from ._core.bus.recording import Recording
+from ._core.bus.bus import Bus, Recording, parts_of
 from ._core.handlers.providers import provider_finder
 from ._core.link.link import Link
 from .subjects import RESERVED_PREFIX

@@ -9,9 +9,12 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
+import anyio
 from attrs import asdict
 
+from ..._util.cancel_scopes import to_the_end
 from ..._util.misuse import BUS, CONNECT, SERVE, explains
+from ..._util.own_thread import in_own_thread
 from ..._validation import check_callable, check_type, counted, shown
 from ...backoff import Backoff
 from ...errors import LocalProtocolError
@@ -19,6 +22,7 @@ from ...events import BusEvent
 from ...limits import Limits
 from ...nodes import Cluster, Node, Survey
 from ...outcomes import OutgoingHook
+from ...plugins.recording import Recorder, RecorderStats
 from ...plugins.registry import find_protocol, make_recorder
 from ...stats import Stats
 from ...subjects import check_pattern
@@ -33,7 +37,6 @@ from .acceptor import WHEN_FULL, Listener, Serving
 from .dialer import Connecting, Headers
 from .lifecycle import DRAIN, Lifespan, check_lifespan
 from .parts import BusParts
-from .recording import Recording
 from .remote_peer import RemotePeer, User
 from .verbs import BusVerbs
 
@@ -41,6 +44,74 @@ if TYPE_CHECKING:
     import ssl
 
     from ...plugins import Connector, ProtocolAdapter
+    from ..link.link import Link
+
+
+class Recording:
+    """An async context manager: while it is entered, every frame of every link of a bus is recorded.
+
+    Attributes:
+        recorder: Writes the frames down.
+    """
+
+    def __init__(self, services: Services, recorder: Recorder) -> None:
+        self._services = services
+        self.recorder: Recorder = recorder
+
+    @property
+    def capture_id(self) -> str:
+        """The name of all that this one records."""
+        return self.recorder.capture_id
+
+    @property
+    def path(self) -> str:
+        """The folder."""
+        return str(self.recorder.path)
+
+    def stats(self) -> RecorderStats:
+        """Figures so far: frames written, and lost."""
+        return self.recorder.stats()
+
+    async def __aenter__(self) -> Recording:
+        self.recorder.claim()
+        try:
+            await in_own_thread(self.recorder.open)
+            self._services.recorders.append(self.recorder)
+            await self._for_each_link(lambda link: link.record(self.recorder))
+        except BaseException:
+            await self._left()
+            raise
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._left()
+
+    async def _left(self) -> None:
+        await to_the_end(self._end)
+
+    async def _end(self) -> None:
+        if self.recorder in self._services.recorders:
+            self._services.recorders.remove(self.recorder)
+            await self._for_each_link(lambda link: link.unrecord(self.recorder))
+        await in_own_thread(self.recorder.close)
+
+    async def _for_each_link(self, change: Callable[[Link], None]) -> None:
+        """Change links between turns of the event loop, where none of them is in the middle of a frame."""
+        runtime = self._services.runtime
+        if runtime is None:
+            return
+        done = anyio.Event()
+
+        def now() -> None:
+            try:
+                for link in runtime.links:
+                    change(link)
+            finally:
+                done.set()
+
+        runtime.call_soon(now)
+        with anyio.move_on_after(1):
+            await done.wait()
 
 
 @injected_as("bus")

@@ -20,9 +20,9 @@ from ..runtime.workers import context_changed
 if TYPE_CHECKING:
     from ...message import Message
     from ..handlers.subscriber import SubscriberSpec
+    from ..peer.subscription import PublicationQueue
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
-    from .ports import PublicationQueue
 
 
 class HandlerSubscription(SubscriptionQueue):

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from ..link.link import Link
     from ..link.send_queue import WaitingMessage
     from ..peer.party import PeerParty
+    from ..peer.subscription import PublicationQueue
     from ..runtime.services import Services
     from ..runtime.via import Deduplicator
-    from .ports import PublicationQueue
     from .recipients import Recipients
 
 logger: logging.Logger = logging.getLogger("polybus")

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ...plugins.extensions import Reading, Storage
     from ..handlers.lookup import HandlerLookup
     from ..peer.party import PeerParty
+    from ..peer.subscription import HandlerQueue, PublicationQueue
     from ..runtime.access import AccessControl
     from ..runtime.services import Services
-    from .ports import HandlerQueue, PublicationQueue
 
 logger: logging.Logger = logging.getLogger("polybus")
 
