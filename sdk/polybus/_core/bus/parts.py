@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..handlers.subscriber import SubscriberSpec
     from ..link.link import Link
     from ..peer.party import PeerParty
-    from ..pubsub.ports import PublicationQueue
+    from ..peer.subscription import PublicationQueue
     from ..runtime.services import Services
 
 _LONGEST = 30.0
