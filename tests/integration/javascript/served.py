@@ -65,6 +65,7 @@ async def tell(body: Any) -> None:
 
 @bus.handle("ask back")
 async def ask_back(body: Any, ctx: Context) -> Any:
+    assert ctx.peer is not None
     return await ctx.peer.request("page.where", body, headers={"by": "server"}, timeout=5)
 
 
