@@ -7,17 +7,7 @@ from .sources import PACKAGE, SOURCES, tree_of
 
 ALLOWED = {"Bus"}
 """`polybus.sync.Bus` is called as the class is whose blocking twin it is: a program changes one import."""
-OPEN = {
-    "Asked",
-    "Application",
-    "Finding",
-    "Pipeline",
-    "State",
-    "Storage",
-    "User",
-    "Line",
-    "_State",
-}
+OPEN = {"Application", "Asked", "Line", "Pipeline", "State", "Storage", "User", "_State"}
 """Names that stand twice still. It may only become shorter."""
 
 

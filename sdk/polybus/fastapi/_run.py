@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from .._core.bus.runner import tell_of_threads_left
 from ..cluster.worker import Worker
+from ..hosting import tell_of_threads_left
 from ..plugins.tools import check_count, end_by_sigterm, seconds, shown
 
 FAILED: Final = 3

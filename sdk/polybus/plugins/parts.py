@@ -372,17 +372,17 @@ class BusPort(Protocol):
         ...
 
     @property
-    def opened(self) -> Sequence[Any]:
+    def opened(self) -> Sequence[BusLink]:
         """The links that the bus has opened."""
         ...
 
     @property
-    def peers(self) -> Sequence[Any]:
+    def peers(self) -> Sequence[BusPeer]:
         """The peers on all links."""
         ...
 
     @property
-    def clients(self) -> Sequence[Any]:
+    def clients(self) -> Sequence[BusPeer]:
         """The peers that have dialled in and are connected."""
         ...
 
@@ -390,7 +390,7 @@ class BusPort(Protocol):
         """Tell whether the caller is a handler of this bus, or its lifespan."""
         ...
 
-    def clients_of(self, key: str) -> Sequence[Any]:
+    def clients_of(self, key: str) -> Sequence[BusPeer]:
         """The clients that are one user."""
         ...
 
@@ -431,8 +431,8 @@ class BusPort(Protocol):
             BusError: It cannot be written.
         """
 
-    def refuse(self, message: Message, code: Code, text: str, reason: str | None = None, *, kind: Kind | None = None) -> None:
-        """Answer with an error; `kind` is that of the answer, where it is not `Kind.ERROR`."""
+    def refuse(self, message: Message, code: Code, text: str, reason: str | None = None, *, kind: Kind = ...) -> None:
+        """Answer with an error; `kind` is that of the answer, `Kind.ERROR` where nothing is said."""
 
     def ask_inside(
         self, to: Any, subject: str, body: Any, timeout: float, ended: Callable[[], None] | None = None

@@ -18,9 +18,9 @@ import anyio
 from attrs import define, evolve
 
 from .. import Bus
-from .._core.runtime.runtime import Runtime
 from ..cluster.backbone import Backbone
 from ..errors import BusError, LocalProtocolError, RemoteProtocolError
+from ..hosting import Runtime
 from ..integrations import id_of, is_entered, mesh_of, until
 from ..limits import Limits
 from ..plugins import Admission, Closed, Handshake, Identity, ListenOptions, Transport

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ...backoff import Backoff
     from ...plugins import Connector, ProtocolAdapter
     from ...plugins.extensions import LinkReader, Mesh, Storage
+    from ...plugins.parts import BusPort
     from ..handlers.lookup import HandlerLookup
     from ..handlers.subscriber import SubscriberSpec
     from ..link.link import Link
@@ -87,7 +88,8 @@ class BusParts:
         self.pubsub.publisher.spellings = self.links.spellings
         self.deliver_to_all: Callable[[Message, PeerParty], Iterable[PublicationQueue]] = self.pubsub.receiver.deliver_to_all
         if cluster is not None:
-            mesh: Any = make_extension("mesh", self, cluster)
+            port: BusPort = self
+            mesh: Any = make_extension("mesh", port, cluster)
             self.links.extensions.append(mesh)
             self.links.mesh, self.pubsub.tells_inside = mesh, True
             self.links.resumption = mesh.resumption

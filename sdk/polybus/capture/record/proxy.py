@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import anyio
 
 from ... import plugins
-from ..._core.runtime.runtime import Runtime
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
+from ...hosting import Runtime
 from ...limits import Limits
 from ...plugins.registry import find_reader, join_url, resolve_url
 from ...plugins.tools import check_tls, in_own_thread, to_the_end, warn_of_certificate
