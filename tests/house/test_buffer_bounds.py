@@ -158,7 +158,7 @@ BOUNDS = {
     "one for each peer": """
         bus.links._of_key runtime.via._asked runtime.via._names runtime.via._proofs
         runtime.via._told runtime.via._voices runtime.via.held_out runtime.via.pending
-        runtime.runtime.backlogged link.link.stalled pubsub.announcer._restoring pubsub.recipients.gets_all
+        runtime.runtime.backlogged link.flow.stalled pubsub.announcer._restoring pubsub.recipients.gets_all
         pubsub.recipients.unconfirmed
     """,
     "one for each peer and link": "runtime.runtime._owners runtime.runtime.timed",

@@ -121,8 +121,8 @@ class World:
 
     def half_close(self) -> None:
         link = self.link
-        if link._receiver is not None and link.state is State.UP and link.transport is not None:
-            link._receiver.closing(Closed(1006, "the peer says nothing more"))
+        if link.receiver is not None and link.state is State.UP and link.transport is not None:
+            link.receiver.closing(Closed(1006, "the peer says nothing more"))
             self.rng.choice([self.ask, self.ask_much, self.cancel])()
             self.check("half closed")
             link.transport.abort(Closed(1006, "and is gone"))

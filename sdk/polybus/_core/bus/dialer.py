@@ -29,6 +29,7 @@ from ...plugins import Closed, Connector, DialOptions, EndpointFeatures, Protoco
 from ...plugins.registry import check_serves, make_recorder, resolve_target
 from ...secrets import without_secrets
 from ..link.link import Link
+from ..link.moving import next_connection
 from ..link.state import State
 from .lifecycle import within
 
@@ -508,7 +509,7 @@ class Connecting:
         if self._with_files is not None and self._files:
             link.adapter = await self._current_adapter(link, self._with_files)
         transport = await self._connector.connect(await self._dial_options(link))
-        connection = link.next_connection(transport)
+        connection = next_connection(link, transport)
         if connection is None:
             transport.start(link)
             transport.abort(Closed(1000, "the link was left"))
@@ -534,7 +535,7 @@ class Connecting:
         moving.retire()
         await moving.left.wait()
         await anyio.sleep(_SPREADS)  # copies of what the old one has brought
-        link.moved(moving)
+        moving.settle()
 
     def link_down(self, why: Closed) -> None:
         """Take note of a lost connection: the attempt under way has failed, or the link has to be dialled again."""

@@ -7,16 +7,19 @@ Foreign publishers mark nothing, so copies are known by what is in them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
+from ..._util.sources import sources
 from ...errors import Disconnected
 from ...message import Kind, Message
 from ...plugins import Closed, CloseWanted, Confirmed, NodeJoined, NodeLeft, OtherServers, Ready, SessionFeatures, ToAll, ToUser
 from .receiver import ConnectionReceiver, each
+from .state import State
 
 if TYPE_CHECKING:
     from ...plugins import Capabilities, Codec, Frames, Receiver, Session, SessionEvent, SessionOutput, Transport
@@ -29,6 +32,17 @@ _COPIES: Final = 65_536
 """Publications whose second copy is waited for: a bound for what comes while both connections are up."""
 _OF_ONE: Final = (CloseWanted, Confirmed, NodeJoined, NodeLeft, OtherServers, Ready)
 """Events of the connection that is left which are no affair of the link any more."""
+
+
+def next_connection(link: Link, transport: Transport) -> NextConnection | None:
+    """Begin a session on another connection, beside the one that is up; None where the protocol has no way for that."""
+    moves = SessionFeatures.of(link.session).moves
+    if moves is None or link.state is not State.UP:
+        return None
+    session = link.adapter.session("client", link.runtime.limits, sources.get().rng)
+    moves.beside(session)
+    SessionFeatures.of(session).moves.beside(link.session)  # type: ignore[union-attr]  # it is of the same protocol
+    return NextConnection(link, transport, session)
 
 
 class NextConnection:
@@ -71,10 +85,34 @@ class NextConnection:
             if self.ending:
                 return
         if self._early:
-            self.moving = self.link.move(self, self._early)
+            self.moving = self._go_on()
             if self.moving is None:
                 self.give_up("the link was lost meanwhile")
             self.decided.set()
+
+    def _go_on(self) -> Moving | None:
+        """Let the link go on over this connection; None where it is not up any more."""
+        link = self.link
+        old, transport, receiver = link.session, link.transport, link.receiver
+        if link.state is not State.UP or old is None or transport is None or receiver is None:
+            return None
+        taps, link.taps = link.taps, None
+        link.session = moving = Moving(link, self.session, self._early, old, transport, receiver, taps)
+        link.transport, link.receiver = self.transport, self.receiver
+        self.receiver.hand_over(link)
+        for recorder in (*link.services.recorders, link.recorder):
+            if recorder is not None:
+                link.record(recorder)
+        link.due = math.inf
+        if link.confirmations is not None:
+            link.confirmations.lost()
+        if link.reader is not None:
+            link.reader.named(next((event.node for event in self._early if isinstance(event, Ready)), ""))
+        link.set_shared()
+        link.owner.link_moved(link)
+        link.resume_writing()
+        link.take(moving.began())
+        return moving
 
     def _take(self, output: SessionOutput) -> None:
         for one in each(output):
@@ -151,6 +189,12 @@ class Moving:
                 self._missing[content] = max(0, count - early)
         if self._moves is not None and self._old is not None:
             self._write(self._moves.retire())
+
+    def settle(self) -> None:
+        """The connection before is over: let the link do without what stood between."""
+        if self._link.session is self:
+            self._link.session = self.new
+            self._link.set_shared()
 
     # -- plugins.Session -------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ..runtime.memory import MemoryBudget, cost, trim
 
 if TYPE_CHECKING:
     from ..rpc.reply import Reply
-    from .link import Link
+    from .flow import LinkFlow
     from .ports import PeerPort
 
 logger: logging.Logger = logging.getLogger("polybus.link")
@@ -65,7 +65,7 @@ class SendQueue:
 
     __slots__ = ("_budget", "_count", "_earliest", "_entries", "_kept", "_link", "_room", "_shares", "kept_bytes", "last")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: LinkFlow) -> None:
         self._link = link
         self._budget = MemoryBudget(link.runtime, link.runtime.limits.outbox_bytes, link.share)
         self._entries: PriorityQueue[WaitingMessage] = PriorityQueue()

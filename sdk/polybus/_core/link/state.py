@@ -64,3 +64,8 @@ class Ending:
 
     why: Closed
     returns: bool = False
+
+
+def ending_after(before: Ending | None, why: Closed, *, returns: bool = False) -> Ending:
+    """The end of a link when another reason joins what has begun: the first says why, and all must let it come back."""
+    return Ending(why, returns) if before is None else Ending(before.why, returns and before.returns)
