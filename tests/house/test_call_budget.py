@@ -184,9 +184,9 @@ async def calls_of_a_request(client: Bus) -> int:
     return await calls_of(ask)
 
 
-async def test_a_request_costs_79_calls_at_both_ends_together() -> None:
+async def test_a_request_costs_62_calls_at_both_ends_together() -> None:
     async with echoing().serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
-        assert await calls_of_a_request(client) <= 79
+        assert await calls_of_a_request(client) <= 62
 
 
 class Echo(Protocol):
@@ -217,7 +217,8 @@ async def test_a_request_by_the_client_of_a_contract_costs_2_calls_more_at_both_
         assert await calls_of(by_method) - await calls_of(by_verb) <= 2
 
 
-@pytest.mark.parametrize(("side", "most"), [("client", 9), ("server", 7)])
+# The client makes a `Message` for the hooks, of which one that nobody observes makes none.
+@pytest.mark.parametrize(("side", "most"), [("client", 13), ("server", 7)])
 async def test_a_request_of_an_instrumented_bus_costs_few_calls_more_where_nobody_keeps_the_spans(side: str, most: int) -> None:
     async def asked(instrumented: bool) -> int:
         server, client = echoing(), Bus()
@@ -246,22 +247,22 @@ async def calls_of_64_in_flight(server: Bus, client: Bus) -> float:
     return await calls_of(burst, 3) / 256
 
 
-async def test_each_of_64_requests_in_flight_costs_50_calls_at_both_ends_together() -> None:
+async def test_each_of_64_requests_in_flight_costs_41_calls_at_both_ends_together() -> None:
     server = echoing()
     async with server.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
-        assert await calls_of_64_in_flight(server, client) <= 50
+        assert await calls_of_64_in_flight(server, client) <= 41
 
 
-async def test_each_of_64_requests_in_flight_costs_52_calls_over_websocket_under_uvicorn_as_at_a_server_of_ours() -> None:
+async def test_each_of_64_requests_in_flight_costs_43_calls_over_websocket_under_uvicorn_as_at_a_server_of_ours() -> None:
     server, app = echoing(), FastAPI()
     polybus.fastapi.attach(app, server, path="/bus")
     async with running(app, ws=PatientWebSockets) as uvicorn, connect(f"ubre+ws://127.0.0.1:{uvicorn.port}/bus") as client:
-        assert await calls_of_64_in_flight(server, client) <= 52
-        assert await calls_of_a_request(client) <= 84
+        assert await calls_of_64_in_flight(server, client) <= 43
+        assert await calls_of_a_request(client) <= 67
     ours = echoing()
     async with ours.serve("ubre+ws://127.0.0.1:0/bus") as listener, connect(listener.url) as client:
-        assert await calls_of_64_in_flight(ours, client) <= 52
-        assert await calls_of_a_request(client) <= 83
+        assert await calls_of_64_in_flight(ours, client) <= 43
+        assert await calls_of_a_request(client) <= 66
 
 
 async def test_each_of_64_publications_at_once_costs_16_calls_at_both_ends_together() -> None:
@@ -283,7 +284,7 @@ async def test_each_of_64_publications_at_once_costs_16_calls_at_both_ends_toget
         assert await calls_of(publish, 5) <= 16.4 * 64
 
 
-async def test_a_publication_costs_its_publisher_10_calls_until_the_wire_has_it() -> None:
+async def test_a_publication_costs_its_publisher_9_calls_until_the_wire_has_it() -> None:
     async with raw_server() as (url, _), connect(url) as client:
 
         async def publish(calls: Calls) -> None:
@@ -291,7 +292,7 @@ async def test_a_publication_costs_its_publisher_10_calls_until_the_wire_has_it(
                 await client.publish("news", BODY)
             await settled()
 
-        assert await calls_of(publish) <= 10
+        assert await calls_of(publish) <= 9
 
 
 async def test_a_publication_to_many_costs_2_calls_for_each_and_19_once() -> None:
@@ -308,7 +309,7 @@ async def test_a_publication_to_many_costs_2_calls_for_each_and_19_once() -> Non
     assert for_many <= 2 * 100 + 19
 
 
-async def test_a_publication_costs_its_subscriber_17_calls_until_it_can_be_read() -> None:
+async def test_a_publication_costs_its_subscriber_13_calls_until_it_can_be_read() -> None:
     async with raw_server() as (url, writers), connect(url) as client, client.subscribe("news"):
         (writer,) = writers
 
@@ -319,7 +320,7 @@ async def test_a_publication_costs_its_subscriber_17_calls_until_it_can_be_read(
                 await settled()
             assert client.stats().received == received + 1
 
-        assert await calls_of(hear) <= 17
+        assert await calls_of(hear) <= 13
 
 
 async def test_a_connect_costs_311_calls_at_both_ends_together() -> None:
@@ -336,14 +337,14 @@ async def test_a_connect_costs_311_calls_at_both_ends_together() -> None:
         assert await calls_of(enter, 5) <= 311
 
 
-async def test_a_request_over_nats_costs_96_calls_at_both_ends_together() -> None:
+async def test_a_request_over_nats_costs_88_calls_at_both_ends_together() -> None:
     async with raw_engine() as (url, _), connect(url, bus=echoing()), connect(url) as client:
-        assert await calls_of_a_request(client) <= 96
+        assert await calls_of_a_request(client) <= 88
 
 
-async def test_a_request_in_a_cluster_costs_105_calls_at_both_ends_together() -> None:
+async def test_a_request_in_a_cluster_costs_101_calls_at_both_ends_together() -> None:
     async with raw_engine() as (url, _), echoing(f"{url}/shop"), Bus(cluster=f"{url}/shop") as client:
-        assert await calls_of_a_request(client) <= 105
+        assert await calls_of_a_request(client) <= 101
 
 
 async def test_a_publication_in_a_cluster_costs_its_publisher_15_calls_until_the_wire_has_it() -> None:
@@ -358,7 +359,7 @@ async def test_a_publication_in_a_cluster_costs_its_publisher_15_calls_until_the
         assert await calls_of(publish) <= 15
 
 
-async def test_a_publication_in_a_cluster_costs_its_subscriber_25_calls_until_it_can_be_read() -> None:
+async def test_a_publication_in_a_cluster_costs_its_subscriber_23_calls_until_it_can_be_read() -> None:
     async with raw_engine() as (url, engine), Bus(cluster=f"{url}/shop") as bus, bus.subscribe("news"):
 
         async def hear(calls: Calls) -> None:
@@ -368,4 +369,4 @@ async def test_a_publication_in_a_cluster_costs_its_subscriber_25_calls_until_it
                 await settled()
             assert bus.stats().received == received + 1
 
-        assert await calls_of(hear) <= 25
+        assert await calls_of(hear) <= 23
