@@ -28,6 +28,7 @@ from ...events import LinkDown, LinkUp
 from ...message import Message
 from ...plugins import (
     Closed,
+    CodecFeatures,
     Identity,
     ProtocolFeatures,
     SessionFeatures,
@@ -93,8 +94,11 @@ class Link(LinkFlow):
     """Time at which the session is to be called, where it has asked for that."""
 
     def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        runtime = self.runtime
+        runtime = self.runtime = self.services.running
+        codec = self.adapter.codec(runtime.limits)
+        self.format, self.format_for = codec.formats[0], codec.format_for
+        features = CodecFeatures.of(codec)
+        self.one_format, self.urgency = features.one_format, features.urgency
         self.opened = self.dialer is not None
         self.share_with(None if self.opened else Share())
         self.expires = None if self.admission is None else self.admission.identity.ends(runtime.time())

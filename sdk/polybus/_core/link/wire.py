@@ -9,7 +9,7 @@ from attrs import define, field
 
 from ..._util.log_fields import log_fields
 from ...errors import Disconnected, QueueFull, RequestError, TooLarge, Unsupported
-from ...plugins import CodecFeatures, SessionFeatures, TransportFeatures
+from ...plugins import SessionFeatures, TransportFeatures
 from .state import State
 
 if TYPE_CHECKING:
@@ -71,13 +71,6 @@ class LinkWire:
     """Up, not paused, and nothing waits: messages go straight to the session."""
     initiates: bool = field(default=True, init=False)
     """True where this side may begin requests and publications."""
-
-    def __attrs_post_init__(self) -> None:
-        self.runtime = self.services.running
-        codec = self.adapter.codec(self.runtime.limits)
-        self.format, self.format_for = codec.formats[0], codec.format_for
-        features = CodecFeatures.of(codec)
-        self.one_format, self.urgency = features.one_format, features.urgency
 
     @property
     def address(self) -> str:
