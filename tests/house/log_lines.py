@@ -19,8 +19,9 @@ _PLACE = re.compile(r"%(?:\.\d+)?[sdrgf]")
 _PEER = {"peer", "address", "protocol"}
 _MESSAGE = {*_PEER, "subject", "request_id"}
 _MADE_ELSEWHERE = {
-    "self._log_fields()": _PEER,
-    "self._log_fields(event.message)": {*_PEER, "subject"},
+    "self.log_fields()": _PEER,
+    "link.log_fields()": _PEER,
+    "link.log_fields(message)": {*_PEER, "subject"},
     "self.fields": {"address", "protocol"},
     "self._log.fields": {"address", "protocol"},
     "self._fields": {"worker", "pid"},
