@@ -198,6 +198,27 @@ async def test_a_full_queue_that_blocks_holds_the_publishers_of_this_process_bac
 
 
 @bounded
+async def test_members_of_a_group_in_one_process_take_turns_and_who_has_room_is_next() -> None:
+    async with (
+        Bus() as bus,
+        bus.subscribe("x", group="g", queue=1, when_full="block") as one,
+        bus.subscribe("x", group="g", queue=2, when_full="block") as two,
+        anyio.create_task_group() as group,
+    ):
+        for number in range(3):
+            bus.publish_nowait("x", number)
+        assert (len(one), len(two)) == (1, 2)
+        with pytest.raises(QueueFull, match=r"the queue of 'x' \(1\)"):
+            bus.publish_nowait("x", "no room")
+        with pytest.raises(QueueFull, match=r"the queue of 'x' \(1\)"):
+            await bus.publish("x", "no room in time", timeout=0.01)
+        group.start_soon(bus.publish, "x", 3)
+        await anyio.wait_all_tasks_blocked()
+        assert [(await anext(one)).body for _ in range(2)] == [0, 3]
+        assert [(await anext(two)).body for _ in range(2)] == [1, 2]
+
+
+@bounded
 async def test_leaving_a_full_subscription_lets_the_publisher_go_on() -> None:
     async with Bus() as bus, anyio.create_task_group() as group:
         async with bus.subscribe("x", queue=1, when_full="block"):

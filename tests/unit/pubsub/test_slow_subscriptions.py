@@ -126,6 +126,17 @@ async def test_a_handler_that_blocks_publishers_here_loses_its_oldest_of_what_li
 
 
 @bounded
+async def test_one_that_blocks_and_stays_slow_is_told_of_again() -> None:
+    server = waiting(Bus())
+    async with pair(server) as client, server.subscribe("x", queue=2, when_full="block"):
+        clock, events = Hours(server), server.events()
+        for unread in (2, 11):
+            await publish_all(client, 10)
+            assert [event.unread for event in told(events)] == [unread]
+            clock.pass_by(10)
+
+
+@bounded
 async def test_a_bridge_whose_far_side_is_slow_costs_its_own_publications_and_not_the_near_link() -> None:
     near, far = waiting(Bus(limits=Limits(queue_bytes=200_000))), Bus()
     go, heard = anyio.Event(), []

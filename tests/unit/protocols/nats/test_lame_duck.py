@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import anyio
@@ -203,6 +204,37 @@ async def test_a_bus_that_is_left_while_it_moves_leaves_both_connections() -> No
             assert len(engine.clients) == 2
         await anyio.sleep(1)
         assert len(engine.clients) == 0
+
+
+class Late(NatsEngine):
+    """An engine that lets nobody in before it is told to."""
+
+    late = False
+    waiting: list[Any]
+
+    def admit(self, handshake: Any, decided: Any) -> None:
+        if self.late:
+            self.waiting.append(partial(super().admit, handshake, decided))
+        else:
+            super().admit(handshake, decided)
+
+
+async def test_a_link_that_is_lost_before_it_could_move_leaves_the_connection_that_it_does_not_need() -> None:
+    async with Late() as engine, connect(engine.url, backoff=BACKOFF) as bus, bus.subscribe("news") as news:
+        engine.waiting, engine.late = [], True
+        engine.inform(**ENDS)
+        await anyio.sleep(0.1)
+        await engine.cut()
+        await anyio.sleep(0.1)
+        beside, again = engine.waiting
+        beside()
+        await anyio.sleep(0.1)
+        again()
+        await anyio.sleep(1)
+        assert len(engine.clients) == 1
+        assert bus.stats().reconnects == 1
+        await bus.publish("news", 1)
+        assert (await anext(news)).body == 1
 
 
 async def test_a_link_that_has_moved_moves_again_and_each_time_the_log_says_where_to(caplog: pytest.LogCaptureFixture) -> None:
