@@ -16,6 +16,7 @@ from polybus import (
     Disconnected,
     Forbidden,
     Identity,
+    Limits,
     Message,
     NoHandler,
     RequestError,
@@ -217,6 +218,23 @@ async def test_each_publication_to_a_group_is_for_one_member_of_all_nodes(engine
         await eventually(lambda: sum(got.values()) == 90)
         assert set(got.values()) == {1}
         assert len(workers) == 3
+
+
+async def test_a_publication_that_does_not_fit_the_wire_of_one_client_reaches_the_others(engine: NatsEngine) -> None:
+    gateway, other = Bus(cluster=engine.url, limits=Limits(message=4000)), Bus(cluster=engine.url)
+    async with (
+        cluster(gateway, other, url=engine.url),
+        gateway.serve("ubre+memory://one-bus-text"),
+        gateway.serve("csb+memory://one-bus-bytes"),
+        connect("ubre+memory://one-bus-text") as narrow,
+        connect("csb+memory://one-bus-bytes") as wide,
+        narrow.subscribe("news"),
+        wide.subscribe("news") as heard,
+    ):
+        for body in (b"x" * 3500, b"y"):  # in JSON bytes are a third larger
+            await other.publish("news", body)
+        assert [(await heard.receive(5)).raw for _ in range(2)] == [b"x" * 3500, b"y"]
+        assert gateway.stats().dropped == 1
 
 
 async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) -> None:
