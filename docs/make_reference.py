@@ -26,7 +26,6 @@ from polybus.analysis.report.queries import METRICS
 from polybus.capture import schema
 from polybus.cli.app import command as make_command
 from polybus.plugins import Capabilities, ProtocolFeatures
-from polybus.plugins.registry import _PROTOCOLS, find_protocol
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
 from polybus.testing import NatsEngine, pair
 
@@ -168,12 +167,13 @@ def _both(bare: str, ours: str) -> str:
 
 def features() -> str:
     """What each protocol that there is can carry."""
-    wires = {name: find_protocol(name, {}).session("client").capabilities for name in _PROTOCOLS}
+    adapters = {adapter.name: adapter for adapter in (Csb(), Jrep(), Nats(), Ubre(), Up(), UProtocol())}
+    wires = {name: adapter.session("client").capabilities for name, adapter in adapters.items()}
     lines = ["| | " + " | ".join(wires) + " |", "| --- |" + " --- |" * len(wires)]
     for title, bare, ours in ROWS:
         cells = " | ".join(_both(bare(wire), ours(wire)) for wire in wires.values())
         lines.append(f"| {title} | {cells} |")
-    fabrics = " | ".join("yes" if ProtocolFeatures.of(find_protocol(name, {})).fabric is not None else "–" for name in wires)
+    fabrics = " | ".join("yes" if ProtocolFeatures.of(adapter).fabric is not None else "–" for adapter in adapters.values())
     lines.append(f"| over Zenoh, where only what is subscribed comes, wildcards too | {fabrics} |")
     stored = " | ".join("yes" if name == "nats" else "asked" for name in wires)
     lines.append(f"| stored publications, durable handlers | {stored} |")
