@@ -1,7 +1,4 @@
-"""Extensions of a bus: parts that a wing adds, which are told of its life, its links and its clients.
-
-Links and peers have the type `Any` here: only the rooms of a bus know their classes.
-"""
+"""Extensions of a bus: parts that a wing adds, which are told of its life, its links and its clients."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ if TYPE_CHECKING:
     from ..nodes import Node, Survey
     from ..stats import DurableStats
     from .mesh import NodeJoined, NodeLeft
+    from .parts import BusLink, BusPeer, BusSubscription
 
 
 party_of: Callable[[Any], Any] = attrgetter("_party")
@@ -51,25 +49,25 @@ class Extension:
         """Say why a load balancer should send nothing here now; empty while it should."""
         return ""
 
-    def link_up(self, link: Any) -> None:
+    def link_up(self, link: BusLink) -> None:
         """Take note that a link which the bus has opened can be used, for the first time or again."""
 
-    def link_moved(self, link: Any) -> None:
+    def link_moved(self, link: BusLink) -> None:
         """Take note that a link goes on over another connection."""
 
-    def link_down(self, link: Any) -> None:
+    def link_down(self, link: BusLink) -> None:
         """Take note that a link has lost its connection, which may come back."""
 
-    async def leave(self, link: Any, patience: float) -> None:
+    async def leave(self, link: BusLink, patience: float) -> None:
         """Finish what a link is used for, in so many seconds: it is about to be closed, or has been."""
 
-    def link_gone(self, link: Any, error: BusError | None) -> None:
+    def link_gone(self, link: BusLink, error: BusError | None) -> None:
         """Take note that a link does not come back, and why; None where it was closed."""
 
-    def client_up(self, peer: Any) -> None:
+    def client_up(self, peer: BusPeer) -> None:
         """Take note of a client that has connected here."""
 
-    def client_gone(self, peer: Any) -> None:
+    def client_gone(self, peer: BusPeer) -> None:
         """Take note of a client whose connection is gone."""
 
 
@@ -89,8 +87,10 @@ class LinkReader(Protocol):
 class Mesh(Protocol):
     """The `Extension` that makes several buses one, which reach each other over a link of each."""
 
-    resumption: Any
-    """Its `Resumption`; None where no session can go on at another bus."""
+    @property
+    def resumption(self) -> Resumption | None:
+        """What lets sessions go on at another bus; None where none can."""
+        ...
 
     @property
     def peer(self) -> Any:
@@ -166,16 +166,16 @@ class Storage(Protocol):
     def check_handlers(self) -> None:
         """Raise `LocalProtocolError` where nothing is kept for a handler that reads that."""
 
-    async def attach(self, link: Any) -> None:
+    async def attach(self, link: BusLink) -> None:
         """Read what is kept behind a new link, for handlers for which nobody does yet."""
 
-    async def subscribe(self, subscription: Any, reading: Any) -> None:
+    async def subscribe(self, subscription: BusSubscription, reading: Any) -> None:
         """Hand what is kept to a subscription, as its `Reading` says, until `unsubscribe`."""
 
-    def unsubscribe(self, subscription: Any) -> None:
+    def unsubscribe(self, subscription: BusSubscription) -> None:
         """Hand nothing more to a subscription; one that is not in is ignored."""
 
-    def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Any]:
+    def keeper(self, subject: str | int, peers: Sequence[BusPeer] | None, id: str | None, kept: bool) -> tuple[Keeper, BusPeer]:
         """Find who keeps a publication, and the peer that has it thereby.
 
         Args:
@@ -190,12 +190,12 @@ class Storage(Protocol):
 class Resumption(Protocol):
     """Sessions of clients that another bus goes on with: what is published between goodbye and hello reaches them there."""
 
-    def token(self, peer: Any) -> str | None:
+    def token(self, peer: BusPeer) -> str | None:
         """Give the token that a client shows where it comes back; None where nothing will be kept for it."""
         ...
 
-    def greeted(self, peer: Any, token: str | None) -> None:
+    def greeted(self, peer: BusPeer, token: str | None) -> None:
         """Take note of a hello: it shows the token of an earlier connection before anything else on this one."""
 
-    def resumed(self, peer: Any) -> None:
+    def resumed(self, peer: BusPeer) -> None:
         """Take note that a client has told all its subscriptions."""
