@@ -89,7 +89,7 @@ class Mesh(Protocol):
 
     @property
     def resumption(self) -> Resumption | None:
-        """What lets sessions go on at another bus; None where none can."""
+        """The part that has sessions go on at another bus; None where none can."""
         ...
 
     @property

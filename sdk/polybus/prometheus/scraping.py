@@ -1,10 +1,10 @@
-"""The text of ``/metrics``: one for all nodes of a cluster that run on this machine."""
+"""The text of ``/metrics``: one for all nodes of a cluster that run on this machine, and that of a broker."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define
 from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
@@ -14,13 +14,30 @@ from prometheus_client.samples import Sample
 from .. import Bus
 from ..integrations import host_of, is_entered, mesh_of
 from ..plugins.tools import check_given
-from .bus_collector import BusCollector
+from .bus_collector import BusCollector, families, help_texts
+
+if TYPE_CHECKING:
+    from ..broker.events import BrokerStats
 
 _NODE: Final = "node"
 _FAMILY: Final = re.compile(r"^# HELP ", re.M)
 """The beginning of a family: labels and help may have such words, but not after a line break, which is escaped there."""
 _STATES: Final = ("ready", "not ready", "starts", "silent", "ended")
 _NODES: Final = "polybus_nodes", "Nodes of the cluster on this machine, by whether they are in this text."
+
+_OF_BROKER: Final = {
+    "sockets": "polybus_broker_sockets",
+    "clients": "polybus_broker_clients",
+    "leaving": "polybus_broker_leaving",
+    "resting": "polybus_broker_resting",
+    "held": "polybus_broker_held",
+    "to_servers": "polybus_broker_to_servers_total",
+    "to_clients": "polybus_broker_to_clients_total",
+    "clients_total": "polybus_broker_clients_accepted_total",
+    "servers_total": "polybus_broker_servers_accepted_total",
+    "turned_away": "polybus_broker_turned_away_total",
+    "slow_clients": "polybus_broker_slow_clients_total",
+}
 
 
 async def scrape(bus: Bus) -> str:
@@ -71,6 +88,18 @@ def with_workers(text: str, states: Mapping[str, str], restarts: int) -> str:
     again = CounterMetricFamily("polybus_worker_restarts_total", "Workers that were started in place of one that had ended.")
     again.add_metric([], restarts)
     return joined([text, text_of([workers, again])])
+
+
+def broker_text(stats: BrokerStats) -> str:
+    """Write what a broker has counted as text, in the format 0.0.4 of Prometheus."""
+    texts = help_texts(type(stats))
+    servers = GaugeMetricFamily("polybus_broker_server_clients", texts.get("servers", "servers"), labels=("server",))
+    for server, count in stats.servers.items():
+        servers.add_metric([server], count)
+    dropped = CounterMetricFamily("polybus_broker_dropped_total", texts.get("dropped", "dropped"), labels=("reason",))
+    for reason, count in stats.dropped.items():
+        dropped.add_metric([reason], count)
+    return text_of([*families(type(stats), _OF_BROKER, stats), servers, dropped])
 
 
 def joined(texts: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""J.REP over HTTP, as Errai speaks it."""
+"""Forms of protocols over HTTP, as URLs name them: their clients and servers are loaded when they are needed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import ClassVar, Final, Self
 
 from attrs import frozen
 
-from ...plugins import DialOptions, Transport, WebEndpoint
-from ...transports import WebSocket
+from ..plugins import DialOptions, Transport, WebEndpoint
+from ..transports import WebSocket
 
 _CHANNELS: Final[Mapping[str, tuple[str, ...]]] = {
     "auto": ("websocket", "events", "poll"),
@@ -21,8 +21,11 @@ _CHANNELS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @frozen
 class JrepHttp:
-    """A `plugins.HttpBinding`: ``?channel=poll``, ``events`` or ``websocket`` chooses how messages come to a client, and
-    ``?frame=`` is the largest frame in bytes that it gives to a WebSocket."""
+    """J.REP, as Errai speaks it; a `plugins.HttpBinding`.
+
+    ``?channel=poll``, ``events`` or ``websocket`` chooses how messages come to a client, and ``?frame=`` is the largest frame
+    in bytes that it gives to a WebSocket.
+    """
 
     option_names: ClassVar[tuple[str, ...]] = ("channel", "frame")
     keeps_sessions: ClassVar[bool] = True
@@ -45,17 +48,41 @@ class JrepHttp:
 
     @staticmethod
     def load(serves: bool) -> None:
-        import_module(".server" if serves else ".client", __package__)
+        import_module(".jrep_http.server" if serves else ".jrep_http.client", __package__)
         if not serves:
             WebSocket.load(serves)
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
         """Make a connection. Nothing is sent yet: the first request is the protocol's handshake."""
-        from .client import ErraiClient
+        from .jrep_http.client import ErraiClient
 
         return ErraiClient(url, options.tls, options, self.ways, self.frame)
 
     def web_endpoint(self, path: str) -> WebEndpoint:
-        from .server import ErraiEndpoint
+        from .jrep_http.server import ErraiEndpoint
 
         return ErraiEndpoint(path)
+
+
+class CloudEventsHttp:
+    """uProtocol, as CloudEvents; a `plugins.HttpBinding` without options."""
+
+    option_names: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        return cls()
+
+    @staticmethod
+    def load(serves: bool) -> None:
+        import_module(".cloudevents_http.server" if serves else ".cloudevents_http.client", __package__)
+
+    async def connect(self, url: str, options: DialOptions) -> Transport:
+        from .cloudevents_http.client import EventsClient
+
+        return await EventsClient.opened(url, options.tls, options)
+
+    def web_endpoint(self, path: str) -> WebEndpoint:
+        from .cloudevents_http.server import EventsEndpoint
+
+        return EventsEndpoint(path)
