@@ -476,7 +476,7 @@ export class Bus extends EventTarget {
 
   #hello(facts, topics = []) {
     const patterns = topics.map(({ pattern }) => pattern)
-    const body = { v: 1, asks: 'page', ...facts, ...(topics.length && { confirm: patterns }) }
+    const body = { v: 1, asks: 'page', limits: true, ...facts, ...(topics.length && { confirm: patterns }) }
     const call = { verb: 'request', subject: HELLO, id: `${++this.#last}`, quoted: `"${HELLO}"`, deadline: Infinity }
     call.said = `,"body":${quote(body)}`
     call.resolve = (answer) => this.#met(answer ?? {}, topics)

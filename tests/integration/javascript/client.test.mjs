@@ -575,9 +575,9 @@ test('a client of a cluster shows where it was, and says when it has told all', 
   world.socket.open()
   const { frames } = world.socket
   assert.deepEqual(frames.map(({ body, subscribe }) => body ?? subscribe), [
-    { v: 1, asks: 'page', resume_token: 'node.1' },
+    { v: 1, asks: 'page', limits: true, resume_token: 'node.1' },
     'a',
-    { v: 1, asks: 'page', resumed: true, confirm: ['a'] },
+    { v: 1, asks: 'page', limits: true, resumed: true, confirm: ['a'] },
   ])
 })
 

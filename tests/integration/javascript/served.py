@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 
-from polybus import Bus, Context, DeadlineExceeded, Forbidden, Handshake, Identity, NotFound, run
+from polybus import Bus, Context, DeadlineExceeded, Forbidden, Handshake, Identity, Limits, NotFound, Peer, run
 
 
 def authenticate(handshake: Handshake) -> Identity | None:
@@ -15,7 +15,11 @@ def authenticate(handshake: Handshake) -> Identity | None:
     return None if token == "old" else Identity(token, key=token)
 
 
-bus = Bus(authenticate=authenticate, authorize=lambda peer, verb, subject: not str(subject).startswith("secret"))
+def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
+    return not str(subject).startswith("secret")
+
+
+bus = Bus(limits=Limits(message=2 * 2**20), authenticate=authenticate, authorize=authorize)
 
 
 def say(text: str) -> None:

@@ -68,6 +68,8 @@ test('requests, errors, publications, and being asked', { timeout: 30000 }, asyn
   await bus.request('tell', { a: [1, null, '\u2028'] })
   await subscription.ready
   assert.deepEqual(heard, [['told.all', { a: [1, null, '\u2028'] }]])
+  assert.equal(await bus.request('add', Array(600000).fill(1)), 600000) // 1.2 MB: the server has said that it takes 2 MiB
+  assert.ok((await refused(bus.request('add', Array(1200000).fill(1)))) instanceof polybus.TooLarge)
   await bus.publish('seen.page', 7)
   await said('seen 7')
   bus.handle('page.where', (body, { headers }) => [body, headers.by])

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 
-from polybus import Bus, Handshake, Identity
+from polybus import Bus, Cluster, Handshake, Identity
 from polybus.fastapi import attach
+from polybus.testing import cluster
 from tests.integration.interop.node_peer import require_node
 from tests.integration.web.browser import Browser, Tab, browser
 from tests.integration.web.support import running
@@ -81,6 +85,59 @@ async def test_the_page_about_browsers_hears_its_news(chromium: Browser, tmp_pat
         await tab.until("news.textContent === 'news.today: good morning'")
         await tab.aclose()
     assert chromium.problems == []
+
+
+# -- from node to node ---------------------------------------------------------------------------------------------------
+
+GOES = """
+import { WebSocket } from 'ws8'
+import { connect } from 'SCRIPT'
+const [here, there] = process.argv.slice(-2)
+let target = here
+const bus = connect(() => target, { WebSocket })
+bus.addEventListener('state', ({ state }) => state === 'waiting' && (target = there))
+const got = []
+const news = bus.subscribe('news', (number) => {
+  got.push(number)
+  if (number >= 0) return
+  console.log(JSON.stringify(got))
+  bus.close()
+})
+await news.ready
+console.log('ready')
+"""
+
+
+async def test_a_page_whose_node_drains_misses_nothing_at_the_next() -> None:
+    require_node("ws8")
+    nodes = [Bus(cluster=Cluster("nats+tcp://127.0.0.1:1/shop")) for _ in range(2)]
+    program = GOES.replace("SCRIPT", SCRIPT.as_uri())
+    async with cluster(*nodes), AsyncExitStack() as stack:
+        listeners = [await stack.enter_async_context(node.serve("ubre+ws://127.0.0.1:0/bus")) for node in nodes]
+        urls = [listener.url.removeprefix("ubre+") for listener in listeners]
+        command = ["node", "--input-type=module", "-e", program, "--", *urls]
+        page = await stack.enter_async_context(await anyio.open_process(command, cwd=NODE, stderr=None))
+        assert page.stdout is not None
+        lines = BufferedByteReceiveStream(page.stdout)
+        drained = anyio.Event()
+
+        async def drain() -> None:
+            await nodes[0].drain(20)
+            drained.set()
+
+        with anyio.fail_after(BOUND):
+            assert await lines.receive_until(b"\n", 100) == b"ready"
+            count = 0
+            async with anyio.create_task_group() as group:
+                while not drained.is_set() or not nodes[1].peers or count < 300:
+                    await nodes[1].publish("news", count)
+                    count += 1
+                    if count == 100:
+                        group.start_soon(drain)
+                    await anyio.sleep(0.005)  # 200 a second
+            await nodes[1].publish("news", -1)
+            got = json.loads(await lines.receive_until(b"\n", 2**20))
+        assert got == [*range(count), -1]
 
 
 # -- pages that are left, hidden, frozen ---------------------------------------------------------------------------------

@@ -359,6 +359,8 @@ class Negotiation:
             answer["subscribes"] = to_tell
         if self._pubsub.passes_on:
             answer["passes"] = True
+        if "limits" in body:
+            answer["limits"] = {"message": link.runtime.limits.message}
         self.is_ours(body.get("subscribes"))
         if isinstance(confirm, list):
             patterns = peer.patterns
