@@ -22,7 +22,7 @@ import pyarrow as pa
 from attrs import frozen
 
 from polybus import Bus, EncodeError, connect
-from polybus.analysis.report.queries import METRICS
+from polybus.analysis.report.tables import METRICS
 from polybus.capture import schema
 from polybus.cli.app import command as make_command
 from polybus.plugins import Capabilities, ProtocolFeatures

@@ -126,7 +126,9 @@ class DuckEngine(Engine):
         return take_all(capture, out, staging, ranges, window, count)
 
     def read(self, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> str:
-        return self._named(rows_of(storage, folder, files, schema))
+        name = self._name()
+        add_table(self._connection, name, storage, folder, files, schema)
+        return name
 
     def hand(self, rows: pa.Table | pa.RecordBatchReader) -> str:
         """Some rows as a table; those of a reader can be read once."""
@@ -186,12 +188,24 @@ def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
     output = Output.of(out)
     connection = duckdb.connect(config={"autoinstall_known_extensions": False})
     for name, schema in TABLES.items():
-        connection.register(name, rows_of(output.storage, name, output.files(name), schema))
+        add_table(connection, name, output.storage, name, output.files(name), schema)
     return connection
 
 
-def rows_of(storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
-    """Parquet files of a folder, whose names hold values of columns, to be read when somebody asks."""
+def add_table(connection: Any, name: str, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> None:
+    """Parquet files of a folder, whose names hold values of columns, as a table that is read when somebody asks."""
+    paths = [storage.inside(file) for file in files]
+    # What looks like a pattern to DuckDB is left to Arrow, and what lies elsewhere.
+    if not files or not storage.local or any(letter in path for path in paths for letter in "*?[]{}"):
+        connection.register(name, _rows_of(storage, folder, files, schema))
+        return
+    listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+    columns = ", ".join('cast("date" as date) as "date"' if column == "date" else f'"{column}"' for column in schema.names)
+    read = f"read_parquet([{listed}], hive_partitioning=true, hive_types_autocast=false)"
+    connection.execute(f"create view {name} as select {columns} from {read}")
+
+
+def _rows_of(storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
     if not files:
         return schema.empty_table()
     folders = [part.partition("=")[0] for part in files[0].split("/") if "=" in part]

@@ -58,6 +58,7 @@ class Storage:
         plain = given.partition("?")[0].rstrip("/").replace("s3://", "s3a://", 1)
         self._for_spark = f"file://{self._root}" if self.local else plain
         self._uri = urlsplit(given)
+        self._checked = set[str]()
 
     def inside(self, path: str) -> str:
         """A path of this storage for `pyarrow`.
@@ -114,16 +115,28 @@ class Storage:
         return sorted(info.path[prefix:] for info in found if info.type == pafs.FileType.File)
 
     def check(self, path: str) -> None:
-        """Check a Parquet file that anybody may have written, before it is read.
+        """Check a Parquet file that anybody may have written, before it is read for the first time.
 
         Raises:
             CaptureError: It unpacks to more than any file of ours; it is damaged.
         """
-        check_file(self.filesystem, self.inside(path))
+        if path not in self._checked:
+            check_file(self.filesystem, self.inside(path))
+            self._checked.add(path)
 
     def rows(self, path: str) -> int:
         """Number of rows of a Parquet file."""
         return int(pq.read_metadata(self.inside(path), filesystem=self.filesystem).num_rows)
+
+    def span(self, path: str, column: str) -> tuple[int, int]:
+        """The least and the most of a column of whole numbers of a Parquet file, by what the file says itself."""
+        found, file = list[int](), pq.read_metadata(self.inside(path), filesystem=self.filesystem)
+        place = [leaf.path for leaf in map(file.schema.column, range(len(file.schema)))].index(column)
+        for number in range(file.num_row_groups):
+            statistics = file.row_group(number).column(place).statistics
+            if statistics is not None and statistics.has_min_max:
+                found += (int(statistics.min), int(statistics.max))
+        return min(found, default=0), max(found, default=0)
 
     def values(self, path: str, column: str) -> set[Any]:
         """Values of a column of a Parquet file."""

@@ -23,7 +23,7 @@ from polybus.analysis import DuckEngine
 from polybus.analysis.engine import exchanges as matched
 from polybus.analysis.ingest import RunCounts
 from polybus.analysis.ranges import ReadWindow
-from polybus.analysis.report.queries import METRICS, QUERIES
+from polybus.analysis.report.tables import METRICS, QUERIES
 from polybus.analysis.results import Output
 from polybus.analysis.storage import Storage
 from polybus.capture import Capture, CaptureError

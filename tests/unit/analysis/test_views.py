@@ -48,11 +48,16 @@ class Folder:
             if took is not None:
                 self.say(place, at + took - depth, 1 if asks else 0, answer, conn)
 
+    def recordings(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows of each, in order."""
+        for rows in self._rows.values():
+            rows.sort(key=lambda row: row["mono_ns"])
+        return {name: [row | {"seq": seq} for seq, row in enumerate(rows)] for name, rows in self._rows.items()}
+
     def metrics(self, folder: Path, names: Names | None = None) -> dict[str, Any]:
         capture = folder / "capture"
-        for number, (name, rows) in enumerate(self._rows.items()):
-            rows.sort(key=lambda row: row["mono_ns"])
-            batch = frames.batch(*(row | {"seq": seq} for seq, row in enumerate(rows)))
+        for number, (name, rows) in enumerate(self.recordings().items()):
+            batch = frames.batch(*rows)
             write_segment(capture, batch, number=number, recording=name, ends=True)
         with DuckEngine(threads=1) as engine:
             Pipeline(engine).run(capture, folder / "out", report=False)

@@ -19,7 +19,7 @@ from polybus.capture.store.filesystems import AnyPath
 
 from ...plugins.tools import counted
 from ..storage import Storage, absolute
-from .queries import FEW, MANY
+from .tables import FEW, MANY
 from .words import duration, moment, part_of, shortened
 
 

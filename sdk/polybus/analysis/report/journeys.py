@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -24,9 +26,10 @@ from polybus.subjects import check_pattern
 from ..clocks import LAST_NS
 from ..engine import DuckEngine, Engine
 from ..ranges import ReadWindow
-from ..results import TABLES, Output
+from ..results import Output
 from .names import Names, by_name, is_for
-from .views import TIES, told_apart
+from .sums import Spans, Sums, by_latency, in_order, meets
+from .views import SLACK_NS, TIES, clocks_of, told_apart
 
 Row = dict[str, Any]
 
@@ -179,6 +182,8 @@ _CANDIDATES: Final = 8
 """Of each kind: some turn out to be hops of one that is shown already."""
 _NEAR: Final = 60
 """Other exchanges that are looked at for each."""
+_ENOUGH: Final = 5 * _NEAR
+"""Of those that are looked for."""
 _AROUND_NS: Final = 2_000_000_000
 """A hop begins within so much of the exchange that leads to it."""
 _CARRIED_NS: Final = 50_000_000
@@ -197,7 +202,7 @@ _MARKS: Final = ("spell", "again")
 _LISTED: Final = ", ".join((*_COLUMNS, *_MARKS))
 _PLACED: Final = pa.schema(
     [
-        *((name, pa.int64()) for name in ("story", "from_ns", "to_ns")),
+        *((name, pa.int64()) for name in ("story", "from_ns", "to_ns", "near_from_ns", "near_to_ns")),
         *((name, EXCHANGES.field(name).type if name in EXCHANGES.names else pa.int64()) for name in (*_COLUMNS, *_MARKS)),
     ]
 )
@@ -206,33 +211,29 @@ _FRAME: Final = (
 )
 _FRAMES: Final = ", ".join(f"events.{name}" for name in _FRAME)
 
-CHOSEN: Final = f"""
-    select {_LISTED}, why from (
-        select *, row_number() over (partition by why order by nth, worth, {TIES}) as place from (
-            select *, row_number() over (partition by why, protocol, subject, code order by worth, {TIES}) as nth from (
-                select *, case when why = 'slowest' then -latency_ns else request_time_ns end as worth from (
-                    select *, case when outcome = 'error' then 'failed' when latency_ns is null then 'unanswered'
-                        else 'slowest' end as why
-                    from {{exchanges}} where view = 1 and outcome not in ('cancelled', 'unseen', 'open-at-end')
-                ) as named
-            ) as ranked
-        ) as numbered
-    ) as placed
-    where place <= {_CANDIDATES} order by why, place
+_CHOSEN: Final = f"""
+    select {", ".join(f"exchanges.{name}" for name in (*_COLUMNS, *_MARKS))}, chosen.why from {{exchanges}} as exchanges
+    join {{chosen}} as chosen on {" and ".join(f"exchanges.{name} = chosen.{name}" for name in TIES.split(", "))}
+    order by chosen.place
 """
-"""Of each kind the first of each subject and code, then the second..."""
 _ASKED: Final = f"select {_LISTED}, 'asked' as why from {{exchanges}} where view = 1 and {{where}} order by at_ns, {TIES}"
 
+_OTHER: Final = ", ".join(f"other.{name}" for name in (*_COLUMNS, *_MARKS))
 _NEARBY: Final = f"""
     select story, {_LISTED} from (
-        select chosen.story, {", ".join(f"other.{name}" for name in (*_COLUMNS, *_MARKS))}, row_number() over (
-            partition by chosen.story
-            order by
-                case when other.correlation_id = chosen.correlation_id and other.protocol = chosen.protocol then 0 else 1 end,
-                abs(other.at_ns - chosen.at_ns), {", ".join(f"other.{name}" for name in TIES.split(", "))}
-        ) as nth
-        from {{exchanges}} as other join {{chosen}} as chosen
-        on other.at_ns between chosen.from_ns and chosen.to_ns
+        select *, row_number() over (partition by story order by alike, abs(at_ns - root_ns), {TIES}) as nth
+        from (
+            select chosen.story, chosen.at_ns as root_ns, {_OTHER}, case when other.correlation_id = chosen.correlation_id
+                and other.protocol = chosen.protocol then 0 else 1 end as alike
+            from {{exchanges}} as other join {{chosen}} as chosen
+            on other.at_ns between chosen.near_from_ns and chosen.near_to_ns
+            union all
+            select chosen.story, chosen.at_ns, {_OTHER}, 0
+            from {{exchanges}} as other join {{chosen}} as chosen
+            on other.correlation_id = chosen.correlation_id and other.protocol = chosen.protocol
+                and other.at_ns between chosen.from_ns and chosen.to_ns
+                and other.at_ns not between chosen.near_from_ns and chosen.near_to_ns
+        ) as found
     ) as numbered
     where nth <= {_NEAR + 1} order by story, nth
 """
@@ -266,51 +267,138 @@ _CARRIED: Final = pa.schema(
 )
 
 
+_CHOICE: Final = pa.schema(
+    [
+        *(("place", pa.int64()), ("why", pa.string())),
+        *map(EXCHANGES.field, ("outcome", "latency_ns", "request_time_ns", *TIES.split(", "))),
+    ]
+)
+
+
+def choose(rows: Iterable[Row]) -> Rows:
+    """Of each kind the first of each subject and code, then the second..."""
+    found: dict[str, Rows] = {}
+    for row in rows:
+        if row["outcome"] not in ("cancelled", "unseen", "open-at-end"):
+            why = "failed" if row["outcome"] == "error" else "unanswered" if row["latency_ns"] is None else "slowest"
+            found.setdefault(why, []).append({**row, "why": why})
+    chosen: Rows = []
+    for why, some in sorted(found.items()):
+        nth, placed = Counter[tuple[Any, ...]](), list[tuple[Any, ...]]()
+        for place, row in enumerate(sorted(some, key=by_latency if why == "slowest" else in_order)):
+            kind = row["protocol"], row["subject"], row["code"]
+            nth[kind] += 1
+            placed.append((nth[kind], place, row))
+        some = [row for *_, row in sorted(placed, key=lambda one: one[:2])[:_CANDIDATES]]
+        chosen += [{name: row[name] for name in _CHOICE.names if name in row} for row in some]
+    return chosen
+
+
+def told(engine: Engine, output: Output, sums: Sums) -> Rows:
+    """The journeys of the exchanges that matter most, out of what was recorded about the same time."""
+    clocks, chosen = sums.now.clocks, choose(sums.shown_rows)
+    ahead = {0, *(clocks or {}).values()}
+    spans = _joined((row["request_time_ns"] + ns, 2 * _AROUND_NS) for row in chosen for ns in ahead | {-ns for ns in ahead})
+    if sums.now.told[:1] != [chosen] or any(meets(span, spans) for span in sums.fresh):
+        sums.now.told = [chosen, _told(engine, output, sums, chosen, spans) if chosen else []]
+    return sums.now.told[1]
+
+
+def _told(engine: Engine, output: Output, sums: Sums, chosen: Rows, spans: Spans) -> Rows:
+    near = sums.near(engine, output, "exchanges", spans)
+    exchanges = by_name(engine, engine.sql("select *, 'new' as place from {near}", near=near), sums.now.called)
+    with told_apart(engine, exchanges, sums.now.clocks) as views:
+        return Journeys(engine, partial(sums.near, engine, output, "events"), views, _within(sums)).chosen(chosen)
+
+
+def _within(sums: Sums) -> Callable[[int], int]:
+    """How far around a moment it is looked for other exchanges: where there are many the next ones are near enough."""
+    width, paces = sums.width_ns, Counter[int]()
+    for window, n in zip(*(sums.shown["paces"][name].to_pylist() for name in ("window_ns", "n")), strict=True):
+        if window is not None:
+            paces[window] += n
+
+    def within(at: int) -> int:
+        some = [n for window, n in paces.items() if at - _AROUND_NS - width < window <= at + _AROUND_NS]
+        expected = sum(some) * min(1.0, 2 * _AROUND_NS / (width * max(len(some), 1)))
+        return _AROUND_NS if expected <= _ENOUGH else round(_AROUND_NS * _ENOUGH / expected)
+
+    return within
+
+
+def _joined(moments: Iterable[tuple[int, int]]) -> Spans:
+    """What is around moments, by so many ns each."""
+    found: Spans = []
+    for begin, end in sorted((max(at - by, -LAST_NS - 1), min(at + by, LAST_NS)) for at, by in moments):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _moments(rows: Iterable[Row]) -> Spans:
+    """When requests were recorded, and their answers."""
+    return _joined((row["request_time_ns"] + after, SLACK_NS) for row in rows for after in (0, row["latency_ns"] or 0))
+
+
 class Journeys:
     """The journeys of some tables, found by an engine."""
 
-    def __init__(self, engine: Engine, events: Any, views: Any) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: Engine, events: Callable[[Spans], Any], views: Any, within: Callable[[int], int] = lambda _: _AROUND_NS
+    ) -> None:
+        self._engine, self._within = engine, within
         self._events = events
         self._exchanges = views
 
     def asked(self, where: str, most: int) -> Rows:
         """Find those of the first exchanges for which a condition holds."""
-        return self.found(f"{_ASKED.replace('{where}', where)} limit {most}", most)
+        return self._found(f"{_ASKED.replace('{where}', where)} limit {most}", most)
 
-    def found(self, text: str = CHOSEN, shown: int = SHOWN) -> Rows:
+    def chosen(self, rows: Sequence[Row]) -> Rows:
+        """Find those of some exchanges, of which each has a reason (``why``)."""
+        given = pa.Table.from_pylist([{**row, "place": place} for place, row in enumerate(rows)], _CHOICE)
+        return self._found(_CHOSEN, SHOWN, chosen=self._engine.hand(given))
+
+    def _found(self, text: str, shown: int, **tables: Any) -> Rows:
         """The journeys as the metrics have them: the exchange asked about, its hops, and the frames of all of them."""
         engine = self._engine
-        chosen = engine.rows(engine.sql(text, exchanges=self._exchanges)).to_pylist()
+        chosen = engine.rows(engine.sql(text, exchanges=self._exchanges, **tables)).to_pylist()
         if not chosen:
             return []
+        within = [self._within(row["at_ns"]) for row in chosen]
         numbered = pa.Table.from_pylist(
-            [{**row, "story": place, **_around(row["at_ns"], _AROUND_NS)} for place, row in enumerate(chosen)],
+            [
+                {**row, "story": place, **_around(row["at_ns"], _AROUND_NS), **_around(row["at_ns"], by, "near_")}
+                for place, (row, by) in enumerate(zip(chosen, within, strict=True))
+            ],
             _PLACED,
         )
         near = engine.rows(engine.sql(_NEARBY, exchanges=self._exchanges, chosen=engine.hand(numbered))).to_pylist()
-        messages = self._messages([*chosen, *near])
+        events = self._events(_moments([*chosen, *near]))
+        messages = self._messages(events, [*chosen, *near])
         for row in (*chosen, *near):
             asked = messages.get(_asked(row))
             row["digest"] = asked["digest"] if asked is not None and asked["digest"] not in _COMMON else None
             row["traceparent"] = asked["traceparent"] if asked is not None else None
         journeys = _distinct(
             (
-                (row["why"], row, _followed(row, [other for other in near if other["story"] == place]))
+                (row["why"], row, _followed(row, [other for other in near if other["story"] == place], within[place]))
                 for place, row in enumerate(chosen)
             ),
             shown,
         )
         ways = [_Way(why, row, hops, messages) for why, row, hops in journeys]
-        self._carry(ways)
+        self._carry(events, ways)
         return [way.told() for way in ways]
 
-    def _messages(self, rows: Rows) -> dict[tuple[Any, ...], dict[str, Any]]:
+    def _messages(self, events: Any, rows: Rows) -> dict[tuple[Any, ...], dict[str, Any]]:
         """The requests and answers of exchanges, by `_asked` and `_answered`."""
         seqs = {(row["capture_id"], row[name]) for row in rows for name in ("request_seq", "response_seq")}
         wanted = [{"capture_id": capture, "seq": seq} for capture, seq in sorted(seqs, key=str) if seq is not None]
         given = self._engine.hand(pa.Table.from_pylist(wanted, _PLACE))
-        found = self._engine.rows(self._engine.sql(_MESSAGES, events=self._events, wanted=given)).to_pylist()
+        found = self._engine.rows(self._engine.sql(_MESSAGES, events=events, wanted=given)).to_pylist()
         # An attempt more in one frame is none that anybody needs twice: the first of a frame counts.
         found.sort(key=lambda row: -row["sub"])
         kinds = {"stream": "request", "end": "response"}
@@ -318,7 +406,7 @@ class Journeys:
             (row["capture_id"], row["seq"], row["correlation_id"], kinds.get(row["kind"], row["kind"])): row for row in found
         }
 
-    def _carry(self, ways: Iterable[_Way]) -> None:
+    def _carry(self, events: Any, ways: Iterable[_Way]) -> None:
         """Find the frames that carried those in tunnels."""
         inner = [frame for way in ways for frame in way.frames if frame["tunnel"]]
         if not inner:
@@ -327,7 +415,7 @@ class Journeys:
             [{**frame, "place": place, **_around(frame["time_ns"], _CARRIED_NS)} for place, frame in enumerate(inner)], _CARRIED
         )
         given = self._engine.hand(wanted)
-        near = self._engine.rows(self._engine.sql(_CARRYING, events=self._events, wanted=given)).to_pylist()
+        near = self._engine.rows(self._engine.sql(_CARRYING, events=events, wanted=given)).to_pylist()
         for place, frame in enumerate(inner):
             around = [row for row in near if row["place"] == place]
             for depth in range(len(frame["tunnel"])):
@@ -336,9 +424,9 @@ class Journeys:
                     frame["carriers"].append(min(outer, key=lambda row: abs(row["time_ns"] - frame["time_ns"])))
 
 
-def _around(ns: int, by: int) -> dict[str, int]:
+def _around(ns: int, by: int, name: str = "") -> dict[str, int]:
     """A time and what is near it, as far as numbers go."""
-    return {"from_ns": max(ns - by, -LAST_NS), "to_ns": min(ns + by, LAST_NS)}
+    return {f"{name}from_ns": max(ns - by, -LAST_NS), f"{name}to_ns": min(ns + by, LAST_NS)}
 
 
 def _asked(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -349,8 +437,8 @@ def _answered(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["capture_id"], row["response_seq"], row["correlation_id"], "response"
 
 
-def _followed(row: dict[str, Any], near: Rows) -> list[Hop]:
-    return follow(row, near[:_NEAR], all_near=len(near) <= _NEAR)
+def _followed(row: dict[str, Any], near: Rows, within_ns: int) -> list[Hop]:
+    return follow(row, near[:_NEAR], all_near=len(near) <= _NEAR and within_ns == _AROUND_NS)
 
 
 def _distinct(
@@ -446,20 +534,28 @@ def journeys(
         check_pattern(subject, foreign=True)
     output, names, wanted = Output.of(out), Names(), ["true"]
     with DuckEngine() as engine:
-        read = {name: engine.read(output.storage, name, output.files(name), columns) for name, columns in TABLES.items()}
+        read = engine.read(output.storage, "exchanges", output.files("exchanges"), EXCHANGES)
+        found = engine.sql("select *, 'new' as place from {read}", read=read)
+        subjects = _values(engine, found, "subject")
         if id is not None:
             wanted.append(f"correlation_id = {_text(id)}")
         if subject is not None:
-            some = engine.rows(
-                engine.sql("select distinct subject from {found} where subject is not null", found=read["exchanges"])
-            )
-            found = [one for one in some["subject"].to_pylist() if is_for(subject, one) or is_for(subject, names.of(one))]
-            wanted.append(f"address in ({', '.join(['null', *map(_text, found)])})")
+            some = [one for one in subjects if is_for(subject, one) or is_for(subject, names.of(one))]
+            wanted.append(f"address in ({', '.join(['null', *map(_text, some)])})")
         wanted += [f"request_time_ns >= {start_ns}"] * (start_ns is not None)
         wanted += [f"request_time_ns < {end_ns}"] * (end_ns is not None)
-        read |= by_name(engine, read, names)
-        with told_apart(engine, read["exchanges"], read["orphans"]) as seen:
-            return Journeys(engine, read["events"], seen.views).asked(" and ".join(wanted), most)
+        exchanges = by_name(engine, found, names.renamed(subjects))
+        clocks = clocks_of(engine, exchanges) if len(_values(engine, found, "capture_id")) > 1 else None
+        with told_apart(engine, exchanges, clocks) as views:
+            events = partial(Sums.of(output, names).near, engine, output, "events")
+            return Journeys(engine, events, views).asked(" and ".join(wanted), most)
+
+
+def _values(engine: Engine, table: Any, column: str) -> list[str]:
+    found: list[str] = engine.rows(
+        engine.sql(f"select distinct {column} from {{table}} where {column} is not null", table=table)
+    )[column].to_pylist()
+    return found
 
 
 def _text(text: str) -> str:

@@ -1,47 +1,29 @@
-"""Numbers about a capture, from its tables: what the report shows, and ``metrics.json`` holds."""
+"""Numbers about a capture, from its sums: what the report shows, and ``metrics.json`` holds."""
 
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import floor, log10
 from typing import Any, Final
 
 import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from polybus.capture.protocols.nats import DEAD_LETTER, DELIVERY, PUBLICATION
 from polybus.capture.schema import OUTCOMES
 
+from ...capture.store.compute import pc
+from ..clocks import LAST_NS
 from ..engine import Engine
 from ..ingest import RunCounts
-from ..results import TABLES, Output
-from .journeys import Journeys
-from .names import Names, by_name, is_for
-from .queries import BUCKETS_A_DECADE, METRICS, OF_KIND, QUERIES
-from .views import told_apart
+from ..results import Output
+from .journeys import told
+from .names import Names, is_for
+from .sums import PARTS, STORE_NUMBERS, Sums, by_latency, grouped, in_order
+from .tables import ALIKE, BUCKETS_A_DECADE, FEW, MANY, METRICS, ROWS, SAMPLES, STACKED
 
-WINDOWS: Final = 120
-STEPS_S: Final = (
-    0.01,
-    0.1,
-    0.5,
-    1,
-    2,
-    5,
-    10,
-    30,
-    60,
-    300,
-    600,
-    1800,
-    3600,
-    21_600,
-    86_400,
-    604_800,
-    2_592_000,
-    31_536_000,
-    315_360_000,
-)
 SHOWN_BYTES: Final = 48
 """Of a frame in quarantine."""
 
@@ -50,30 +32,24 @@ Rows = list[dict[str, Any]]
 
 def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[str, Any]:
     """The metrics of all that is there; the tables among them also go to ``metrics/`` as Parquet."""
-    tables = {name: engine.read(output.storage, name, output.files(name), columns) for name, columns in TABLES.items()}
     names = names or Names()
-    tables |= by_name(engine, tables, names)
-    with told_apart(engine, tables["exchanges"], tables["orphans"]) as seen:
-        tables["orphans"] = seen.orphans
-        for kind, name in (("request", "exchanges"), ("stream", "streams")):
-            tables[name] = engine.sql(OF_KIND.replace("{kind}", kind), exchanges=seen.exchanges)
-        found, times = _asked(engine, tables)
-        [orphans] = engine.rows(engine.sql("select count(*) as n from {orphans}", orphans=seen.orphans)).to_pylist()
-        for row in found["clocks"]:
-            row["ahead_ns"] = seen.clocks.get(row["capture_id"], 0)
-        found["unheard"] = _not_subscribed(engine, tables["events"], found["unheard"], names)
-        write_tables(output, found)
-        journeys = Journeys(engine, tables["events"], seen.views).found()
+    sums = Sums.of(output, names)
+    sums.add(engine, output, names)
+    found = {name: shaped(name, rows) for name, rows in _Tables(sums, names).all().items()}
+    write_tables(output, found)
+    journeys = told(engine, output, sums)
+    sums.keep(output.storage)
+    times = [row[name] for row in found["kinds"] for name in ("first_ns", "last_ns") if row[name] is not None]
     last = output.last
     return {
         "capture": last.capture if last is not None else "",
         "runs": output.runs,
         "names": str(names),
         "settings": last.settings if last is not None else {},
-        **times,
+        **{"begin_ns": min(times, default=0), "end_ns": max(times, default=0), "window_ns": sums.width_ns},
         "counts": attrs.asdict(output.counts),
         "provisional": output.provisional,
-        "totals": _totals(found, output.counts) | {"orphans": orphans["n"]},
+        "totals": _totals(found, output.counts) | {"orphans": pc.sum(sums.shown["orphans"]["n"]).as_py() or 0},
         **found,
         "journeys": journeys,
         "gaps": last.gaps if last is not None else [],
@@ -81,40 +57,289 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
     }
 
 
-def _asked(engine: Engine, tables: dict[str, Any]) -> tuple[dict[str, Rows], dict[str, int]]:
-    """The answers of all queries, and the times that they are about."""
-
-    def ask(name: str, **values: int) -> Rows:
-        text = QUERIES[name]
-        for value, number in values.items():
-            text = text.replace(f"{{{value}}}", str(number))
-        used = {table: rows for table, rows in tables.items() if f"{{{table}}}" in text}
-        return shaped(name, engine.rows(engine.sql(text, **used)).to_pylist())
-
-    kinds = ask("kinds")
-    times = [row[name] for row in kinds for name in ("first_ns", "last_ns") if row[name] is not None]
-    begin, end = min(times, default=0), max(times, default=0)
-    # Windows of time so wide that there are not too many.
-    width = round(next((step for step in STEPS_S if end - begin <= step * 1e9 * WINDOWS), STEPS_S[-1]) * 1e9)
-    with ThreadPoolExecutor(engine.at_once) as pool:
-        answers = {name: pool.submit(ask, name, width=width) for name in QUERIES if name != "kinds"}
-        found = {"kinds": kinds} | {name: answer.result() for name, answer in answers.items()}
-    return found, {"begin_ns": begin, "end_ns": end, "window_ns": width}
+def _most(rows: Iterable[dict[str, Any]], keys: str) -> Rows:
+    """Those with the highest numbers."""
+    names = keys.split()
+    return sorted(rows, key=lambda row: (-row["n"], *_in_order(row, names)))[:MANY]
 
 
-def _not_subscribed(engine: Engine, events: Any, rows: Rows, names: Names) -> Rows:
-    """Find the rows of subjects that no subscription is for."""
-    if not rows:
-        return []
-    made = engine.sql("select distinct subject from {events} where kind = 'subscribe' and subject is not null", events=events)
-    patterns = list(map(names.of, engine.rows(made)["subject"].to_pylist()))
-    return [row for row in rows if not any(is_for(pattern, row["subject"] or "") for pattern in patterns)]
+def _in_order(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(part for name in names for part in (row[name] is not None, "" if row[name] is None else row[name]))
+
+
+class _Tables:
+    """The tables of the report, out of sums."""
+
+    def __init__(self, sums: Sums, names: Names) -> None:
+        self._sums, self._parts, self._names = sums, dict(sums.shown), names
+        for name in ("subjects", "windows", "orphans"):
+            self._parts[name] = self._named(self._parts[name])
+
+    def _named(self, table: pa.Table) -> pa.Table:
+        subjects = table["subject"].combine_chunks()
+        found = self._names.renamed(one for one in pc.unique(subjects).to_pylist() if one is not None)
+        if not found:
+            return table
+        named = pa.array([None if one is None else found.get(one, one) for one in subjects.to_pylist()], pa.string())
+        return table.set_column(table.schema.get_field_index("subject"), "subject", named)
+
+    def all(self) -> dict[str, Rows]:
+        links, topics = self._parts["links"], self._of("subjects", topic="publish")
+        requests, sizes = self._of("exchanges", kind="request"), {"n": "sum", "nbytes": "sum"}
+        kinds = grouped(links, ["protocol", "kind", "direction"], sizes | {"first_ns": "min", "last_ns": "max"}).to_pylist()
+        outcomes = grouped(
+            requests, ["protocol", "outcome", "match_quality"], {"n": "sum", "duplicates": "sum", "repeats": "sum"}
+        )
+        errors = requests.filter(pc.equal(requests["outcome"], "error"))
+        count = {"n": "sum"}
+        return {
+            "kinds": _ordered(kinds, "protocol kind direction"),
+            "outcomes": _ordered(outcomes.to_pylist(), "protocol outcome match_quality"),
+            "places": self._places(requests),
+            "latency": _most(_by_subject(requests), "protocol subject"),
+            "streams": _most(_by_subject(self._of("exchanges", kind="stream")), "protocol subject"),
+            "latency_over_time": self._paces(),
+            "latency_histogram": _histogram(requests),
+            "throughput": self._throughput(),
+            "errors": _most(_counts(errors, "protocol subject code code_name"), "protocol subject code code_name"),
+            **self._exchanges(requests),
+            "orphans": _most(_counts(self._parts["orphans"], "protocol subject"), "protocol subject"),
+            "sessions": self._sessions(),
+            "topics": _most(
+                grouped(topics, ["protocol", "subject", "direction"], sizes).to_pylist(), "protocol subject direction"
+            ),
+            "unheard": self._unheard(topics),
+            "clocks": self._clocks(),
+            "peers": _most(grouped(links, ["peer", "protocol", "direction"], sizes).to_pylist(), "peer protocol direction"),
+            "quarantine": _most(
+                grouped(self._parts["quarantine"], ["protocol", "reason"], count).to_pylist(), "protocol reason"
+            ),
+            "quarantine_samples": self._sums.samples,
+            **self._stores(),
+        }
+
+    def _of(self, part: str, **given: str) -> pa.Table:
+        table = self._parts[part]
+        for name, value in given.items():
+            table = table.filter(pc.equal(table[name], value))
+        return table
+
+    def _places(self, requests: pa.Table) -> Rows:
+        rows = grouped(requests, ["protocol", "direction", "views"], dict.fromkeys(("n", "way", "ways"), "sum")).to_pylist()
+        return _ordered(({**row, "way_ns": _mean(row["way"], row["ways"])} for row in rows), "protocol direction views")
+
+    def _paces(self) -> Rows:
+        paces = self._parts["paces"].filter(pc.is_valid(self._parts["paces"]["window_ns"]))
+        classes = _classes(paces, "window_ns")
+        rows = grouped(paces, ["window_ns"], {"n": "sum", "not_ok": "sum"}).to_pylist()
+        return _ordered(({**row, **_percentiles(classes.get((row["window_ns"],), ()))} for row in rows), "window_ns")
+
+    def _throughput(self) -> Rows:
+        windows, busiest = self._parts["windows"], Counter[str]()
+        for row in grouped(windows, ["subject"], {"n": "sum"}).to_pylist():
+            if row["subject"] is not None:
+                busiest[row["subject"]] = row["n"]
+        shown = pa.array(
+            [name for name, _ in sorted(busiest.items(), key=lambda pair: (-pair[1], pair[0]))[:STACKED]], pa.string()
+        )
+        subject = pc.if_else(pc.is_in(windows["subject"], shown), windows["subject"], None)
+        table = windows.set_column(windows.schema.get_field_index("subject"), "subject", subject)
+        return _ordered(
+            grouped(table, ["window_ns", "subject"], {"n": "sum", "nbytes": "sum"}).to_pylist(), "window_ns subject"
+        )
+
+    def _exchanges(self, requests: pa.Table) -> dict[str, Rows]:
+        """Those that are shown one by one."""
+        names = ("protocol", "subject", "outcome", "code")
+        alike = {tuple(row[name] for name in names): row["n"] for row in _counts(requests, " ".join(names))}
+        nth, kinds, listed = Counter[tuple[Any, ...]](), self._sums.shown_rows, []
+        for row in kinds:
+            kind = tuple(row[name] for name in names)
+            nth[kind] += 1
+            if nth[kind] <= ALIKE:
+                listed.append((row["outcome"] == "ok", nth[kind], _in_order(row, names), {**row, "alike": alike.get(kind, 1)}))
+        listed.sort(key=lambda one: one[:3])
+        answered = [row for row in kinds if row["latency_ns"] is not None]
+        return {
+            "rows": [row for *_, row in listed[:ROWS]],
+            "slowest": sorted(answered, key=by_latency)[:SAMPLES],
+            # By the clock of the wall: each recording of a folder counts its frames from 0.
+            "dead_letters": sorted((row for row in kinds if row["latency_ns"] is None), key=in_order)[:SAMPLES],
+        }
+
+    def _sessions(self) -> Rows:
+        found = []
+        for key, rows in _alike(self._parts["links"], "capture_id conn_id protocol"):
+            own = [row for row in rows if row["own"]]
+            opens, closes = ([row for row in own if row["kind"] == kind] for kind in ("open", "close"))
+            row = dict(zip(("capture_id", "conn_id", "protocol"), key, strict=True))
+            row |= {
+                name: max((one[name] for one in rows if one[name] is not None), default=None) for name in ("transport", "peer")
+            }
+            row |= {name: sum(one[name] for one in rows) for name in ("n", "nbytes")}
+            row |= {"first_ns": _least(rows, "first_ns"), "last_ns": _last(rows, "last_ns"), "length_ns": _length(rows)}
+            row |= {"handshake_ns": _length(opens) if sum(one["n"] for one in opens) > 1 else None}
+            row |= {"heartbeats": sum(one["n"] for one in rows if one["kind"] == "heartbeat")}
+            found.append(
+                row
+                | {
+                    "closed": max(
+                        (one["closed"] for one in closes if one["closed"] != "closed"), default="closed" if closes else None
+                    )
+                }
+            )
+        return _most(found, "capture_id conn_id protocol")
+
+    def _unheard(self, topics: pa.Table) -> Rows:
+        """Publications that came in where none went on, and no subscription is for; in several recordings they are the same."""
+        heard = self._of("subjects", topic="subscribe")["subject"]
+        patterns = [self._names.of(one) for one in pc.unique(heard).to_pylist() if one is not None]
+        found = []
+        for (protocol, subject), rows in _alike(topics, "protocol subject"):
+            came = Counter[Any]()
+            for row in rows:
+                came[row["capture_id"]] += row["n"] * (row["direction"] == 1)
+            passed = sum(row["n"] for row in rows if row["direction"] == 0 and came[row["capture_id"]])
+            if came.total() and not passed and not any(is_for(pattern, subject or "") for pattern in patterns):
+                found.append({"protocol": protocol, "subject": subject, "n": max(came.values())})
+        return _most(found, "protocol subject")
+
+    def _clocks(self) -> Rows:
+        found, ahead = [], self._sums.now.clocks or {}
+        for (name,), rows in _alike(self._parts["links"], "capture_id"):
+            least, most = _least(rows, "least_ns"), _last(rows, "most_ns")
+            stepped = None if least is None else min(most - least, LAST_NS)
+            found.append(
+                {
+                    "capture_id": name,
+                    "n": sum(row["n"] for row in rows),
+                    "stepped_ns": stepped or 0,
+                    "ahead_ns": ahead.get(name, 0),
+                }
+            )
+        return _most(found, "capture_id")
+
+    def _stores(self) -> dict[str, Rows]:
+        publications, deliveries, letters = (self._of("stores", stored=name) for name in (PUBLICATION, DELIVERY, DEAD_LETTER))
+        given = grouped(deliveries, ["store", "durable"], STORE_NUMBERS).to_pylist()
+        sent = grouped(publications, ["store"], STORE_NUMBERS).to_pylist()
+        # A letter is stored again by the next worker where the first was killed before it had ended its publication.
+        ended = [
+            {
+                **dict(zip(("store", "durable", "reason"), key, strict=True)),
+                "n": len(rows),
+                "most_attempts": _last(rows, "most_attempts"),
+            }
+            for key, rows in _alike(letters, "store durable reason")
+        ]
+        return {
+            "store_publications": _most(
+                ({**row, "duplicates": row["had"], "sent_again": row["repeats"]} for row in sent), "store"
+            ),
+            "store_deliveries": _most(
+                ({**row, "publications": row["firsts"], "unsettled": row["unanswered"]} for row in given), "store durable"
+            ),
+            "store_letters": _most(ended, "store durable reason"),
+        }
+
+
+def _ordered(rows: Iterable[dict[str, Any]], keys: str) -> Rows:
+    names = keys.split()
+    return sorted(rows, key=lambda row: _in_order(row, names))
+
+
+def _counts(table: pa.Table, keys: str) -> Rows:
+    found: Rows = grouped(table, keys.split(), {"n": "sum"}).to_pylist()
+    return found
+
+
+def _alike(table: pa.Table, keys: str) -> Iterator[tuple[tuple[Any, ...], Rows]]:
+    """Rows with the same keys."""
+    names, found = keys.split(), dict[tuple[Any, ...], Rows]()
+    for row in table.to_pylist():
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    yield from found.items()
+
+
+def _least(rows: Rows, name: str) -> Any:
+    return min((row[name] for row in rows if row[name] is not None), default=None)
+
+
+def _last(rows: Rows, name: str) -> Any:
+    return max((row[name] for row in rows if row[name] is not None), default=None)
+
+
+def _length(rows: Rows) -> int | None:
+    """From the first to the last on the monotonic clock; as many ns as there are numbers for."""
+    first, last = _least(rows, "first_mono_ns"), _last(rows, "last_mono_ns")
+    return None if first is None else min(last - first, LAST_NS)
+
+
+def _mean(whole: Any, n: int) -> float | None:
+    return float(whole) / n if n else None
+
+
+def _by_subject(exchanges: pa.Table) -> Iterator[dict[str, Any]]:
+    keys, numbers = ["protocol", "subject"], {name: how for name, how in PARTS["exchanges"].numbers.items() if name != "value"}
+    answered = exchanges.filter(pc.is_valid(exchanges["class"]))
+    classes, waited = _classes(answered, *keys), dict[tuple[Any, ...], dict[str, Any]]()
+    for row in grouped(answered, keys, numbers).to_pylist():
+        waited[row["protocol"], row["subject"]] = row
+    for key, rows in _alike(grouped(exchanges, [*keys, "outcome", "direction", "views"], numbers), "protocol subject"):
+        ends, answers = Counter[str](), waited.get(key, {"n": 0, "summed": 0})
+        for row in rows:
+            ends[row["outcome"]] += row["n"]
+        yield {
+            **dict(zip(keys, key, strict=True)),
+            **{"n": ends.total(), "answered": answers["n"], "mean_ns": _mean(answers["summed"], answers["n"])},
+            "max_ns": max((value for _, _, value in classes.get(key, ())), default=None),
+            **{name.replace("-", "_"): ends[name] for name in OUTCOMES},
+            "duplicates": sum(row["duplicates"] for row in rows),
+            "asked": sum(row["n"] for row in rows if row["direction"] == 0),
+            "seen": sum(row["n"] for row in rows if row["views"] > 1),
+            "way_ns": _mean(sum(row["way"] or 0 for row in rows), sum(row["ways"] for row in rows)),
+            **_percentiles(classes.get(key, ())),
+            "items": sum(row["items"] or 0 for row in rows),
+            "views": sum(row["views"] * row["n"] for row in rows),
+        }
+
+
+def _classes(table: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[tuple[int, int, int]]]:
+    """The classes of latencies by keys, in order: each with the number of answers in it, and the longest of them."""
+    found, columns = dict[tuple[Any, ...], list[tuple[int, int, int]]](), (*keys, "class", "n", "value")
+    answered = table.filter(pc.is_valid(table["class"]))
+    counted = grouped(answered, [*keys, "class"], {"n": "sum", "value": "max"}).sort_by("class")
+    for *key, place, n, value in zip(*(counted[name].to_pylist() for name in columns), strict=True):
+        found.setdefault(tuple(key), []).append((place, n, value))
+    return found
+
+
+def _percentiles(classes: Sequence[tuple[int, int, int]]) -> dict[str, int | None]:
+    """The least latency that so many in 100 answers do not exceed; the longest in its class."""
+    total, upto, found = sum(n for _, n, _ in classes), 0, dict[str, int | None]()
+    for share in _SHARES:
+        found[f"p{share}_ns"] = None
+    for _, n, value in classes:
+        upto += n
+        for share in _SHARES:
+            if found[f"p{share}_ns"] is None and upto * 100 >= share * total and (share < 99 or total >= FEW):
+                found[f"p{share}_ns"] = value
+    return found
+
+
+_SHARES: Final = (50, 90, 95, 99)
+
+
+def _histogram(exchanges: pa.Table) -> Rows:
+    buckets = Counter[int]()
+    for place, n, _ in _classes(exchanges).get((), ()):
+        # Not to fall below an edge that is a whole power of ten.
+        buckets[floor(log10(max(place, 1)) * BUCKETS_A_DECADE + 1e-9)] += n
+    return [{"from_ns": 10 ** (bucket / BUCKETS_A_DECADE), "n": n} for bucket, n in sorted(buckets.items())]
 
 
 def shaped(name: str, rows: Rows) -> Rows:
-    """Rows of a query as they are listed: what SQL says otherwise in each engine is said here."""
-    if name == "latency_histogram":
-        rows = [{"from_ns": 10 ** (row["bucket"] / BUCKETS_A_DECADE), "n": row["n"]} for row in rows]
+    """Rows of a table as they are listed."""
     if name == "quarantine_samples":
         frames = [row["raw"] or b"" for row in rows]  # a row that marks nothing has none
         rows = [

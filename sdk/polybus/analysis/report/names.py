@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import pyarrow as pa
 
+from polybus.capture.schema import EXCHANGES
 from polybus.protocols.up.uuris import UUriError, parse_uuri
 from polybus.protocols.uprotocol.adapter import DEFAULT_ENTITY
 from polybus.protocols.uprotocol.names import MESSAGE, decode_name
 from polybus.subjects import matches
 
 from ..engine import Engine
-from ..results import TABLES
+from .views import USERS
 
 if TYPE_CHECKING:
     from polybus import Route
@@ -71,27 +72,16 @@ class Names:
         return self._spelled.get(str(uri)) or self._spelled.get(f"{uri.resource:X}")
 
 
-def by_name(engine: Engine, tables: Mapping[str, Any], names: Names) -> dict[str, Any]:
-    """The tables of messages and exchanges with names in place of their subjects, which are in the column ``address``."""
-    some = "subject is not null" if names else "position('/' in subject) > 0"
-    text = f"""
-        select subject from {{exchanges}} where {some} union
-        select subject from {{events}} where kind in ('publish', 'response') and {some}
-    """
-    used = {name: tables[name] for name in ("exchanges", "events")}
-    found = names.renamed(engine.rows(engine.sql(text, **used))["subject"].to_pylist())
-    given = pa.table({"address": pa.array(found, pa.string()), "name": pa.array(found.values(), pa.string())})
-    # Most captures have names alone: of these no message is looked at twice.
-    return {name: _named(engine, name, tables[name], given) for name in ("exchanges", "orphans", "events")[: 3 if found else 1]}
-
-
-def _named(engine: Engine, table: str, rows: Any, names: pa.Table) -> Any:
-    listed = ", ".join(f"found.{name}" for name in TABLES[table].names if name != "subject")
+def by_name(engine: Engine, exchanges: Any, names: Mapping[str, str]) -> Any:
+    """The exchanges of users with names in place of their subjects, which are in the column ``address``."""
+    listed = ", ".join(f"found.{name}" for name in (*EXCHANGES.names, "place") if name != "subject")
     text = f"""
         select /*+ broadcast(names) */ {listed}, coalesce(names.name, found.subject) as subject, found.subject as address
         from {{found}} as found left join {{names}} as names on found.subject = names.address
+        where {USERS.replace("subject", "found.subject")}
     """
-    return engine.sql(text, found=rows, names=engine.hand(names))
+    given = pa.table({"address": pa.array(names, pa.string()), "name": pa.array(names.values(), pa.string())})
+    return engine.sql(text, found=exchanges, names=engine.hand(given))
 
 
 def is_for(pattern: str, subject: str) -> bool:

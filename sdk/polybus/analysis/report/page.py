@@ -15,7 +15,7 @@ import jinja2
 
 from ..ingest import SAMPLES
 from . import comparison, plots
-from .queries import FEW, MANY, STORE_METRICS
+from .tables import FEW, MANY, STORE_METRICS
 from .words import duration, moment, shortened
 
 Row = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ...plugins.tools import counted
 from .comparison import Finding, changed
-from .queries import MANY
+from .tables import MANY
 from .words import duration, moment, part_of, shortened
 
 Rows = Sequence[dict[str, Any]]

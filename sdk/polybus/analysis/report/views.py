@@ -7,11 +7,10 @@ one recording has asked and has heard are never the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
 import pyarrow as pa
 
 from polybus.capture.schema import EXCHANGES
@@ -23,6 +22,8 @@ SLACK_NS: Final = 1_000_000_000
 """By so much the clocks of two recordings may differ before they are put right, and views of one exchange lie apart."""
 TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
 """An order of exchanges that are alike otherwise."""
+CROWDED_NS: Final = 60_000_000_000
+"""For so long one waits for the end of a time in which an id is used again and again."""
 _LONG_NS: Final = 30_000_000_000
 """After so long nobody answers to a request of which a recording does not say how long it took."""
 FAR_NS: Final = 2**61
@@ -35,11 +36,10 @@ USERS: Final = "coalesce(substring(subject, 1, 9) != '_polybus.' and position('/
 _ID: Final = "protocol, correlation_id, subject"
 _WHO: Final = "direction, case when direction = 1 then capture_id end"
 """Each request that went out is another exchange, whoever recorded it; of what came in each recording has a view."""
-_DRAWN: Final = "translate(correlation_id, '0123456789', '') != ''"
+DRAWN: Final = "translate(correlation_id, '0123456789', '') != ''"
 """True of an id that is drawn. Numbers are counted: two clients have the same ones at any two times."""
-_LISTED: Final = ", ".join((*EXCHANGES.names, "address"))
+_LISTED: Final = ", ".join((*EXCHANGES.names, "address", "place"))
 
-_RECORDINGS: Final = "select distinct capture_id from {exchanges}"
 _APART: Final = f"""
     select reference, capture_id, ahead_ns, n from (
         select *, row_number() over (partition by reference, capture_id order by ahead_ns) as place,
@@ -50,7 +50,7 @@ _APART: Final = f"""
             from (
                 select *, row_number() over (partition by {_ID}, {_WHO} order by middle, {TIES}) as nth from (
                     select *, request_time_ns + div(latency_ns, 2) as middle from {{exchanges}}
-                    where latency_ns < {FAR_NS} and request_time_ns between -{FAR_NS} and {FAR_NS} and {_DRAWN}
+                    where latency_ns < {FAR_NS} and request_time_ns between -{FAR_NS} and {FAR_NS} and {DRAWN}
                 ) as answered
             ) as numbered
             window alike as (partition by {_ID}, nth order by direction, {TIES})
@@ -67,7 +67,9 @@ _VIEWS: Final = f"""
             partition by {_ID}, spell, again order by outcome in {_UNKNOWN}, direction, at_ns, {TIES}
         ) as int) as view,
         cast(count(*) over alike as int) as views,
-        case when count(latency_ns) over alike > 1 then latency_ns - min(latency_ns) over alike end as way_ns
+        case when count(latency_ns) over alike > 1 then latency_ns - min(latency_ns) over alike end as way_ns,
+        case when max(at_ns) over spells - at_ns > {CROWDED_NS} then at_ns + {CROWDED_NS}
+            else max(at_ns) over spells end as last_ns
     from (
         select *, case when direction = 1 and capture_id = max(case when direction = 0 then capture_id end) over (
             partition by {_ID}, spell, nth
@@ -86,17 +88,17 @@ _VIEWS: Final = f"""
             ) as spelled
         ) as numbered
     ) as told
-    window alike as (partition by {_ID}, spell, again)
+    window alike as (partition by {_ID}, spell, again), spells as (partition by {_ID}, spell)
 """
 _ALONE: Final = f"""
     select {_LISTED}, request_time_ns as at_ns, 0 as spell, request_seq as again, 1 as view, 1 as views,
-        cast(null as bigint) as way_ns
+        cast(null as bigint) as way_ns, request_time_ns as last_ns
     from {{exchanges}}
 """
 """Of one recording: each row is an exchange, also one that it has heard and one that it has asked with the same id."""
 
 _ORPHANS: Final = f"""
-    select protocol, subject, capture_id from (
+    select protocol, subject, count(*) as n from (
         select *, row_number() over (
             partition by protocol, correlation_id, nth order by direction desc, time_ns, capture_id, seq, sub
         ) as view
@@ -113,48 +115,37 @@ _ORPHANS: Final = f"""
         and answers.capture_id != views.capture_id
         and cast(answers.time_ns as double) between cast(views.request_time_ns as double) - {SLACK_NS}
             and cast(views.request_time_ns as double) + coalesce(views.latency_ns, {_LONG_NS}) + {SLACK_NS}
-    where view = 1
+    where view = 1 group by protocol, subject
 """
 """Answers whose request nobody has seen, at no place: each once."""
 
 
-@attrs.frozen
-class Seen:
-    """All that was seen, as tables of an engine."""
-
-    views: Any
-    """The exchanges of users. Those with the same protocol, id, subject, `spell` and `again` are views of one, of which that
-    with `view` 1 counts. `views` is their number, `at_ns` when it was asked on a clock that is that of all, and `way_ns` how
-    much longer this one has waited than the one that waited least: the time on the way."""
-    exchanges: Any
-    """Of each the view that counts."""
-    orphans: Any
-    """Answers whose request nobody has seen."""
-    clocks: dict[str, int]
-    """Recordings whose clock is put right, and by how many ns it is ahead of the others'."""
-
-
 @contextmanager
-def told_apart(engine: Engine, exchanges: Any, orphans: Any) -> Iterator[Seen]:
-    """Tell the exchanges of users apart."""
-    of_users = engine.sql(f"select * from {{exchanges}} where {USERS}", exchanges=exchanges)
-    several, clocks = engine.rows(engine.sql(_RECORDINGS, exchanges=of_users)).num_rows > 1, dict[str, int]()
-    if several:
-        clocks = _clocks(engine.rows(engine.sql(_APART, exchanges=of_users)).to_pylist())
-        given = pa.table({"capture_id": pa.array(clocks, pa.string()), "ahead_ns": pa.array(clocks.values(), pa.int64())})
-        made = engine.sql(_VIEWS, exchanges=of_users, clocks=engine.hand(given))
-    else:
-        made = engine.sql(_ALONE, exchanges=of_users)
-    with engine.kept(made) as views:
-        counted = engine.sql("select * from {views} where view = 1", views=views)
-        answers = engine.sql(_ORPHANS, orphans=orphans, views=views)
-        yield Seen(views, counted, answers, clocks)
+def told_apart(engine: Engine, exchanges: Any, clocks: Mapping[str, int] | None) -> Iterator[Any]:
+    """Tell the exchanges of users apart, whose recordings' clocks are ahead by so many ns; None for those of one recording.
+
+    The table has those with the same protocol, id, subject, `spell` and `again` as views of one, of which that with `view` 1
+    counts. `views` is their number, `at_ns` when it was asked on a clock that is that of all, `last_ns` when the last of its
+    spell was, and `way_ns` how much longer this one has waited than the one that waited least: the time on the way.
+    """
+    if clocks is None:
+        yield engine.sql(_ALONE, exchanges=exchanges)
+        return
+    given = pa.table({"capture_id": pa.array(clocks, pa.string()), "ahead_ns": pa.array(clocks.values(), pa.int64())})
+    with engine.kept(engine.sql(_VIEWS, exchanges=exchanges, clocks=engine.hand(given))) as views:
+        yield views
 
 
-def _clocks(apart: list[dict[str, Any]]) -> dict[str, int]:
+def clocks_of(engine: Engine, exchanges: Any) -> dict[str, int]:
     """The recordings whose clocks are apart from that of the one that most is compared with, and how far they are ahead."""
     known: dict[str, int] = {}
-    for row in sorted(apart, key=lambda row: (-row["n"], row["reference"], row["capture_id"])):
+    rows = engine.rows(engine.sql(_APART, exchanges=exchanges)).to_pylist()
+    for row in sorted(rows, key=lambda row: (-row["n"], row["reference"], row["capture_id"])):
         known.setdefault(row["reference"], 0)
         known.setdefault(row["capture_id"], known[row["reference"]] + row["ahead_ns"])
     return {name: ns for name, ns in known.items() if abs(ns) > SLACK_NS // 2}
+
+
+def lost(engine: Engine, orphans: Any, exchanges: Any) -> Any:
+    """Answers to requests that no recording has seen, by protocol and subject."""
+    return engine.sql(_ORPHANS, orphans=orphans, views=exchanges)

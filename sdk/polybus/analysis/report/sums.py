@@ -1,0 +1,511 @@
+"""Sums: what the metrics are made of. What is new is looked at once, and added to what was summed up before.
+
+One statement reduces the new messages to the rows of some tables, a second one the new exchanges, and a third one finds the few
+that may be shown one by one; Spark and DuckDB run them alike. Sums are of whole numbers, so it does not matter in how many runs
+they were made: those of latencies are counts of classes that are less than 1 % wide.
+
+Of one recording an exchange is counted when nothing can change it any more. Where several recordings have seen exchanges, what
+one of them says of an exchange may be read later than what another one says: those of the last minutes are looked at once more
+in the next run, and where a recording turns up that reaches farther back all exchanges are.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Self
+
+import attrs
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from polybus.capture.errors import CaptureError
+from polybus.capture.protocols.nats import DEAD_LETTER
+from polybus.capture.schema import EXCHANGES, QUARANTINE
+
+from ...capture.store.compute import pc
+from ..clocks import LAST_NS
+from ..engine import Engine
+from ..results import TABLES, Output
+from ..storage import Storage
+from .names import Names, by_name
+from .tables import METRICS, SAMPLES
+from .views import CROWDED_NS, DRAWN, FAR_NS, SLACK_NS, TIES, USERS, clocks_of, lost, told_apart
+
+DIGITS: Final = 3
+"""Significant digits by which latencies are told apart."""
+MOST: Final = 500_000
+"""Rows of a table of sums. Beyond them the rarest lose their names: their numbers count, and nobody can tell whose they are."""
+SHOWN: Final = 20_000
+"""Exchanges that may be shown one by one."""
+OF_A_KIND: Final = 20
+"""Of these with the same protocol, subject, outcome and code."""
+WIDTHS_S: Final = (
+    0.01,
+    0.1,
+    0.5,
+    1,
+    5,
+    10,
+    30,
+    60,
+    300,
+    600,
+    1800,
+    3600,
+    21_600,
+    86_400,
+    604_800,
+    6_048_000,
+    60_480_000,
+    604_800_000,
+)
+"""Lengths of windows of time: each is a multiple of the one before, so that windows add up to longer ones."""
+WINDOWS: Final = 120
+"""So many there are at most."""
+_FOLDER: Final = "_sums"
+_NOW: Final = f"{_FOLDER}/now.json"
+_OURS: Final = re.compile(rf"{_FOLDER}/[0-9a-f]{{12}}")
+_VERSION: Final = 1
+
+_TEXT, _WHOLE, _SHORT, _TRUTH, _SUM = pa.string(), pa.int64(), pa.int32(), pa.bool_(), pa.decimal128(38, 0)
+
+
+@attrs.frozen
+class Part:
+    """A table of sums."""
+
+    keys: Mapping[str, pa.DataType]
+    numbers: Mapping[str, str]
+    """What the other columns are: the sum, min or max of theirs."""
+    named: tuple[str, ...]
+    """Keys that the rarest rows lose where there are too many."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        numbers = {name: _SUM if name in ("summed", "way") else _WHOLE for name in self.numbers}
+        return pa.schema(list({**self.keys, **numbers}.items()))
+
+    def added(self, tables: Iterable[pa.Table]) -> pa.Table:
+        """Tables with these columns, or more, as one."""
+        whole = self._grouped(pa.concat_tables([self.schema.empty_table(), *(self._shaped(table) for table in tables)]))
+        if len(whole) <= MOST:
+            return whole
+        order = pc.sort_indices(whole, [("n", "descending")])
+        kept, rest = whole.take(order[:MOST]), whole.take(order[MOST:])
+        for name in self.named:
+            place = rest.schema.get_field_index(name)
+            rest = rest.set_column(place, rest.schema.field(place), pa.nulls(len(rest), rest.schema.field(place).type))
+        return self._grouped(pa.concat_tables([kept, rest]))
+
+    def _shaped(self, table: pa.Table) -> pa.Table:
+        return table.select(self.schema.names).cast(self.schema)
+
+    def _grouped(self, table: pa.Table) -> pa.Table:
+        return self._shaped(grouped(table, list(self.keys), self.numbers))
+
+
+def grouped(table: pa.Table, keys: Sequence[str], numbers: Mapping[str, str]) -> pa.Table:
+    """Rows by keys, with the sum, min or max of numbers."""
+    made = {f"{name}_{how}": name for name, how in numbers.items()}
+    found = table.group_by(list(keys), use_threads=False).aggregate(list(numbers.items()))
+    return found.rename_columns([made.get(name, name) for name in found.column_names])
+
+
+_SIZES: Final = {"n": "sum", "nbytes": "sum"}
+_LINK: Final = {"capture_id": _TEXT, "conn_id": _TEXT, "protocol": _TEXT, "transport": _TEXT, "peer": _TEXT, "kind": _TEXT}
+_SPAN: Final = {
+    "first_ns": "min",
+    "last_ns": "max",
+    "first_mono_ns": "min",
+    "last_mono_ns": "max",
+    "least_ns": "min",
+    "most_ns": "max",
+}
+_BY: Final = {"kind": _TEXT, "protocol": _TEXT, "subject": _TEXT, "outcome": _TEXT, "code": _SHORT, "code_name": _TEXT}
+_HOW: Final = {"match_quality": _TEXT, "direction": pa.int8(), "views": _SHORT, "class": _WHOLE}
+_ENDS: Final = dict.fromkeys(("n", "summed", "duplicates", "repeats", "way", "ways", "items"), "sum") | {"value": "max"}
+_STORED: Final = {"stored": _TEXT, "store": _TEXT, "durable": _TEXT, "reason": _TEXT, "letter": _WHOLE}
+STORE_NUMBERS: Final = dict.fromkeys(
+    "n kept had refused unanswered repeats firsts redelivered handled again ended".split(), "sum"
+) | {"most_attempts": "max"}
+PARTS: Final = {
+    "links": Part({**_LINK, "direction": pa.int8(), "own": _TRUTH, "closed": _TEXT}, _SIZES | _SPAN, ("conn_id", "peer")),
+    "subjects": Part(
+        {"capture_id": _TEXT, "protocol": _TEXT, "subject": _TEXT, "topic": _TEXT, "direction": pa.int8()}, _SIZES, ("subject",)
+    ),
+    "windows": Part({"window_ns": _WHOLE, "subject": _TEXT}, _SIZES, ("subject",)),
+    "exchanges": Part(_BY | _HOW, _ENDS, ("subject",)),
+    "paces": Part({"window_ns": _WHOLE, "class": _WHOLE}, {"n": "sum", "not_ok": "sum", "value": "max"}, ("class",)),
+    "stores": Part(_STORED, STORE_NUMBERS, ("letter",)),
+    "orphans": Part({"protocol": _TEXT, "subject": _TEXT}, {"n": "sum"}, ("subject",)),
+    "quarantine": Part({"protocol": _TEXT, "reason": _TEXT}, {"n": "sum"}, ()),
+}
+"""Connections, subjects of publications and subscriptions, messages by time; exchanges, these by time, and what stores keep;
+answers without a request, and frames that could not be read."""
+_OF_EXCHANGES: Final = ("exchanges", "paces", "stores")
+LISTED: Final = METRICS["rows"][1].remove(METRICS["rows"][1].get_field_index("alike"))
+
+
+_MESSAGES: Final = f"""
+    select case when grouping(conn_id) = 0 then 'links' when grouping(topic) = 0 then 'subjects' else 'windows' end as part,
+        capture_id, conn_id, protocol, transport, peer, kind, direction, own, closed, topic, window_ns,
+        case when grouping(topic) = 0 then told else shown end as subject,
+        count(*) as n, cast(sum(nbytes) as bigint) as nbytes, min(time_ns) as first_ns, max(time_ns) as last_ns,
+        min(mono_ns) as first_mono_ns, max(mono_ns) as last_mono_ns, min(apart_ns) as least_ns, max(apart_ns) as most_ns
+    from (
+        select capture_id, conn_id, protocol, transport, peer, kind, direction, nbytes, time_ns, mono_ns, own,
+            case when own and kind = 'close' then coalesce(code_name, 'closed') end as closed,
+            case when kind in ('publish', 'subscribe') and {USERS} then kind end as topic,
+            case when kind in ('publish', 'subscribe') and {USERS} then subject end as told,
+            case when {USERS} then subject end as shown,
+            time_ns - time_ns % {{width}} as window_ns,
+            case when time_ns between -{FAR_NS} and {FAR_NS} and mono_ns between -{FAR_NS} and {FAR_NS}
+                then time_ns - mono_ns end as apart_ns
+        from (select *, coalesce(client, '') = '' as own from {{events}}) as owned
+    ) as messages
+    group by grouping sets (
+        (capture_id, conn_id, protocol, transport, peer, kind, direction, own, closed),
+        (capture_id, protocol, told, topic, direction), (window_ns, shown)
+    )
+"""
+_SETTLED: Final = "latency_ns is not null and code_name"
+_CLASS: Final = f"""latency_ns - latency_ns % cast(power(10, case when length(cast(latency_ns as string)) > {DIGITS}
+    then length(cast(latency_ns as string)) - {DIGITS} else 0 end) as bigint)"""
+_EXCHANGES: Final = f"""
+    select case when grouping(outcome) = 0 then 'exchanges' when grouping(stored) = 0 then 'stores' else 'paces' end as part,
+        settled, kind, protocol, subject, outcome, code, code_name, match_quality, direction, views, class, window_ns, timed,
+        stored, store, durable, reason, letter,
+        count(*) as n, cast(sum(cast(latency_ns as decimal(20, 0))) as decimal(38, 0)) as summed, max(latency_ns) as value,
+        sum(duplicates) as duplicates, sum(attempts - 1) as repeats,
+        cast(sum(cast(way_ns as decimal(20, 0))) as decimal(38, 0)) as way, count(way_ns) as ways, sum(items) as items,
+        count_if(outcome != 'ok') as not_ok, count_if(latency_ns is not null and coalesce(code, 0) = 0) as kept,
+        count_if(code_name = 'DUPLICATE') as had, count_if(code != 0) as refused, count_if(latency_ns is null) as unanswered,
+        count_if(attempt = 1) as firsts, count_if(attempt > 1) as redelivered, max(attempt) as most_attempts,
+        count_if({_SETTLED} = 'OK') as handled, count_if({_SETTLED} = 'NAK') as again, count_if({_SETTLED} = 'TERM') as ended
+    from (
+        select *, kind = 'request' as timed, case when kind = 'request' then at_ns - at_ns % {{width}} end as window_ns,
+            case when stored = '{DEAD_LETTER}' then store_seq end as letter, {_CLASS} as class
+        from {{counted}}
+    ) as classed
+    group by grouping sets (
+        (settled, kind, protocol, subject, outcome, code, code_name, match_quality, direction, views, class),
+        (settled, timed, window_ns, class), (settled, stored, store, durable, reason, letter)
+    )
+"""
+_ORDER: Final = f"latency_ns desc nulls first, request_time_ns, {TIES}"
+_ROWS: Final = f"""
+    select settled, {", ".join(LISTED.names)} from (
+        select *, row_number() over (partition by protocol, subject, outcome, code order by {_ORDER}) as nth
+        from {{counted}} where kind = 'request'
+    ) as numbered
+    where nth <= {OF_A_KIND} order by nth, {_ORDER} limit {SHOWN}
+"""
+
+_FACTS: Final = """
+    select place, capture_id, kind, subject, min(request_time_ns) as first_ns, max(request_time_ns) as last_ns
+    from {found} group by place, capture_id, kind, subject
+"""
+_SHARED: Final = f"""
+    select whole.capture_id from {{whole}} as whole semi join (
+        select protocol, correlation_id, capture_id from {{found}} semi join {{names}} on capture_id = name where {DRAWN}
+    ) as others on whole.protocol = others.protocol and whole.correlation_id = others.correlation_id
+        and whole.capture_id != others.capture_id
+    limit 1
+"""
+
+
+Spans = list[tuple[int, int]]
+"""Times from one moment to another, ns since 1970 UTC."""
+
+
+class Now(msgspec.Struct):
+    """How far the sums go."""
+
+    version: int = _VERSION
+    folder: str = ""
+    """Of the tables."""
+    names: str = ""
+    """The names of subjects by which exchanges were told apart."""
+    files: dict[str, dict[str, tuple[int, int]]] = msgspec.field(default_factory=lambda: {name: {} for name in TABLES})
+    """By table the files that are counted, each with its first and last moment."""
+    again: list[str] = []
+    """Files of exchanges that are looked at once more."""
+    since: dict[str, int] = {}
+    """By kind of exchange the moment up to which those of several recordings are counted."""
+    recordings: dict[str, int] = {}
+    """Of each recording the last moment of a request."""
+    called: dict[str, str] = {}
+    """Names of subjects that are called otherwise in the tables."""
+    told: list[list[dict[str, Any]]] = []
+    """The exchanges whose journeys were told, and these."""
+    clocks: dict[str, int] | None = None
+    """Recordings whose clocks are ahead, and how far; None as long as there is one recording."""
+
+
+@attrs.define
+class Sums:
+    """The sums of results, and what is added to them for now: what the next run may change."""
+
+    now: Now
+    parts: dict[str, pa.Table]
+    rows: list[dict[str, Any]]
+    """Exchanges that may be shown one by one."""
+    samples: list[dict[str, Any]]
+    """Of the frames that could not be read the first."""
+    shown: dict[str, pa.Table] = attrs.Factory(dict)
+    """The tables of sums with what may change."""
+    shown_rows: list[dict[str, Any]] = attrs.Factory(list)
+    fresh: list[tuple[int, int]] = attrs.Factory(list)
+    """The times that what was added is of."""
+
+    @classmethod
+    def of(cls, output: Output, names: Names) -> Self:
+        """As far as they were made, and go on from there: nothing where files that they were made of are gone."""
+        storage, none = output.storage, {name: part.added(()) for name, part in PARTS.items()}
+        made = cls(Now(names=str(names)), none, [], [])
+        if _NOW not in storage.files(_FOLDER):
+            return made
+        try:
+            now = msgspec.json.decode(storage.read(_NOW), type=Now)
+            there = {name: {file.name for file in output.named(name)} for name in TABLES}
+            if now.version != _VERSION or any(not now.files[name].keys() <= there[name] for name in TABLES):
+                return made
+            if _OURS.fullmatch(now.folder) is None:
+                return made
+            tables = {name: _table(storage, f"{now.folder}/{name}.parquet") for name in (*PARTS, "rows", "samples")}
+            parts = {name: part.added([tables[name]]) for name, part in PARTS.items()}
+        except (ValueError, KeyError, TypeError, OSError, pa.ArrowException, CaptureError):
+            return made  # all of them come out of the tables
+        made = cls(now, parts, tables["rows"].to_pylist(), tables["samples"].to_pylist())
+        if now.names != str(names):
+            made._forget_exchanges(str(names))
+        return made
+
+    def keep(self, storage: Storage) -> None:
+        """Keep them for the next run."""
+        before, self.now.folder = self.now.folder, f"{_FOLDER}/{uuid.uuid4().hex[:12]}"
+        tables = {name: self.parts[name] for name in PARTS}
+        tables |= {"rows": pa.Table.from_pylist(self.rows, LISTED), "samples": pa.Table.from_pylist(self.samples, QUARANTINE)}
+        for name, table in tables.items():
+            buffer = pa.BufferOutputStream()
+            pq.write_table(table, buffer)
+            storage.write(f"{self.now.folder}/{name}.parquet", buffer.getvalue().to_pybytes())
+        storage.write(_NOW, msgspec.json.encode(self.now))
+        if before:
+            storage.remove(before)
+
+    def _forget_exchanges(self, names: str = "") -> None:
+        self.now.files["exchanges"], self.now.again, self.now.since, self.now.recordings = {}, [], {}, {}
+        self.now.names, self.rows = names or self.now.names, []
+        self.parts |= {name: PARTS[name].added(()) for name in _OF_EXCHANGES}
+
+    def add(self, engine: Engine, output: Output, names: Names) -> None:
+        """Add what is new."""
+        new = self._new(output)
+        self.shown = dict(self.parts)
+        self._add_messages(engine, output, new["events"])
+        self._add_quarantine(engine, output, new["quarantine"])
+        self._add_exchanges(engine, output, names, new["exchanges"])
+        self._add_orphans(engine, output, new["orphans"])
+
+    def _new(self, output: Output) -> dict[str, list[str]]:
+        """The files that are not counted, by table; from now on they are."""
+        found, times = dict[str, list[str]](), {"exchanges": "request_time_ns", "quarantine": "ts_ns"}
+        for table in TABLES:
+            counted = self.now.files[table]
+            new = [file for file in output.named(table) if file.name not in counted]
+            spans = {file.name: output.storage.span(file.name, times.get(table, "time_ns")) for file in new}
+            counted |= {file.name: spans[file.name] for file in new if not file.provisional}
+            found[table] = [file.name for file in new if not file.provisional]
+            self.fresh += spans.values()
+        return found
+
+    @property
+    def width_ns(self) -> int:
+        """How long the windows are."""
+        spans = self.now.files["events"].values()
+        length = max((last for _, last in spans), default=0) - min((first for first, _ in spans), default=0)
+        return round(next((width for width in WIDTHS_S if length <= width * 1e9 * WINDOWS), WIDTHS_S[-1]) * 1e9)
+
+    def _read(self, engine: Engine, output: Output, table: str, files: Sequence[str]) -> Any:
+        for name in files:
+            output.storage.check(name)
+        return engine.read(output.storage, table, files, TABLES[table])
+
+    def near(self, engine: Engine, output: Output, table: str, spans: Spans) -> Any:
+        """The rows of events or exchanges of some times."""
+        column, known = "time_ns" if table == "events" else "request_time_ns", self.now.files[table]
+        files = [file.name for file in output.named(table) if meets(known.get(file.name), spans)]
+        wanted = " or ".join(f"{column} between {begin} and {end}" for begin, end in spans)
+        return engine.sql(f"select * from {{found}} where {wanted or 'false'}", found=self._read(engine, output, table, files))
+
+    def _sum(self, engine: Engine, text: str, **tables: Any) -> pa.Table:
+        return engine.rows(engine.sql(text.replace("{width}", str(self.width_ns)), **tables))
+
+    def _add(self, found: pa.Table, *names: str, lasting: bool = True) -> None:
+        for name in names:
+            part = PARTS[name]
+            some = found.filter(pc.equal(found["part"], name)) if "part" in found.column_names else found
+            into = self.parts if lasting else self.shown
+            into[name] = part.added([self._in_windows(into[name]), some])
+            if lasting:
+                self.shown[name] = self.parts[name]
+
+    def _in_windows(self, table: pa.Table) -> pa.Table:
+        """The same where windows have become longer."""
+        if "window_ns" not in table.column_names:
+            return table
+        place, width = table.schema.get_field_index("window_ns"), self.width_ns
+        return table.set_column(place, "window_ns", pc.multiply(pc.divide(table["window_ns"], width), width))
+
+    def _add_messages(self, engine: Engine, output: Output, files: Sequence[str]) -> None:
+        if files:
+            found = self._sum(engine, _MESSAGES, events=self._read(engine, output, "events", files))
+            self._add(found, "links", "subjects", "windows")
+
+    def _add_quarantine(self, engine: Engine, output: Output, files: Sequence[str]) -> None:
+        if files:
+            bad = self._read(engine, output, "quarantine", files)
+            self._add(
+                self._sum(engine, "select protocol, reason, count(*) as n from {bad} group by protocol, reason", bad=bad),
+                "quarantine",
+            )
+            some = engine.rows(
+                engine.sql(f"select * from {{bad}} order by capture_id, seq limit {SAMPLES}", bad=bad)
+            ).to_pylist()
+            self.samples = sorted([*self.samples, *some], key=lambda row: (row["capture_id"] or "", row["seq"]))[:SAMPLES]
+
+    # -- exchanges -------------------------------------------------------------------------------------------------------
+
+    def _add_exchanges(self, engine: Engine, output: Output, names: Names, new: Sequence[str]) -> None:
+        now, last = self.now, output.last
+        found, facts = self._unsettled(engine, output, new)
+        several = len({*now.recordings, *(row["capture_id"] for row in facts)}) > 1
+        if several and self._reaches_back(engine, output, found, facts):
+            files = self.now.files["exchanges"]
+            self._forget_exchanges()
+            self.now.files["exchanges"] = files
+            self.shown |= {name: self.parts[name] for name in _OF_EXCHANGES}
+            found, facts = self._unsettled(engine, output, list(files))
+        now.called |= names.renamed({row["subject"] for row in facts} - {None})
+        named = by_name(engine, found, now.called)
+        if several:
+            known = now.clocks or {}
+            ahead = {name: ns for name, ns in clocks_of(engine, named).items() if name not in now.recordings}
+            now.clocks = {**ahead, **known}
+        moments = [(row, self._at(row, "first_ns"), self._at(row, "last_ns")) for row in facts]
+        for row, _, at in moments:
+            now.recordings[row["capture_id"] or ""] = max(at, now.recordings.get(row["capture_id"] or "", at))
+        horizon = round(float(last.settings["horizon"]) * 1e9) if last is not None else 0
+        until = {
+            kind: min(
+                [max(now.recordings.values(), default=0) - horizon]
+                + [at for row, at, _ in moments if row["place"] == "open" and row["kind"] == kind]
+            )
+            for kind in ("request", "stream")
+        }
+        settled, wanted = "place != 'open'", "true"
+        if several:
+            settled, wanted = f"last_ns < {_by_kind(until)}", f"last_ns >= {_by_kind(now.since)}"
+        with told_apart(engine, named, now.clocks) as views:
+            counted = engine.sql(f"select *, {settled} as settled from {{views}} where view = 1 and {wanted}", views=views)
+            self._add_counted(self._sum(engine, _EXCHANGES, counted=counted))
+            self._add_rows(engine.rows(engine.sql(_ROWS, counted=counted)).to_pylist())
+        if several:
+            begin = min(until.values()) + min([0, *(now.clocks or {}).values()]) - CROWDED_NS - SLACK_NS
+            now.since, now.again = until, [name for name, (_, last) in now.files["exchanges"].items() if last >= begin]
+
+    def _unsettled(self, engine: Engine, output: Output, new: Sequence[str]) -> tuple[Any, list[dict[str, Any]]]:
+        """The exchanges that are to be counted now, and what is to be known of them."""
+        again = [name for name in self.now.again if name not in new]
+        places = {"again": again, "new": new, "open": [file.name for file in output.named("exchanges") if file.provisional]}
+        tables = {name: self._read(engine, output, "exchanges", files) for name, files in places.items()}
+        parts = (f"select {', '.join(EXCHANGES.names)}, '{name}' as place from {{{name}}}" for name in tables)
+        found = engine.sql(" union all ".join(parts), **tables)
+        return found, engine.rows(engine.sql(_FACTS, found=found)).to_pylist()
+
+    def _at(self, row: Mapping[str, Any], name: str) -> int:
+        at = row[name] or 0
+        return int(at - (self.now.clocks or {}).get(row["capture_id"], 0) if abs(at) < FAR_NS else at)
+
+    def _reaches_back(self, engine: Engine, output: Output, found: Any, facts: Sequence[Mapping[str, Any]]) -> bool:
+        """True where what was counted may be seen otherwise with what has come now."""
+        now = self.now
+        if now.clocks is None:
+            return bool(now.recordings)
+        news = [row for row in facts if row["place"] != "again"]
+        if any(self._at(row, "first_ns") < now.since.get(row["kind"], -LAST_NS) for row in news):
+            return True
+        others = {row["capture_id"] for row in news} - now.recordings.keys() - {None}
+        if not others or not now.files["exchanges"]:
+            return False
+        whole = self._read(engine, output, "exchanges", [file.name for file in output.named("exchanges")])
+        names = engine.hand(pa.table({"name": pa.array(sorted(others), pa.string())}))
+        return bool(engine.rows(engine.sql(_SHARED, found=found, whole=whole, names=names)).num_rows)
+
+    def _add_counted(self, found: pa.Table) -> None:
+        some = pc.fill_null(found["settled"], False)
+        for name in _OF_EXCHANGES:
+            self._add(found.filter(some), name)
+            self._add(found.filter(pc.invert(some)), name, lasting=False)
+
+    def _add_rows(self, found: Sequence[dict[str, Any]]) -> None:
+        self.rows = ranked([*self.rows, *(row for row in found if row["settled"])])
+        self.shown_rows = ranked([*self.rows, *(row for row in found if not row["settled"])])
+
+    def _add_orphans(self, engine: Engine, output: Output, files: Sequence[str]) -> None:
+        every = [file.name for file in output.named("orphans")]
+        if self.now.clocks is None and files:
+            orphans = self._read(engine, output, "orphans", files)
+            text = "select protocol, subject, count(*) as n from {orphans} group by protocol, subject"
+            self._add(engine.rows(engine.sql(text, orphans=orphans)), "orphans")
+        elif self.now.clocks is not None and every:  # there are few
+            tables = {
+                name: self._read(engine, output, name, [file.name for file in output.named(name)])
+                for name in ("orphans", "exchanges")
+            }
+            self.shown["orphans"] = PARTS["orphans"].added([engine.rows(lost(engine, tables["orphans"], tables["exchanges"]))])
+
+
+def _table(storage: Storage, name: str) -> pa.Table:
+    storage.check(name)
+    return pq.read_table(pa.BufferReader(storage.read(name)))
+
+
+def ranked(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of exchanges with the same protocol, subject, outcome and code the slowest, of each kind the first before the second."""
+    kinds = dict[tuple[Any, ...], int]()
+    found = []
+    for row in sorted(rows, key=by_latency):
+        kind = row["protocol"], row["subject"], row["outcome"], row["code"]
+        kinds[kind] = nth = kinds.get(kind, 0) + 1
+        if nth <= OF_A_KIND:
+            found.append((nth, row))
+    found.sort(key=lambda pair: pair[0])
+    return [row for _, row in found[:SHOWN]]
+
+
+def by_latency(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """An order of exchanges: those without an answer first, then the slowest."""
+    latency = row["latency_ns"]
+    return latency is not None, -(latency or 0), *in_order(row)
+
+
+def in_order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """An order of exchanges by when they were asked."""
+    return tuple(value for name in _ORDERED for value in (row[name] is not None, "" if row[name] is None else row[name]))
+
+
+_ORDERED: Final = ("request_time_ns", *TIES.split(", "))
+
+
+def meets(span: tuple[int, int] | None, spans: Spans) -> bool:
+    return span is None or any(begin <= span[1] and end >= span[0] for begin, end in spans)
+
+
+def _by_kind(moments: Mapping[str, int]) -> str:
+    stream, request = (moments.get(kind, -LAST_NS) for kind in ("stream", "request"))
+    return f"(case when kind = 'stream' then {stream} else {request} end)"

@@ -1,0 +1,136 @@
+"""Metrics add up: however many runs have taken a capture, and in whatever pieces, they are those of a single run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from polybus.analysis import DuckEngine, Pipeline
+from polybus.analysis.report.metrics import measure
+from polybus.analysis.results import Output
+from polybus.analysis.storage import Storage
+from polybus.capture.schema import FRAMES
+from tests.unit.capture.folders import write_segment
+from tests.unit.capture.generator import traffic
+
+from .days import BAD, GOOD, Day
+from .test_views import Folder
+
+Piece = tuple[pa.RecordBatch, str]
+"""Rows of a segment, and their recording."""
+
+
+def _measured(capture: Path, out: Path) -> dict[str, Any]:
+    with DuckEngine(threads=1) as engine:
+        Pipeline(engine, timeout=1, horizon=15).run(capture, out, report=False)
+        metrics = measure(engine, Output.of(out))
+    return {name: value for name, value in metrics.items() if name not in ("runs", "capture")}
+
+
+def _added(folder: Path, pieces: Sequence[Piece], runs: Sequence[int], *, number: int = 0) -> dict[str, Any]:
+    """What the last one of several runs says, each of which finds so many segments more."""
+    segments, metrics = list(pieces), dict[str, Any]()
+    for more in runs:
+        for _ in range(more):
+            rows, recording = segments.pop(0)
+            ends = all(other != recording for _, other in segments)
+            write_segment(folder / "capture", rows, number=number, recording=recording, ends=ends)
+            number += 1
+        metrics = _measured(folder / "capture", folder / "out")
+    assert not segments
+    return metrics
+
+
+def _runs(chance: random.Random, whole: int) -> list[int]:
+    cuts = sorted(chance.sample(range(1, whole), min(whole - 1, chance.randint(2, 5))))
+    return [end - begin for begin, end in zip([0, *cuts], [*cuts, whole], strict=True)]
+
+
+def _cut(rows: Sequence[dict[str, Any]], recording: str, pieces: int) -> list[tuple[int, Piece]]:
+    """Rows of a recording in pieces, with when each begins."""
+    each = -(-len(rows) // pieces)
+    parts = [list(rows[first : first + each]) for first in range(0, len(rows), each)]
+    return [(part[0]["mono_ns"], (pa.RecordBatch.from_pylist(part, FRAMES), recording)) for part in parts]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_runs_over_pieces_of_a_recording_add_up_to_a_single_run(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    table = traffic(
+        1500, seed=seed, rate=chance.choice([30.0, 400.0]), protocols=("ubre", "csb", "uprotocol"), connections=2
+    ).table
+    batches = table.to_batches(max_chunksize=-(-len(table) // 9))
+    pieces = [(batch, str(batch["capture_id"][0])) for batch in batches]
+    single = _added(tmp_path / "one", pieces, [len(pieces)])
+    assert single["rows"] and single["journeys"] and single["totals"]["exchanges"]
+    assert _added(tmp_path / "several", pieces, _runs(chance, len(pieces))) == single
+
+
+def _world(chance: random.Random) -> Folder:
+    """Exchanges that several places have seen, over one and a half minutes; the clock of one of them is wrong."""
+    day = Folder(client_a=0, client_b=chance.choice([0, 300, 7000]), broker=0, server=0)
+    for number in range(240):
+        client, at = chance.choice(["client_a", "client_b"]), number * 400 + chance.uniform(0, 300)
+        where = {place: client for place in (client, "broker", "server") if chance.random() < 0.8}
+        took = chance.choice([None, 5, 5, 20, 900])
+        id = f"{client}{number}" if chance.random() < 0.7 else str(number % 3)
+        day.asked(id, f"s.{chance.randint(0, 3)}", at, took, where, fail=chance.random() < 0.3)
+        if chance.random() < 0.1:
+            day.say("server", at, 1, f'{{"success":"{number}o"}}', "a")
+    return day
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("order", ["together", "one after the other"])
+def test_runs_over_several_recordings_of_the_same_exchanges_add_up_too(tmp_path: Path, order: str, seed: int) -> None:
+    chance = random.Random(seed)
+    cut = [
+        (at, number, piece)
+        for number, (name, rows) in enumerate(_world(chance).recordings().items())
+        for at, piece in _cut(rows, name, 8)
+    ]
+    by = (lambda one: one[:2]) if order == "together" else (lambda one: (one[1], one[0]))
+    pieces = [piece for *_, piece in sorted(cut, key=by)]
+    single = _added(tmp_path / "one", pieces, [len(pieces)])
+    assert single["totals"]["views"] > single["totals"]["exchanges"]
+    assert _added(tmp_path / "several", pieces, _runs(chance, len(pieces))) == single
+
+
+def test_a_percentile_is_at_most_a_hundredth_too_long(tmp_path: Path) -> None:
+    day, chance = Day(), random.Random(5)
+    latencies = sorted(chance.lognormvariate(3, 1) for _ in range(400))
+    for number, latency in enumerate(latencies):
+        day.ask(number, "tank.get", GOOD if number % 3 else BAD, latency)
+    [row] = day.metrics(tmp_path)["latency"]
+    for share in (50, 90, 95, 99):
+        exact = round(latencies[-(-len(latencies) * share // 100) - 1] * 1_000_000)
+        assert exact <= row[f"p{share}_ns"] <= exact * 1.01
+    assert row["max_ns"] == round(latencies[-1] * 1_000_000)
+
+
+def test_a_run_reads_what_is_new_and_what_lies_beside_the_exchanges_that_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, plain = list[str](), DuckEngine.read
+
+    def noted(engine: DuckEngine, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> str:
+        read.extend(files)
+        return plain(engine, storage, folder, files, schema)
+
+    monkeypatch.setattr(DuckEngine, "read", noted)
+    day = Day()
+    for number in range(60):
+        day.ask(number, "tank.get", GOOD if number else BAD, 5 if number < 30 else 2)
+        day.wait(10)
+    pieces = [piece for _, piece in _cut(day.rows, "c", 12)]
+    _added(tmp_path, pieces[:11], [11])
+    read.clear()
+    metrics = _added(tmp_path, pieces[11:], [1], number=11)
+    tables = [name for name in read if name.startswith(("events/", "exchanges/"))]
+    assert metrics["totals"]["exchanges"] == 60
+    assert len(set(tables)) == len([name for name in tables if "run-000002" in name]) > 0
