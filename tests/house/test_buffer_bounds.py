@@ -11,7 +11,7 @@ from pathlib import Path
 from .sources import PACKAGE, tree_of
 
 FOLDERS = """
-_core bindings broker cluster
+_core bindings broker capture/record cluster
 prometheus protocols/csb protocols/nats protocols/ubre protocols/up transports/_stream transports/_ws
 transports/zenoh
 """.split()
@@ -97,7 +97,7 @@ BOUNDS = {
     """,
     "Limits.channels of each direction": "peer.streams.channels",
     "Limits.channels of each peer": "bus.forwarding._through",
-    "Limits.handshakes": "bindings.http.server._slow transports._stream.listen._arrivals",
+    "Limits.handshakes": "bindings.http.server._slow capture.record.proxy._dialled transports._stream.listen._arrivals",
     "Limits.handshakes: the gate of the listener": "transports._stream.listen.silent",
     "Limits.outbox": "link.send_queue._shares link.send_queue.droppable rpc.reply.replies",
     "Limits.outbox and outbox_bytes": "link.send_queue._entries",
@@ -177,6 +177,16 @@ BOUNDS = {
     "SETTLED": "protocols.up.session._older protocols.up.session._settled",
     "requests of one turn; what is over the limits is answered at once, and gone": "protocols.nats.cluster.dialect._fresh",
     "running= of the handler": "runtime.workers._taken",
+    "16,384 rows, and 64 MiB of large frames; what comes beyond is counted": "capture.record.recorder.rows",
+    "those of a batch": "capture.record.writer.ends",
+    "one for each row that waits": "capture.record.recorder._gaps",
+    "one for each segment that is removed, until the next batch": "capture.record.writer._notes",
+    "one frame, as long as the recorder keeps one": """
+        capture.record.redact_bytes._values capture.record.redact_bytes.data
+    """,
+    "the frames that one turn of a link sends": "capture.record.taps._asked",
+    "the options of a URL": "capture.record.recorder.metadata capture.record.taps._options",
+    "twice Limits.peers": "capture.record.proxy._sides",
     "the codes": "prometheus.bus_collector.outcomes",
     "the functions that one handler asks for": "runtime.injection._entered runtime.injection._made",
     "the head of a request": "transports._ws.server._head",

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 class Engine(Protocol):
     """Runs what `polybus.analysis` has as SQL, and decodes ranges of captures."""
 
-    at_once: int
-    """Number of queries worth asking at the same time."""
-
     def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
         """Decode ranges of a capture into files of the staging folder."""
         ...
@@ -89,8 +86,6 @@ class DuckEngine(Engine):
         spill: The folder for what does not fit; when None a new one among the temporary files, of this user alone.
     """
 
-    at_once: int = 1
-
     def __init__(self, *, memory: str | None = None, threads: int | None = None, spill: str | None = None) -> None:
         import duckdb
 
@@ -102,6 +97,7 @@ class DuckEngine(Engine):
             "temp_directory": self._folder,
             "autoinstall_known_extensions": False,
             "preserve_insertion_order": False,
+            "TimeZone": "UTC",
         }
         self._connection: Any = duckdb.connect(config={**fixed, **settings})
         for text in _AS_SPARK:
@@ -186,7 +182,7 @@ def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
     import duckdb
 
     output = Output.of(out)
-    connection = duckdb.connect(config={"autoinstall_known_extensions": False})
+    connection = duckdb.connect(config={"autoinstall_known_extensions": False, "TimeZone": "UTC"})
     for name, schema in TABLES.items():
         add_table(connection, name, output.storage, name, output.files(name), schema)
     return connection
@@ -200,7 +196,11 @@ def add_table(connection: Any, name: str, storage: Storage, folder: str, files: 
         connection.register(name, _rows_of(storage, folder, files, schema))
         return
     listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-    columns = ", ".join('cast("date" as date) as "date"' if column == "date" else f'"{column}"' for column in schema.names)
+    kinds = {"date32[day]": "date", "timestamp[us, tz=UTC]": "timestamptz"}  # of which a folder, or Spark, says less
+    columns = ", ".join(
+        f'cast("{field.name}" as {kinds[str(field.type)]}) as "{field.name}"' if str(field.type) in kinds else f'"{field.name}"'
+        for field in schema
+    )
     read = f"read_parquet([{listed}], hive_partitioning=true, hive_types_autocast=false)"
     connection.execute(f"create view {name} as select {columns} from {read}")
 

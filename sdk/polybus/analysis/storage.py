@@ -99,8 +99,9 @@ class Storage:
         Only of folders on this machine, and not on Windows.
         """
         with naming(self._root), ExitStack() as stack:
+            if self.local:
+                os.makedirs(self._root, 0o700, exist_ok=True)  # what is in captures is private
             if self.local and os.name != "nt":
-                self.filesystem.create_dir(self._root, recursive=True)
                 folder = os.open(self._root, os.O_RDONLY)
                 stack.callback(os.close, folder)
                 if lock(folder) is False:

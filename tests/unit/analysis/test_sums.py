@@ -131,6 +131,13 @@ def test_a_run_reads_what_is_new_and_what_lies_beside_the_exchanges_that_it_show
     _added(tmp_path, pieces[:11], [11])
     read.clear()
     metrics = _added(tmp_path, pieces[11:], [1], number=11)
-    tables = [name for name in read if name.startswith(("events/", "exchanges/"))]
+    tables = {name for name in read if name.startswith(("events/", "exchanges/"))}
     assert metrics["totals"]["exchanges"] == 60
-    assert len(set(tables)) == len([name for name in tables if "run-000002" in name]) > 0
+    assert {name.partition("run-")[2][:6] for name in tables} == {"000002"}
+
+
+def test_the_first_requests_without_an_answer_are_the_first_by_the_clock(tmp_path: Path) -> None:
+    day = Folder(client_d=0, client_c=0)
+    for number, (place, at) in enumerate((("client_c", 1), ("client_c", 9), ("client_d", 5))):
+        day.asked(f"x{number}", "tank.get", at, None if at > 1 else 0.5, {place: "a"})
+    assert [row["request_time_ns"] % 10_000_000 // 1_000_000 for row in day.metrics(tmp_path)["dead_letters"]] == [5, 9]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -166,22 +168,29 @@ def test_why_it_cannot_be_decoded_is_said_once(
     assert said.endswith("it is tried again with the next one")
 
 
-def test_a_decoder_whose_recorder_is_gone_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from polybus.capture.columns import process
+RECORDER = """
+import sys, time
+from polybus.capture.columns.process import DecodingProcess
+process = DecodingProcess(sys.argv[1])
+process.ask()
+process.turn()
+print(process.pid, flush=True)
+time.sleep(600)
+"""
 
-    _segment(tmp_path)
-    _segment(tmp_path, 1)
-    monkeypatch.setattr("sys.argv", ["-c", "[]", str(os.getppid() + 1), str(tmp_path)])
-    monkeypatch.setattr(process, "_step_back", lambda: None)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    try:
-        with pytest.raises(SystemExit):
-            process.main()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert _decoded(tmp_path) == set()
-    assert list(tmp_path.glob("*/.*")) == []
+
+@pytest.mark.parametrize("ends", [(signal.SIGKILL,), (signal.SIGSTOP, signal.SIGKILL), (signal.SIGTERM,)])
+def test_a_decoder_ends_with_its_recorder_also_while_it_waits_for_a_disk(
+    tmp_path: Path, ends: tuple[signal.Signals, ...]
+) -> None:
+    os.mkfifo(tmp_path / segment_name(0, sealed=True))  # from which nothing comes
+    command = [sys.executable, "-c", RECORDER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as recorder:
+        assert recorder.stdout is not None and int(recorder.stdout.readline())
+        for number in ends:
+            recorder.send_signal(number)
+        # The decoder has the same standard error, which ends with both.
+        recorder.communicate(timeout=30)
 
 
 # -- several that decode -----------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def test_whose_rows_they_were_is_known_where_a_segment_does_not_say_it(folder: P
         damage(path, 0.001)
     recover(folder, tmp_path / "whole")
     whole = info(Capture(tmp_path / "whole"))
-    assert (whole.ended, whole.captures) == (["20231114T221320-cafe"], ["20231114T221320-cafe", ""])
+    assert (whole.ended, whole.captures) == (["20231114T221320-cafe"], ["20231114T221320-cafe"])
 
 
 def test_info_says_what_is_there(folder: Path, made: Traffic) -> None:

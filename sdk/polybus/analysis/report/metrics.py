@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import attrs
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from polybus.capture.protocols.nats import DEAD_LETTER, DELIVERY, PUBLICATION
 from polybus.capture.schema import OUTCOMES
@@ -21,7 +20,7 @@ from ..ingest import RunCounts
 from ..results import Output
 from .journeys import told
 from .names import Names, is_for
-from .sums import PARTS, STORE_NUMBERS, Sums, by_latency, grouped, in_order
+from .sums import PARTS, STORE_NUMBERS, Sums, as_parquet, by_latency, grouped, in_order
 from .tables import ALIKE, BUCKETS_A_DECADE, FEW, MANY, METRICS, ROWS, SAMPLES, STACKED
 
 SHOWN_BYTES: Final = 48
@@ -378,6 +377,4 @@ def _totals(found: dict[str, Rows], counts: RunCounts) -> dict[str, Any]:
 def write_tables(output: Output, tables: dict[str, Rows]) -> None:
     """Tables of `METRICS` as Parquet."""
     for name, rows in tables.items():
-        buffer = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(rows, METRICS[name][1]), buffer)
-        output.storage.write(f"metrics/{name}.parquet", buffer.getvalue().to_pybytes())
+        output.storage.write(f"metrics/{name}.parquet", as_parquet(pa.Table.from_pylist(rows, METRICS[name][1])))

@@ -42,25 +42,8 @@ SHOWN: Final = 20_000
 """Exchanges that may be shown one by one."""
 OF_A_KIND: Final = 20
 """Of these with the same protocol, subject, outcome and code."""
-WIDTHS_S: Final = (
-    0.01,
-    0.1,
-    0.5,
-    1,
-    5,
-    10,
-    30,
-    60,
-    300,
-    600,
-    1800,
-    3600,
-    21_600,
-    86_400,
-    604_800,
-    6_048_000,
-    60_480_000,
-    604_800_000,
+WIDTHS_S: Final = tuple(
+    map(float, "0.01 0.1 0.5 1 5 10 30 60 300 600 1800 3600 21600 86400 604800 6048000 60480000 604800000".split())
 )
 """Lengths of windows of time: each is a multiple of the one before, so that windows add up to longer ones."""
 WINDOWS: Final = 120
@@ -116,14 +99,9 @@ def grouped(table: pa.Table, keys: Sequence[str], numbers: Mapping[str, str]) ->
 
 _SIZES: Final = {"n": "sum", "nbytes": "sum"}
 _LINK: Final = {"capture_id": _TEXT, "conn_id": _TEXT, "protocol": _TEXT, "transport": _TEXT, "peer": _TEXT, "kind": _TEXT}
-_SPAN: Final = {
-    "first_ns": "min",
-    "last_ns": "max",
-    "first_mono_ns": "min",
-    "last_mono_ns": "max",
-    "least_ns": "min",
-    "most_ns": "max",
-}
+_SPAN: Final = dict.fromkeys(("first_ns", "first_mono_ns", "least_ns"), "min") | dict.fromkeys(
+    ("last_ns", "last_mono_ns", "most_ns"), "max"
+)
 _BY: Final = {"kind": _TEXT, "protocol": _TEXT, "subject": _TEXT, "outcome": _TEXT, "code": _SHORT, "code_name": _TEXT}
 _HOW: Final = {"match_quality": _TEXT, "direction": pa.int8(), "views": _SHORT, "class": _WHOLE}
 _ENDS: Final = dict.fromkeys(("n", "summed", "duplicates", "repeats", "way", "ways", "items"), "sum") | {"value": "max"}
@@ -290,9 +268,7 @@ class Sums:
         tables = {name: self.parts[name] for name in PARTS}
         tables |= {"rows": pa.Table.from_pylist(self.rows, LISTED), "samples": pa.Table.from_pylist(self.samples, QUARANTINE)}
         for name, table in tables.items():
-            buffer = pa.BufferOutputStream()
-            pq.write_table(table, buffer)
-            storage.write(f"{self.now.folder}/{name}.parquet", buffer.getvalue().to_pybytes())
+            storage.write(f"{self.now.folder}/{name}.parquet", as_parquet(table))
         storage.write(_NOW, msgspec.json.encode(self.now))
         if before:
             storage.remove(before)
@@ -473,6 +449,16 @@ class Sums:
 def _table(storage: Storage, name: str) -> pa.Table:
     storage.check(name)
     return pq.read_table(pa.BufferReader(storage.read(name)))
+
+
+def as_parquet(table: pa.Table) -> bytes:
+    """A table as a file; one without rows has no pages either."""
+    buffer = pa.BufferOutputStream()
+    with pq.ParquetWriter(buffer, table.schema) as file:
+        if len(table):
+            file.write_table(table)
+    data: bytes = buffer.getvalue().to_pybytes()
+    return data
 
 
 def ranked(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -18,6 +20,8 @@ logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _PATIENCE: Final = 1.0
 """Seconds in which it removes what it has not finished, before it is killed."""
+_LOOK: Final = 0.2
+"""Seconds between two looks at whether the process that has begun it is still there."""
 _LONGEST: Final = 1000
 """Characters of why it could not go on."""
 _PROGRAM: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {} import main; main()"
@@ -122,16 +126,21 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _step_back()
-
-    def go_on(frames: int) -> None:
-        if os.getppid() != owner:
-            sys.exit()
-
+    threading.Thread(target=_leave_with, args=(owner,), daemon=True).start()
     try:
-        write_columns(folder, go_on)
+        write_columns(folder)
     except (CaptureError, OSError) as error:
         print(error, flush=True)
         sys.exit(1)
+
+
+def _leave_with(owner: int) -> None:
+    """End this process when the one that has begun it is gone, whatever it is at: a disk may keep it waiting."""
+    while os.getppid() == owner:
+        time.sleep(_LOOK)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_PATIENCE)
+    os._exit(1)
 
 
 def _step_back() -> None:

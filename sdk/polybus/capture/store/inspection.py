@@ -81,7 +81,9 @@ def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
     found.frames += frames.num_rows
     found.frame_bytes += pc.sum(pc.binary_length(frames.column("frame"))).as_py() or 0
     conns.update(pc.unique(frames.column("conn_id")).to_pylist())
-    found.captures = list(dict.fromkeys([*found.captures, *pc.unique(rows.column("capture_id").drop_null()).to_pylist()]))
+    # A row that says what `recover` has not found is of no recording.
+    names = filter(None, pc.unique(rows.column("capture_id")).to_pylist())
+    found.captures = list(dict.fromkeys([*found.captures, *names]))
     for part in pc.value_counts(frames.column("protocol")).to_pylist():
         found.protocols[part["values"]] = found.protocols.get(part["values"], 0) + part["counts"]
     for missing in map(Missing.of, rows.filter(is_gap).column("options").to_pylist()):
