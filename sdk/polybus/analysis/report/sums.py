@@ -48,9 +48,9 @@ WIDTHS_S: Final = tuple(
 """Lengths of windows of time: each is a multiple of the one before, so that windows add up to longer ones."""
 WINDOWS: Final = 120
 """So many there are at most."""
-_FOLDER: Final = "_sums"
-_NOW: Final = f"{_FOLDER}/now.json"
-_OURS: Final = re.compile(rf"{_FOLDER}/[0-9a-f]{{12}}")
+SUMS: Final = "_sums"
+_NOW: Final = f"{SUMS}/now.json"
+_OURS: Final = re.compile(rf"{SUMS}/[0-9a-f]{{12}}")
 _VERSION: Final = 1
 
 _TEXT, _WHOLE, _SHORT, _TRUTH, _SUM = pa.string(), pa.int64(), pa.int32(), pa.bool_(), pa.decimal128(38, 0)
@@ -244,7 +244,7 @@ class Sums:
         """As far as they were made, and go on from there: nothing where files that they were made of are gone."""
         storage, none = output.storage, {name: part.added(()) for name, part in PARTS.items()}
         made = cls(Now(names=str(names)), none, [], [])
-        if _NOW not in storage.files(_FOLDER):
+        if _NOW not in storage.files(SUMS):
             return made
         try:
             now = msgspec.json.decode(storage.read(_NOW), type=Now)
@@ -264,7 +264,7 @@ class Sums:
 
     def keep(self, storage: Storage) -> None:
         """Keep them for the next run."""
-        before, self.now.folder = self.now.folder, f"{_FOLDER}/{uuid.uuid4().hex[:12]}"
+        before, self.now.folder = self.now.folder, f"{SUMS}/{uuid.uuid4().hex[:12]}"
         tables = {name: self.parts[name] for name in PARTS}
         tables |= {"rows": pa.Table.from_pylist(self.rows, LISTED), "samples": pa.Table.from_pylist(self.samples, QUARANTINE)}
         for name, table in tables.items():
