@@ -312,7 +312,7 @@ def _told(engine: Engine, output: Output, sums: Sums, chosen: Rows, spans: Spans
 
 
 def _within(sums: Sums) -> Callable[[int], int]:
-    """How far around a moment it is looked for other exchanges: where there are many the next ones are near enough."""
+    """A function that says how far from a moment exchanges are near it: where there are many, the next ones are enough."""
     width, paces = sums.width_ns, Counter[int]()
     for window, n in zip(*(sums.shown["paces"][name].to_pylist() for name in ("window_ns", "n")), strict=True):
         if window is not None:
@@ -327,7 +327,7 @@ def _within(sums: Sums) -> Callable[[int], int]:
 
 
 def _joined(moments: Iterable[tuple[int, int]]) -> Spans:
-    """What is around moments, by so many ns each."""
+    """The times around moments, so many ns to each side."""
     found: Spans = []
     for begin, end in sorted((max(at - by, -LAST_NS - 1), min(at + by, LAST_NS)) for at, by in moments):
         if found and begin <= found[-1][1]:
@@ -338,7 +338,7 @@ def _joined(moments: Iterable[tuple[int, int]]) -> Spans:
 
 
 def _moments(rows: Iterable[Row]) -> Spans:
-    """When requests were recorded, and their answers."""
+    """The times at which requests were recorded, and their answers."""
     return _joined((row["request_time_ns"] + after, SLACK_NS) for row in rows for after in (0, row["latency_ns"] or 0))
 
 

@@ -57,7 +57,7 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
 
 
 def _most(rows: Iterable[dict[str, Any]], keys: str) -> Rows:
-    """Those with the highest numbers."""
+    """The rows with the highest numbers."""
     names = keys.split()
     return sorted(rows, key=lambda row: (-row["n"], *_in_order(row, names)))[:MANY]
 
@@ -148,7 +148,7 @@ class _Tables:
         )
 
     def _exchanges(self, requests: pa.Table) -> dict[str, Rows]:
-        """Those that are shown one by one."""
+        """The tables of exchanges that are shown one by one."""
         names = ("protocol", "subject", "outcome", "code")
         alike = {tuple(row[name] for name in names): row["n"] for row in _counts(requests, " ".join(names))}
         nth, kinds, listed = Counter[tuple[Any, ...]](), self._sums.shown_rows, []

@@ -62,7 +62,7 @@ class Part:
 
     keys: Mapping[str, pa.DataType]
     numbers: Mapping[str, str]
-    """What the other columns are: the sum, min or max of theirs."""
+    """The other columns, each the sum, min or max of numbers."""
     named: tuple[str, ...]
     """Keys that the rarest rows lose where there are too many."""
 
@@ -200,7 +200,7 @@ Spans = list[tuple[int, int]]
 
 
 class Now(msgspec.Struct):
-    """How far the sums go."""
+    """A note of what the sums are of."""
 
     version: int = _VERSION
     folder: str = ""
@@ -301,7 +301,7 @@ class Sums:
 
     @property
     def width_ns(self) -> int:
-        """How long the windows are."""
+        """The length of a window of time."""
         spans = self.now.files["events"].values()
         length = max((last for _, last in spans), default=0) - min((first for first, _ in spans), default=0)
         return round(next((width for width in WIDTHS_S if length <= width * 1e9 * WINDOWS), WIDTHS_S[-1]) * 1e9)

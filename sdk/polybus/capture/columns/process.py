@@ -140,7 +140,7 @@ def _leave_with(owner: int) -> None:
         time.sleep(_LOOK)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_PATIENCE)
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _step_back() -> None:
