@@ -23,6 +23,7 @@ from .dashboard import dashboard, expressions, panels_of
 pytestmark = pytest.mark.native
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/metrics.md"
+ALERTS = PAGE.with_name("operate.md")
 NAME = re.compile(r"\b(?:polybus|process)_\w+")
 
 
@@ -76,6 +77,7 @@ async def test_each_query_names_metrics_that_a_scrape_has() -> None:
     used = {name for query in expressions(dashboard()) for name in NAME.findall(query)}
     told = set(NAME.findall(PAGE.read_text(encoding="utf-8")))
     assert used - known - told == set()
+    assert set(NAME.findall(ALERTS.read_text(encoding="utf-8"))) - known - told == set(), "alerts of metrics that are not there"
     assert {name for name in told if name.startswith("polybus_")} - used - known == set(), "metrics of the page without a panel"
     assert {name for name in known if name.startswith("polybus_")} - used == {
         "polybus_handler_duration_seconds_count",
