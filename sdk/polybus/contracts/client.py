@@ -11,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
+from .._core.rpc.channel import leave
 from .._util.event_loop import Loop, running_loop
 from .contract import ContractMethod, ContractPlan
 
@@ -87,7 +88,7 @@ class ItemStream(AsyncGenerator[T, None]):
             raise
         self._loop = running_loop()
         if self._over:  # closed meanwhile
-            channel.leave()
+            leave(channel)
         return channel
 
     async def asend(self, value: None) -> T:
@@ -110,7 +111,7 @@ class ItemStream(AsyncGenerator[T, None]):
         """Leave the stream: the handler at the other side is stopped."""
         self._over, self._opening = True, None
         if self._channel is not None:
-            self._channel.leave()
+            leave(self._channel)
 
     def __del__(self) -> None:
         channel, loop = self._channel, self._loop
@@ -118,7 +119,7 @@ class ItemStream(AsyncGenerator[T, None]):
             return
         try:
             # Not here: the garbage collector may have come in another thread, or in the middle of the link's own work.
-            loop.call_from_thread(channel.leave)
+            loop.call_from_thread(partial(leave, channel))
         except RuntimeError:  # the loop is over, and the channel with it
             pass
 

@@ -160,8 +160,14 @@ async def test_a_stream_that_is_closed_while_it_is_opened_stops_its_handler() ->
     left: list[str] = []
 
     class Channel:
-        def leave(self) -> None:
+        _sending = True
+
+        def abort(self, *_: object) -> None:
             left.append("left")
+
+        def discard(self) -> None: ...
+
+        def _maybe_done(self) -> None: ...
 
         def __aiter__(self) -> Any:
             return self

@@ -301,7 +301,7 @@ class StreamForwarder:
 
         async def opened() -> Channel[Any, Any]:
             if (own := there.lookup.find(target)) is not None:
-                return there.loopback.open(own, body, mode, None, Any, headers=headers)
+                return there.loopback.open(own, body, mode, None, headers=headers)
             if (further := there.lookup.side(target, mode, back_to=side.here)) is not None:
                 return there.loopback.converse(further.streams.handler(mode), target, body, None, hops, headers=headers)
             peer = there.links.choose(target)

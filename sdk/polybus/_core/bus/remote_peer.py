@@ -68,12 +68,10 @@ class OwnHandlers:
         """Run the handler as a notification."""
         self._parts.loopback.notify(self._own(subject), body, headers, {**self._facts})
 
-    async def open_channel(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
-    ) -> Channel[Any, Any]:
+    async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
         """Run the handler of a stream or channel."""
         self._parts.services.running.check_here()
-        return self._parts.loopback.open(self._own(subject), body, mode, timeout, receives, {**self._facts})
+        return self._parts.loopback.open(self._own(subject), body, mode, timeout, {**self._facts})
 
     def _own(self, subject: str | int) -> Handler:
         own = self._parts.lookup.find(subject)
@@ -119,12 +117,10 @@ class RemoteParty:
         """Tell through the cluster."""
         await self._tell(Kind.NOTIFY, subject, body, headers)
 
-    async def open_channel(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
-    ) -> Channel[Any, Any]:
+    async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
         """Open a stream or channel through the cluster."""
         self.services.running.check_here()
-        return (await self._inner().streams.open(subject, body, mode, timeout, to=self.to)).typed(receives)
+        return await self._inner().streams.open(subject, body, mode, timeout, to=self.to)
 
     async def publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:
         """Publish there, after a check of the arguments."""
@@ -179,10 +175,8 @@ class UserParty(RemoteParty):
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
         await self._way().send_notify(subject, body, headers)
 
-    async def open_channel(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
-    ) -> Channel[Any, Any]:
-        return await self._way().open_channel(subject, body, mode, timeout, receives)
+    async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
+        return await self._way().open_channel(subject, body, mode, timeout)
 
     async def publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:
         here = self.here()

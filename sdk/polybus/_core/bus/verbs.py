@@ -347,12 +347,12 @@ class BusVerbs(Router):
     def _opener(self, to: AnyPeer | None) -> Callable[..., Awaitable[Channel[Any, Any]]]:
         return self._open if to is None else self._links.party(to).open_channel
 
-    async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
+    async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
         self._services.running.check_here()
         own = self._lookup.find(subject)
         if own is not None:
-            return self._loopback.open(own, body, mode, timeout, receives)
-        return await self._links.choose(subject).open_channel(subject, body, mode, timeout, receives)
+            return self._loopback.open(own, body, mode, timeout)
+        return await self._links.choose(subject).open_channel(subject, body, mode, timeout)
 
     # -- publications ----------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ...errors import BadRequest
 from ...message import MISSING, Message
 from ...outcomes import Misfit
 from ...subjects import Subject, captures
-from ..rpc.channel import Channel
+from ..rpc.channel import Channel, typed
 from ..runtime.context import Context
 from ..runtime.injection import InjectedStream, Injection, Provider
 from ..runtime.memory import AnswerSizes
@@ -355,7 +355,7 @@ def _maker(
         receives = read_as(arguments[0] if len(arguments) == 2 else None, takes)
         if (problem := unreadable(receives)) is not None:
             raise TypeError(f"{function}: no item can be read as what {parameter.name!r} brings: {problem}")
-        return lambda context, message, channel: channel.typed(receives)
+        return lambda context, message, channel: typed(channel, receives)
     if parameter.name in positions:
         return capture_maker(positions[parameter.name], Any if hint is None else hint, parameter.name, function)
     if (of_web := of_the_web(parameter, hint)) not in (None, "Body"):

@@ -50,9 +50,7 @@ class Party(Protocol):
             BusError: As `PartyVerbs.notify`.
         """
 
-    async def open_channel(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
-    ) -> Channel[Any, Any]:
+    async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
         """Open a stream or channel.
 
         Raises:
@@ -227,7 +225,7 @@ class PartyVerbs:
 
 def opening(
     services: Services,
-    open_channel: Callable[[str | int, Any, str, float | None, Any], Awaitable[Channel[Any, Any]]],
+    open_channel: Callable[[str | int, Any, str, float | None], Awaitable[Channel[Any, Any]]],
     subject: Any,
     body: Any,
     mode: str,
@@ -242,9 +240,7 @@ def opening(
     services.subjects.check(subject)
     if timeout is not None:
         seconds(timeout)
-    return ChannelContext(
-        lambda: open_channel(subject, body, mode, timeout, receives), half_closed=mode == "stream", receives=receives
-    )
+    return ChannelContext(lambda: open_channel(subject, body, mode, timeout), half_closed=mode == "stream", receives=receives)
 
 
 def notification(

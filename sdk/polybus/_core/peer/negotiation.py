@@ -28,7 +28,7 @@ class ExtensionProbe(Reply[Any]):
     """A hello that was sent. It belongs to the peer: it goes on when the tasks that wait for it are cancelled."""
 
     __slots__ = ("_peer",)
-    tells_failure: ClassVar[bool] = False
+    _tells_failure: ClassVar[bool] = False
 
     def __init__(self, peer: PeerParty, now: float) -> None:
         super().__init__(peer.link.runtime.loop, HELLO, Any, now, now + HELLO_TIMEOUT)

@@ -379,11 +379,9 @@ class PeerParty:
                 f"to={shown(to)}: {self.protocol} has no addresses behind a peer; leave to= out, or name a Peer (of bus.peers)"
             )
 
-    async def open_channel(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
-    ) -> Channel[Any, Any]:
+    async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
         self.link.runtime.check_here()
-        return (await self.streams.open(subject, body, mode, timeout)).typed(receives)
+        return await self.streams.open(subject, body, mode, timeout)
 
     async def send_notification(self, message: Message) -> None:
         """Send a notification as soon as there is room.

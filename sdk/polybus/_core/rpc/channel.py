@@ -120,11 +120,6 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self.on_end: Callable[[], None] | None = None
         """Called when the other side aborts: the handler's scope is cancelled by it."""
 
-    def typed(self, receives: Any) -> Channel[Any, Any]:
-        """Set the type of incoming items."""
-        self._receives = receives
-        return self
-
     # -- sending ---------------------------------------------------------------------------------------------------------
 
     async def send(self, item: Sends_contra) -> None:
@@ -374,17 +369,22 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._loop.wake(self._readers.pop())
         self._call_next()  # and each of them the next
 
-    # -- the opener's block ----------------------------------------------------------------------------------------------
 
-    def leave(self) -> None:
-        """Leave the channel: unless both halves have ended, it is cancelled at the other side.
+def typed(channel: Channel[Any, Any], receives: Any) -> Channel[Any, Any]:
+    """Set the type of the items that come in."""
+    channel._receives = receives
+    return channel
 
-        Also when only the own half is open: without `send_eof` what was sent is not all there was to send.
-        """
-        if self._sending or self._receiving:
-            self.abort(Code.CANCELLED, "the other side left the channel")
-        self.discard()
-        self._maybe_done()
+
+def leave(channel: Channel[Any, Any]) -> None:
+    """Leave a channel: unless both halves have ended, it is cancelled at the other side.
+
+    Also when only the own half is open: without `send_eof` what was sent is not all there was to send.
+    """
+    if channel._sending or channel._receiving:
+        channel.abort(Code.CANCELLED, "the other side left the channel")
+    channel.discard()
+    channel._maybe_done()
 
 
 @entered_first("async with bus.stream(subject) as items:`, `async with bus.channel(subject) as channel:")
@@ -395,11 +395,12 @@ class ChannelContext(Generic[Receives_co, Sends_contra]):
         check_returns(receives, "returns" if half_closed else "receives")
         self._open = open_channel
         self._half_closed = half_closed
+        self._receives = receives
         self._channel: Channel[Receives_co, Sends_contra] | None = None
 
     async def __aenter__(self) -> Channel[Receives_co, Sends_contra]:
         channel: Channel[Receives_co, Sends_contra] = await self._open()
-        self._channel = channel
+        self._channel = typed(channel, self._receives)
         if self._half_closed:
             # The open itself said so (a stream): nothing is written for it.
             channel._sending = False
@@ -407,6 +408,6 @@ class ChannelContext(Generic[Receives_co, Sends_contra]):
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if (channel := self._channel) is not None:
-            channel.leave()
+            leave(channel)
             if (departure := channel.departure) is not None:
                 departure.end(error or channel.failed, sent=channel.sent, received=channel.received)

@@ -146,13 +146,12 @@ class Loopback:
         body: Any,
         mode: str,
         timeout: float | None,
-        receives: Any,
         facts: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
     ) -> Channel[Any, Any]:
         if handler.style != mode:
             raise RequestError(Code.INVALID_ARGUMENT, f"{handler.subject!r} does not answer {mode}")
-        return self.converse(handler, handler.subject, body, timeout, 0, facts, headers).typed(receives)
+        return self.converse(handler, handler.subject, body, timeout, 0, facts, headers)
 
     def converse(
         self,

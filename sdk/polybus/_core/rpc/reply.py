@@ -69,7 +69,7 @@ class Reply(Generic[T_co]):
         "ttl",
     )
 
-    tells_failure: ClassVar[bool] = True
+    _tells_failure: ClassVar[bool] = True
     """A failure that nobody awaits goes to the log."""
 
     def __init__(
@@ -208,7 +208,7 @@ class Reply(Generic[T_co]):
         if self._state == _PENDING:
             self._error = error
             self._state = _FAILED
-            if self._waiters is None and self.tells_failure and not self._given_up(error):
+            if self._waiters is None and self._tells_failure and not self._given_up(error):
                 self._value = UnawaitedFailure(self.subject, error)
             self._wake()
 
@@ -310,7 +310,7 @@ class InternalReply(Reply[Any]):
     """A reply whose failure is nobody's to await: that of a bridge, which passes it on, or of a notification."""
 
     __slots__ = ()
-    tells_failure: ClassVar[bool] = False
+    _tells_failure: ClassVar[bool] = False
 
 
 Ask: TypeAlias = Callable[[float], Reply[Any]]
