@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, Self, TypeAlias
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
 from attrs import field, frozen
 
@@ -315,6 +315,41 @@ class Session(Protocol):
 
     def connection_lost(self, reason: str) -> None:
         """The connection is gone; nothing will be written any more."""
+
+
+_READY: Final = (Ready(),)
+
+
+class QuietSession:
+    """A base for sessions of protocols without handshake, heartbeat and goodbye, whose ids are never used again.
+
+    `codec`, `capabilities`, `receive` and `send` are the session's own.
+    """
+
+    __slots__ = ()
+
+    def start(self, now: float) -> SessionOutput:
+        """There is no handshake: ready at once."""
+        return _READY
+
+    def forget(self, key: Any, now: float) -> Frames:
+        """There is nothing to set aside."""
+        return ()
+
+    def next_tick(self) -> float | None:
+        """Never: the protocol has no clock."""
+        return None
+
+    def tick(self, now: float) -> SessionOutput:
+        """Time has passed; nothing depends on it."""
+        return ()
+
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
+        """The protocol has no goodbye; the transport closes."""
+        return ()
+
+    def connection_lost(self, reason: str) -> None:
+        """Nothing is kept."""
 
 
 class ProtocolAdapter(Protocol):

@@ -18,7 +18,7 @@ from .._util.pattern_index import SubjectIndex
 from .._util.sources import sources
 from ..errors import Code, RemoteProtocolError
 from ..message import RELAYED, Kind, Message
-from ..plugins import CloseWanted, Frames, Ready, Refused, SessionEvent, SessionOutput, Undelivered
+from ..plugins import CloseWanted, Frames, QuietSession, Refused, SessionEvent, SessionOutput, Undelivered
 
 PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
 LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
@@ -193,11 +193,10 @@ REMEMBERED: Final = 1024
 """Subjects whose addresses, or beginnings of messages, a session keeps; then it begins anew."""
 _LAST_MOMENT: Final = 0.001
 """Time that is left in the very millisecond in which it is up: it has expired only after it."""
-_READY: Final = (Ready(),)
 _REQUEST: Final = Kind.REQUEST
 
 
-class EntitySession:
+class EntitySession(QuietSession):
     """A session of an entity, in either form: who was asked, what is too late, and how a bad message is answered.
 
     There is no handshake, no heartbeat and no goodbye. A subclass sets the attributes; times are milliseconds.
@@ -221,10 +220,6 @@ class EntitySession:
     """By the key of each request of this side the method that was asked."""
     _output: list[Message | SessionEvent | bytes]
     """The outcome of the frame that is looked at, where it is not one message."""
-
-    def start(self, now: float) -> SessionOutput:
-        """There is no handshake: ready at once."""
-        return _READY
 
     def _taken(self) -> SessionOutput:
         output, self._output = self._output, []
@@ -307,18 +302,6 @@ class EntitySession:
     def forget(self, key: Any, now: float) -> Frames:
         """Forget a request: its answer is not wanted any more."""
         self._asked.pop(key, None)
-        return ()
-
-    def next_tick(self) -> float | None:
-        """Never: what has a time is looked at when it comes and goes."""
-        return None
-
-    def tick(self, now: float) -> SessionOutput:
-        """Time has passed; nothing depends on it."""
-        return ()
-
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """The protocol has no goodbye; the transport closes."""
         return ()
 
     def connection_lost(self, reason: str) -> None:

@@ -15,7 +15,7 @@ from polybus.body import JSON, BodyFormat, check_json
 from polybus.errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 from polybus.limits import Limits
 from polybus.message import Kind, Message
-from polybus.plugins import Capabilities, Frames, Ready, Refused, Role, SessionOutput
+from polybus.plugins import Capabilities, QuietSession, Refused, Role, SessionOutput
 
 __all__ = ["Lines", "LinesCodec", "LinesSession"]
 
@@ -107,7 +107,7 @@ class LinesCodec:
 # -- the session: one connection, without I/O ----------------------------------------------------------------------------
 
 
-class LinesSession:
+class LinesSession(QuietSession):
     """Gives out ids and recognises them. There is no handshake, so it is ready at once, and nothing happens by time."""
 
     capabilities = Capabilities(shared_publish=True)
@@ -116,9 +116,6 @@ class LinesSession:
         self.codec = codec
         self._prefix = f"{rng.getrandbits(64):x}-"  # nobody guesses it, so nobody forges an answer
         self._count = 0
-
-    def start(self, now: float) -> SessionOutput:
-        return (Ready(),)
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
         try:
@@ -134,7 +131,7 @@ class LinesSession:
             return (Refused(error),)
         return message
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, Frames]:
+    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, bytes]:
         key = None
         if message.kind in ASKS:
             self._count += 1
@@ -146,20 +143,6 @@ class LinesSession:
         if len(frame) > self.codec.limits.message:
             raise TooLarge(f"a line of {len(frame)} bytes, the limit is {self.codec.limits.message} (Limits.message)")
         return key, frame
-
-    def forget(self, key: Any, now: float) -> Frames:
-        return ()  # ids are never used again
-
-    def next_tick(self) -> float | None:
-        return None
-
-    def tick(self, now: float) -> SessionOutput:
-        return ()
-
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        return ()  # no goodbye of its own
-
-    def connection_lost(self, reason: str) -> None: ...
 
 
 @frozen(kw_only=True)

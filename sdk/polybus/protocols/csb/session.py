@@ -18,7 +18,18 @@ from ...body import JSON
 from ...errors import Code, Disconnected, QueueFull, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, CloseWanted, Frames, PeerClosed, PeerOpened, Ready, Refused, SessionEvent, SessionOutput
+from ...plugins import (
+    Capabilities,
+    CloseWanted,
+    Frames,
+    PeerClosed,
+    PeerOpened,
+    QuietSession,
+    Ready,
+    Refused,
+    SessionEvent,
+    SessionOutput,
+)
 from ...plugins.hello import HELLO, is_answer, question_of
 from .._rules import too_large
 from . import wire
@@ -123,7 +134,6 @@ DIRECT: Final = Capabilities(
     asks_before_headers=True,
     scarce_ids=True,
 )
-_READY: Final = (Ready(),)
 _REQUEST, _NOTIFY, _OPEN, _CANCEL = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN, Kind.CANCEL
 _RESPONSE, _ERROR, _PUBLISH, _CONTROL, _ITEM = Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.CONTROL, Kind.ITEM
 _TOLD: Final = frozenset((Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE))
@@ -133,7 +143,7 @@ _SILENT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire
 _HELLO_BODY: Final = JSON.encode(question_of())
 
 
-class CsbSession:
+class CsbSession(QuietSession):
     """Either end of a connection between two peers."""
 
     __slots__ = ("_faces_strangers", "_limits", "_max_frame", "_one", "_reader", "_writer", "codec")
@@ -149,10 +159,6 @@ class CsbSession:
         self._faces_strangers = faces_strangers
         """True if publications may go to a peer that has only said that it subscribes: ours say hello before."""
         self._one = CsbParty()
-
-    def start(self, now: float) -> SessionOutput:
-        """There is no handshake: ready at once."""
-        return _READY
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
@@ -331,13 +337,6 @@ class CsbSession:
         """Ids that have rested long enough are free."""
         self._one.wake(now)
         return ()
-
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """Point to point there is no goodbye: the transport closes."""
-        return ()
-
-    def connection_lost(self, reason: str) -> None:
-        """Nothing is kept."""
 
 
 BROKER: Final = 0

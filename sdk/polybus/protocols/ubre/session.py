@@ -10,7 +10,7 @@ from ...body import JSON
 from ...errors import Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, CloseWanted, Frames, Ready, Refused, SessionEvent, SessionOutput
+from ...plugins import Capabilities, CloseWanted, QuietSession, Refused, SessionEvent, SessionOutput
 from .._rules import too_large
 from .codec import UbreCodec
 from .members import refuse
@@ -19,12 +19,11 @@ _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay never meet and ids cannot be guessed
 _PREFIX_LENGTH: Final = _TOKEN_LENGTH + 1
 _CAPABILITIES: Final = Capabilities(bare_headers=False, shared_publish=True, announce="client", answers_duplicates=True)
-_READY: Final = (Ready(),)
 _REQUEST, _NOTIFY, _OPEN = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN
 _RESPONSE, _ERROR = Kind.RESPONSE, Kind.ERROR
 
 
-class UbreSession:
+class UbreSession(QuietSession):
     """Either end of a connection: both speak alike.
 
     Ids of ours are ``<token>-<n>``. An answer to an id that was never given out is refused here (``unknown_id``); whether an
@@ -42,10 +41,6 @@ class UbreSession:
         self._max_frame = limits.message
         self._prefix = "".join(rng.choices(_ALPHABET, k=_TOKEN_LENGTH)) + "-"
         self._count = 0
-
-    def start(self, now: float) -> SessionOutput:
-        """There is no handshake: ready at once."""
-        return _READY
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
         """The message of one frame. Never raises: a bad one becomes `Refused`, and is answered where it carried an id."""
@@ -94,25 +89,6 @@ class UbreSession:
         if len(frame) > self._max_frame:
             raise too_large(len(frame), self._max_frame)
         return key, frame
-
-    def forget(self, key: Any, now: float) -> Frames:
-        """Ids are never used again, so there is nothing to set aside."""
-        return ()
-
-    def next_tick(self) -> float | None:
-        """Never: the protocol has no clock."""
-        return None
-
-    def tick(self, now: float) -> SessionOutput:
-        """Time has passed; nothing depends on it."""
-        return ()
-
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """The protocol has no goodbye; the transport closes."""
-        return ()
-
-    def connection_lost(self, reason: str) -> None:
-        """Nothing is kept."""
 
 
 class ShortUbreSession(UbreSession):
