@@ -102,7 +102,7 @@ class ClientHandover:
     def token(self, peer: BusPeer) -> str | None:
         """Give the token that a client shows where it comes back; None where nothing will be kept for it."""
         link = peer.link
-        if link.upstream or link.multiplexed is not None or not self._seconds or self._node.peer is None:
+        if link.opened or link.multiplexed is not None or not self._seconds or self._node.peer is None:
             return None
         secret = self._secrets.get(peer)
         if secret is None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .._util.event_loop import Notifier
     from .._util.repeated_warnings import Warnings
     from ..backoff import Backoff
-    from ..body import BodyFormat
     from ..errors import BusError, Code
     from ..events import BusEvent
     from ..limits import Limits
@@ -107,32 +106,19 @@ class HandlerRunner(Protocol):
 class BusServices(Protocol):
     """Limits, counters, events and life of a bus."""
 
-    @property
-    def id(self) -> str:
-        """Random text that tells buses apart."""
-        ...
+    id: str
+    """Random text that tells buses apart."""
+    bus: Any
+    """The `Bus`."""
+    limits: Limits
+    counters: Counters
+    ready: bool
+    """True from the lifespan's yield to the beginning of a drain."""
+    leaving: bool
+    """True from the beginning of a drain to the end."""
 
-    @property
-    def bus(self) -> Any:
-        """The `Bus`."""
-        ...
-
-    @property
-    def limits(self) -> Limits: ...
-    @property
-    def counters(self) -> Counters: ...
     @property
     def executor(self) -> HandlerRunner: ...
-    @property
-    def ready(self) -> bool:
-        """True from the lifespan's yield to the beginning of a drain."""
-        ...
-
-    @property
-    def leaving(self) -> bool:
-        """True from the beginning of a drain to the end."""
-        ...
-
     @property
     def runtime(self) -> BusRuntime | None:
         """Present while the bus is entered."""
@@ -156,6 +142,17 @@ class BusServices(Protocol):
 class BusLink(Protocol):
     """A link of a bus."""
 
+    inner: bool
+    """True where the buses beyond are this very one."""
+    opened: bool
+    """True where this bus has opened it."""
+    url: str
+    session: Session | None
+    adapter: ProtocolAdapter
+    multiplexed: Any
+    """Present where it leads to many peers, behind a broker."""
+    peer: Any
+    """The `BusPeer` at its other end; None before it was up, and where there are many."""
     reader: LinkReader | None
     """Takes what its session says to be for somebody else than its one peer."""
     most_running: int | None
@@ -163,45 +160,12 @@ class BusLink(Protocol):
     most_waiting: int | None
 
     @property
-    def peer(self) -> Any:
-        """The `BusPeer` at its other end; None before it was up, and where there are many."""
-        ...
-
-    @property
-    def adapter(self) -> ProtocolAdapter: ...
-    @property
-    def session(self) -> Session | None: ...
-    @property
-    def format(self) -> BodyFormat: ...
-    @property
-    def url(self) -> str: ...
-    @property
     def serves(self) -> Sequence[str | int]:
         """Patterns of the requests that belong to it; none where it takes all."""
         ...
 
     @property
     def runtime(self) -> BusRuntime: ...
-    @property
-    def opened(self) -> bool:
-        """True where this bus has opened it."""
-        ...
-
-    @property
-    def upstream(self) -> bool:
-        """The same; False at the end where the other side accepts what it is asked over."""
-        ...
-
-    @property
-    def multiplexed(self) -> Any:
-        """Present where it leads to many peers, behind a broker."""
-        ...
-
-    @property
-    def inner(self) -> bool:
-        """True where the buses beyond are this very one."""
-        ...
-
     def answer(self, message: Message, peer: Any) -> None:
         """Write what a peer waits for, or the session itself asks for.
 
@@ -246,17 +210,11 @@ class BusLink(Protocol):
 class BusPeer(Protocol):
     """The other end of a link, as the parts of a bus know it."""
 
+    link: Any
+    """Its `BusLink`."""
+    public: Any
+    """The `Peer` that the application knows."""
     connected_at: datetime.datetime
-
-    @property
-    def public(self) -> Any:
-        """The `Peer` that the application knows."""
-        ...
-
-    @property
-    def link(self) -> Any:
-        """Its `BusLink`."""
-        ...
 
     @property
     def id(self) -> str: ...
@@ -293,32 +251,18 @@ class BusPeer(Protocol):
 class WaitingQueue(Protocol):
     """A queue of publications for somebody who cannot be sent them now."""
 
-    @property
-    def pattern(self) -> str | int: ...
-    @property
-    def group(self) -> str | None: ...
-    @property
-    def queue(self) -> int:
-        """The most that it takes."""
-        ...
+    pattern: str | int
+    group: str | None
+    queue: int
+    """The most that it takes."""
+    local: bool
+    """True where it takes what this bus publishes."""
+    peers: bool
+    """True where it takes what peers publish."""
+    leads_on: bool
+    """True where it leads to another bus."""
+    full: bool
 
-    @property
-    def local(self) -> bool:
-        """True where it takes what this bus publishes."""
-        ...
-
-    @property
-    def leads_on(self) -> bool:
-        """True where it leads to another bus."""
-        ...
-
-    @property
-    def peers(self) -> bool:
-        """True where it takes what peers publish."""
-        ...
-
-    @property
-    def full(self) -> bool: ...
     async def room(self, deadline: float) -> bool:
         """Wait for room. False where there was none until then."""
         ...
