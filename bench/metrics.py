@@ -17,7 +17,7 @@ import duckdb
 
 from polybus.analysis import DuckEngine, Pipeline
 from polybus.analysis.report.sums import SUMS
-from polybus.analysis.storage import Storage
+from polybus.analysis.storage import TableStorage
 
 ROUNDS = 5
 _SLOW = "order by latency_ns desc nulls first, request_time_ns"
@@ -59,7 +59,7 @@ def plain(results: str) -> None:
 def ours(results: str, capture: str) -> None:
     """Metrics and report, from nothing: what was summed up before is forgotten."""
     with DuckEngine() as engine:
-        Storage(results).remove(SUMS)
+        TableStorage(results).remove(SUMS)
         Pipeline(engine).report(capture, results)
 
 

@@ -25,7 +25,7 @@ from .correlation import MatchTimeouts, closes_of, exchanges_of, fold, turns_of
 from .ingest import IngestResult, take_all
 from .ranges import Range, RangeReader, ReadPosition, ReadWindow, plan
 from .results import TABLES, Output
-from .storage import PartitionWriter, Storage
+from .storage import PartitionWriter, TableStorage
 
 if TYPE_CHECKING:
     import duckdb
@@ -38,7 +38,7 @@ class Engine(Protocol):
         """Decode ranges of a capture into files of the staging folder."""
         ...
 
-    def read(self, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
+    def read(self, storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
         """Parquet files of a folder, whose names hold values of columns, as a table."""
         ...
 
@@ -58,7 +58,7 @@ class Engine(Protocol):
         """The rows of a table."""
         ...
 
-    def write(self, table: Any, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
+    def write(self, table: Any, storage: TableStorage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
         """Write a table as Parquet beneath a folder, by the columns `parts`."""
         ...
 
@@ -121,7 +121,7 @@ class DuckEngine(Engine):
         count = min(self._cores, len(ranges)) if size >= MUCH else 1
         return take_all(capture, out, staging, ranges, window, count)
 
-    def read(self, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> str:
+    def read(self, storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> str:
         name = self._name()
         add_table(self._connection, name, storage, folder, files, schema)
         return name
@@ -148,7 +148,7 @@ class DuckEngine(Engine):
     def rows(self, table: str) -> pa.Table:
         return self._connection.sql(f"from {table}").to_arrow_table()
 
-    def write(self, table: str, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
+    def write(self, table: str, storage: TableStorage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
         writer = PartitionWriter(storage, folder)
         for rows in self.batches(table, schema):
             writer.add("", rows, parts)
@@ -188,7 +188,7 @@ def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def add_table(connection: Any, name: str, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> None:
+def add_table(connection: Any, name: str, storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> None:
     """Parquet files of a folder, whose names hold values of columns, as a table that is read when somebody asks."""
     paths = [storage.inside(file) for file in files]
     # What looks like a pattern to DuckDB is left to Arrow, and what lies elsewhere.
@@ -205,7 +205,7 @@ def add_table(connection: Any, name: str, storage: Storage, folder: str, files: 
     connection.execute(f"create view {name} as select {columns} from {read}")
 
 
-def _rows_of(storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
+def _rows_of(storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
     if not files:
         return schema.empty_table()
     folders = [part.partition("=")[0] for part in files[0].split("/") if "=" in part]

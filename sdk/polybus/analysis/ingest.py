@@ -28,7 +28,7 @@ from polybus.capture.errors import CaptureError
 from ..capture.store.compute import pc
 from .clocks import Holes, Watermarks
 from .ranges import Range, RangeReader, ReadPosition, ReadWindow
-from .storage import BY_DATE, PartitionWriter, Storage
+from .storage import BY_DATE, PartitionWriter, TableStorage
 
 SAMPLES: Final = 100
 """Gap rows and losses that are reported one by one; all are counted."""
@@ -75,7 +75,7 @@ class IngestResult(RunCounts):
     """Table, path in the staging folder and number of rows, of each."""
 
 
-def take(capture: str, storage: Storage, staging: str, piece: Range, window: ReadWindow) -> IngestResult:
+def take(capture: str, storage: TableStorage, staging: str, piece: Range, window: ReadWindow) -> IngestResult:
     """Decode a range into files.
 
     Raises:
@@ -129,7 +129,7 @@ def take_all(
         OSError: A file cannot be written.
     """
     if count < 2:
-        storage = Storage(out)
+        storage = TableStorage(out)
         return [take(capture, storage, _place(staging, number), piece, window) for number, piece in enumerate(ranges)]
     waiting = iter(range(len(ranges)))
     over, lock = Event(), Lock()
@@ -197,7 +197,7 @@ def main() -> None:
     job = json.loads(sys.stdin.readline() or "null")
     if job is None:
         return
-    storage, window = Storage(job["out"]), ReadWindow(**job["window"])
+    storage, window = TableStorage(job["out"]), ReadWindow(**job["window"])
     for line in sys.stdin:
         given = json.loads(line)
         piece = Range(ReadPosition(**given["start"]), given["stop"])

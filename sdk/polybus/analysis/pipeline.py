@@ -43,8 +43,8 @@ from .report.comparison import Earlier, compare, is_of, read_earlier
 from .report.metrics import measure, shaped, write_tables
 from .report.names import Names
 from .report.verdict import verdict
-from .results import STAGING, STATE, Output, ResultFile, State, keep_logs, run_prefix
-from .storage import BY_DATE, Storage, absolute
+from .results import STAGING, STATE, Output, ResultFile, ResultsState, keep_logs, run_prefix
+from .storage import BY_DATE, TableStorage, absolute
 
 Progress = Callable[[str], None]
 _NAMED: Final = 5
@@ -68,7 +68,7 @@ class PipelineStep:
         self._capture = Capture(self.capture)
         # As other machines, and later runs from elsewhere, would call it.
         self._path = absolute(self.capture)
-        self.storage: Storage = Storage(self.out)
+        self.storage: TableStorage = TableStorage(self.out)
         self._settings = {**attrs.asdict(self._timeouts), **attrs.asdict(self._window)}
         self.output: Output = Output(self.storage)
         self.output.check(self._path, self._settings)
@@ -122,7 +122,7 @@ class PipelineStep:
         folder, names = self._carry(prefix, folded)
         clocks = clocks.only(names)
         gaps, losses = (last.gaps, last.losses) if last is not None else ([], [])
-        state = State(
+        state = ResultsState(
             capture=self._path,
             settings=self._settings,
             end=end,
@@ -145,7 +145,7 @@ class PipelineStep:
         if self.output.last is not None:
             keep_logs(self.output, begin=self._delta)
 
-    def _begin(self, last: State | None) -> ReadPosition:
+    def _begin(self, last: ResultsState | None) -> ReadPosition:
         """The place at which the last run has stopped.
 
         Raises:
@@ -439,7 +439,7 @@ class Pipeline:
             CaptureError: `out` holds something else, or nothing; `before` as for `run`.
         """
         earlier = read_earlier(before, out) if before is not None else None
-        storage = Storage(out)
+        storage = TableStorage(out)
         with storage.alone(lambda: self._progress("wait")):
             output = Output.of(out)
             output.check(absolute(os.fspath(capture)), {})
@@ -513,6 +513,6 @@ def check(
     """
     ReadWindow(start_ns, end_ns, connection).check()
     Capture(capture).segments()
-    Output(Storage(out))
+    Output(TableStorage(out))
     if before is not None:
         read_earlier(before, out)

@@ -33,7 +33,7 @@ from polybus.capture.store.filesystems import AnyPath
 
 from .ingest import RunCounts
 from .ranges import ReadPosition
-from .storage import BY_DATE, Storage, values_of
+from .storage import BY_DATE, TableStorage, values_of
 
 LOG: Final = "_delta_log"
 STAGING: Final = "_staging"
@@ -75,7 +75,7 @@ class ResultFile:
 
 
 @attrs.frozen
-class State:
+class ResultsState:
     """State of the results after a run: of the tables, and where the next run goes on."""
 
     capture: str
@@ -107,7 +107,7 @@ class Output:
         CaptureError: There is something else in it, or it was made by another version, or is damaged.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: TableStorage) -> None:
         self.storage = storage
         names = storage.names()
         if "_manifest" in names:
@@ -117,7 +117,7 @@ class Output:
                 f"{storage.inside('')} is not empty, and what is in it was not made from a capture "
                 f"({', '.join(names[:3])}, ...): name a folder with results of polybus analyse, or a new one"
             )
-        self.last: State | None = None
+        self.last: ResultsState | None = None
         """The state after the newest run; None before the first."""
         self._files: list[ResultFile] = []
         try:
@@ -137,7 +137,7 @@ class Output:
         Raises:
             CaptureError: There are none, or there is something else.
         """
-        output = cls(Storage(out))
+        output = cls(TableStorage(out))
         if output.last is None:
             raise CaptureError(f"{os.fspath(out)} holds no results: `polybus analyse` makes them, or Pipeline.run")
         return output
@@ -202,7 +202,7 @@ class Output:
         for folder in {name.rpartition("/")[0] for name in self.storage.files(STATE)} - {kept}:
             self.storage.remove(folder)
 
-    def commit(self, state: State, added: Sequence[ResultFile]) -> list[str]:
+    def commit(self, state: ResultsState, added: Sequence[ResultFile]) -> list[str]:
         """The run is done: these files are there, and those that were provisional are not, which are given back.
 
         Raises:
@@ -237,7 +237,7 @@ class _Log:
         CaptureError: It is damaged.
     """
 
-    def __init__(self, storage: Storage, folder: str) -> None:
+    def __init__(self, storage: TableStorage, folder: str) -> None:
         self._storage, self._folder = storage, folder
         self._place, self._options = storage.for_delta(folder)
         self._table: DeltaTable | None = None
@@ -312,7 +312,7 @@ def _described(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_metadata({"comment": (field.metadata or {}).get(b"doc", b"")}) for field in schema])
 
 
-def _state_of(note: dict[str, Any]) -> State:
+def _state_of(note: dict[str, Any]) -> ResultsState:
     """From a commit.
 
     Raises:
@@ -323,7 +323,7 @@ def _state_of(note: dict[str, Any]) -> State:
         raise CaptureError(
             f"the results have version {version!r:.40}, and this polybus makes version {_VERSION}: analyse into a new folder"
         )
-    state = msgspec.convert(note, State)
+    state = msgspec.convert(note, ResultsState)
     if state.folder is not None and _STATE_FOLDER.fullmatch(state.folder) is None:
         raise ValueError(f"{state.folder!r:.200} is no folder of a run")
     return state

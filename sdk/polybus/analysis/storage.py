@@ -41,7 +41,7 @@ def _within(path: str) -> str:
     return path
 
 
-class Storage:
+class TableStorage:
     """A folder here, or at a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
 
     Raises:
@@ -191,7 +191,7 @@ class Storage:
 class PartitionWriter:
     """Writes rows of tables beneath a folder, a file for each partition."""
 
-    def __init__(self, storage: Storage, staging: str) -> None:
+    def __init__(self, storage: TableStorage, staging: str) -> None:
         self.files: list[list[Any]] = []
         """Partition, path and number of rows, of each file."""
         self._storage = storage

@@ -70,9 +70,9 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     chosen = {**usual, **options, "app": app, "host": host, "port": port}
     worker = Worker.here()
     if worker is None and workers > 1:
-        from ._server import Application
+        from ._server import ServedApplication
 
-        if status := Application(chosen, drain).run(workers):
+        if status := ServedApplication(chosen, drain).run(workers):
             raise SystemExit(status)
         return
     server = DrainingServer(drain, chosen, worker)

@@ -174,7 +174,7 @@ async def _drain(buses: list[Bus], seconds: float) -> None:
             group.start_soon(bus.drain, seconds)
 
 
-class Application:
+class ServedApplication:
     """The application, as the process sees it that has it served."""
 
     def __init__(self, options: Mapping[str, Any], drain: float) -> None:

@@ -24,7 +24,7 @@ from polybus.analysis.engine import Engine
 from polybus.analysis.ingest import IngestResult, take
 from polybus.analysis.ranges import Range, ReadWindow
 from polybus.analysis.results import TABLES, Output
-from polybus.analysis.storage import Storage
+from polybus.analysis.storage import TableStorage
 from polybus.capture.schema import FRAMES
 from polybus.capture.store.filesystems import AnyPath
 
@@ -49,7 +49,7 @@ class SparkEngine(Engine):
         rows = numbers.mapInArrow(task, "taken string").collect()
         return [msgspec.json.decode(row["taken"], type=IngestResult) for row in rows]
 
-    def read(self, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> DataFrame:
+    def read(self, storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> DataFrame:
         columns = from_arrow_schema(schema, prefer_timestamp_ntz=False)
         if not files:
             return self._spark.createDataFrame([], columns)
@@ -74,7 +74,7 @@ class SparkEngine(Engine):
     def rows(self, table: DataFrame) -> pa.Table:
         return table.toArrow()
 
-    def write(self, table: DataFrame, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
+    def write(self, table: DataFrame, storage: TableStorage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
         table.write.partitionBy(*parts).parquet(storage.for_spark(folder))
 
 
@@ -87,7 +87,7 @@ def ingest_task(
     """
     settle()
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-        done = take(capture, Storage(out), f"{staging}/{number:06d}-{uuid.uuid4().hex[:12]}", ranges[number], window)
+        done = take(capture, TableStorage(out), f"{staging}/{number:06d}-{uuid.uuid4().hex[:12]}", ranges[number], window)
         yield pa.RecordBatch.from_pydict({"taken": [msgspec.json.encode(done).decode()]})
 
 

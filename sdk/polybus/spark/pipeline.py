@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-class Pipeline(AnyPipeline):
+class SparkPipeline(AnyPipeline):
     """`polybus.analysis.Pipeline` with Spark as its engine, and as a stream.
 
     Args:
@@ -86,3 +86,7 @@ class Pipeline(AnyPipeline):
         writer = writer.option("checkpointLocation", step.storage.for_spark("_checkpoint"))
         writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
         return writer.start()
+
+
+Pipeline = SparkPipeline
+"""The name by which it takes the place of `polybus.analysis.Pipeline`."""

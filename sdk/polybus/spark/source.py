@@ -38,7 +38,7 @@ from polybus.analysis.ranges import (
     reach,
     together,
 )
-from polybus.analysis.storage import Storage, absolute
+from polybus.analysis.storage import TableStorage, absolute
 from polybus.capture.columns.reader import SegmentColumns
 from polybus.capture.columns.stamp import columns_path
 from polybus.capture.errors import CaptureError
@@ -477,7 +477,7 @@ def scan(spark: SparkSession, capture: AnyPath, table: str = "events") -> DataFr
     if table not in SCANNED:
         raise ValueError(f"table={table!r}: one of {', '.join(SCANNED)}")
     path = absolute(os.fspath(capture))
-    source, storage, schema = Capture(path), Storage(path), spark_schema(table)
+    source, storage, schema = Capture(path), TableStorage(path), spark_schema(table)
     segments = source.segments()
     decoded = {segment.number for segment in segments if SegmentColumns.of(source, segment) is not None}
     files = [columns_path("", table, number).lstrip("/") for number in sorted(decoded)]

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from polybus.analysis.ingest import IngestResult, RunCounts
 from polybus.analysis.pipeline import _ended, _metrics_of
 from polybus.analysis.results import Output
-from polybus.analysis.storage import Storage
+from polybus.analysis.storage import TableStorage
 from polybus.cli.analyse import _reason, _say, _why, in_units, named_failures
 from polybus.cli.app import run
 from polybus.cli.problems import PeerError
@@ -67,12 +67,12 @@ def test_exchanges_are_provisional_until_nothing_that_is_recorded_can_change_the
     assert (told["provisional"], told["total"]["exchanges"]) == (0, 5)
     assert {name: n for name, n in told["outcomes"].items() if n} == {"ok": 3, "unanswered": 1, "open-at-end": 1}
     assert Path(told["report"]).read_text().startswith("<!doctype html>")
-    made = _metrics_of(Output(Storage(out)))
+    made = _metrics_of(Output(TableStorage(out)))
     assert made is not None
     assert made["counts"]["frames"] == told["total"]["frames"] == 9
     assert made["totals"]["outcomes"] == told["outcomes"]
     (out / "metrics.json").write_text("{")
-    assert _metrics_of(Output(Storage(out))) is None
+    assert _metrics_of(Output(TableStorage(out))) is None
 
 
 def test_with_the_end_of_a_recording_its_exchanges_are_settled(spark: SparkSession, tmp_path: Path) -> None:

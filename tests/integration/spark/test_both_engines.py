@@ -22,7 +22,7 @@ from polybus.analysis.clocks import Watermarks
 from polybus.analysis.correlation import FOLDED, MatchTimeouts, closes_of, exchanges_of, fold, orphans_of, turns_of
 from polybus.analysis.pipeline import Done
 from polybus.analysis.results import Output
-from polybus.analysis.storage import Storage
+from polybus.analysis.storage import TableStorage
 from polybus.capture import write_columns
 from polybus.capture.schema import EVENTS, EXCHANGES, ORPHANS, OUTCOMES, QUARANTINE
 from polybus.capture.store.segments import SegmentWriter
@@ -93,7 +93,7 @@ def _ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _table(out: Path, name: str) -> list[dict[str, Any]]:
     """The rows that lie in a folder of results, whoever has written them."""
-    schema, storage = TABLES[name], Storage(out)
+    schema, storage = TABLES[name], TableStorage(out)
     with DuckEngine() as engine:
         return _ordered(engine.rows(engine.read(storage, name, Output(storage).files(name), schema)).to_pylist())
 
@@ -190,7 +190,7 @@ def test_runs_of_both_engines_may_take_turns_in_one_folder(spark: SparkSession, 
             (growing / segment.name).hardlink_to(segment)
         turns = AnyPipeline(engine, timeout=30.0, delta=True).run(growing, tmp_path / "turns", report=number == 3)
         same_by_delta(tmp_path / "turns")
-    assert Output(Storage(tmp_path / "turns")).runs == 4
+    assert Output(TableStorage(tmp_path / "turns")).runs == 4
     assert turns.total == whole[1].total
     for name in TABLES:
         assert _table(tmp_path / "turns", name) == _table(whole[0], name), name

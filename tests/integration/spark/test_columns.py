@@ -206,9 +206,9 @@ def test_the_pipeline_makes_the_same_tables_of_columns(
 
 def _gaps(out: Path) -> list[dict[str, Any]]:
     from polybus.analysis.results import Output
-    from polybus.analysis.storage import Storage
+    from polybus.analysis.storage import TableStorage
 
-    last = Output(Storage(out)).last
+    last = Output(TableStorage(out)).last
     return last.gaps if last is not None else []
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from polybus.analysis.ranges import ReadPosition, reach
 from polybus.analysis.results import Output
-from polybus.analysis.storage import Storage
+from polybus.analysis.storage import TableStorage
 from polybus.capture import Capture
 from tests.support import eventually
 from tests.unit.capture.generator import traffic
@@ -100,7 +100,7 @@ def test_events_and_pairs_are_there_once_whoever_of_driver_worker_and_decoder_is
 
     def is_read() -> bool:
         assert stream.process.poll() is None, Path(stream.log.name).read_text()[-3000:]
-        last = Output(Storage(out)).last
+        last = Output(TableStorage(out)).last
         return last is not None and last.end >= reach(Capture(capture), ReadPosition())
 
     try:

@@ -24,7 +24,7 @@ from polybus.analysis.ingest import RunCounts
 from polybus.analysis.ranges import ReadWindow
 from polybus.analysis.report.tables import METRICS
 from polybus.analysis.results import Output
-from polybus.analysis.storage import Storage
+from polybus.analysis.storage import TableStorage
 from polybus.capture import Capture, CaptureError
 from polybus.capture.schema import EVENTS, EXCHANGES, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
 from polybus.capture.store.segments import segment_name
@@ -148,7 +148,7 @@ def test_nothing_is_carried_of_a_recording_that_others_have_outlived(spark: Spar
         for segment in segments:
             shutil.copy(segment, capture)
         Pipeline(spark).run(capture, out, report=False)
-        last = Output(Storage(out)).last
+        last = Output(TableStorage(out)).last
         assert last is not None and last.folder is not None
         state = {row["capture_id"] for row in spark.read.parquet(f"{out}/{last.folder}").select("capture_id").collect()}
         assert set(last.ends) == set(last.seen) == state
@@ -183,7 +183,7 @@ def test_runs_over_what_is_new_and_a_stream_give_the_tables_of_a_single_run(
     query = pipeline.stream(capture, out, every="1 second", max_rows=2500)
     grow(1, 3)
     query.processAllAvailable()
-    streamed = Output(Storage(out)).counts.frames - first
+    streamed = Output(TableStorage(out)).counts.frames - first
     grow(3, 4)
     pipeline.run(capture, out, report=False)  # of which the stream may take something, or all
     query.processAllAvailable()
@@ -192,7 +192,7 @@ def test_runs_over_what_is_new_and_a_stream_give_the_tables_of_a_single_run(
     grow(4, len(segments))
     last = pipeline.run(capture, out, report=False).added.frames
     assert all((first, streamed, last))
-    assert Output(Storage(out)).counts.frames == recorded.made.frames
+    assert Output(TableStorage(out)).counts.frames == recorded.made.frames
     same_tables(spark, recorded, out)
     done = pipeline.report(capture, out)
     assert done.total == recorded.done.total
@@ -302,7 +302,7 @@ def test_what_cannot_be_read_is_counted_or_with_strict_refused(spark: SparkSessi
     done = Pipeline(spark).run(capture, tmp_path / "out", report=False)
     assert done.total.lost == 1
     assert 0 < recorded.made.frames + 2 - done.total.frames <= 200
-    last = Output(Storage(tmp_path / "out")).last
+    last = Output(TableStorage(tmp_path / "out")).last
     assert last is not None
     assert last.losses[0]["segment"] == 1
     # What peers and strangers have put into a capture stops nothing, and goes nowhere else.
@@ -342,7 +342,7 @@ def test_what_retention_removes_between_two_runs_is_counted_as_lost(thinned: Thi
     assert thinned.first.total.frames == 4
     assert "2 stretches cannot be read, the first in segment 2" in thinned.refused
     assert (thinned.done.added.frames, thinned.done.added.lost) == (4, 2)
-    last = Output(Storage(thinned.out)).last
+    last = Output(TableStorage(thinned.out)).last
     assert last is not None
     assert [loss["segment"] for loss in last.losses] == [2, 3]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from polybus.analysis.results import Output
-from polybus.analysis.storage import Storage
+from polybus.analysis.storage import TableStorage
 from tests.unit.capture.generator import traffic
 
 from .support import QUICK
@@ -48,6 +48,6 @@ def test_a_job_runs_through_spark_submit_on_two_workers(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"{made.frames} frames, {made.exchanges.num_rows} exchanges: " in done.stdout
-    counts = Output(Storage(tmp_path / "out")).counts
+    counts = Output(TableStorage(tmp_path / "out")).counts
     assert (counts.frames, counts.exchanges) == (made.frames, made.exchanges.num_rows)
     assert (tmp_path / "out" / "report.html").exists()

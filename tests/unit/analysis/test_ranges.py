@@ -12,7 +12,7 @@ from polybus.analysis import ranges, storage
 from polybus.analysis.engine import exchanges as matched
 from polybus.analysis.ingest import take
 from polybus.analysis.ranges import Range, RangeReader, ReadPosition, ReadWindow, plan
-from polybus.analysis.storage import Storage
+from polybus.analysis.storage import TableStorage
 from polybus.capture import decoding
 from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.store.reader import Capture
@@ -90,7 +90,8 @@ def test_that_frames_are_missing_is_said_also_of_a_single_connection(tmp_path: P
     capture = tmp_path / "capture"
     gap = frames.row(1, frame=None, conn_id="", flags=FLAG_GAP_BEFORE, options='{"gap":"slow","frames":3}')
     write_segment(capture, frames.batch(frames.row(0, conn_id="c-2"), gap, frames.row(2)))
-    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow(connection="c-1"))
+    where, window = Range(ReadPosition(), None), ReadWindow(connection="c-1")
+    done = take(str(capture), TableStorage(tmp_path / "out"), "staging", where, window)
     assert (done.frames, done.gaps) == (1, 1)
 
 
@@ -100,5 +101,5 @@ def test_large_rows_do_not_wait_until_they_are_many(tmp_path: Path, monkeypatch:
     write_segment(capture, *(frames.run(number, 1, **large) for number in range(4)))
     monkeypatch.setattr(decoding, "BYTES_AT_ONCE", 1)
     monkeypatch.setattr(storage, "BYTES_AT_ONCE", 8000)
-    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow())
+    done = take(str(capture), TableStorage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow())
     assert [pq.ParquetFile(tmp_path / "out" / name).num_row_groups for _, name, _ in done.files] == [2]

@@ -13,7 +13,7 @@ import pytest
 
 from polybus.analysis import DuckEngine, Pipeline
 from polybus.analysis.results import LOG, Output, ResultFile
-from polybus.analysis.storage import Storage
+from polybus.analysis.storage import TableStorage
 from polybus.capture import CaptureError
 from tests.unit.capture.generator import traffic
 
@@ -22,11 +22,11 @@ def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
     waits, done = threading.Event(), []
 
     def second() -> None:
-        with Storage(tmp_path / "out").alone(waits.set):
+        with TableStorage(tmp_path / "out").alone(waits.set):
             done.append("second")
 
     thread = threading.Thread(target=second)
-    with Storage(tmp_path / "out").alone(lambda: done.append("nobody is there")):
+    with TableStorage(tmp_path / "out").alone(lambda: done.append("nobody is there")):
         thread.start()
         assert waits.wait(30)
         done.append("first")
@@ -38,25 +38,25 @@ def test_whoever_died_keeps_nobody_out(tmp_path: Path) -> None:
     died = f"""
 import os
 from polybus.analysis import results
-from polybus.analysis.storage import Storage
-with Storage({str(tmp_path / "out")!r}).alone(lambda: None):
+from polybus.analysis.storage import TableStorage
+with TableStorage({str(tmp_path / "out")!r}).alone(lambda: None):
     os._exit(7)
 """
     assert subprocess.run([sys.executable, "-c", died], check=False, timeout=60).returncode == 7
-    with Storage(tmp_path / "out").alone(lambda: pytest.fail("somebody is there")):
+    with TableStorage(tmp_path / "out").alone(lambda: pytest.fail("somebody is there")):
         pass
 
 
 def test_a_place_has_the_name_that_spark_knows(tmp_path: Path) -> None:
-    here = Storage(tmp_path / "out [1]")
+    here = TableStorage(tmp_path / "out [1]")
     assert here.for_spark("events") == f"file://{tmp_path}/out [1]/events"
     assert here.to_read("events") == f"file://{tmp_path}/out \\[1\\]/events"
-    assert Storage(f"file://{tmp_path}/out").for_spark("") == f"file://{tmp_path}/out"
+    assert TableStorage(f"file://{tmp_path}/out").for_spark("") == f"file://{tmp_path}/out"
     for scheme in ("s3", "s3a"):
-        there = Storage(f"{scheme}://bucket/folder/?region=nowhere")
+        there = TableStorage(f"{scheme}://bucket/folder/?region=nowhere")
         assert there.for_spark("events") == "s3a://bucket/folder/events"
         assert there.inside("events") == "bucket/folder/events"
-    near = Storage("s3a://ann:se%2Fcret@bucket/folder?scheme=http&endpoint_override=127.0.0.1:9000&region=here")
+    near = TableStorage("s3a://ann:se%2Fcret@bucket/folder?scheme=http&endpoint_override=127.0.0.1:9000&region=here")
     assert near.for_delta("events") == (
         "s3a://bucket/folder/events",
         {
@@ -72,7 +72,7 @@ def test_a_place_has_the_name_that_spark_knows(tmp_path: Path) -> None:
 def test_a_place_that_is_none_is_said_in_a_line() -> None:
     for place, said in [("gopher://127.0.0.1:1/x", "Unrecognized filesystem type"), ("hdfs://127.0.0.1:1/x", "HADOOP_HOME")]:
         with pytest.raises(CaptureError, match=said) as caught:
-            Storage(place)
+            TableStorage(place)
         assert len(str(caught.value)) < 400
 
 
@@ -90,7 +90,7 @@ def _logged(out: Path, text: bytes | list[dict[str, Any]]) -> Output:
     place = out / LOG / f"{0:020d}.json"
     place.parent.mkdir(parents=True)
     place.write_bytes(text if isinstance(text, bytes) else "\n".join(map(json.dumps, text)).encode())
-    return Output(Storage(out))
+    return Output(TableStorage(out))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def _naming(log: list[dict[str, Any]], path: str) -> list[dict[str, Any]]:
 def test_of_two_runs_that_hold_no_lock_one_is_refused_and_nothing_of_it_counts(
     log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    first, second = _logged(tmp_path / "out", log), Output(Storage(tmp_path / "out"))
+    first, second = _logged(tmp_path / "out", log), Output(TableStorage(tmp_path / "out"))
     state, before = first.last, [one.name for one in first.named("exchanges")]
     assert state is not None
     file = ResultFile("exchanges/run-000002-a.parquet", 1, provisional=True)
@@ -147,7 +147,7 @@ def test_of_two_runs_that_hold_no_lock_one_is_refused_and_nothing_of_it_counts(
     replaced = first.commit(state, [file])
     with pytest.raises(CaptureError, match="another run has written here at the same time; run again"):
         second.commit(state, [ResultFile("exchanges/run-000002-a.parquet", 7)])
-    now = Output(Storage(tmp_path / "out"))
+    now = Output(TableStorage(tmp_path / "out"))
     assert (now.runs, now.counts.exchanges - state.counts.exchanges) == (2, 1)
     assert sorted(one.name for one in now.named("exchanges")) == sorted({*before, file.name}.difference(replaced))
 
@@ -155,14 +155,14 @@ def test_of_two_runs_that_hold_no_lock_one_is_refused_and_nothing_of_it_counts(
 def test_results_of_an_older_version_are_refused_and_what_to_do_is_said(tmp_path: Path) -> None:
     (tmp_path / "_manifest").mkdir()
     with pytest.raises(CaptureError, match="was made by an older polybus: analyse into a new folder"):
-        Output(Storage(tmp_path))
+        Output(TableStorage(tmp_path))
     with pytest.raises(CaptureError, match="does not find folders with %.. in their names: choose another one"):
-        Output(Storage(tmp_path / "100%41"))
+        Output(TableStorage(tmp_path / "100%41"))
 
 
 @pytest.mark.parametrize("path", ["../x", "events/../../x", "/x", ".."])
 def test_no_place_leads_out_of_a_storage(path: str, tmp_path: Path) -> None:
-    storage = Storage(tmp_path / "out")
+    storage = TableStorage(tmp_path / "out")
     for use in (storage.read, storage.remove, storage.files, storage.for_spark, storage.to_read):
         with pytest.raises(CaptureError, match="leads out of the folder of results"):
             use(path)

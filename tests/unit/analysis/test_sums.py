@@ -13,7 +13,7 @@ import pytest
 from polybus.analysis import DuckEngine, Pipeline
 from polybus.analysis.report.metrics import measure
 from polybus.analysis.results import Output
-from polybus.analysis.storage import Storage
+from polybus.analysis.storage import TableStorage
 from polybus.capture.schema import FRAMES
 from tests.unit.capture.folders import write_segment
 from tests.unit.capture.generator import traffic
@@ -118,7 +118,7 @@ def test_a_run_reads_what_is_new_and_what_lies_beside_the_exchanges_that_it_show
 ) -> None:
     read, plain = list[str](), DuckEngine.read
 
-    def noted(engine: DuckEngine, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> str:
+    def noted(engine: DuckEngine, storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> str:
         read.extend(files)
         return plain(engine, storage, folder, files, schema)
 

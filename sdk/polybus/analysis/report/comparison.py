@@ -18,7 +18,7 @@ from polybus.capture.errors import CaptureError
 from polybus.capture.store.filesystems import AnyPath
 
 from ...plugins.tools import counted
-from ..storage import Storage, absolute
+from ..storage import TableStorage, absolute
 from .tables import FEW, MANY
 from .words import duration, moment, part_of, shortened
 
@@ -106,7 +106,7 @@ def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
     path = os.fspath(before)
     if absolute(path).rstrip("/") == absolute(os.fspath(out)).rstrip("/"):
         raise CaptureError(f"{path} is the folder of these results themselves: name that of an earlier capture")
-    storage = Storage(before)
+    storage = TableStorage(before)
     if _FILE not in storage.names():
         raise CaptureError(f"{path} holds no {_FILE} to compare with: `polybus analyse CAPTURE --out {path}` makes it")
     text = storage.read(_FILE)

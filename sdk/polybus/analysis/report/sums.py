@@ -29,7 +29,7 @@ from ...capture.store.compute import pc
 from ..clocks import LAST_NS
 from ..engine import Engine
 from ..results import TABLES, Output
-from ..storage import Storage
+from ..storage import TableStorage
 from .names import Names, by_name
 from .tables import METRICS, SAMPLES
 from .views import CROWDED_NS, DRAWN, FAR_NS, SLACK_NS, TIES, USERS, clocks_of, lost, told_apart
@@ -262,7 +262,7 @@ class Sums:
             made._forget_exchanges(str(names))
         return made
 
-    def keep(self, storage: Storage) -> None:
+    def keep(self, storage: TableStorage) -> None:
         """Keep them for the next run."""
         before, self.now.folder = self.now.folder, f"{SUMS}/{uuid.uuid4().hex[:12]}"
         tables = {name: self.parts[name] for name in PARTS}
@@ -446,7 +446,7 @@ class Sums:
             self.shown["orphans"] = PARTS["orphans"].added([engine.rows(lost(engine, tables["orphans"], tables["exchanges"]))])
 
 
-def _table(storage: Storage, name: str) -> pa.Table:
+def _table(storage: TableStorage, name: str) -> pa.Table:
     storage.check(name)
     return pq.read_table(pa.BufferReader(storage.read(name)))
 

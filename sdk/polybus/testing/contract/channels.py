@@ -16,7 +16,7 @@ from ._base import Contract, Endless, echo, eventually, let_expire, needs
 
 
 @attrs.frozen
-class Line:
+class NumberedLine:
     number: int
 
 
@@ -32,8 +32,8 @@ class ChannelContract(Contract):
 
         async with self.handling(lines) as (bus, client, subject):
             for count in (0, 1, 500):
-                async with client.stream(subject, count, returns=Line) as items:
-                    assert [line async for line in items] == [Line(n) for n in range(count)]
+                async with client.stream(subject, count, returns=NumberedLine) as items:
+                    assert [line async for line in items] == [NumberedLine(n) for n in range(count)]
             await eventually(lambda: bus.stats().running == 0)
 
     async def test_an_item_may_be_bytes_or_null(self) -> None:
@@ -54,7 +54,7 @@ class ChannelContract(Contract):
         async def lines() -> AsyncIterator[Any]:
             yield {"number": "one"}
 
-        async with self.handling(lines) as (_, client, subject), client.stream(subject, returns=Line) as items:
+        async with self.handling(lines) as (_, client, subject), client.stream(subject, returns=NumberedLine) as items:
             with pytest.raises(BadReply, match=r"\$\.number"):
                 await anext(items)
 
@@ -168,7 +168,7 @@ class ChannelContract(Contract):
                 await ch.send(1)
 
     async def test_an_item_that_does_not_fit_ends_a_channel_with_bad_request(self) -> None:
-        async def take(ch: Channel[Line, int]) -> None:
+        async def take(ch: Channel[NumberedLine, int]) -> None:
             async for line in ch:
                 await ch.send(line.number)
 

@@ -307,7 +307,7 @@ class GetUser:
 
 
 @attrs.frozen
-class User:
+class KnownUser:
     id: int
     name: str
 
@@ -319,10 +319,10 @@ class Users:
         self.touched: list[int] = []
         self.watching: int = 0
 
-    async def get(self, query: GetUser) -> User:
+    async def get(self, query: GetUser) -> KnownUser:
         if query.id == 0:
             raise NotFound("no user 0")
-        return User(query.id, "Ann")
+        return KnownUser(query.id, "Ann")
 
     async def count(self) -> int:
         return 2
@@ -330,11 +330,11 @@ class Users:
     async def touch(self, id: int) -> None:
         self.touched.append(id)
 
-    async def watch(self, query: GetUser) -> AsyncIterator[User]:
+    async def watch(self, query: GetUser) -> AsyncIterator[KnownUser]:
         self.watching += 1
         try:
             for number in range(query.id):
-                yield User(number, "Ann")
+                yield KnownUser(number, "Ann")
         finally:
             self.watching -= 1
 
@@ -343,19 +343,19 @@ class ClientContract(Contract):
     """`client` and `implement`."""
 
     async def test_the_methods_of_a_contract_are_asked_and_answered(self) -> None:
-        class Asked(Protocol):
+        class AskedUsers(Protocol):
             @method(self.subject("user.get"))
-            async def get(self, query: GetUser) -> User: ...
+            async def get(self, query: GetUser) -> KnownUser: ...
 
             @method(self.subject("user.count"))
             async def count(self) -> int: ...
 
         bus = Bus()
-        bus.implement(Asked, Users())
+        bus.implement(AskedUsers, Users())
         async with self.joined(bus) as client:
-            users: Any = client.client(Asked)
-            assert await users.get(GetUser(7)) == User(7, "Ann")
-            assert await users.get(query=GetUser(8)) == User(8, "Ann")
+            users: Any = client.client(AskedUsers)
+            assert await users.get(GetUser(7)) == KnownUser(7, "Ann")
+            assert await users.get(query=GetUser(8)) == KnownUser(8, "Ann")
             assert await users.count() == 2
             with pytest.raises(NotFound):
                 await users.get(GetUser(0))
@@ -380,7 +380,7 @@ class ClientContract(Contract):
     async def test_a_stream_of_a_contract_gives_its_items_and_stops_where_it_is_left(self) -> None:
         class Watched(Protocol):
             @method(self.subject("user.watch"))
-            def watch(self, query: GetUser) -> AsyncIterator[User]: ...
+            def watch(self, query: GetUser) -> AsyncIterator[KnownUser]: ...
 
         bus, users = Bus(), Users()
         bus.implement(Watched, users)

@@ -37,7 +37,7 @@ _TOO_MUCH_IN: Final = "more came in than this side takes; each priority and each
 _TOO_MUCH_OUT: Final = "more was to leave than the fabric takes: somebody who hears it stands still"
 
 
-class _State(enum.Enum):
+class _ZenohState(enum.Enum):
     OPEN = 1
     CLOSING = 2
     OVER = 3
@@ -69,7 +69,7 @@ class ZenohTransport:
         self.ended: anyio.Event = anyio.Event()
         """Set when it is over."""
         self._receiver: Receiver | None = None
-        self._state = _State.OPEN
+        self._state = _ZenohState.OPEN
         self._why: Closed | None = None
         self._closing_at = 0.0
         self._paused = False
@@ -97,7 +97,7 @@ class ZenohTransport:
 
     def start(self, receiver: Receiver) -> None:
         self._receiver = receiver
-        if self._state is _State.OVER:
+        if self._state is _ZenohState.OVER:
             self._host.call_soon(self._tell_end)
             return
         # Nothing leaves before the first filters are declared: an answer would not be heard.
@@ -134,7 +134,7 @@ class ZenohTransport:
 
     def _deliver(self) -> None:
         receiver = self._receiver
-        if receiver is None or self._deaf or self._state is not _State.OPEN:
+        if receiver is None or self._deaf or self._state is not _ZenohState.OPEN:
             return
         batch, more = self.node.inbox.take()
         features = ReceiverFeatures.of(receiver)
@@ -174,7 +174,7 @@ class ZenohTransport:
     def send(self, frame: bytes) -> None:
         if len(frame) > self.max_frame:
             raise TooLarge(f"a frame of {len(frame)} bytes, the limit is {self.max_frame}: raise Limits(message=...)")
-        if self._state is not _State.OPEN:
+        if self._state is not _ZenohState.OPEN:
             return
         lanes = self.node.lanes
         if not lanes.add(self._fabric.sample(frame)):
@@ -190,7 +190,7 @@ class ZenohTransport:
     def _eased(self) -> None:
         if self._paused and self._hears and not self._jobs and not self.node.lanes.full:
             self._paused = False
-            if self._receiver is not None and self._state is _State.OPEN:
+            if self._receiver is not None and self._state is _ZenohState.OPEN:
                 self._receiver.resume_writing()
 
     # -- time and end ----------------------------------------------------------------------------------------------------
@@ -201,18 +201,18 @@ class ZenohTransport:
         if self._lost and self._receiver is not None:
             lost, self._lost = self._lost, 0
             ReceiverFeatures.of(self._receiver).lost(lost, _TOO_MUCH_OUT)
-        if self._state is _State.CLOSING and now >= self._closing_at and self._why is not None:
+        if self._state is _ZenohState.CLOSING and now >= self._closing_at and self._why is not None:
             self.abort(self._why)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        if self._state is _State.OPEN:
-            self._state = _State.CLOSING
+        if self._state is _ZenohState.OPEN:
+            self._state = _ZenohState.CLOSING
             self._why = Closed(code, reason)
             self._closing_at = self._host.time() + self._host.limits.close_timeout
             self.node.close(self._over)
 
     def abort(self, why: Closed) -> None:
-        if self._state is not _State.OVER:
+        if self._state is not _ZenohState.OVER:
             self._why = why
             self._lost += self.node.cut()
             self._over()
@@ -222,9 +222,9 @@ class ZenohTransport:
             self.abort(Closed(1006, "the other node has gone"))
 
     def _over(self) -> None:
-        if self._state is _State.OVER:
+        if self._state is _ZenohState.OVER:
             return
-        self._state = _State.OVER
+        self._state = _ZenohState.OVER
         if self._declared is not None:
             self._declared.set()
         self.node.inbox.clear()
