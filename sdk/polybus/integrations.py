@@ -14,7 +14,6 @@ from attrs import frozen
 
 from ._core.bus.bus import Bus, Recording, parts_of
 from ._core.handlers.providers import provider_finder
-from ._core.link.link import Link
 from .subjects import RESERVED_PREFIX
 
 if TYPE_CHECKING:
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     from ._core.runtime.executor import Middleware
     from .plugins import Host
     from .plugins.extensions import Mesh
+    from .plugins.parts import BusLink
     from .plugins.recording import Recorder
     from .stats import DurableStats
 
 __all__ = [
-    "Link",
     "Operation",
     "OperationStyle",
     "Recording",
@@ -236,7 +235,7 @@ def overriding(bus: Bus, find: Callable[[Callable[..., Any]], Callable[..., Any]
         finders.remove(finder)
 
 
-def links_of(bus: Bus) -> Sequence[Link]:
+def links_of(bus: Bus) -> Sequence[BusLink]:
     """Give the links that a bus has opened and not given up."""
     return parts_of(bus).links.opened
 

@@ -19,14 +19,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 from attrs import define, field, frozen
 
 from .. import Bus, Reply, Subscription, connect
 from ..errors import BusError, Disconnected, RemoteProtocolError, Unsupported
-from ..integrations import Link, links_of, record_with
+from ..integrations import links_of, record_with
 from ..message import Kind, Message
 from ..plugins.tools import in_own_thread, log_fields, to_the_end
 from ..subjects import matches
@@ -35,6 +35,9 @@ from .errors import CaptureError
 from .record.recorder import make_recorder
 from .schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_TRUNCATED
 from .store.reader import Capture, Segment, lost
+
+if TYPE_CHECKING:
+    from ..plugins.parts import BusLink
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _PATIENCE: Final = 30.0
@@ -204,7 +207,7 @@ class _Client:
             await subscription.__aexit__(None, None, None)
 
     @property
-    def link(self) -> Link:
+    def link(self) -> BusLink:
         """
         Raises:
             Disconnected: The server has ended it, for good.
@@ -335,7 +338,7 @@ class _Player:
         return True
 
     async def _request(
-        self, client: _Client, link: Link, subject: str | int, recorded: RecordedMessage, message: Message
+        self, client: _Client, link: BusLink, subject: str | int, recorded: RecordedMessage, message: Message
     ) -> None:
         peer = link.peer
         if peer is None:

@@ -211,7 +211,7 @@ class LinkFlow(LinkWire):
 
     def pause_writing(self) -> None:
         self.paused = True
-        self.flowing = False
+        self.flowing: bool = False
         self._charge(self.transport.write_backlog() if self.transport is not None else 0)
 
     def resume_writing(self) -> None:

@@ -42,10 +42,13 @@ from .session_events import act_on, refuse
 from .state import TRANSITIONS, Change, Ending, State, ending_after
 
 if TYPE_CHECKING:
+    from ...body import BodyFormat
     from ...plugins import Admission, Hear, Receiver, Role, Session, SessionOutput, Transport
     from ...plugins.extensions import LinkReader
     from ...plugins.recording import Recorder
+    from ..runtime.runtime import Runtime
     from .ports import LinkDialer, PeerPort
+    from .send_queue import SendQueue
 
 logger: logging.Logger = logging.getLogger("polybus.link")
 
@@ -94,12 +97,15 @@ class Link(LinkFlow):
     """Time at which the session is to be called, where it has asked for that."""
 
     def __attrs_post_init__(self) -> None:
-        runtime = self.runtime = self.services.running
+        runtime = self.services.running
+        self.runtime: Runtime = runtime
         codec = self.adapter.codec(runtime.limits)
-        self.format, self.format_for = codec.formats[0], codec.format_for
+        self.format: BodyFormat = codec.formats[0]
+        self.format_for: Callable[[Any, str | int], BodyFormat] = codec.format_for
         features = CodecFeatures.of(codec)
-        self.one_format, self.urgency = features.one_format, features.urgency
-        self.opened = self.dialer is not None
+        self.one_format: bool = features.one_format
+        self.urgency: Callable[[Message], int] | None = features.urgency
+        self.opened: bool = self.dialer is not None
         self.share_with(None if self.opened else Share())
         self.expires = None if self.admission is None else self.admission.identity.ends(runtime.time())
         runtime.links[self] = None
@@ -131,7 +137,7 @@ class Link(LinkFlow):
         else:
             self.session = self._session_on_fabric(role, hear)
         self.due = math.inf  # what the last one wished for would hide what this one wishes
-        self.transport = transport
+        self.transport: Transport | None = transport
         if not self.opened and self.share is not None:
             self.share.join(self.runtime.addresses, transport.address)
         for recorder in (*self.services.recorders, self.recorder):
@@ -175,7 +181,7 @@ class Link(LinkFlow):
             self.set_shared()
 
     def _move(self, change: Change) -> None:
-        self.state = TRANSITIONS[self.state][change]
+        self.state: State = TRANSITIONS[self.state][change]
         self.update_flow()
 
     def ready(self, bare: bool) -> None:
@@ -187,10 +193,10 @@ class Link(LinkFlow):
         if capabilities.many_peers:
             if self.share is None:
                 self.hold_back()
-            self.multiplexed = self.multiplexed or MultiplexedPeers(self)
+            self.multiplexed: MultiplexedPeers | None = self.multiplexed or MultiplexedPeers(self)
         elif self.peer is None:
             identity = Identity() if self.admission is None else self.admission.identity
-            self.peer = self.owner.open_peer(self, None, identity, "")
+            self.peer: Any = self.owner.open_peer(self, None, identity, "")
         if bare and self.peer is not None:
             self.peer.mark_bare()
         self.set_shared()
@@ -528,7 +534,8 @@ class Link(LinkFlow):
         return self.opened and not final
 
     def _finish(self, why: Closed) -> None:
-        outbox, self.outbox = self.outbox, None
+        outbox = self.outbox
+        self.outbox: SendQueue | None = None
         if outbox is not None:
             for entry in outbox.clear():
                 if entry.reply is not None:
