@@ -131,6 +131,10 @@ class BusParts:
     async def gone(self, peer: Any) -> BusError:
         party: PeerParty = party_of(peer)
         await self.services.running.notifier.until(lambda: party.gone)
+        try:
+            self.links.check_gone()
+        except BusError as error:
+            return error  # it says more, as that the server refuses us
         return party.departed()
 
     def connecting(
