@@ -527,11 +527,11 @@ class IteratedQueue(SubscriptionQueue):
         typed.decoded = body
         return typed
 
-    def skip(self, message: Message, what: str, why: str) -> None:
+    def skip(self, message: Message, by: str, why: str) -> None:
         """Count and log a publication that does not fit."""
         self.skipped += 1
         self._services.counters.dropped += 1
-        self._skipped(message, what, why)
+        self._skipped(message, by, why)
 
     def _arrived(self) -> None:
         if self._readers:

@@ -58,12 +58,13 @@ class PeerLink(UnsentAnswers, Protocol):
     """The link of a peer, as calls, access control and loop prevention see it."""
 
     services: Services
-    transport: Transport | None
     share: Share | None
     """Present where it was accepted."""
     inner: bool
     """True where the buses beyond it are this very bus."""
 
+    @property
+    def transport(self) -> Transport | None: ...
     @property
     def upstream(self) -> bool:
         """True if this bus has opened it."""
