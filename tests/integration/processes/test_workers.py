@@ -458,7 +458,7 @@ async def test_a_user_is_asked_from_every_worker_and_those_who_ask_a_killed_one_
             assert await asker.request("ask.user", question, timeout=BOUND) == 3
 
 
-# -- the programs of "Serve with several workers", as they stand there, until the signal ----------------------------------
+# -- the programs of the page about workers, as they stand there, until the signal ----------------------------------
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "workers.md"
