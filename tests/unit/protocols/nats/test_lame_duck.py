@@ -131,6 +131,16 @@ async def test_publications_that_are_all_the_same_come_as_often_as_they_were_pub
         assert len(heard) == 400
 
 
+@pytest.mark.parametrize("said", [{"connect_urls": ENDS["connect_urls"]}, {"ldm": True}], ids=["it stays", "no other is there"])
+async def test_a_link_stays_where_its_server_does_or_no_other_is_known(said: dict[str, Any]) -> None:
+    async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus:
+        before = list(engine.clients)
+        engine.inform(**said)
+        await anyio.sleep(10)
+        assert list(engine.clients) == before
+        assert bus.stats().reconnects == 0
+
+
 async def test_where_no_other_server_lets_it_in_a_link_stays_until_it_is_cut_and_comes_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
