@@ -3,14 +3,16 @@
 from contextlib import suppress
 
 import anyio
+import anyio.abc
 import pytest
+from anyio.abc import SocketStream
 
 from polybus import Bus, BusError, Handshake, Limits, connect
 from polybus.broker import Broker
 from polybus.protocols import Csb
 from polybus.testing import FaultRates, World, simulated
 from tests.support import bounded, eventually
-from tests.unit.broker.raw import raw_peer
+from tests.unit.broker.raw import RawPeer, raw_peer
 
 pytestmark = pytest.mark.native
 NO_JSON = "12 00 0001 00000007 7b"
@@ -77,3 +79,28 @@ async def test_a_client_of_a_broker_that_sends_too_much_that_is_malformed_is_sen
             assert (closed.code, "malformed" in closed.reason) == (1008, True)
             assert await good.request(7, 1) == 1
             assert (server.stats().malformed, server.stats().reconnects, good.stats().reconnects) == (6, 0, 0)
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_broker_that_sends_too_much_that_is_malformed_and_of_no_client_loses_its_link() -> None:
+    server, ends = Bus(limits=Limits(bad_messages=5)), list[tuple[int, str]]()
+    entered = anyio.Event()
+
+    async def say_nonsense(stream: SocketStream) -> None:
+        broker = RawPeer(stream)
+        await broker.send("00000007 d0000000 00000000")
+        await entered.wait()
+        await broker.send(*["00000009 20000001 00000005"] * 6)
+        closed = await broker.ended()
+        ends.append((closed.code, closed.reason))
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, say_nonsense)
+        async with server.connect(f"csb+tcp://127.0.0.1:{port}?side=broker-server"):
+            entered.set()
+            await eventually(lambda: len(ends) == 2)
+            assert {(code, "malformed" in reason) for code, reason in ends} == {(1008, True)}
+        group.cancel_scope.cancel()
