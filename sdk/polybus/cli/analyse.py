@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from .. import analysis, spark
 from ..capture import Capture
 from ..capture.errors import CaptureError
-from ..plugins.tools import counted
+from ..plugins.tools import counted, in_one_line
 from ..protocols.up import names_in
 from .options import Json, argument, duration, flag, option
 from .problems import PeerError, UsageError
@@ -50,7 +50,7 @@ EngineName: TypeAlias = Literal["auto", "duckdb", "spark"]
 
 def analyse(
     capture: Annotated[str, argument("DIR", "The capture: a folder, or a URI (hdfs://, s3://).")],
-    out: Annotated[str, option("DIR", "Where the tables and the report go; again later for what is new.")],
+    out: Annotated[str, option("DIR", "Where tables and report go, CAPTURE-results; again for what is new.")] = "",
     engine: Annotated[EngineName, option("E", "What runs it; auto: what the size asks for.")] = "auto",
     master: Annotated[str, option("M", "Where Spark runs, local[*] if not said: local[2], spark://host:7077, yarn.")] = "",
     timeout: Annotated[float, duration("An answer after this is late.", min=0.001)] = 30.0,
@@ -63,6 +63,7 @@ def analyse(
     strict: Annotated[bool, flag("--strict", "Fail where a part of the capture cannot be read.")] = False,
     settle: Annotated[bool, flag("--settle", "Nothing more is recorded: leave nothing provisional.")] = False,
     delta: Annotated[bool, flag("--delta", "Keep a log of Delta Lake beside each table, for its readers.")] = False,
+    fail_on: Annotated[str, option("WHAT", "Status 1 where there is: failed, lost=3, slow=SECONDS (p95), broke, ...")] = "",
     as_json: Json = False,
 ) -> None:
     """Analyse a capture: tables, metrics and an HTML report.
@@ -70,6 +71,7 @@ def analyse(
     A capture that one machine does soon is analysed by DuckDB, a large one by Spark, which needs Java; the tables are the same.
     Exchanges that what is recorded later may still change are counted as provisional until a run finds them over.
     """
+    out, limits = out or results_of(capture), _limits(fail_on)
     window: dict[str, Any] = {
         "start_ns": analysis.nanoseconds(start, "--start") if start else None,
         "end_ns": analysis.nanoseconds(end, "--end") if end else None,
@@ -82,8 +84,8 @@ def analyse(
     size = sum(segment.size for segment in Capture(capture).segments())
     chosen, why = choose(engine, size, master)
     shown = _StageProgress(as_json)
-    os.umask(0o077)  # as the files of a capture: the results hold what was in it
     with shown.bars, ExitStack() as stack:
+        stack.callback(os.umask, os.umask(0o077))  # as the files of a capture: the results hold what was in it
         shown.stage("start")
         if chosen == "spark":
             running: Any = stack.enter_context(_on_spark(master or "local[*]", size, shown))
@@ -97,6 +99,60 @@ def analyse(
             f"{capture}: nothing was recorded within --start, --end and --connection; "
             f"polybus capture info {capture} has the times"
         )
+    if found := list(_beyond(limits, done.metrics)):
+        raise PeerError(f"--fail-on: {'; '.join(found)}")
+
+
+_COUNTED: Final = {
+    "failed": ("error",),
+    "lost": ("timeout", "lost", "unanswered"),
+    **{name: (name,) for name in ("late", "cancelled", "unseen", "open-at-end")},
+}
+"""Outcomes, by what `--fail-on` calls them."""
+_OTHERS: Final = ("slow", "broke", "unheard", "gaps", "quarantined")
+
+
+def results_of(capture: str) -> str:
+    """The folder of the results of a capture, beside it, for who names none."""
+    place, mark, options = capture.partition("?") if "://" in capture else (capture, "", "")
+    return f"{place.rstrip('/')}-results{mark}{options}"
+
+
+def _limits(text: str) -> dict[str, float]:
+    """By what is not to be there, how much of it may be: ``failed,lost=3,slow=0.5``."""
+    limits = dict[str, float]()
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        name, _, value = part.partition("=")
+        known = ", ".join((*_COUNTED, *_OTHERS))
+        if name not in (*_COUNTED, *_OTHERS):
+            raise UsageError(f"--fail-on {name}: there is no such thing; there are {known}")
+        try:
+            limits[name] = float(value or (0 if name != "slow" else "?"))
+        except ValueError:
+            raise UsageError(f"--fail-on {part}: slow=0.5 is a p95 of half a second, lost=3 are more than three") from None
+    return limits
+
+
+def _beyond(limits: Mapping[str, float], metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences about all of which there is more than may be."""
+    from ..analysis.report.verdict import broke_off
+
+    for name, limit in limits.items():
+        if name == "slow":
+            some = [row for row in metrics["latency"] if (row["p95_ns"] or 0) > limit * 1e9]
+            if some:
+                worst = max(some, key=lambda row: row["p95_ns"])
+                yield f"{counted(len(some), 'subject')} slower than {limit:g} s, such as {in_one_line(worst['subject'] or '')}"
+            continue
+        found = {
+            "broke": sum(broke_off(row) for row in metrics["sessions"]),
+            "unheard": sum(row["n"] for row in metrics["unheard"]),
+            "gaps": metrics["counts"]["gaps"] + metrics["counts"]["lost"],
+            "quarantined": metrics["counts"]["quarantined"],
+        }
+        n = found.get(name, sum(metrics["totals"]["outcomes"].get(one, 0) for one in _COUNTED.get(name, ())))
+        if n > limit:
+            yield f"{n:,} {name}" + (f", more than {limit:g}" if limit else "")
 
 
 def _spill(out: str) -> str | None:
@@ -152,7 +208,7 @@ class _StageProgress:
 
 def _say(done: Done, engine: str, why: str, as_json: bool) -> None:
     totals = done.metrics["totals"]
-    if as_json or not sys.stdout.isatty():
+    if as_json:
         facts: dict[str, Any] = {"out": done.out, "report": done.report, "engine": engine, "why": why}
         facts |= {"added": asdict(done.added), "total": asdict(done.total)}
         facts |= {"provisional": done.provisional, "outcomes": totals["outcomes"], "verdict": done.metrics["verdict"]}

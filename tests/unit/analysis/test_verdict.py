@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from polybus.analysis.report.page import render
-from polybus.analysis.report.verdict import verdict
+from polybus.analysis.report.verdict import _broke, verdict
 from polybus.cli.app import run
 
 from .days import BAD, GOOD, SUBJECTS, Day
@@ -39,7 +39,10 @@ def test_a_good_day_is_called_one_and_what_could_not_be_seen_is_said_beside_it(t
             "1 of 206 frames (0.49 %) could not be read: ubre: bad_json (1).",
             "1 request still waited when the recording ended.",
         ],
-        "broke": ["3 of 5 connections (60 %) broke off: ubre: without a word, 1006 (2), ubre: a message too large, 1009 (1)."],
+        "broke": [
+            "3 of 5 connections (60 %) broke off: 127.0.0.1, ubre: without a word, 1006 (2), "
+            "127.0.0.1, ubre: a message too large, 1009 (1)."
+        ],
     }
     assert '<li class="fine">' in render(metrics)
 
@@ -96,3 +99,45 @@ def test_the_command_says_the_same_sentences_as_the_report_where_names_of_peers_
     html = (out / "report.html").read_text()
     assert escape(text) in html
     assert html.count("<script") == 1
+
+
+def test_defects_of_a_service_come_before_what_it_refuses(tmp_path: Path) -> None:
+    day = Day()
+    for number in range(30):
+        day.ask(number, "tank.get", BAD if number < 8 else BAD.replace("5}", "13}") if number < 10 else GOOD)
+    assert _said(day.metrics(tmp_path))["failed"] == [
+        "2 of 30 requests (6.7 %) failed by a fault of the service: tank.get with INTERNAL (2).",
+        "8 of 30 requests (27 %) failed: tank.get with NOT_FOUND (8).",
+    ]
+
+
+def test_a_connection_is_whose_name_it_says_else_that_of_its_host() -> None:
+    row = {"protocol": "ubre", "closed": "1006", "who": None}
+    ends = [row | {"peer": f"10.0.0.5:{port}"} for port in (1, 2, 3)] + [row | {"peer": "10.0.0.5:4", "who": "kitchen"}]
+    metrics = {"sessions": [*ends, row | {"peer": "[::1]:5", "closed": "1000"}], "totals": {"outcomes": {}}}
+    [finding] = _broke(metrics)
+    assert finding.text == (
+        "4 of 5 connections (80 %) broke off: 10.0.0.5, ubre: without a word, 1006 (3), "
+        "kitchen, ubre: without a word, 1006 (1)."
+    )
+
+
+def test_an_analysis_needs_no_folder_says_its_verdict_through_a_pipe_and_fails_on_what_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    day = Day()
+    for number in range(30):
+        day.ask(number, "tank.get", BAD if number < 3 else GOOD, 200)
+    capture = str(day.write(tmp_path / "capture"))
+    statuses = {
+        option: run(["analyse", capture, *(["--fail-on", option] if option else [])])
+        for option in ("", "failed=3,lost,broke,slow=0.3", "failed", "slow=0.1", "tired", "slow")
+    }
+    said = capsys.readouterr()
+    assert list(statuses.values()) == [0, 0, 1, 1, 2, 2]
+    assert "failed: 3 of 30 requests (10 %) failed: tank.get with NOT_FOUND (3).\n" in said.out
+    for text in ("--fail-on: 3 failed", "1 subject slower than 0.1 s, such as tank.get", "--fail-on tired", "--fail-on slow"):
+        assert text in said.err
+    results = tmp_path / "capture-results"
+    assert "<h1 title=" in (results / "report.html").read_text()
+    assert {path.stat().st_mode & 0o077 for path in (results, *results.rglob("*"))} == {0}

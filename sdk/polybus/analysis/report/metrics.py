@@ -176,6 +176,8 @@ class _Tables:
                 name: max((one[name] for one in rows if one[name] is not None), default=None) for name in ("transport", "peer")
             }
             row |= {name: sum(one[name] for one in rows) for name in ("n", "nbytes")}
+            named = {one[name] for one in rows for name in ("first_who", "last_who")} - {None}
+            row |= {"who": named.pop() if len(named) == 1 else None}
             row |= {"first_ns": _least(rows, "first_ns"), "last_ns": _last(rows, "last_ns"), "length_ns": _length(rows)}
             row |= {"handshake_ns": _length(opens) if sum(one["n"] for one in opens) > 1 else None}
             row |= {"heartbeats": sum(one["n"] for one in rows if one["kind"] == "heartbeat")}

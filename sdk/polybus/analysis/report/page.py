@@ -51,6 +51,7 @@ def render(metrics: dict[str, Any]) -> str:
         .get_template("report.html")
         .render(
             metrics=metrics,
+            name=metrics["capture"].partition("?")[0].rstrip("/").rpartition("/")[2] or metrics["capture"],
             groups=groups,
             kept=[metrics.get(name, ()) for name in STORE_METRICS],
             leads=leads,

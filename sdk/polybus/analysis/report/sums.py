@@ -51,7 +51,7 @@ WINDOWS: Final = 120
 SUMS: Final = "_sums"
 _NOW: Final = f"{SUMS}/now.json"
 _OURS: Final = re.compile(rf"{SUMS}/[0-9a-f]{{12}}")
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 _TEXT, _WHOLE, _SHORT, _TRUTH, _SUM = pa.string(), pa.int64(), pa.int32(), pa.bool_(), pa.decimal128(38, 0)
 
@@ -68,7 +68,8 @@ class Part:
 
     @property
     def schema(self) -> pa.Schema:
-        numbers = {name: _SUM if name in ("summed", "way") else _WHOLE for name in self.numbers}
+        kinds = {"summed": _SUM, "way": _SUM, "first_who": _TEXT, "last_who": _TEXT}
+        numbers = {name: kinds.get(name, _WHOLE) for name in self.numbers}
         return pa.schema(list({**self.keys, **numbers}.items()))
 
     def added(self, tables: Iterable[pa.Table]) -> pa.Table:
@@ -98,10 +99,12 @@ def grouped(table: pa.Table, keys: Sequence[str], numbers: Mapping[str, str]) ->
 
 
 _SIZES: Final = {"n": "sum", "nbytes": "sum"}
-_LINK: Final = {"capture_id": _TEXT, "conn_id": _TEXT, "protocol": _TEXT, "transport": _TEXT, "peer": _TEXT, "kind": _TEXT}
+_LINK: Final = {"capture_id": _TEXT, "conn_id": _TEXT, "protocol": _TEXT, "transport": _TEXT, "peer": _TEXT}
+_LINK_KEYS: Final = _LINK | {"kind": _TEXT, "direction": pa.int8(), "own": _TRUTH, "closed": _TEXT}
 _SPAN: Final = dict.fromkeys(("first_ns", "first_mono_ns", "least_ns"), "min") | dict.fromkeys(
     ("last_ns", "last_mono_ns", "most_ns"), "max"
 )
+_WHO: Final = {"first_who": "min", "last_who": "max"}
 _BY: Final = {"kind": _TEXT, "protocol": _TEXT, "subject": _TEXT, "outcome": _TEXT, "code": _SHORT, "code_name": _TEXT}
 _HOW: Final = {"match_quality": _TEXT, "direction": pa.int8(), "views": _SHORT, "class": _WHOLE}
 _ENDS: Final = dict.fromkeys(("n", "summed", "duplicates", "repeats", "way", "ways", "items"), "sum") | {"value": "max"}
@@ -110,7 +113,7 @@ STORE_NUMBERS: Final = dict.fromkeys(
     "n kept had refused unanswered repeats firsts redelivered handled again ended".split(), "sum"
 ) | {"most_attempts": "max"}
 PARTS: Final = {
-    "links": Part({**_LINK, "direction": pa.int8(), "own": _TRUTH, "closed": _TEXT}, _SIZES | _SPAN, ("conn_id", "peer")),
+    "links": Part(_LINK_KEYS, _SIZES | _SPAN | _WHO, ("conn_id", "peer")),
     "subjects": Part(
         {"capture_id": _TEXT, "protocol": _TEXT, "subject": _TEXT, "topic": _TEXT, "direction": pa.int8()}, _SIZES, ("subject",)
     ),
@@ -132,9 +135,11 @@ _MESSAGES: Final = f"""
         capture_id, conn_id, protocol, transport, peer, kind, direction, own, closed, topic, window_ns,
         case when grouping(topic) = 0 then told else shown end as subject,
         count(*) as n, cast(sum(nbytes) as bigint) as nbytes, min(time_ns) as first_ns, max(time_ns) as last_ns,
-        min(mono_ns) as first_mono_ns, max(mono_ns) as last_mono_ns, min(apart_ns) as least_ns, max(apart_ns) as most_ns
+        min(mono_ns) as first_mono_ns, max(mono_ns) as last_mono_ns, min(apart_ns) as least_ns, max(apart_ns) as most_ns,
+        min(who) as first_who, max(who) as last_who
     from (
         select capture_id, conn_id, protocol, transport, peer, kind, direction, nbytes, time_ns, mono_ns, own,
+            case when direction = 1 and source != peer and own then source end as who,
             case when own and kind = 'close' then coalesce(code_name, 'closed') end as closed,
             case when kind in ('publish', 'subscribe') and {USERS} then kind end as topic,
             case when kind in ('publish', 'subscribe') and {USERS} then subject end as told,

@@ -232,6 +232,7 @@ METRICS: Final = {
         _PROTOCOL,
         _column("transport", _TEXT, "tcp, ws, memory, ..."),
         _PEER,
+        _column("who", _TEXT, "What the other end calls itself, where all that came from it says the same."),
         _MESSAGES,
         _NBYTES,
         _ns("first_ns", "When its first message was recorded, ns since 1970 UTC."),

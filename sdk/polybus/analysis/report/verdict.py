@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, Final
 
+from polybus.errors import Code
+
 from ...plugins.tools import counted
 from .comparison import Finding, changed
 from .tables import MANY
@@ -67,10 +69,21 @@ def verdict(metrics: dict[str, Any]) -> list[Finding]:
     return [Finding("fine", fine, "Totals"), *findings]
 
 
+_DEFECTS: Final = frozenset((Code.UNKNOWN, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS))
+"""Codes by which a service says that something is wrong with itself; others say that with what it was asked."""
+
+
 def _failed(metrics: dict[str, Any]) -> Iterator[Finding]:
     outcomes, asked = metrics["totals"]["outcomes"], metrics["totals"]["exchanges"]
-    if failed := outcomes.get("error", 0):
-        told = [(f"{_subject(row)} with {row['code_name'] or row['code']}", row["n"]) for row in metrics["errors"]]
+    defects = [row for row in metrics["errors"] if row["code"] in _DEFECTS]
+    broken = sum(row["n"] for row in defects)
+    if broken:
+        told = [(f"{_subject(row)} with {row['code_name'] or row['code']}", row["n"]) for row in defects]
+        text = f"{part_of(broken, asked)} failed by a fault of the service: {_most(told, broken)}."
+        yield Finding("failed", text, "Errors")
+    if failed := outcomes.get("error", 0) - broken:
+        others = [row for row in metrics["errors"] if row not in defects]
+        told = [(f"{_subject(row)} with {row['code_name'] or row['code']}", row["n"]) for row in others]
         yield Finding("failed", f"{part_of(failed, asked)} failed: {_most(told, failed)}.{_when(metrics, failed)}", "Errors")
 
 
@@ -196,18 +209,29 @@ def _gravity(finding: Finding) -> int:
     return order.index(finding.about)
 
 
+def broke_off(session: dict[str, Any]) -> bool:
+    """Tell whether a connection ended otherwise than by a goodbye."""
+    code = session["closed"] or ""
+    return code.isdecimal() and code not in _ORDERLY
+
+
 def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
-    """The connections that ended otherwise than by a goodbye."""
+    """The connections that broke off, and whose they were."""
     ends, rows = Counter[str](), metrics.get("sessions", [])
-    for row in rows:
-        code = row["closed"] or ""
-        if code.isdecimal() and code not in _ORDERLY:
-            ends[f"{row['protocol'] or 'no protocol'}: {_CLOSES.get(code, 'code')}, {code}"] += 1
+    for row in filter(broke_off, rows):
+        why = f"{row['protocol'] or 'no protocol'}: {_CLOSES.get(row['closed'], 'code')}, {row['closed']}"
+        ends[f"{_whose(row)}, {why}"] += 1
     if broken := sum(ends.values()):
         # The list has no room for more: of the others nobody here knows how they ended.
         whose = "" if len(rows) < MANY else ", those with the most messages,"
         text = f"{part_of(broken, len(rows), 'connection')}{whose} broke off: {_most(list(ends.items()), broken)}."
         yield Finding("broke", text, "Connections")
+
+
+def _whose(session: dict[str, Any]) -> str:
+    """The one at the other end: as it is called there, else its address without the port, which is another one each time."""
+    host, mark, port = (session["peer"] or "").rpartition(":")
+    return session.get("who") or (host if mark and port.isdecimal() else session["peer"]) or "nobody knows whose"
 
 
 def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
