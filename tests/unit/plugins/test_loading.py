@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
+import polybus
 from tests.support import BOUND, free_port
 
 ENTITY = "entity=//plant.example/tanks/1"
@@ -116,3 +118,11 @@ def test_run_loads_what_its_urls_name_before_the_bus_starts(tmp_path: Path) -> N
             assert process.stdout.readline() == "True True\n"
         finally:
             process.kill()
+
+
+def test_every_entry_point_of_the_package_leads_to_something() -> None:
+    text = (Path(polybus.__file__).parent / "entry_points.txt").read_text(encoding="utf-8")
+    places = [line.partition(" = ")[2] for line in text.splitlines() if " = " in line and not line.startswith("#")]
+    assert len(places) > 20
+    for place in places:
+        assert callable(pkgutil.resolve_name(place)), place
