@@ -282,7 +282,7 @@ class CsbSession(QuietSession):
         frames = [frame]
         if ttl is not None:
             frames.insert(0, self._framed(self._writer.deadline(number, wire.REQUEST_NAMED, ttl), party))
-        if not party.asked:
+        if not party.asked and len(party.pending) < IDS:  # else the next request by name asks
             frames.append(self._ask(party, now))
         return frames
 

@@ -110,6 +110,20 @@ def test_the_65_537th_request_that_waits_fails_here_and_says_why() -> None:
     assert frame[2:4] == b"\x12\x34"
 
 
+def test_a_request_by_name_that_takes_the_last_id_is_sent_and_the_next_one_asks_who_is_there() -> None:
+    session = started()
+    for _ in range(65_535):
+        session.send(REQUEST, 0.0)
+    session.frames_to_send()
+    named = Message(Kind.REQUEST, "user.get", body=1, ttl=1.0)
+    session.send(named, 0.0)
+    assert len(session.frames_to_send()) == 2  # how long it is worth, and the request
+    for number in (7, 8):
+        answer(session, number)
+    session.send(named, 0.0)
+    assert len(session.frames_to_send()) == 3
+
+
 def test_the_id_of_a_request_that_timed_out_rests_until_its_answer_comes() -> None:
     session = started()
     late = session.send(REQUEST, 0.0)
