@@ -21,7 +21,6 @@ from .._util.repeated_warnings import ViolationCounter, Warnings, too_many
 from .._util.sources import Sources, sources
 from .._util.typed_body import convert, is_read_by_pydantic, misfit, unreadable
 from .._validation import (
-    check_callable,
     check_count,
     check_given,
     check_hosts,
@@ -49,7 +48,6 @@ __all__ = [
     "Warnings",
     "adapter_of",
     "blocking_entered_first",
-    "check_callable",
     "check_count",
     "check_given",
     "check_hosts",

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field, frozen
 
+from ..._util.log_fields import log_fields
+from ..._util.repeated_warnings import ViolationCounter
+from ..._validation import check_callable
 from ...errors import BusError, Code, LocalProtocolError, RequestError, Unsupported
 from ...headers import VIA, check_headers
 from ...message import MISSING, Kind, Message
-from ...plugins.tools import ViolationCounter, check_callable, log_fields
 from ...subjects import canonical, check_pattern, check_subject, is_pattern, is_uri, matches
 from ..handlers.lookup import HandlerLookup
 from ..rpc.call import ChannelCall

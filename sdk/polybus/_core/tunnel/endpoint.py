@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import anyio
@@ -13,6 +12,7 @@ from attrs import frozen
 from ...errors import BadRequest, BusError, Code, RequestError
 from ...plugins import Admission, Gate, Handshake
 from ...plugins.extensions import party_of
+from ...plugins.transports import cookies_of
 from ...subjects import captures, matches
 from ..rpc.call import Call, failure
 from ..runtime.via import depth_of_sender
@@ -225,14 +225,13 @@ class Entrance:
     def _handshake(self, peer: PeerParty, name: str, given: _Opening) -> Handshake:
         outer = None if peer.link.admission is None else peer.link.admission.handshake
         tokens = name.split(".")
-        cookies = given.headers.get("cookie")
         return Handshake(
             protocol=self._adapter.name,
             transport="tunnel",
             url=f"{self._adapter.name}+tunnel://{name}",
             path=f"/{name}",
             headers=given.headers,
-            cookies={} if cookies is None else _cookies(cookies),
+            cookies=cookies_of(given.headers.get("cookie", "")),
             origin=None if outer is None else outer.origin,
             address=peer.address,
             tls_peer=None if outer is None else outer.tls_peer,
@@ -245,13 +244,6 @@ def hops_of(message: Message) -> int:
     """Count the tunnels and bridges that an open has come through: what it says, and those of the link that brought it."""
     said = message.attributes.get("hops")
     return (said if isinstance(said, int) else 0) + depth_of_sender(message)
-
-
-def _cookies(text: str) -> dict[str, str]:
-    try:
-        return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
-    except CookieError:
-        return {}
 
 
 class TunnelCall(Call):

@@ -15,7 +15,7 @@ import jinja2
 
 from ..ingest import SAMPLES
 from . import comparison, plots
-from .tables import FEW, MANY, STORE_METRICS
+from .tables import FEW, MANY
 from .words import duration, moment, shortened
 
 Row = dict[str, Any]
@@ -53,7 +53,7 @@ def render(metrics: dict[str, Any]) -> str:
             metrics=metrics,
             name=metrics["capture"].partition("?")[0].rstrip("/").rpartition("/")[2] or metrics["capture"],
             groups=groups,
-            kept=[metrics.get(name, ()) for name in STORE_METRICS],
+            kept=[metrics.get(name, ()) for name in ("store_publications", "store_deliveries", "store_letters")],
             leads=leads,
             leads_to_code=lambda row: leads(row, code=row["code"]),
             style=style,

@@ -5,17 +5,11 @@ In ``metrics.json`` each table is a list of objects with its columns as members.
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
 
 from polybus.capture.schema import EVENTS, EXCHANGES, OUTCOMES
-
-
-def _count(name: str, doc: str) -> pa.Field:
-    return pa.field(name, pa.int64(), metadata={"doc": doc})
-
 
 FEW: Final = 100
 """Below so many samples there is no p99."""
@@ -30,57 +24,7 @@ BUCKETS_A_DECADE: Final = 5
 MANY: Final = 1000
 """Subjects, errors, peers, sessions and reasons beyond so many are left out of the numbers, the rarest first."""
 
-_STORE, _DURABLE, _WHY, _ATTEMPT = map(EXCHANGES.field, ("store", "durable", "reason", "attempt"))
-
-STORE_METRICS: Final = MappingProxyType(
-    {
-        "store_publications": (
-            "Publications to streams; of the 1000 streams with the most.",
-            pa.schema(
-                [
-                    _STORE,
-                    _count("n", "Publications; the store is null of those that no stream has answered."),
-                    _count("kept", "Those that it says it has, duplicates included."),
-                    _count("duplicates", "Those that it had already, by their id."),
-                    _count("refused", "Those that it has refused."),
-                    _count("unanswered", "Those of which it has said nothing."),
-                    _count("sent_again", "How often one was sent again."),
-                ]
-            ),
-        ),
-        "store_deliveries": (
-            "Deliveries of stored publications, by stream and durable consumer; the 1000 with the most.",
-            pa.schema(
-                [
-                    _STORE,
-                    _DURABLE,
-                    _count("n", "Deliveries."),
-                    _count("publications", "Those that were the first of their publication."),
-                    _count("redelivered", "Deliveries that were not the first of their publication."),
-                    _count("most_attempts", "The highest number of a delivery."),
-                    _count("handled", "Deliveries that were acknowledged."),
-                    _count("again", "Those that were to come again (NAK)."),
-                    _count("ended", "Those that were not to come any more (TERM): a dead letter, or given up."),
-                    _count("unsettled", "Those of which nothing was said: its worker is gone, or still at it."),
-                ]
-            ),
-        ),
-        "store_letters": (
-            "Dead letters, by stream, durable consumer and reason; the 1000 most frequent.",
-            pa.schema(
-                [
-                    _STORE,
-                    _DURABLE,
-                    _WHY,
-                    _count("n", "Publications that became dead letters so."),
-                    _count("most_attempts", "How often one was given out, at the most."),
-                ]
-            ),
-        ),
-    }
-)
-"""By name: what a row is, and the columns."""
-
+_STORE, _DURABLE, _WHY = map(EXCHANGES.field, ("store", "durable", "reason"))
 _TEXT, _WHOLE, _SHORT = pa.string(), pa.int64(), pa.int32()
 
 
@@ -296,6 +240,31 @@ METRICS: Final = {
             for end, more in (("", "."), ("_before", ", in the capture before."))
         ),
     ),
-    **STORE_METRICS,
+    "store_publications": _table(
+        "Publications to streams; of the 1000 streams with the most.",
+        _STORE,
+        _column("n", _WHOLE, "Publications; the store is null of those that no stream has answered."),
+        _column("kept", _WHOLE, "Those that it says it has, duplicates included."),
+        _column("duplicates", _WHOLE, "Those that it had already, by their id."),
+        _column("refused", _WHOLE, "Those that it has refused."),
+        _column("unanswered", _WHOLE, "Those of which it has said nothing."),
+        _column("sent_again", _WHOLE, "How often one was sent again."),
+    ),
+    "store_deliveries": _table(
+        "Deliveries of stored publications, by stream and durable consumer; the 1000 with the most.",
+        *(_STORE, _DURABLE, _column("n", _WHOLE, "Deliveries.")),
+        _column("publications", _WHOLE, "Those that were the first of their publication."),
+        _column("redelivered", _WHOLE, "Deliveries that were not the first of their publication."),
+        _column("most_attempts", _WHOLE, "The highest number of a delivery."),
+        _column("handled", _WHOLE, "Deliveries that were acknowledged."),
+        _column("again", _WHOLE, "Those that were to come again (NAK)."),
+        _column("ended", _WHOLE, "Those that were not to come any more (TERM): a dead letter, or given up."),
+        _column("unsettled", _WHOLE, "Those of which nothing was said: its worker is gone, or still at it."),
+    ),
+    "store_letters": _table(
+        "Dead letters, by stream, durable consumer and reason; the 1000 most frequent.",
+        *(_STORE, _DURABLE, _WHY, _column("n", _WHOLE, "Publications that became dead letters so.")),
+        _column("most_attempts", _WHOLE, "How often one was given out, at the most."),
+    ),
 }
 """By name: what a row is, and the columns."""
