@@ -62,8 +62,8 @@ class LinkWire:
     framing: tuple[Codec, type[Transport], str] | None = field(default=None, init=False)
     """The key of a publication's bytes, where they are the same on all links with that key: they are made once."""
     send_framed: Callable[[bytes, int], None] | None = field(default=None, init=False)
-    send_alone: Callable[[bytes], None] | None = field(default=None, init=False)
     """Writes bytes that `framed` has made."""
+    send_alone: Callable[[bytes], None] | None = field(default=None, init=False)
     ask: Callable[[str | int, bytes | None, float], tuple[Any, bytes]] | None = field(default=None, init=False)
     """Makes a request without a `Message`, where the session can; as `tell` makes an answer."""
     tell: Callable[[Any, bytes | None], bytes] | None = field(default=None, init=False)
