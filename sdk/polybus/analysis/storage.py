@@ -130,9 +130,17 @@ class TableStorage:
         return int(pq.read_metadata(self.inside(path), filesystem=self.filesystem).num_rows)
 
     def span(self, path: str, column: str) -> tuple[int, int]:
-        """The least and the most of a column of whole numbers of a Parquet file, by what the file says itself."""
+        """The least and the most of a column of whole numbers of a Parquet file, by what the file says itself.
+
+        Raises:
+            CaptureError: It unpacks to more than any file of ours; it is damaged, or has no such column.
+        """
+        self.check(path)
         found, file = list[int](), pq.read_metadata(self.inside(path), filesystem=self.filesystem)
-        place = [leaf.path for leaf in map(file.schema.column, range(len(file.schema)))].index(column)
+        columns = [leaf.path for leaf in map(file.schema.column, range(len(file.schema)))]
+        if column not in columns:
+            raise CaptureError(f"{self.inside(path)} has no column {column}: polybus analyse has not made it")
+        place = columns.index(column)
         for number in range(file.num_row_groups):
             statistics = file.row_group(number).column(place).statistics
             if statistics is not None and statistics.has_min_max:

@@ -429,7 +429,8 @@ class BusPort(Protocol):
     def unsent(self, message: Message, peer: Any, how: str, error: BusError) -> None:
         """Count and log a publication that cannot be sent."""
 
-    def deliver_to_all(self, message: Message, peer: Any) -> Iterable[Any]:
+    @property
+    def deliver_to_all(self) -> Callable[[Message, Any], Iterable[Any]]:
         """Deliver what came over the mesh to the subscriptions of this bus and of its clients, and give the queues."""
         ...
 

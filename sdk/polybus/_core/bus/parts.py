@@ -84,6 +84,7 @@ class BusParts:
         self.links.make_storage = partial(make_extension, "storage", self)
         self.pubsub.storage = self.pubsub.publisher.storage = lambda: self.links.storage
         self.pubsub.publisher.spellings = self.links.spellings
+        self.deliver_to_all: Callable[[Message, PeerParty], Iterable[PublicationQueue]] = self.pubsub.receiver.deliver_to_all
         if cluster is not None:
             port: BusPort = self
             mesh: Any = make_extension("mesh", port, cluster)
@@ -204,9 +205,6 @@ class BusParts:
 
     def unsent(self, message: Message, peer: PeerParty, how: str, error: BusError) -> None:
         self.pubsub.publisher.unsent(message, peer, how, error)
-
-    def deliver_to_all(self, message: Message, peer: PeerParty) -> Iterable[PublicationQueue]:
-        return self.pubsub.receiver.deliver_to_all(message, peer)
 
     def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
         self.pubsub.receiver.deliver_to_group(message, peer, group, pattern)
