@@ -44,6 +44,8 @@ ALWAYS = {
 }
 AT_FIRST = 150
 """Tests that are tried before all the others, from as many files as there are: they find nearly all that is found."""
+HANGS = 1200.0
+"""Seconds after which pytest has hung with a mutant, and has found it: some keep it from ending."""
 
 
 @frozen
@@ -155,9 +157,11 @@ def _fails(sdk: Path, folder: Path, tests: list[str]) -> bool:
     arguments = folder / "tests"
     arguments.write_text("\n".join(tests))
     options = "-m pytest -q -x -n 0 -p no:randomly -p no:cacheprovider --timeout=60".split()
-    run = subprocess.run(
-        [sys.executable, *options, f"@{arguments}"], cwd=ROOT, env=_environment(sdk), capture_output=True, check=False
-    )
+    command = [sys.executable, *options, f"@{arguments}"]
+    try:
+        run = subprocess.run(command, cwd=ROOT, env=_environment(sdk), capture_output=True, check=False, timeout=HANGS)
+    except subprocess.TimeoutExpired:
+        return True
     return run.returncode != 0
 
 
