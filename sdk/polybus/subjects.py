@@ -386,7 +386,7 @@ def captures(pattern: str | int) -> dict[str, int]:
 
 
 def matches(pattern: str | int, subject: str | int) -> bool:
-    """True if one pattern matches one subject; for a set of patterns use `subject_index.SubjectIndex`."""
+    """True if one pattern matches one subject; for a set of patterns use `plugins.tools.SubjectIndex`."""
     if isinstance(pattern, int) or isinstance(subject, int) or has_empty_token(subject):
         return pattern == subject
     if "/" in pattern:

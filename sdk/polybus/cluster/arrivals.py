@@ -59,7 +59,7 @@ _Entry: TypeAlias = tuple[str, Message, int, int]
 
 @define(eq=False)
 class ParkedPublications:
-    """Publications that wait for one client. Implements `plugins.parts.WaitingQueue`.
+    """Publications that wait for one client. Implements `plugins.parts.PublicationQueue`.
 
     Bounded as an outbox is, in messages and bytes, which are charged to the client's address; the oldest go first.
     """

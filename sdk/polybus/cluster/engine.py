@@ -262,7 +262,7 @@ class NatsServer:
         """Have it run until this is cancelled; `task_status` is told when it takes clients for the first time.
 
         Raises:
-            LocalProtocolError: As `store_folder.held`.
+            LocalProtocolError: As `held`.
             OSError: It does not start; later it is tried again.
         """
         with held(os.environ.get(STORE, "")) as self._stores:

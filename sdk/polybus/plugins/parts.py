@@ -248,21 +248,35 @@ class BusPeer(Protocol):
         ...
 
 
-class WaitingQueue(Protocol):
-    """A queue of publications for somebody who cannot be sent them now."""
+class PublicationQueue(Protocol):
+    """The queue of a subscription: publications that match a pattern are offered to it."""
 
-    pattern: str | int
-    group: str | None
-    queue: int
-    """The most that it takes."""
-    local: bool
-    """True where it takes what this bus publishes."""
-    peers: bool
-    """True where it takes what peers publish."""
-    leads_on: bool
-    """True where it leads to another bus."""
-    full: bool
+    @property
+    def pattern(self) -> str | int: ...
+    @property
+    def group(self) -> str | None: ...
+    @property
+    def queue(self) -> int:
+        """The most that it takes."""
+        ...
 
+    @property
+    def local(self) -> bool:
+        """True where it takes what this bus publishes."""
+        ...
+
+    @property
+    def peers(self) -> bool:
+        """True where it takes what peers publish."""
+        ...
+
+    @property
+    def leads_on(self) -> bool:
+        """True where it leads to another bus."""
+        ...
+
+    @property
+    def full(self) -> bool: ...
     async def room(self, deadline: float) -> bool:
         """Wait for room. False where there was none until then."""
         ...
@@ -486,10 +500,10 @@ class BusPort(Protocol):
     def send_all(self, peer: Any) -> None:
         """Send it everything, until it has shown to be ours."""
 
-    def queue_for(self, peer: Any, queue: WaitingQueue | None) -> None:
+    def queue_for(self, peer: Any, queue: PublicationQueue | None) -> None:
         """Offer what a client has subscribed to, and will, to a queue in its place; None ends that."""
 
-    def take_over(self, peer: Any, queue: WaitingQueue) -> tuple[Sequence[str | int], Sequence[Message]]:
+    def take_over(self, peer: Any, queue: PublicationQueue) -> tuple[Sequence[str | int], Sequence[Message]]:
         """Offer what a client has subscribed to to a queue that outlasts it: gives the patterns, and what has not left."""
         ...
 
@@ -497,10 +511,10 @@ class BusPort(Protocol):
         """Tell what a message costs that is to wait, in bytes; what its encoder has left over is given back."""
         ...
 
-    def add_queue(self, pattern: str | int, queue: WaitingQueue) -> None:
+    def add_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
         """Offer publications to a queue."""
 
-    def remove_queue(self, pattern: str | int, queue: WaitingQueue) -> None:
+    def remove_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
         """Offer it no more."""
 
     def queues(self, subject: str | int) -> Collection[Any]:

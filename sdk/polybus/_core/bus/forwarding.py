@@ -441,7 +441,7 @@ class FrameRelay:
 class PublicationForwarder:
     """The subscription of a route while it is open: queues publications, each with its way, and publishes them over there.
 
-    Implements `_core.peer.subscription.HandlerQueue`.
+    Implements `_core.pubsub.pubsub.HandlerQueue`.
     """
 
     local = True

@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     from ...backoff import Backoff
     from ...plugins import Connector, ProtocolAdapter
     from ...plugins.extensions import LinkReader, Mesh, Storage
-    from ...plugins.parts import BusPort
+    from ...plugins.parts import BusPort, PublicationQueue
     from ..handlers.lookup import HandlerLookup
     from ..handlers.subscriber import SubscriberSpec
     from ..link.link import Link
     from ..peer.party import PeerParty
-    from ..peer.subscription import PublicationQueue
     from ..runtime.services import Services
 
 _LONGEST = 30.0

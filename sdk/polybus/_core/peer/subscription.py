@@ -7,7 +7,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 import anyio
 
@@ -37,39 +37,6 @@ _STEP = 16 * 1024
 """Bytes by which a queue may be larger than what is charged for it: a queue that is read costs no book-keeping."""
 _PAUSE = 1.0
 """Seconds between two events that tell of one queue."""
-
-
-class PublicationQueue(Protocol):
-    """The queue of a subscription, as publishers and the receiver see it: a `SubscriptionQueue`, a group of them, a bridge."""
-
-    @property
-    def pattern(self) -> str | int: ...
-    @property
-    def group(self) -> str | None: ...
-    @property
-    def queue(self) -> int: ...
-    @property
-    def local(self) -> bool: ...
-    @property
-    def leads_on(self) -> bool: ...
-    @property
-    def peers(self) -> bool: ...
-    @property
-    def full(self) -> bool: ...
-    async def room(self, deadline: float) -> bool: ...
-    def offer(self, message: Message) -> None: ...
-    def offer_shared(self, message: Message) -> None:
-        """Take a publication that others are given too."""
-        ...
-
-
-class HandlerQueue(PublicationQueue, Protocol):
-    """The queue of a handler, which lasts as long as the bus runs."""
-
-    def __len__(self) -> int: ...
-    @property
-    def busy(self) -> bool: ...
-    def clear(self) -> None: ...
 
 
 class SubscriptionQueue(ABC):

@@ -80,7 +80,7 @@ class Subscriptions:
                 pubsub.announcer.remove_behind(pattern)
 
     def hold(self, queue: Any) -> None:
-        """Have publications offered to a queue (a `subscription.PublicationQueue`) until `release`, and none sent."""
+        """Have publications offered to a queue (a `plugins.parts.PublicationQueue`) until `release`, and none sent."""
         self._move(queue)
 
     def release(self) -> None:

@@ -19,8 +19,8 @@ from ..runtime.workers import context_changed
 
 if TYPE_CHECKING:
     from ...message import Message
+    from ...plugins.parts import PublicationQueue
     from ..handlers.subscriber import SubscriberSpec
-    from ..peer.subscription import PublicationQueue
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
 
@@ -150,7 +150,7 @@ class _HandlerJob:
 
 @define(eq=False)
 class SubscriptionGroup:
-    """The members of a group in this bus. Implements `ports.PublicationQueue`; its members take publications in turn.
+    """The members of a group in this bus. Implements `plugins.parts.PublicationQueue`; its members take publications in turn.
 
     Where an engine shares among the members of all nodes, one of these gets what the engine has chosen it for, nothing else.
     """

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from ...body import BodyFormat
     from ...plugins import ProtocolAdapter
     from ...plugins.extensions import Keeper, Storage
+    from ...plugins.parts import PublicationQueue
     from ..link.link import Link
     from ..link.send_queue import WaitingMessage
     from ..peer.party import PeerParty
-    from ..peer.subscription import PublicationQueue
     from ..runtime.services import Services
     from ..runtime.via import Deduplicator
     from .recipients import Recipients

@@ -25,12 +25,23 @@ from .publisher import ROUTES, Publisher
 from .recipients import PeerSubscriptions, Recipients
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from ...plugins.extensions import Reading, Storage
+    from ...plugins.parts import PublicationQueue
     from ..handlers.lookup import HandlerLookup
     from ..peer.party import PeerParty
-    from ..peer.subscription import HandlerQueue, PublicationQueue
     from ..runtime.access import AccessControl
     from ..runtime.services import Services
+
+    class HandlerQueue(PublicationQueue, Protocol):
+        """The queue of a handler, which lasts as long as the bus runs."""
+
+        def __len__(self) -> int: ...
+        @property
+        def busy(self) -> bool: ...
+        def clear(self) -> None: ...
+
 
 logger: logging.Logger = logging.getLogger("polybus")
 

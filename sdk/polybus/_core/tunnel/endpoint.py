@@ -76,7 +76,7 @@ class _Opening:
 def _read(message: Message) -> _Opening:
     """
     Raises:
-        BadRequest: It is not what `tunnel.tunnel_facts` gives.
+        BadRequest: It is not what `connection.tunnel_facts` gives.
     """
     body = message.body if message.has_body else {}
     if not isinstance(body, dict):

@@ -60,7 +60,7 @@ def follow(root: Row, near: Sequence[Row], *, all_near: bool) -> list[Hop]:
     """The hops of an exchange, by when they began.
 
     Args:
-        root: The exchange; rows have the columns of `views.Seen.views`, and of their request ``digest``, that of the body,
+        root: The exchange; rows have the columns of `views.told_apart`, and of their request ``digest``, that of the body,
             and ``traceparent``.
         near: Other exchanges of about that time.
         all_near: True where these are all of that time, so that one that is alone among them is known to be.

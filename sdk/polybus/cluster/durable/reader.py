@@ -193,7 +193,7 @@ _TOO_MUCH: Final = "Message Size Exceeds MaxBytes"
 
 
 class Taker(Protocol):
-    """Takes the publications of a reader: `handling.HandlerTaker`, `iteration.SubscriptionTaker`."""
+    """Takes the publications of a reader: `delivery.HandlerTaker`, `delivery.SubscriptionTaker`."""
 
     @property
     def full(self) -> bool:

@@ -386,7 +386,7 @@ class StoredReading(Extension):
         Raises:
             LocalProtocolError: No engine stores for this bus.
             Unsupported, AmbiguousRoute: Nothing is stored behind the link of its peer, or several links could be meant.
-            BusError: As `StoredPort.subscribe`.
+            BusError: As `StoreReaders.subscribe`.
         """
         engine = self._readers[subscription] = self._engine(subscription)
         await engine.subscribe(subscription, spec)

@@ -301,7 +301,7 @@ class NatsDialect(Protocol):
     """The meaning of messages on a connection: to foreign services, or among the nodes of a cluster."""
 
     inbox: str
-    """The subjects to which answers come: subscribed to before anything else, as `subscriptions.INBOX_SID`."""
+    """The subjects to which answers come: subscribed to before anything else, as `operations.INBOX_SID`."""
     probes: tuple[bytes, ...]
     """Frames that are sent beside that: what the server does not allow, it says before it lets this side in."""
 
