@@ -101,6 +101,16 @@ def test_runs_over_several_recordings_of_the_same_exchanges_add_up_too(tmp_path:
     assert _added(tmp_path / "several", pieces, _runs(chance, len(pieces))) == single
 
 
+def test_whose_clock_is_wrong_is_told_anew_by_recordings_that_come_later(tmp_path: Path) -> None:
+    day = Folder(a=7000, b=0, c=0, d=0)
+    for number in range(40):
+        day.asked(f"x-{number}", "tank.get", number * 50, 20, dict.fromkeys(("ab", "bc", "bd")[number % 3], "a"))
+    pieces = [piece for name, rows in day.recordings().items() for _, piece in _cut(rows, name, 1)]
+    single = _added(tmp_path / "one", pieces, [4])
+    assert {row["capture_id"]: row["ahead_ns"] for row in single["clocks"] if row["ahead_ns"]} == {"a": 7_000_000_000}
+    assert _added(tmp_path / "several", pieces, [2, 2]) == single
+
+
 def test_a_percentile_is_at_most_a_hundredth_too_long(tmp_path: Path) -> None:
     day, chance = Day(), random.Random(5)
     latencies = sorted(chance.lognormvariate(3, 1) for _ in range(400))

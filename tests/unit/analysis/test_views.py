@@ -140,6 +140,16 @@ def test_the_same_counted_ids_at_another_time_say_nothing_about_clocks(tmp_path:
     assert (metrics["totals"]["exchanges"], {row["ahead_ns"] for row in metrics["clocks"]}) == (8, {0})
 
 
+def test_recordings_that_are_compared_with_each_other_late_have_one_clock(tmp_path: Path) -> None:
+    day = Folder(client_a=0, client_b=7000, broker=0, server=0)
+    for places, many in ((("client_b", "server"), 30), (("client_a", "broker"), 20), (("broker", "server"), 10)):
+        for number in range(many):
+            day.asked(f"{places[0]}-{number}", "tank.get", number * 50, 20, dict.fromkeys(places, "a"))
+    metrics = day.metrics(tmp_path)
+    assert {row["capture_id"]: row["ahead_ns"] for row in metrics["clocks"] if row["ahead_ns"]} == {"client_b": 7000 * MS}
+    assert metrics["totals"]["exchanges"] == 60
+
+
 def test_a_clock_that_is_set_in_the_middle_of_a_recording_is_said(tmp_path: Path) -> None:
     day = Folder(client=0)
     day.asked("1", "tank.get", 0, 10, {"client": "a"})

@@ -280,6 +280,7 @@ class Sums:
 
     def _forget_exchanges(self, names: str = "") -> None:
         self.now.files["exchanges"], self.now.again, self.now.since, self.now.recordings = {}, [], {}, {}
+        self.now.clocks = None  # what was compared with which of them is found anew too
         self.now.names, self.rows = names or self.now.names, []
         self.parts |= {name: PARTS[name].added(()) for name in _OF_EXCHANGES}
 

@@ -7,6 +7,7 @@ one recording has asked and has heard are never the same.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -138,12 +139,24 @@ def told_apart(engine: Engine, exchanges: Any, clocks: Mapping[str, int] | None)
 
 def clocks_of(engine: Engine, exchanges: Any) -> dict[str, int]:
     """The recordings whose clocks are apart from that of the one that most is compared with, and how far they are ahead."""
-    known: dict[str, int] = {}
-    rows = engine.rows(engine.sql(_APART, exchanges=exchanges)).to_pylist()
-    for row in sorted(rows, key=lambda row: (-row["n"], row["reference"], row["capture_id"])):
-        known.setdefault(row["reference"], 0)
-        known.setdefault(row["capture_id"], known[row["reference"]] + row["ahead_ns"])
-    return {name: ns for name, ns in known.items() if abs(ns) > SLACK_NS // 2}
+    compared, together = Counter[str](), dict[str, dict[str, int]]()
+    for row in sorted(
+        engine.rows(engine.sql(_APART, exchanges=exchanges)).to_pylist(),
+        key=lambda row: (-row["n"], row["reference"], row["capture_id"]),
+    ):
+        one, other = row["reference"], row["capture_id"]
+        compared.update({one: row["n"], other: row["n"]})
+        these, those = together.setdefault(one, {one: 0}), together.setdefault(other, {other: 0})
+        if these is not those:
+            by = these[one] + row["ahead_ns"] - those[other]
+            these |= {name: ns + by for name, ns in those.items()}
+            together |= dict.fromkeys(those, these)
+    found = dict[str, int]()
+    for name, these in together.items():
+        most = min(these, key=lambda one: (-compared[one], one))
+        if abs(ahead := these[name] - these[most]) > SLACK_NS // 2:
+            found[name] = ahead
+    return found
 
 
 def lost(engine: Engine, orphans: Any, exchanges: Any) -> Any:
