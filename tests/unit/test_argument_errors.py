@@ -440,6 +440,9 @@ def test_insecure_is_a_bool_and_no_text_that_happens_to_be_true(insecure: Any) -
         attach(app, Bus(), insecure=insecure)
     with pytest.raises(TypeError, match="script=5"):
         attach(app, Bus(), script=5)  # type: ignore[arg-type]
+    for script in ("/polybus.js?v=1", "/js/polybus-frames.js"):
+        with pytest.raises(ValueError, match="script=.* a path alone"):
+            attach(app, Bus(), script=script)
     attach(app, Bus())  # nothing was attached
 
 

@@ -5,7 +5,9 @@ The engine is DuckDB for what one machine does soon, Spark for what is large or 
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
 import os
 import re
 import sys
@@ -84,7 +86,7 @@ def analyse(
     size = sum(segment.size for segment in Capture(capture).segments())
     chosen, why = choose(engine, size, master)
     shown = _StageProgress(as_json)
-    with shown.bars, ExitStack() as stack:
+    with _advised(out), shown.bars, ExitStack() as stack:
         stack.callback(os.umask, os.umask(0o077))  # as the files of a capture: the results hold what was in it
         shown.stage("start")
         if chosen == "spark":
@@ -115,21 +117,39 @@ _OTHERS: Final = ("slow", "broke", "unheard", "gaps", "quarantined")
 def results_of(capture: str) -> str:
     """The folder of the results of a capture, beside it, for who names none."""
     place, mark, options = capture.partition("?") if "://" in capture else (capture, "", "")
-    return f"{place.rstrip('/')}-results{mark}{options}"
+    place = place.rstrip("/")
+    if os.path.basename(place) in ("", ".", ".."):  # beside it, not in it
+        place = os.path.abspath(place or capture)
+    return f"{place}-results{mark}{options}"
+
+
+@contextmanager
+def _advised(out: str) -> Iterator[None]:
+    """Say what to do where results may not be written: who has named no folder does not know of it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or out not in str(error.filename):
+            raise
+        raise PeerError(f"{error}: --out DIR says where else the results go") from error
 
 
 def _limits(text: str) -> dict[str, float]:
     """By what is not to be there, how much of it may be: ``failed,lost=3,slow=0.5``."""
     limits = dict[str, float]()
     for part in filter(None, (one.strip() for one in text.split(","))):
-        name, _, value = part.partition("=")
+        name, _, value = (one.strip() for one in part.partition("="))
         known = ", ".join((*_COUNTED, *_OTHERS))
         if name not in (*_COUNTED, *_OTHERS):
             raise UsageError(f"--fail-on {name}: there is no such thing; there are {known}")
         try:
             limits[name] = float(value or (0 if name != "slow" else "?"))
         except ValueError:
-            raise UsageError(f"--fail-on {part}: slow=0.5 is a p95 of half a second, lost=3 are more than three") from None
+            limits[name] = math.nan
+        if not 0 <= limits[name] < math.inf:
+            raise UsageError(f"--fail-on {part}: slow=0.5 is a p95 of half a second, lost=3 are more than three")
+    if text and not limits:
+        raise UsageError(f"--fail-on {text!r}: on what? --fail-on failed,lost=3")
     return limits
 
 

@@ -299,6 +299,8 @@ def _check_script(path: Any) -> None:
         raise TypeError(f"script={shown(path)}: a path such as '/polybus.js', not {type(path).__name__}")
     if not path.startswith("/"):
         raise ValueError(f"script={path!r}: a path that begins with a slash, as '/polybus.js' does")
+    if "?" in path or "#" in path or posixpath.basename(path) == _FRAMES:
+        raise ValueError(f"script={path!r}: a path alone, as '/polybus.js'; {_FRAMES} is served beside it")
 
 
 def _add_script(router: Any, path: str) -> None:
@@ -308,6 +310,12 @@ def _add_script(router: Any, path: str) -> None:
         return  # several buses of one application
     for place, file in ((path, "polybus.js"), (posixpath.join(posixpath.dirname(path), _FRAMES), _FRAMES)):
         router.add_route(place, _module(file), methods=["GET"], name=_SCRIPT, include_in_schema=False)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """True where a browser takes it packed: a weight of 0 says that it does not."""
+    weights = (one.partition(";q=") for one in accepted.lower().replace(" ", "").split(","))
+    return any(name == "gzip" and (not mark or weight.strip("0.") != "") for name, mark, weight in weights)
 
 
 def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
@@ -323,7 +331,7 @@ def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
         headers = {**common, "cache-control": "public, max-age=31536000, immutable" if kept else "no-cache"}
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        if "gzip" not in request.headers.get("accept-encoding", ""):
+        if not _takes_gzip(request.headers.get("accept-encoding", "")):
             return Response(content, media_type="text/javascript", headers=headers)
         return Response(packed, media_type="text/javascript", headers={**headers, "content-encoding": "gzip"})
 

@@ -107,6 +107,16 @@ def test_the_prefix_of_a_router_counts_for_the_script_and_the_page_too() -> None
         assert client.get("/v1/api/docs").status_code == 200
 
 
+def test_scripts_come_packed_to_browsers_that_take_that_and_to_no_others() -> None:
+    app = FastAPI()
+    attach(app, Bus(), script="/polybus.js")
+    accepted = {"gzip": True, "br, GZIP;q=0.5": True, "gzip;q=0": False, "br, gzip; q=0.0": False, "br": False}
+    with TestClient(app) as client:
+        for asked, packed in accepted.items():
+            headers = client.get("/polybus.js", headers={"accept-encoding": asked}).headers
+            assert headers.get("content-encoding") == ("gzip" if packed else None), asked
+
+
 @bounded
 async def test_a_lifespan_of_the_bus_that_fails_refuses_the_first_connection_and_is_tried_again_for_the_next() -> None:
     attempts = 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 from html import escape
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from polybus.analysis.report.page import render
 from polybus.analysis.report.verdict import _broke, verdict
+from polybus.cli.analyse import results_of
 from polybus.cli.app import run
 
 from .days import BAD, GOOD, SUBJECTS, Day
@@ -131,13 +134,35 @@ def test_an_analysis_needs_no_folder_says_its_verdict_through_a_pipe_and_fails_o
     capture = str(day.write(tmp_path / "capture"))
     statuses = {
         option: run(["analyse", capture, *(["--fail-on", option] if option else [])])
-        for option in ("", "failed=3,lost,broke,slow=0.3", "failed", "slow=0.1", "tired", "slow")
+        for option in (
+            *("", "failed=3,lost,broke,slow=0.3", "failed = 3,", "failed", "slow=0.1"),
+            *("tired", "slow", "failed=nan", "lost=-1", "slow=inf", ","),
+        )
     }
     said = capsys.readouterr()
-    assert list(statuses.values()) == [0, 0, 1, 1, 2, 2]
+    assert list(statuses.values()) == [0, 0, 0, 1, 1, *[2] * 6]
     assert "failed: 3 of 30 requests (10 %) failed: tank.get with NOT_FOUND (3).\n" in said.out
     for text in ("--fail-on: 3 failed", "1 subject slower than 0.1 s, such as tank.get", "--fail-on tired", "--fail-on slow"):
         assert text in said.err
     results = tmp_path / "capture-results"
     assert "<h1 title=" in (results / "report.html").read_text()
     assert {path.stat().st_mode & 0o077 for path in (results, *results.rglob("*"))} == {0}
+
+
+def test_results_lie_beside_a_capture_however_it_is_named_and_where_that_may_not_be_it_is_said_what_may(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = Day()
+    day.ask(1, "tank.get", GOOD)
+    capture = day.write(tmp_path / "capture")
+    monkeypatch.chdir(capture)
+    beside = str(tmp_path / "capture-results")
+    assert {results_of(name) for name in (".", "./", "../capture/.", str(capture), f"{capture}/")} == {beside}
+    assert results_of("..") == f"{tmp_path}-results"
+
+    def refused(place: str, *given: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", place)
+
+    monkeypatch.setattr(os, "makedirs", refused)
+    assert run(["analyse", "."]) == 1
+    assert f"Permission denied: '{beside}': --out DIR says where else the results go" in capsys.readouterr().err

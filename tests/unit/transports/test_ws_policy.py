@@ -120,6 +120,12 @@ def test_only_the_path_of_the_listener_is_served(served: str, asked: str, status
     assert status_of(door(path=served).check_path, asked)[0] == status
 
 
+def test_a_close_tells_any_words_cut_to_what_fits_it() -> None:
+    offers = ["ubre.v1", "polybus.closes"]
+    for text, said in (("no \ud800", "no ?"), ("\u00e9" * 200, "\u00e9" * 61)):
+        assert HandshakeRejected(401, text).close(offers) == (4401, said)
+
+
 def test_query_and_cookies_are_read_tolerantly() -> None:
     assert UpgradeRequest(path="/", query="a=1&b=&a=2", headers={}).fields == {"a": "2", "b": ""}
     many = UpgradeRequest(path="/", query="a=1&" * 1000, headers={})

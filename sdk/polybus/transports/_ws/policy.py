@@ -21,7 +21,7 @@ from attrs import evolve, field, frozen
 from ..._util.listening import is_loopback
 from ...errors import BusError, Forbidden, Unauthorized
 from ...plugins import Handshake, ListenOptions
-from ...plugins.close_codes import text_of
+from ...plugins.close_codes import cut_reason, text_of
 from ...plugins.transports import cookies_of
 
 _names_a_client: Final = re.compile(
@@ -31,8 +31,6 @@ _names_a_client: Final = re.compile(
 """True of headers in which proxies name the client: ``X-Forwarded-For``, ``Forwarded``, ``X-Real-IP``, ``CF-Connecting-IP``."""
 _forwarded_for: Final = re.compile(r"(?:^|;)\s*for\s*=([^;]*)", re.IGNORECASE).findall
 """All of a part: one may stand in the text of its ``host=``, which the client has chosen."""
-_REASON: Final = 120
-"""Bytes of the reason of a close; a frame of that kind has room for 123."""
 _SHOWN: Final = 60
 """Characters of what a client or a proxy says: more than any address has."""
 _LOCAL: Final = ("", "testclient")
@@ -110,7 +108,7 @@ class HandshakeRejected(Exception):
         """The code and reason of a close that says the same, to a client that has asked for it; None where a page of another
         site, or of another name, is not to know more than that it failed."""
         code = None if self.about or CLOSES not in offers else _CLOSES.get(self.status)
-        return None if code is None else (code, self.text.encode()[:_REASON].decode(errors="ignore"))
+        return None if code is None else (code, cut_reason(self.text).decode())
 
     @classmethod
     def of(cls, error: BusError) -> HandshakeRejected:
