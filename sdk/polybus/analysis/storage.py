@@ -100,7 +100,7 @@ class TableStorage:
         """
         with naming(self._root), ExitStack() as stack:
             if self.local:
-                os.makedirs(self._root, 0o700, exist_ok=True)  # what is in captures is private
+                self._make_root()
             if self.local and os.name != "nt":
                 folder = os.open(self._root, os.O_RDONLY)
                 stack.callback(os.close, folder)
@@ -108,6 +108,12 @@ class TableStorage:
                     waits()
                     lock(folder, wait=True)
             yield
+
+    def _make_root(self) -> None:
+        try:
+            os.makedirs(self._root, 0o700, exist_ok=True)  # what is in captures is private
+        except OSError as error:  # of the part that could not be made: nobody has named that one
+            raise OSError(error.errno, os.strerror(error.errno or 0), self._root) from error
 
     def files(self, path: str) -> list[str]:
         """All files beneath a folder, relative to the root; none where there is no such folder."""
