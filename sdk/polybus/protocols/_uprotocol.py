@@ -14,11 +14,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, TypeAlias
 
-from .._util.pattern_index import SubjectIndex
-from .._util.sources import sources
 from ..errors import Code, RemoteProtocolError
 from ..message import RELAYED, Kind, Message
 from ..plugins import CloseWanted, Frames, QuietSession, Refused, SessionEvent, SessionOutput, Undelivered
+from ..plugins.tools import SubjectIndex, sources
 
 PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
 LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
