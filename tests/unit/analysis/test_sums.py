@@ -151,3 +151,15 @@ def test_the_first_requests_without_an_answer_are_the_first_by_the_clock(tmp_pat
     for number, (place, at) in enumerate((("client_c", 1), ("client_c", 9), ("client_d", 5))):
         day.asked(f"x{number}", "tank.get", at, None if at > 1 else 0.5, {place: "a"})
     assert [row["request_time_ns"] % 10_000_000 // 1_000_000 for row in day.metrics(tmp_path)["dead_letters"]] == [5, 9]
+
+
+def test_sums_of_a_run_that_was_killed_while_it_wrote_them_are_removed_by_the_next(tmp_path: Path) -> None:
+    day = Day()
+    day.ask(1, "user.get", GOOD)
+    _added(tmp_path, [(pa.RecordBatch.from_pylist(day.rows, FRAMES), "a")], [1])
+    left = tmp_path / "out" / "_sums" / "0123456789ab"
+    left.mkdir()
+    (left / "links.parquet").write_bytes(b"half")
+    _measured(tmp_path / "capture", tmp_path / "out")
+    [ours] = [one for one in left.parent.iterdir() if one.is_dir()]
+    assert ours != left
