@@ -155,8 +155,6 @@ def _limits(text: str) -> dict[str, float]:
 
 def _beyond(limits: Mapping[str, float], metrics: Mapping[str, Any]) -> Iterator[str]:
     """Sentences about all of which there is more than may be."""
-    from ..analysis.report.verdict import broke_off
-
     for name, limit in limits.items():
         if name == "slow":
             some = [row for row in metrics["latency"] if (row["p95_ns"] or 0) > limit * 1e9]
@@ -165,7 +163,7 @@ def _beyond(limits: Mapping[str, float], metrics: Mapping[str, Any]) -> Iterator
                 yield f"{counted(len(some), 'subject')} slower than {limit:g} s, such as {in_one_line(worst['subject'] or '')}"
             continue
         found = {
-            "broke": sum(broke_off(row) for row in metrics["sessions"]),
+            "broke": metrics["totals"]["broke"],
             "unheard": sum(row["n"] for row in metrics["unheard"]),
             "gaps": metrics["counts"]["gaps"] + metrics["counts"]["lost"],
             "quarantined": metrics["counts"]["quarantined"],

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from polybus.analysis.report.page import render
+from polybus.analysis.report.tables import MANY
 from polybus.analysis.report.verdict import _broke, verdict
 from polybus.cli.analyse import results_of
 from polybus.cli.app import run
@@ -166,3 +167,12 @@ def test_results_lie_beside_a_capture_however_it_is_named_and_where_that_may_not
     monkeypatch.setattr(os, "makedirs", refused)
     assert run(["analyse", "."]) == 1
     assert f"Permission denied: '{beside}': --out DIR says where else the results go" in capsys.readouterr().err
+
+
+def test_a_connection_that_broke_off_is_counted_where_the_list_has_no_room_for_it(tmp_path: Path) -> None:
+    day, end = Day(), '{"link":{"state":"close","code":%d,"reason":""}}'
+    for number in range(MANY):
+        for _ in range(2):
+            day.say(None, 0, conn_id=f"good-{number}", options=end % 1000)
+    day.say(None, 0, conn_id="bad", options=end % 1006)
+    assert run(["analyse", str(day.write(tmp_path / "capture")), "--fail-on", "broke"]) == 1

@@ -22,6 +22,7 @@ from .journeys import told
 from .names import Names, is_for
 from .sums import PARTS, STORE_NUMBERS, Sums, as_parquet, by_latency, grouped, in_order
 from .tables import ALIKE, BUCKETS_A_DECADE, FEW, MANY, METRICS, ROWS, SAMPLES, STACKED
+from .verdict import broke_off
 
 SHOWN_BYTES: Final = 48
 """Of a frame in quarantine."""
@@ -34,7 +35,8 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
     names = names or Names()
     sums = Sums.of(output, names)
     sums.add(engine, output, names)
-    found = {name: shaped(name, rows) for name, rows in _Tables(sums, names).all().items()}
+    tables = _Tables(sums, names)
+    found = {name: shaped(name, rows) for name, rows in tables.all().items()}
     write_tables(output, found)
     journeys = told(engine, output, sums)
     sums.keep(output.storage)
@@ -48,7 +50,8 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
         **{"begin_ns": min(times, default=0), "end_ns": max(times, default=0), "window_ns": sums.width_ns},
         "counts": attrs.asdict(output.counts),
         "provisional": output.provisional,
-        "totals": _totals(found, output.counts) | {"orphans": pc.sum(sums.shown["orphans"]["n"]).as_py() or 0},
+        "totals": _totals(found, output.counts)
+        | {"orphans": pc.sum(sums.shown["orphans"]["n"]).as_py() or 0, "broke": tables.broke},
         **found,
         "journeys": journeys,
         "gaps": last.gaps if last is not None else [],
@@ -71,6 +74,8 @@ class _Tables:
 
     def __init__(self, sums: Sums, names: Names) -> None:
         self._sums, self._parts, self._names = sums, dict(sums.shown), names
+        self.broke: int = 0
+        """Connections that broke off, also those that are not listed."""
         for name in ("subjects", "windows", "orphans"):
             self._parts[name] = self._named(self._parts[name])
 
@@ -189,6 +194,7 @@ class _Tables:
                     )
                 }
             )
+        self.broke = sum(map(broke_off, found))
         return _most(found, "capture_id conn_id protocol")
 
     def _unheard(self, topics: pa.Table) -> Rows:
