@@ -43,22 +43,21 @@ async def test_a_program_ends_while_samples_still_come(role: str, then: str, any
 
     signals = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
     options = {"backend": loop_of(anyio_backend)["backend"], "entity": THEM, "then": "stay" if then in signals else then}
-    async with anyio.create_task_group() as group:
-        if role == "connect":
-            async with bus.serve(HERE, protocol=Up(entity=US)) as listener:
-                group.start_soon(publish)
-                async with running("zenoh_role", connect=listener.url, **options) as process:
-                    await _ends(process, signals.get(then))
-        else:
-            async with running("zenoh_role", serve=HERE, **options) as process:
-                if then in signals:
-                    async with connect(process.url, bus=bus, protocol=Up(entity=US)):
-                        group.start_soon(publish)
-                        await _ends(process, signals[then])
-                        group.cancel_scope.cancel()
-                else:
-                    await _ends(process, None)
-        group.cancel_scope.cancel()
+    if role == "connect":
+        async with bus.serve(HERE, protocol=Up(entity=US)) as listener, anyio.create_task_group() as group:
+            group.start_soon(publish)
+            async with running("zenoh_role", connect=listener.url, **options) as process:
+                await _ends(process, signals.get(then))
+            group.cancel_scope.cancel()
+        return
+    async with running("zenoh_role", serve=HERE, **options) as process:
+        if then not in signals:
+            await _ends(process, None)
+            return
+        async with connect(process.url, bus=bus, protocol=Up(entity=US)), anyio.create_task_group() as group:
+            group.start_soon(publish)
+            await _ends(process, signals[then])
+            group.cancel_scope.cancel()
 
 
 async def _ends(process: Any, number: signal.Signals | None) -> None:

@@ -35,7 +35,7 @@ def test_the_programs_about_spark_run(
             text = text.replace("datetime.now(UTC)", "(datetime.now(UTC) + timedelta(days=1))")
             exec(compile(text, program.file_name, "exec"), {})
             printed.append(capsys.readouterr().out)
-    by_outcome, slow, longest, errors, asked, counted = printed
+    by_outcome, slow, longest, asked, errors, counted = printed
     assert by_outcome.count("tank.get") == 2
     latencies = [float(found) for found in re.findall(r"\|tank\.get\|\s*([0-9.]+)", slow)]
     assert latencies[2] >= 200, "three have waited for 200 ms; a busy machine adds to them, and to the others"
