@@ -239,7 +239,7 @@ Frames: TypeAlias = bytes | Sequence[bytes]
 SessionOutput: TypeAlias = Message | Iterable[Message | SessionEvent | bytes]
 """The outcome of a frame that came in, or of the time: one message, as nearly always; or several messages, events and
 frames for the transport. The bus does one after the other and asks for the next only then: so an iterator may wait for what
-the bus sends meanwhile."""
+the bus sends meanwhile. Anything else is a mistake of the protocol: it costs the link, and the log names it."""
 
 
 class Session(Protocol):

@@ -1,5 +1,6 @@
 """What a connection that ends does to its link, to the next connection, and to those who wait."""
 
+import random
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, LocalProtocolError, connect
 from polybus.events import LinkDown
-from polybus.plugins import Closed, DialOptions, Receiver, Transport
+from polybus.plugins import Closed, DialOptions, Receiver, Role, Transport
 from polybus.plugins.extensions import party_of
+from polybus.protocols import Ubre
+from polybus.protocols.ubre.session import ShortUbreSession, UbreSession
 from polybus.transports import Memory
 from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND, bounded, eventually
@@ -19,6 +22,7 @@ from tests.unit.answering import answering
 
 pytestmark = pytest.mark.anyio
 SOON = Backoff(initial=0.001, maximum=0.001)
+LIMITS = Limits()
 
 
 class Talkative:
@@ -327,3 +331,46 @@ async def test_a_server_tells_of_a_connection_that_ends_for_what_its_peer_did_or
         link.transport.abort(why)
         await eventually(lambda: link.state.name != "UP")
     assert (why.reason in caplog.text) == told, caplog.text
+
+
+class OddSession(ShortUbreSession):
+    """Gives for every frame what is no output of a session."""
+
+    __slots__ = ("output",)
+    output: Any
+
+    def receive(self, frame: bytes, now: float) -> Any:
+        return self.output
+
+
+class Odd(Ubre):
+    """A protocol with such sessions."""
+
+    output: Any
+
+    def session(self, role: Role, limits: Limits = LIMITS, rng: random.Random | None = None) -> UbreSession:
+        made = OddSession(self.codec(limits), limits, random.Random(1))
+        made.output = self.output
+        return made
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (None, "'NoneType' object is not iterable"),
+        ([None], "no NoneType"),
+        ("no", "no str"),
+        (bytearray(b"{}"), "no int"),
+        ([{}], "no dict"),
+    ],
+)
+async def test_a_session_of_a_plug_in_that_gives_no_output_costs_its_link_at_once_and_the_log_names_it(
+    output: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = Odd()
+    object.__setattr__(odd, "output", output)  # a protocol is frozen
+    with anyio.fail_after(BOUND):
+        async with Bus().serve("ubre+memory://odd"), connect("ubre+memory://odd", protocol=odd, backoff=SOON) as client:
+            with pytest.raises(Disconnected):
+                await client.request("echo", timeout=600)
+    assert said in caplog.text

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from ...errors import BusError, Disconnected, QueueFull
+from ...errors import BusError, Disconnected, QueueFull, another
 from ...events import PeerSlow
 from ...plugins import Closed
 from ..runtime.memory import MemoryBudget, Share
@@ -26,7 +27,7 @@ logger: logging.Logger = logging.getLogger("polybus.link")
 
 
 @define(eq=False, repr=False, weakref_slot=False)
-class LinkFlow(LinkWire):
+class LinkFlow(LinkWire, ABC):
     """The way out of a link, and what waits there."""
 
     when_full: str = field(default="drop_oldest", kw_only=True)
@@ -96,9 +97,9 @@ class LinkFlow(LinkWire):
         """
         if self.flowing and self.multiplexed is None:
             self.services.counters.sent += 1
-            frames = self.session.send(message, self.runtime.time(), peer.key)[1]  # type: ignore[union-attr]  # a flowing link has both
+            frames = self.session.send(message, self.runtime.time(), peer.key)[1]  # type: ignore[union-attr]  # a flowing link has one
             if isinstance(frames, bytes):
-                ((alone and self.send_alone) or self.transport.send)(frames)  # type: ignore[union-attr]
+                ((alone and self.send_alone) or self.transport.send)(frames)  # type: ignore[union-attr]  # and a transport
             else:
                 self.send_frames(frames)
         elif self.flowing or (self.takes_more and (not self.outbox or self.holds)):
@@ -260,12 +261,13 @@ class LinkFlow(LinkWire):
         if self._arriving is not None:
             self._arriving.release(self._arriving.held)
 
-    # -- of the link whose way out it is ---------------------------------------------------------------------------------
-
-    def abort(self, why: Closed, *, comes_back: bool = False) -> None:
-        """Cut the connection."""
-        raise NotImplementedError
-
     def disconnected(self, *, sent: bool) -> BusError:
         """Make the error that says why nothing can be sent any more."""
-        raise NotImplementedError
+        why = None if self._ending is None else self._ending.why
+        if why is not None and why.error is not None:
+            return another(why.error)
+        return Disconnected(why.reason if why is not None else "the link is closed", self.address, sent)
+
+    @abstractmethod
+    def abort(self, why: Closed, *, comes_back: bool = False) -> None:
+        """Cut the connection: it is the link that ends."""

@@ -17,12 +17,10 @@ from attrs import define, field
 from ..._util.repeated_warnings import ViolationCounter
 from ..._util.sources import sources
 from ...errors import (
-    BusError,
     Disconnected,
     Forbidden,
     Unauthorized,
     Unsupported,
-    another,
 )
 from ...events import LinkDown, LinkUp
 from ...message import Message
@@ -436,13 +434,6 @@ class Link(LinkFlow):
         asked = self.confirmations.ask(key)
         self.send_frames(question)
         return await asked.answer(self.address)
-
-    def disconnected(self, *, sent: bool) -> BusError:
-        """Make the error that says why nothing can be sent any more."""
-        why = None if self._ending is None else self._ending.why
-        if why is not None and why.error is not None:
-            return another(why.error)
-        return Disconnected(why.reason if why is not None else "the link is closed", self.address, sent)
 
     def absence(self, longest: float = 0.0) -> str:
         """Say since when it is down; empty while it is not, and where that is no longer than so many seconds."""

@@ -36,10 +36,17 @@ _ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)
 
 
 def act_on(link: Link, event: Any, now: float) -> None:
-    """Act on an event; one that nobody knows is ignored."""
+    """
+    Raises:
+        TypeError: It is no event.
+    """
     action = _ACTIONS.get(type(event))
-    if action is not None:
-        action(link, event, now)
+    if action is None:
+        raise TypeError(
+            f"a session of {link.adapter.name} gives messages, events of polybus.plugins and frames (bytes), and no "
+            f"{type(event).__name__}"
+        )
+    action(link, event, now)
 
 
 def refuse(link: Link, reason: str, text: str, now: float, key: Any = None) -> None:
