@@ -187,7 +187,7 @@ def attach(
         bus: What to serve.
         path: Where, after the prefix of a router that has one.
         protocol: Its name, or an object with options, such as ``Ubre(format="binary")``.
-        origins: Web origins whose pages may connect, besides those of the same host and port.
+        origins: Web origins whose pages may connect. Pages of the same host and port always may.
         hosts: Further ``Host`` values of a server that listens on a loopback address, behind a proxy.
         when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
             ``disconnect``.

@@ -1118,7 +1118,7 @@ class BlockingBus(Twin):
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 takes a free port.
             protocol: For a transport object: name or adapter.
-            origins: Web origins whose pages may connect, besides those of the same host and port.
+            origins: Web origins whose pages may connect. Pages of the same host and port always may.
             hosts: Further ``Host`` values of a loopback server, behind a proxy.
             tls: For ``tls`` and ``wss``: a server-side context.
             when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,

@@ -124,7 +124,7 @@ class SubscriptionAnnouncer:
             _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
 
     async def ask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
-        """Subscribe at one peer alone, and wait until it knows. One whose link is down is told when it is back.
+        """Subscribe at one peer, and wait until it knows. If its link is down, the peer is told when the link is back.
 
         Raises:
             Unsupported: Its wire cannot carry it, or the peer cannot.

@@ -55,11 +55,11 @@ class PeerSubscriptions:
         return () if index is None else index.match(subject)
 
     def patterns(self, peer: PeerParty) -> tuple[str | int, ...]:
-        """List the patterns that the peer is told, besides those that all are told."""
+        """List the patterns that only this peer is told, not every peer."""
         return tuple(self._patterns.get(peer, ()))
 
     def wants(self, peer: PeerParty, pattern: object) -> bool:
-        """Tell whether the peer is told a pattern besides those that all are told."""
+        """Tell whether a pattern is one that only this peer is told."""
         return pattern in self._patterns.get(peer, ())
 
     def forget(self, peer: PeerParty) -> list[IteratedQueue]:

@@ -307,7 +307,7 @@ def end_of_scope(asked: Reply[Any] | Channel[Any, Any]) -> float:
 
 
 class InternalReply(Reply[Any]):
-    """A reply whose failure is nobody's to await: that of a bridge, which passes it on, or of a notification."""
+    """A reply whose failure the application need not await: a bridge passes it on, and a notification has no answer."""
 
     __slots__ = ()
     _tells_failure: ClassVar[bool] = False

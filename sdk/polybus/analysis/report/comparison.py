@@ -329,4 +329,4 @@ _TOLD: Final = (
     ("late less", "better", _ended("late", "is answered too late less than before"), "are answered too late less"),
     ("faster", "better", _took("has become faster", slower=False), "have become faster"),
 )
-"""By kind of change: what it is about, what is said of a subject, and of those for which there is no room."""
+"""By kind of change: what a finding is about, the sentence on one subject, and the words for subjects that are only counted."""
