@@ -56,7 +56,7 @@ async def attached(_: str) -> AsyncIterator[str]:
 async def test_no_bearer_token_is_logged_at_any_level(
     serve: Callable[[str], AbstractAsyncContextManager[str]], url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    quiet = [logging.getLogger(name) for name in ("uvicorn", "uvicorn.error", "uvicorn.access")]
+    quiet = [logging.getLogger(name) for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")]
     before = [logger.level for logger in quiet]
     try:
         with caplog.at_level(1):

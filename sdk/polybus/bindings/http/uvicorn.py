@@ -75,6 +75,8 @@ class UvicornServer:
             date_header=False,
         )
         config.load()
+        # At level TRACE `load` has put a logger around it, which would write the tokens of queries.
+        config.loaded_app = application
         self._options = options
         self._config, self._state = config, ServerState()
         self._scope, self._released = anyio.CancelScope(), anyio.Event()
