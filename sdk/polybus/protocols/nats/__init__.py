@@ -1,7 +1,7 @@
-"""NATS, as its clients speak it: polybus connects to a NATS server, and is none.
+"""The NATS client protocol: polybus connects to a NATS server and does not act as one.
 
-Publications, requests and queue groups are those of the network at the other end: a request is answered by whichever program
-there has subscribed, and a handler is a member of a group that shares requests.
+Publications, requests and queue groups are those of the NATS network: any program there may answer a request, and a handler is
+a member of a queue group that shares requests.
 """
 
 from .adapter import Nats

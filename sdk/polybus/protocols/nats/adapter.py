@@ -1,4 +1,4 @@
-"""The options of the protocol, and what is made from them."""
+"""Options of the NATS protocol."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .session import NatsSession
 
 _LIMITS: Final = Limits()
 _SHOWN: Final = ("queue", "inbox", "client", "dead_letters", "domain")
-"""The options that are no secrets, nor lead to any."""
+"""Options that contain or point to no secrets."""
 _LONGER: Final = 1024
-"""Bytes by which a subject of a cluster may be longer."""
+"""Extra bytes of a subject in a cluster."""
 _WORDS: Final = {"true": True, "1": True, "false": False, "0": False, True: True, False: False}
 
 
@@ -63,23 +63,22 @@ class Nats(UrlOptions):
     """The NATS protocol with its options.
 
     Args:
-        queue: The group of this bus's handlers: each request goes to one of its members, in whatever program. ``q`` is that of
-            NATS services.
-        inbox: The first part of the subjects to which answers come, where a user may not subscribe to ``_INBOX.>``.
-        client: The name that the server shows for this connection.
-        tls_first: TLS begins before the server's first word, as its ``handshake_first`` says.
-        user: With `password`; also as ``nats+tcp://user:password@host``.
-        password: Of `user`.
-        token: In place of user and password; also as ``nats+tcp://token@host``.
-        nkey: The seed of a key (``SU...``), or the path of a file with one. Needs ``pip install 'polybus[nats]'``, as `creds`.
-        creds: The path of a credentials file: the JWT of an operator and a key. Files are read for each connection.
-        dead_letters: The first tokens of subjects, for which the owners of a stream have another one: there a dead letter of a
-            durable handler is kept, as ``<dead_letters>.<durable>.<subject>``. Without it none is.
-        domain: The JetStream domain that keeps what is stored, where it is not that of the server: of a leaf node, for example.
+        queue: Queue group of this bus's handlers: one member receives each request, in any program. NATS services use ``q``.
+        inbox: First part of reply subjects, for a user who may not subscribe to ``_INBOX.>``.
+        client: Name of this connection in the server's monitoring.
+        tls_first: Start TLS before INFO, for servers with ``handshake_first``.
+        user: User name, with `password`; also as ``nats+tcp://user:password@host``.
+        password: Password of `user`.
+        token: Token in place of user and password; also as ``nats+tcp://token@host``.
+        nkey: Seed of a key (``SU...``) or the path of a file with one. `nkey` and `creds` need ``pip install 'polybus[nats]'``.
+        creds: Path of a credentials file with an operator's JWT and a key. It is read again for each connection.
+        dead_letters: Subject prefix of a stream for dead letters of durable handlers, stored as
+            ``<dead_letters>.<durable>.<subject>``. Without it dead letters are not stored.
+        domain: JetStream domain of the stores, if it is not the server's own, for example on a leaf node.
 
     Raises:
-        ValueError: A value is not known, a seed is damaged, or there is more than one kind of credentials.
-        ImportError: `nkey` or `creds` is given, and `cryptography` is not installed.
+        ValueError: Unknown value, damaged seed, or more than one kind of credentials.
+        ImportError: `nkey` or `creds` is given without `cryptography` installed.
     """
 
     name = "nats"
@@ -102,13 +101,13 @@ class Nats(UrlOptions):
     dead_letters: str = field(default="", validator=_is_name_or_empty)
     domain: str = field(default="", validator=_is_token_or_empty)
     cluster: str = ""
-    """The cluster that this bus is a node of: for `polybus.cluster`, and no option of a URL."""
+    """Cluster that this bus is a node of. Set by `polybus.cluster`, not in a URL."""
     member: str = field(default="", repr=False)
-    """The id of this bus, in a cluster."""
+    """Id of this bus in a cluster."""
     host: str = field(default="", repr=False)
-    """The machine that it runs on, in a cluster."""
+    """Host name of this bus in a cluster."""
     known_handlers: KnownHandlers = field(factory=KnownHandlers, eq=False, repr=False)
-    """The handlers that other nodes have, or had lately: for `polybus.cluster`, the same for all connections of a bus."""
+    """Handlers that other nodes have or recently had, shared by all connections of a bus. Set by `polybus.cluster`."""
     _credentials: Credentials = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -120,7 +119,7 @@ class Nats(UrlOptions):
         object.__setattr__(self, "_credentials", self._given_credentials())
 
     def _given_credentials(self) -> Credentials:
-        """May raise `ValueError`, `ImportError`: as the class."""
+        """Raises as the class."""
         if self.files:
             private_keys()
             return Credentials(unread=True)
@@ -130,13 +129,13 @@ class Nats(UrlOptions):
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The path of the file with the credentials, where there is one, and its name; see `plugins.ProtocolFeatures`."""
+        """Path and purpose of the credentials file, if any; see `plugins.ProtocolFeatures`."""
         if self.creds:
             return {self.creds: "the credentials file of creds="}
         return {self.nkey: "the file of nkey="} if self.nkey and not is_seed(self.nkey) else {}
 
     def with_files(self, texts: Mapping[str, str]) -> Nats:
-        """The same with what is in its file. May raise `ValueError`: it is not what it should be."""
+        """Return a copy with the credentials of its file. May raise `ValueError`: invalid content."""
         credentials = read_creds(texts[self.creds]) if self.creds else Credentials(key=key_in(texts[self.nkey]))
         made = copy(self)
         object.__setattr__(made, "_credentials", credentials)
@@ -144,21 +143,21 @@ class Nats(UrlOptions):
 
     @staticmethod
     def user_options(user: str, password: str | None) -> Mapping[str, str]:
-        """The options that user and password of a URL stand for; a user alone is a token."""
+        """Options for the user and password of a URL; a user without a password is a token."""
         return {"token": user} if password is None else {"user": user, "password": password}
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """The options that differ from the defaults and are no secrets, nor lead to any."""
+        """Options that differ from the defaults and reveal no secret."""
         return {name: value for name, value in super().url_options.items() if name in _SHOWN}
 
     @property
     def framing(self) -> NatsFraming:
-        """The protocol's own framing on byte streams and WebSockets."""
+        """Framing on byte streams and WebSockets."""
         return NatsFraming(self.tls_first)
 
     def codec(self, limits: Limits = _LIMITS) -> NatsCodec:
-        """The codec; the same object for equal queue and limits."""
+        """The codec, shared by adapters with equal queue and limits."""
         return _codec(self.queue, limits, bool(self.cluster))
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
@@ -166,7 +165,7 @@ class Nats(UrlOptions):
         return list(dissect(frame))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> NatsSession:
-        """A session for one connection: the client's side, whatever the role. `rng` makes the inbox and the tokens."""
+        """A client session for one connection, in either role. `rng` makes the inbox and the tokens."""
         options = SessionOptions(
             queue=self.queue,
             inbox=self.inbox,
@@ -183,6 +182,6 @@ class Nats(UrlOptions):
 
 @lru_cache(maxsize=64)
 def _codec(queue: str, limits: Limits, cluster: bool) -> NatsCodec:
-    if cluster:  # what it puts before a subject, and three characters for one
+    if cluster:  # a cluster adds a prefix and escapes characters, up to three for one
         limits = evolve(limits, subject=3 * limits.subject + _LONGER)
     return NatsCodec(limits=limits, queue=queue)

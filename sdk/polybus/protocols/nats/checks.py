@@ -1,6 +1,6 @@
-"""Rules for names on this wire, in both directions, and the errors that say which is broken.
+"""Rules for names on this wire, in both directions.
 
-A server drops what has an empty token without a word, and takes a blank for the end of a name: it is refused here.
+A server silently drops a subject with an empty token, and ends a name at a blank, so both are refused here.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _BLANK: Final = re.compile(r"[\x00-\x20\x7f]")
 
 
 def has_wildcard(name: str) -> bool:
-    """True if a server takes a name for a pattern."""
+    """True if a server takes the name for a pattern."""
     return ("*" in name or ">" in name) and any(token in ("*", ">") for token in name.split("."))
 
 
 def is_answerable(reply: str) -> bool:
-    """True if a reply subject may be that of an asker: what begins with ``$`` has the server itself do something."""
+    """True if a reply subject may be answered: subjects that begin with ``$`` command the server itself."""
     return not reply.startswith("$")
 
 
 def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None:
-    """Why this is no subject (or pattern) of NATS; None where it is one."""
+    """Reason why the name is not a subject (or pattern) of NATS; None if valid."""
     if type(name) is not str:
         return f"a subject is text here, not {type(name).__name__}"
     what = "pattern" if pattern else "subject"
@@ -48,7 +48,7 @@ def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None
 
 
 def local_subject(name: Any, limit: int) -> str:
-    """A subject that something is sent to. May raise `LocalProtocolError`, `Unsupported`: it is a number."""
+    """Check a subject to send to. May raise `LocalProtocolError`; `Unsupported` for a number."""
     fault = _fault_of_ours(name, limit, pattern=False)
     if fault is None and has_wildcard(name):
         fault = f"the subject {name[:60]!r} is a pattern to a NATS server: only subscriptions take wildcards"
@@ -58,7 +58,7 @@ def local_subject(name: Any, limit: int) -> str:
 
 
 def local_pattern(name: Any, limit: int) -> str:
-    """A pattern that is subscribed to, as a server knows it. May raise `LocalProtocolError`, `Unsupported`: it has no form."""
+    """Convert a pattern to the server's form. May raise `LocalProtocolError`; `Unsupported`: no such form."""
     fault = _fault_of_ours(name, limit, pattern=True)
     if fault is not None:
         raise LocalProtocolError(fault, protocol="nats")

@@ -1,7 +1,7 @@
-"""The codec: operations as messages, without a connection.
+"""Converts between operations and messages, without a connection.
 
-Which subscription of a client a message is for, only its session knows; here what wants an answer is a request, and what goes
-to an inbox is an answer.
+Only the session knows the subscription that a message belongs to. Here a message with a reply subject is a request, and one to
+an inbox is an answer.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _decode: Final = msgspec.json.Decoder().decode
 _DEADLINES: Final = 64
 INBOX: Final = "_INBOX."
 LEFT_OUT: Final = "left_out"
-"""Attribute of a message that had headers which could not be read: why they were left out."""
+"""Attribute of a message with unreadable headers: the reason they were left out."""
 HAVE_IT: Final = 102
-"""The status with which a node of a cluster says that it has a request."""
+"""Status of a cluster node's receipt for a request."""
 _ANSWERS: Final = "a"
-"""The word of a subject at which a node of a cluster is answered."""
+"""Subject token for answers to a node of a cluster."""
 _OPENS: Final = "open "
 _CHANNELS: Final = {"item": Kind.ITEM, "credit": Kind.CREDIT, "end": Kind.END}
 _BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
@@ -56,16 +56,16 @@ def _deadline_block(ttl: float) -> bytes:
 
 
 def looks_like_json(payload: bytes) -> bool:
-    """True if a reader could take bytes for JSON."""
+    """True if a reader could take the bytes for JSON."""
     return not payload or payload[0] in _JSON_BEGINS
 
 
 @frozen(eq=False, kw_only=True)
 class NatsCodec:
-    """One operation a frame. The session uses `reader` and the methods that write; `decode` and `encode` are the plugin's.
+    """One operation per frame. The session uses `reader` and the writing methods; `decode` and `encode` implement the plugin.
 
     Attributes:
-        queue: The group of handlers.
+        queue: Queue group of handlers.
     """
 
     limits: Limits
@@ -75,17 +75,17 @@ class NatsCodec:
     reads: frozenset[Literal["text", "binary"]] = _BINARY
     writes: Literal["text", "binary"] = "binary"
     deadlines: Memo[float, bytes] = field(factory=lambda: Memo(_deadline_block, _DEADLINES), init=False)
-    """Blocks of headers by the seconds that an asker waits: nearly all wait for as long as their program always does."""
+    """Header blocks by time-out in seconds: a program usually uses the same few."""
 
     _subjects: Memo[str | int, str] = field(init=False)
-    """Subjects that were sent to, and are as they should be."""
+    """Checked subjects."""
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "reader", OperationReader(self.limits))
         object.__setattr__(self, "_subjects", Memo(lambda name: local_subject(name, self.limits.subject)))
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """Bytes as they are, all else as JSON."""
+        """Bytes unchanged, anything else as JSON."""
         return OCTETS if isinstance(value, (bytes, bytearray, memoryview)) else JSON
 
     # -- reading ---------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class NatsCodec:
         return message
 
     def _answer(self, subject: str, headers: HeaderBlock | None, payload: bytes) -> Message:
-        """An answer; or among the nodes of a cluster a word on its way, or an item, credit or end of a channel."""
+        """Read an answer; in a cluster also a receipt, or an item, credit or end of a channel."""
         if headers is None:
             return self.message(Kind.RESPONSE, "", subject, None, payload)
         if headers.status == HAVE_IT and headers.error is None:
@@ -151,7 +151,7 @@ class NatsCodec:
         reply_to: str | None = None,
         peer: Any = None,
     ) -> Message:
-        """Make a message that came in. Its body is JSON where it can be read so, or else bytes as they are."""
+        """Make an incoming message. Its body is JSON if it parses, else bytes."""
         ttl = fields = facts = None
         octets = False
         if headers is not None:
@@ -198,7 +198,7 @@ class NatsCodec:
         return self.publication(message)
 
     def publication(self, message: Message, mark: Sequence[tuple[str, str]] = ()) -> bytes:
-        """PUB or HPUB of a publication or a notification, with a field of the connection's. May raise as `encode`."""
+        """Write a publication or notification, with the header `mark`. Raises as `encode`."""
         if message.kind not in (Kind.PUBLISH, Kind.NOTIFY):
             raise Unsupported(
                 f"NATS has no form for {message.kind.value}: streams, channels and cancelling need a polybus protocol"
@@ -209,12 +209,12 @@ class NatsCodec:
         return write_publication(self._subjects[message.subject], None, block, payload)
 
     def request(self, message: Message, inbox: str, *, headers: bool = True) -> bytes:
-        """PUB or HPUB of a request. May raise as `encode`.
+        """Write a request. Raises as `encode`.
 
         Args:
             message: The request.
-            inbox: Where the answer is wanted.
-            headers: Whether the server carries any.
+            inbox: Reply subject.
+            headers: False if the server carries no headers.
         """
         subject = self._subjects[message.subject]
         payload, own = self.payload(message)
@@ -228,7 +228,7 @@ class NatsCodec:
         return write_publication(subject, inbox, block, payload)
 
     def answer(self, message: Message, inbox: str, mark: Sequence[tuple[str, str]] = ()) -> bytes:
-        """PUB or HPUB of a response or an error, with a field of the connection's. May raise as `encode`."""
+        """Write a response or error, with the header `mark`. Raises as `encode`."""
         if message.kind is Kind.RESPONSE:
             payload, own = self.payload(message)
         else:
@@ -238,7 +238,7 @@ class NatsCodec:
         return write_publication(inbox, None, block, payload)
 
     def payload(self, message: Message) -> tuple[bytes, list[tuple[str, str]]]:
-        """The body of a message, and the fields that say what it is. May raise `EncodeError`."""
+        """A message's body and the header fields that describe it. May raise `EncodeError`."""
         raw = message.raw
         if raw is not None and raw is message.checked and message.format is JSON:
             return raw, []
@@ -286,7 +286,7 @@ def _sid(message: Message) -> str:
 
 
 def failure(message: Message) -> tuple[bytes, list[tuple[str, str]]]:
-    """Payload and fields of an error. May raise `EncodeError`: its detail has no JSON form."""
+    """Payload and header fields of an error. May raise `EncodeError`: its detail has no JSON form."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     reason, detail = said.get("reason"), said.get("detail")

@@ -1,6 +1,4 @@
-"""Facts and buffers of one connection, which its session and its dialect share: what the server says of itself in INFO, the
-subscriptions, and the tokens of requests. Of several copies of a message one counts.
-"""
+"""State of one connection that its session and dialect share: the server's INFO, subscriptions, and request tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from .headers import HeaderBlock
 from .operations import INBOX_SID, write_subscription, write_unsubscription
 
 _LEAVING: Final = 4096
-"""Subscriptions that are remembered after their end."""
+"""Ended subscriptions that are remembered."""
 
 
 @define(eq=False)
@@ -33,8 +31,8 @@ class NatsSubscription:
 
     Attributes:
         number: Its sid; later ones are higher.
-        queue: The queue group that it is in.
-        tag: What it is for, to the dialect.
+        queue: Its queue group.
+        tag: Purpose, for the dialect.
     """
 
     number: int
@@ -49,23 +47,23 @@ class NatsSubscription:
 class NatsSubscriptions:
     """The subscriptions of one connection, by sid.
 
-    A server sends a connection one copy of a message for each of its subscriptions that match, in any order. The copy of the
-    oldest counts; the others are left out. When the oldest is given up while a message is on its way, that message may come by
-    the next one again: the wire has no sign by which the two copies could be told to be one. Groups have copies of their own.
+    A server sends one copy of a message for each matching subscription, in any order. The copy for the oldest subscription
+    counts and the rest are dropped. If the oldest subscription ends while a message is in flight, that message may be delivered
+    twice, because the wire does not mark copies. Queue groups have copies of their own.
     """
 
     by_sid: dict[str, NatsSubscription] = field(factory=dict)
     refused: dict[Any, None] = field(factory=dict)
     """Patterns that the server does not allow."""
     alone: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
-    """The numbers of those that are in no group."""
+    """Numbers of subscriptions without a queue group."""
     _sids: dict[tuple[str, str | None], str] = field(factory=dict)
     _last: int = int(INBOX_SID)
     _leaving: dict[str, None] = field(factory=dict)
-    """Subscriptions in groups that were given up: what the server had chosen this side for before is still to be taken."""
+    """Ended subscriptions with a queue group, whose messages in flight are still accepted."""
 
     def add(self, pattern: str, queue: str | None = None, tag: Any = None, name: Any = None) -> str | None:
-        """Add a subscription; its sid, or None where it is there already."""
+        """Add a subscription and return its sid; None if it exists."""
         if (pattern, queue) in self._sids:
             return None
         self.refused.pop(pattern if name is None else name, None)
@@ -77,7 +75,7 @@ class NatsSubscriptions:
         return sid
 
     def remove(self, pattern: str, queue: str | None = None) -> str | None:
-        """Remove a subscription; the sid that it had, or None where there is none."""
+        """Remove a subscription and return its sid; None if it does not exist."""
         if queue is None:
             self.refused.pop(pattern, None)
         sid = self._sids.pop((pattern, queue), None)
@@ -91,52 +89,51 @@ class NatsSubscriptions:
         return sid
 
     def groups(self) -> list[tuple[str, str]]:
-        """Patterns and groups of the subscriptions that are in one."""
+        """Patterns and groups of all subscriptions with a queue group."""
         return [(pattern, queue) for pattern, queue in self._sids if queue is not None]
 
     def leaving(self) -> tuple[str, ...]:
-        """The sids that were given up, and of which messages may still be on their way."""
+        """Sids of ended subscriptions that may still have messages in flight."""
         return tuple(self._leaving)
 
     def left(self, sids: Iterable[str]) -> None:
-        """Forget these: the server knows, and nothing more of them comes."""
+        """Forget ended subscriptions: the server has processed their UNSUB."""
         for sid in sids:
             if sid in self._leaving:
                 del self._leaving[sid], self.by_sid[sid]
 
     def sid(self, pattern: str, queue: str | None) -> str | None:
-        """Find the sid of a subscription; None where there is none."""
+        """Return the sid of a subscription; None if it does not exist."""
         return self._sids.get((pattern, queue))
 
     def refuse(self, pattern: str, queue: str | None = None) -> None:
-        """Take note that the server does not allow a subscription."""
+        """Record that the server does not allow a subscription."""
         sid = self._sids.get((pattern, queue))
         name = None if sid is None else self.by_sid[sid].name
         if self.remove(pattern, queue) is not None and queue is None:
             self.refused[name] = None
 
     def counts(self, subscription: NatsSubscription, subject: str) -> bool:
-        """True for the copy of a publication that is the one to deliver."""
+        """True if this copy of a publication is the one to deliver."""
         matching = self.alone.match(subject)
         return len(matching) < 2 or subscription.number == min(matching)
 
 
 _SALT: Final = 8
-"""Hexadecimal digits of a token that are random: who answers one request cannot answer another."""
+"""Random hexadecimal digits of a token, so that the responder to one request cannot answer another."""
 _AT_ONCE: Final = 64
-"""Tokens whose random digits are drawn together: the system is asked for each draw."""
+"""Tokens per call to the random source, which may be a system call."""
 
 
 @define(eq=False)
 class RequestTokens:
-    """The tokens that were made on one connection. They are never made twice."""
+    """Makes the request tokens of one connection, each once."""
 
     _rng: random.Random
     _count: int = 0
     _salts: str = ""
 
     def next(self) -> str:
-        """Make another one."""
         at = self._count % _AT_ONCE * _SALT
         if not at:
             digits = _SALT * _AT_ONCE
@@ -145,17 +142,17 @@ class RequestTokens:
         return f"{self._count}{self._salts[at : at + _SALT]}"
 
     def was_given(self, token: str) -> bool:
-        """True for a token that could be ours; whether it is, and still waited for, the link knows."""
+        """True if this connection may have made the token. The link knows if it still waits for the answer."""
         count = token[:-_SALT]
         return count.isascii() and count.isdigit() and len(count) < 20 and 0 < int(count) <= self._count
 
 
 _MOST: Final = 64
-"""Addresses of other servers that are remembered."""
+"""Remembered addresses of other servers."""
 _VERSION: Final = 40
-"""Characters that are kept of a version."""
+"""Characters kept of a version."""
 _PAYLOAD: Final = 1024 * 1024
-"""Largest payload that servers take by default, in bytes."""
+"""Default maximum payload of servers, in bytes."""
 
 
 @frozen(kw_only=True)
@@ -163,13 +160,13 @@ class ServerInfo:
     """The members of INFO that matter to a client.
 
     Attributes:
-        id: Of the server; None before the first INFO.
-        version: Of the server.
-        max_payload: Bytes of headers and payload together that it takes.
-        headers: It carries headers.
-        nonce: What a client with a key is to sign.
+        id: Server id; None before the first INFO.
+        version: Server version.
+        max_payload: Largest size of headers and payload together, in bytes.
+        headers: The server supports headers.
+        nonce: Bytes that a client with a key signs.
         others: Addresses of servers of the same cluster, ``host:port``.
-        leaving: It is about to end: clients had better go elsewhere (lame duck).
+        leaving: The server will shut down soon (lame duck mode).
     """
 
     id: str | None = None
@@ -183,7 +180,7 @@ class ServerInfo:
 
     @classmethod
     def read(cls, members: Mapping[str, Any], before: ServerInfo) -> ServerInfo:
-        """From the JSON of an INFO. What has another type than it should counts as not said; what is not said stays."""
+        """Read the JSON of an INFO. Members that are missing or have the wrong type keep their earlier value."""
 
         def member(name: str, kind: type, otherwise: Any) -> Any:
             value = members.get(name)
@@ -206,7 +203,7 @@ class ServerInfo:
 
 @frozen(kw_only=True)
 class SessionOptions:
-    """Facts that a session tells of itself."""
+    """Options of a session."""
 
     queue: str
     inbox: str
@@ -217,16 +214,16 @@ class SessionOptions:
     cluster: str = ""
     """The cluster that the bus is a node of; empty for a client of foreign services."""
     member: str = ""
-    """The id of the bus, in a cluster."""
+    """Id of the bus in a cluster."""
     host: str = ""
-    """The machine of the bus, in a cluster."""
+    """Host name of the bus in a cluster."""
     known_handlers: KnownHandlers = field(factory=KnownHandlers, repr=False)
-    """The handlers that other nodes of a cluster have, or had lately: the same for all connections of a bus."""
+    """Handlers that other nodes of a cluster have or recently had, shared by all connections of a bus."""
 
 
 @define(eq=False)
 class NatsConnection:
-    """One connection to a server, as far as it is known; what has happened on it, and what is to be written."""
+    """Known state of one connection, and its pending output."""
 
     codec: Final[NatsCodec]
     limits: Final[Limits]
@@ -237,24 +234,24 @@ class NatsConnection:
     subscriptions: Final[NatsSubscriptions] = field(factory=NatsSubscriptions, init=False)
     events: list[Message | SessionEvent] = field(factory=list, init=False)
     frames: list[bytes] = field(factory=list, init=False)
-    """Given out at the end of each call, but for the events of a `send`, which go with the next that comes."""
+    """Returned at the end of each call. Events of a `send` are returned by the next `receive` or `tick`."""
     heard: float = field(default=0.0, init=False)
-    """Time at which something last came in."""
+    """Time of the last input."""
     _surely: int = field(default=0, init=False)
-    """Bytes up to which the server takes any frame."""
+    """The server accepts any frame up to this size, in bytes."""
 
     def taken(self) -> list[bytes]:
-        """Take the frames."""
+        """Return the pending frames and clear them."""
         frames, self.frames = self.frames, []
         return frames
 
     def learn(self, info: ServerInfo) -> None:
-        """Take note of what the server says of itself."""
+        """Store the server's INFO."""
         self.info = info
         self._surely = min(self.limits.message, info.max_payload) if info.headers else 0
 
     def queue(self, frame: bytes) -> None:
-        """Queue a frame with a payload. May raise `TooLarge`: for this side, or for the server; `Unsupported`."""
+        """Queue a frame with a payload. May raise `TooLarge`: over the limit of this side or the server; `Unsupported`."""
         if len(frame) > self._surely:
             self._check(frame)
         self.frames.append(frame)
@@ -269,13 +266,13 @@ class NatsConnection:
             raise Unsupported("this NATS server carries no headers")
 
     def subscribe(self, subject: str, queue: str | None = None, *, tag: Any = None, name: Any = None) -> None:
-        """Subscribe, unless it is done already; `tag` tells the dialect what for, `name` is what the bus calls it."""
+        """Subscribe, unless subscribed. `tag` is the purpose, `name` the bus's name for the pattern."""
         sid = self.subscriptions.add(subject, queue, tag, name)
         if sid is not None:
             self.frames.append(write_subscription(subject, queue, sid))
 
     def queue_for_others(self, frame: bytes, patterns: Iterable[str], queue: str) -> None:
-        """Queue a frame for the other members of a group: while the server reads it, this side is in none. As `queue`."""
+        """Queue a frame for the other members of a group: this side leaves the group around it. Raises as `queue`."""
         self.queue(frame)
         members = [(pattern, sid) for pattern in patterns if (sid := self.subscriptions.sid(pattern, queue)) is not None]
         self.frames[-1:] = [
@@ -285,88 +282,88 @@ class NatsConnection:
         ]
 
     def answer_malformed(self, error: RemoteProtocolError, reply: str) -> None:
-        """Answer a malformed question."""
+        """Answer a malformed request with an error."""
         facts = {"text": error.text, "reason": error.reason}
         code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
         self.frames.append(self.codec.answer(Message(Kind.ERROR, "", reply, code=code, attributes=facts), reply))
 
     def unsubscribe(self, subject: str, queue: str | None = None) -> None:
-        """Unsubscribe; what is not there is ignored."""
+        """Unsubscribe, if subscribed."""
         sid = self.subscriptions.remove(subject, queue)
         if sid is not None:
             self.frames.append(write_unsubscription(sid))
 
 
 class NatsDialect(Protocol):
-    """The meaning of messages on a connection: to foreign services, or among the nodes of a cluster."""
+    """Interprets the messages of a connection, for foreign services or for nodes of a cluster."""
 
     inbox: str
-    """The subjects to which answers come: subscribed to before anything else, as `operations.INBOX_SID`."""
+    """Subject of all answers, subscribed first, as `operations.INBOX_SID`."""
     probes: tuple[bytes, ...]
-    """Frames that are sent beside that: what the server does not allow, it says before it lets this side in."""
+    """Frames sent with that subscription, so that the server reports missing permissions before it lets this side in."""
 
     @property
     def signs(self) -> Sequence[str]:
-        """Texts that only what this side has said bears."""
+        """Texts that identify messages of this side."""
         ...
 
     def know(self, signs: Sequence[str]) -> None:
-        """Take what another connection of this bus says for what this side has said."""
+        """Treat these `signs` of the bus's other connection as those of this side."""
 
     def holds(self, key: Any) -> bool:
-        """Tell whether a request or channel, by its id or token, is one of this connection."""
+        """True if this connection has the request or channel, given its id or token."""
         ...
 
     def asked(self) -> list[str]:
-        """List the tokens of the requests that are not answered."""
+        """The tokens of unanswered requests."""
         ...
 
     @property
     def echo(self) -> bool:
-        """True if the server sends back what this connection publishes."""
+        """True if the server should return what this connection publishes."""
         ...
 
     @property
     def idle(self) -> bool:
-        """True if nothing is under way."""
+        """True if no request is pending."""
         ...
 
     @property
     def due(self) -> float:
-        """The time of the next `tick`; infinite for never. An event `plugins.Due` waits for the next thing that comes in."""
+        """Time of the next `tick`; infinite for never. An event `plugins.Due` waits for the next input."""
         ...
 
     def delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Take a message of the server."""
+        """Handle a message from the server."""
 
     def malformed(self, error: RemoteProtocolError, subject: str, sid: str, frame: bytes) -> None:
-        """Note which request a malformed answer belongs to, in the error, and answer a malformed question."""
+        """Store the id of the request in the error of a malformed answer, and answer a malformed request."""
 
     def judged(self, error: ServerError) -> ServerError:
-        """Give an error with all that it means: the end, where nothing works without what is not allowed."""
+        """Return the error, marked as fatal if this dialect cannot work without the refused permission."""
         ...
 
     def not_allowed(self, error: ServerError) -> None:
-        """Take note that something is not allowed: a publication, or a subscription."""
+        """Handle a publication or subscription that the server does not allow."""
 
     def send(self, message: Message, now: float) -> str | None:
-        """Queue the frames of a message, and give the key of a request or an open. Raises as `plugins.Session.send`."""
+        """Queue the frames of a message, and return the key of a request or open. Raises as `plugins.Session.send`."""
         ...
 
     def forget(self, key: Any, now: float) -> None:
-        """Forget a request or a channel."""
+        """Forget a request or channel."""
 
     def ready(self) -> None:
-        """The server has let this side in: give `plugins.Ready`."""
+        """Emit `plugins.Ready`: the server has accepted this side."""
 
     def tick(self, now: float) -> None:
-        """Time has passed."""
+        """Do what is due."""
 
     def servers_joined(self) -> None:
-        """Take note that the server has found others."""
+        """Handle new servers in the server's cluster."""
 
     def leave(self) -> None:
-        """Say goodbye to others than the server, where there is a word for it."""
+        """Say goodbye to other nodes, if the dialect has a message for it."""
 
     def lost(self) -> None:
-        """Drop all: the connection is gone."""
+        """Drop all state: the connection is lost."""

@@ -1,4 +1,4 @@
-"""Credentials: what CONNECT says of who this is. A server that knows keys sends a nonce, which is signed."""
+"""Credentials for CONNECT. A server that supports keys sends a nonce to sign."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _without_padding(data: bytes) -> str:
 
 
 def private_keys() -> type[Ed25519PrivateKey]:
-    """The class of private keys. May raise `ImportError`: `cryptography` is not installed."""
+    """Import the class of private keys. May raise `ImportError`: `cryptography` is not installed."""
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ImportError as error:
@@ -39,8 +39,8 @@ class KeyPair:
     """A user's nkey.
 
     Attributes:
-        public: As servers have it in their configuration: ``U...``.
-        sign: Gives the signature of some bytes.
+        public: Public key as in a server's configuration: ``U...``.
+        sign: Returns the signature of some bytes.
     """
 
     public: str
@@ -48,10 +48,10 @@ class KeyPair:
 
     @classmethod
     def of_seed(cls, seed: str) -> KeyPair:
-        """The key pair of a seed, ``SU...``.
+        """Make the key pair of a seed, ``SU...``.
 
         Raises:
-            ValueError: It is no seed of a user.
+            ValueError: Not the seed of a user.
             ImportError: `cryptography` is not installed.
         """
         try:
@@ -71,7 +71,7 @@ class KeyPair:
 
 @frozen(kw_only=True)
 class Credentials:
-    """Identity that CONNECT gives: a user with a password, a token, a key, or a key with the JWT of an operator."""
+    """Identity for CONNECT: user and password, a token, a key, or a key with an operator's JWT."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -79,11 +79,14 @@ class Credentials:
     key: KeyPair | None = None
     jwt: str = field(default="", repr=False)
     unread: bool = False
-    """They are in a file that has not been read."""
+    """The credentials are in a file that was not read yet."""
 
     def members(self, nonce: str | None) -> dict[str, Any]:
-        """The members of CONNECT. May raise `LocalProtocolError`: there is a key, and the server has sent nothing to sign; or a
-        file was not read."""
+        """The members of CONNECT.
+
+        Raises:
+            LocalProtocolError: The server sent no nonce for the key, or the file was not read.
+        """
         if self.unread:
             raise LocalProtocolError("the file of nkey= or creds= has not been read: that is with_files's", protocol="nats")
         if self.key is not None:
@@ -98,12 +101,12 @@ class Credentials:
 
 
 def is_seed(nkey: str) -> bool:
-    """True for a seed; all else is the path of a file with one."""
+    """True for a seed; anything else is the path of a file."""
     return _SEED.fullmatch(nkey) is not None
 
 
 def key_in(text: str) -> KeyPair:
-    """The key pair whose seed is in a text. May raise `ValueError`, `ImportError`: as `KeyPair.of_seed`."""
+    """Make the key pair of the seed in a text. Raises as `KeyPair.of_seed`."""
     found = _SEED.search(text)
     if found is None:
         raise ValueError("nats: nkey= is a seed (58 characters that begin with SU), or the path of a file with one")
@@ -111,7 +114,7 @@ def key_in(text: str) -> KeyPair:
 
 
 def read_creds(text: str) -> Credentials:
-    """Read a credentials file. May raise `ValueError`, `ImportError`: as `KeyPair.of_seed`."""
+    """Read a credentials file. Raises as `KeyPair.of_seed`."""
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if jwt is None or seed is None:
         raise ValueError("nats: creds= is no credentials file: such a file has a USER JWT and a USER NKEY SEED")

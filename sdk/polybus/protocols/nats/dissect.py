@@ -1,4 +1,4 @@
-"""An operation, part by part, for people. Says what is there, judges little."""
+"""Lists the parts of an operation for people, with little validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _SHOWN: Final = 200
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """The parts of a frame."""
     end = frame.find(CRLF)
     line = frame if end < 0 else frame[:end]
     if not line:

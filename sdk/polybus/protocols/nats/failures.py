@@ -1,4 +1,4 @@
-"""Tables between errors of this wire and ours: those of answers, and those with which a server ends a connection."""
+"""Maps errors of answers, and errors with which a server ends a connection, to polybus errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...message import Kind, Message
 from .headers import HeaderBlock
 
 NO_RESPONDERS: Final = 503
-"""The status of an empty message of the server: nobody has subscribed to the subject of a request."""
+"""Status of an empty message from the server: the request's subject has no subscriber."""
 
 _STATUSES: Final[Mapping[int, tuple[Code, str | None]]] = {
     400: (Code.INVALID_ARGUMENT, None),
@@ -36,21 +36,21 @@ _STATUSES: Final[Mapping[int, tuple[Code, str | None]]] = {
     503: (Code.UNAVAILABLE, None),
     504: (Code.DEADLINE_EXCEEDED, None),
 }
-"""Numbers of foreign services, which are those of HTTP by custom. Numbers from 1 to 16 are ours."""
+"""Numbers of foreign services, by custom those of HTTP. Numbers 1 to 16 are polybus codes."""
 
 
 def code_of_status(number: Any) -> Code:
-    """The code of a number of foreign services."""
+    """The code for an error number of a foreign service."""
     return _STATUSES.get(number, (Code.UNKNOWN, None))[0] if type(number) is int else Code.UNKNOWN
 
 
 def is_failure(headers: HeaderBlock | None) -> bool:
-    """True for the headers of an answer that is an error."""
+    """True if the headers make the answer an error."""
     return headers is not None and (headers.error is not None or headers.status is not None)
 
 
 def error_message(id: Any, headers: HeaderBlock, payload: bytes) -> Message:
-    """The error that an answer is: of a service (ADR-32), or of the server itself."""
+    """Convert an error answer of a service (ADR-32) or of the server."""
     if headers.error is None and headers.status == NO_RESPONDERS and not payload:
         text = headers.text or "nobody has subscribed to this subject (503 of the NATS server)"
         facts: dict[str, Any] = {"text": text, "reason": None, "detail": None}
@@ -81,11 +81,11 @@ class ServerError:
     """Meaning of an -ERR.
 
     Attributes:
-        ends: The server ends the connection, or it is of no use any more.
-        error: For callers, where it is more than a loss: then the link does not come back.
-        refused: The subject that something was not allowed for.
-        subscribing: It was a subscription, not a publication.
-        queue: The group of that subscription.
+        ends: The connection ends or is unusable.
+        error: Error for callers if reconnecting is useless.
+        refused: The subject without permission.
+        subscribing: The refused operation was a subscription, not a publication.
+        queue: Queue group of that subscription.
     """
 
     text: str
@@ -97,7 +97,7 @@ class ServerError:
 
     @property
     def expired(self) -> bool:
-        """Credentials that were good are not any more."""
+        """True if valid credentials have expired."""
         return self.text.lower().endswith("expired")
 
 
@@ -106,11 +106,11 @@ _VIOLATION: Final = re.compile(
 )
 _CREDENTIALS: Final = ("authorization violation", "authentication timeout", "authentication expired", "authentication revoked")
 _GOES_ON: Final = ("invalid subject", "invalid publish subject", "maximum subscriptions exceeded", "permissions violation")
-"""Beginnings of errors after which the server goes on. After every other one it ends the connection, or should."""
+"""Prefixes of errors after which the server goes on. It ends the connection after any other."""
 
 
 def read_error(text: str) -> ServerError:
-    """Find the meaning of an -ERR."""
+    """Interpret an -ERR."""
     lower = text.lower()
     violation = _VIOLATION.match(text)
     if violation is not None:

@@ -1,6 +1,6 @@
-"""Blocks of headers: ``NATS/1.0``, perhaps a status, and lines of names and values (ADR-4), and the fields that are ours there.
+"""Reads and writes header blocks: ``NATS/1.0``, an optional status, then name and value lines (ADR-4).
 
-Blocks repeat, those of errors and of one sender's messages above all: what was read of the last few hundred is remembered.
+Blocks repeat, mainly those of errors and of one sender, so the last few hundred are cached.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ BODY: Final = "Polybus-Body"
 KIND: Final = "Polybus-Kind"
 USER: Final = "Polybus-User"
 ONLY: Final = "Polybus-Only"
-"""The one durable handler that a publication is for which is stored again."""
+"""The one durable handler that a republished message is for."""
 AGAIN: Final = "Polybus-Again"
-"""Marks a publication that was sent before, since no engine has said that it is stored: who listens may have heard it."""
+"""Marks a publication that is sent again because the engine did not confirm it: subscribers may already have received it."""
 ECHO: Final = "Polybus-Echo"
-"""The mark of what comes back to the connection that has published it."""
+"""Marks publications so that their publisher recognises the server's copy."""
 MESSAGE_ID: Final = "Nats-Msg-Id"
-"""By it a stream stores once what comes twice (NATS documentation, JetStream, "Message Deduplication")."""
+"""A stream stores messages with the same id once (NATS documentation, JetStream, "Message Deduplication")."""
 ERROR: Final = "Nats-Service-Error"
 ERROR_CODE: Final = "Nats-Service-Error-Code"
 
@@ -39,34 +39,34 @@ _OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, KIND,
 _NAME: Final = re.compile(r"[!-9;-~]+")
 _STATUS: Final = re.compile(rb"NATS/1\.0(?:[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?)?[ \t]*")
 _BLANKS: Final = " \t"
-"""Optional around a value, and no part of it (ADR-4)."""
+"""Optional around a value, and not part of it (ADR-4)."""
 _CACHED: Final = 512
-"""Blocks that are remembered, and the bytes that one of them may have."""
+"""Number of cached blocks, and the largest cached block in bytes."""
 _LINES: Final = 4096
-"""Lines of a block that are looked at, and one for all that follow."""
+"""Lines of a block that are read, plus one with the rest."""
 _SLACK: Final = 1024
-"""Bytes of a block beyond the application's headers: its first line and the fields that are ours."""
+"""Bytes of a block beyond the application's headers: its first line and our own fields."""
 
 
 @frozen
 class HeaderBlock:
-    """Content of a block.
+    """Content of a block. Some fields are used only between nodes of a cluster.
 
     Attributes:
-        status: Of the server: 503 where nobody listens to a subject.
-        text: Beside the status or, of an error, what its sender says.
+        status: Status from the server, such as 503: no subscriber.
+        text: Text after the status, or the text of an error.
         fields: Headers of the application.
-        ttl: Seconds that an asker waits.
-        error: The number of an error.
-        reason: The reason of an error.
-        octets: The body is bytes, although it could be taken for JSON.
-        kind: Among the nodes of a cluster: what it is, where the subject does not say it.
-        user: There too: the key of the user who asks, where a node passes the request on.
-        only: There too: the one durable handler that it is for.
-        again: There too: it was sent before.
-        echo: The mark of the connection that has published it.
-        left_out: Why some of the block could not be read: the first reason; empty where all of it was read.
-        whole: The block as it came, where some of it exceeds the limit: a reader with a larger one can read it.
+        ttl: Time-out of the request in seconds.
+        error: Number of an error.
+        reason: Reason of an error.
+        octets: The body is bytes even if it looks like JSON.
+        kind: Kind of message, if the subject does not tell (cluster).
+        user: Key of the calling user of a forwarded request (cluster).
+        only: The one durable handler that the message is for (cluster).
+        again: The message was sent before (cluster).
+        echo: Mark of the publishing connection.
+        left_out: First reason why a part of the block was unreadable; empty if all was read.
+        whole: The original block if a part exceeds the limit, for a reader with a larger limit.
     """
 
     status: int | None = None
@@ -86,10 +86,10 @@ class HeaderBlock:
 
 
 class HeaderReader:
-    """Reads blocks, and remembers some.
+    """Reads and caches blocks.
 
-    Servers pass headers on as they are, so that any publisher may send odd ones. They cost the message nothing but themselves:
-    a line that is no header, and whatever is beyond `limit`, is left out.
+    Servers forward headers unchecked, so a publisher may send malformed ones. Malformed lines and all beyond `limit` are left
+    out; the message is still delivered.
     """
 
     __slots__ = ("_limit", "known")
@@ -97,14 +97,14 @@ class HeaderReader:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.known: Final[Memo[bytes, HeaderBlock]] = Memo(self._parse, _CACHED)
-        """Blocks that were read, and are not long."""
+        """Cached short blocks."""
 
     def read(self, block: bytes) -> HeaderBlock:
-        """Read a block, whatever its bytes are."""
+        """Read a block; never raises."""
         return self.known[block] if len(block) <= _CACHED else self._parse(block)
 
     def _parse(self, block: bytes) -> HeaderBlock:
-        # That of a request: what is left of a deadline is another number each time.
+        # Fast path for a request's deadline, which differs each time.
         if block.startswith(_DEADLINE) and block.endswith(b"\r\n\r\n"):
             digits = block[len(_DEADLINE) : -4]
             if digits.isdigit() and len(digits) <= 16:
@@ -116,7 +116,7 @@ class HeaderReader:
             return HeaderBlock(left_out=f"the first line is {first[:40]!r}, not NATS/1.0")
         left_out = f"there are more than {_LINES - 2} lines of headers" if over else ""
         fields, own = dict[str, str](), dict[str, str]()
-        room = self._limit  # those of the engine are no part of what the sender might fill it with
+        room = self._limit  # the engine's headers do not count against the sender's limit
         for line in filter(None, lines[: _LINES - 1]):
             name, value, fault = _field(line)
             if fault:
@@ -149,7 +149,7 @@ class HeaderReader:
 
 
 def raw_without_those_of_engine(block: bytes) -> bytes:
-    """Leave them out of a block that cannot be read."""
+    """Remove the engine's headers from an unreadable block."""
     return b"\r\n".join(line for line in block.split(b"\r\n") if line[:5].lower() != b"nats-")
 
 
@@ -158,19 +158,19 @@ def _of_engine(name: str) -> bool:
 
 
 def without_those_of_engine(fields: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Leave out what would tell the engine what to do with a publication: its id, when it ends, what it takes the place of."""
+    """Remove headers that instruct the engine: message id, expiry, replacement."""
     if fields and any(map(_of_engine, fields)):
         return {name: value for name, value in fields.items() if not _of_engine(name)}
     return fields
 
 
 def _field(line: bytes) -> tuple[str, str, str]:
-    """Name and value of a header, and the fault of a line that is none."""
+    """Name, value and fault of a header line; the fault is empty if the line is valid."""
     raw_name, colon, raw_value = line.partition(b":")
     name = raw_name.decode("latin-1")
     try:
         value = raw_value.decode()
-    except UnicodeDecodeError:  # of a publisher that counts bytes as characters, as HTTP once did
+    except UnicodeDecodeError:  # from a publisher that counts bytes as characters, as HTTP once did
         value = raw_value.decode("latin-1")
     if not colon or not _NAME.fullmatch(name):
         return name, "", f"a header is a name, a colon and a value, not {line[:60]!r}"
@@ -180,7 +180,7 @@ def _field(line: bytes) -> tuple[str, str, str]:
 
 
 def _whole_text(quoted: str | None, text: str) -> str:
-    """The text of an error that did not fit a line as it is."""
+    """The full text of an error that did not fit a line."""
     if quoted is not None:
         try:
             return msgspec.json.decode(quoted.encode(), type=str)
@@ -190,19 +190,19 @@ def _whole_text(quoted: str | None, text: str) -> str:
 
 
 def _text_of_line(text: str | None) -> str | None:
-    """Read what `one_line` has written."""
+    """Read the output of `one_line`."""
     return _whole_text(text, text) if text is not None and text[:1] == '"' else text
 
 
 def _seconds(text: str | None) -> float | None:
-    """A deadline. What is no number of milliseconds is somebody else's affair."""
+    """Read a deadline in seconds; None if malformed."""
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 16:
         return None
     return min(int(text), MAX_INT) / 1000
 
 
 def write_block(fields: Mapping[str, str] | None, own: list[tuple[str, str]], limit: int) -> bytes:
-    """A block of headers. May raise `LocalProtocolError`: one of the application has no form on this wire."""
+    """Write a header block. May raise `LocalProtocolError`: a header has no form on this wire."""
     lines = [VERSION]
     if fields:
         check_fields(fields, limit)
@@ -215,7 +215,7 @@ def write_block(fields: Mapping[str, str] | None, own: list[tuple[str, str]], li
 
 
 def check_fields(fields: Mapping[str, str], limit: int) -> None:
-    """May raise `LocalProtocolError`: a header of the application has no form on this wire, or is a field of it."""
+    """May raise `LocalProtocolError`: a header has no form on this wire, or its name is reserved."""
     fault = fault_in_headers(fields, limit)
     if fault is None:
         for name, value in fields.items():
@@ -240,7 +240,7 @@ def _is_utf8(value: str) -> bool:
 
 
 def error_fields(number: int, text: str, reason: str | None) -> list[tuple[str, str]]:
-    """The fields of an error. A text that is no line is written whole in one of ours, as JSON, and cut in the other."""
+    """Header fields of an error. A text that does not fit a line is cut there, and sent whole as JSON in `TEXT`."""
     line = LINE_BREAK.sub(" ", text)[:_SHORT].strip(_BLANKS)
     fields = [(ERROR, line), (ERROR_CODE, str(number))]
     if line != text:
@@ -251,15 +251,15 @@ def error_fields(number: int, text: str, reason: str | None) -> list[tuple[str, 
 
 
 def one_line(text: str) -> str:
-    """A text as a header's value: as it is, or as JSON where a reader would take it for another or for two headers."""
+    """Make a header value: the text, or its JSON form if a reader would change or split it."""
     plain = not LINE_BREAK.search(text) and text[:1] != '"' and text.strip(_BLANKS) == text
     return text if plain else quoted(text)
 
 
 _SHORT: Final = 500
-"""Characters of an error's text that foreign programs are shown."""
+"""Characters of an error's text that foreign programs see."""
 
 
 def quoted(text: str) -> str:
-    """A text as JSON, in one line."""
+    """The text as JSON on one line."""
     return msgspec.json.encode(text).decode()

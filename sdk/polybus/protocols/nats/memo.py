@@ -1,4 +1,4 @@
-"""A bounded memory of what was made of keys."""
+"""A bounded cache."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _MOST: Final = 4096
 
 
 class Memo(dict[K, V]):
-    """A table whose missing values are made; when it is full it is emptied. What is there costs no call.
+    """A dictionary that makes missing values and empties itself when full. A hit costs no Python call.
 
     Args:
-        make: Makes the value of a key. What it raises is raised by the look-up, and not remembered.
-        most: Keys that are remembered at the same time.
+        make: Makes the value of a key. Its exceptions are raised by the look-up and not cached.
+        most: Maximum number of keys.
     """
 
     __slots__ = ("_make", "_most")

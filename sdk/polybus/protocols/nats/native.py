@@ -1,7 +1,7 @@
-"""The dialect towards foreign services: subjects as they are, handlers in a queue group, answers to an inbox.
+"""The dialect for foreign services: plain subjects, handlers in a queue group, answers to an inbox.
 
-Answers come to subjects under the inbox, whose random part nobody can guess; the token of a request has one of its own, so that
-who answers one request cannot answer another. What streams of others have stored comes to its readers beside them.
+Inbox subjects have a random part that cannot be guessed, and each request token has its own, so that the responder to one
+request cannot answer another. Messages of external streams arrive at their readers on separate subjects.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _DIGITS: Final = 18
 
 
 class Echoes:
-    """The copies of its own publications that the server brings a connection back, known by a mark: a header with a number.
+    """Recognises the server's copies of this side's publications by a header with a number.
 
-    The server must bring them back, or a group could never give a publication to the side that made it. The bus itself gives it
-    to its subscriptions without a group, so the copy for those is left out. Marks come back in order. A mark that comes twice
-    is from a program that copies the headers of what it hears: its message counts.
+    The server must send them back, because a queue group could otherwise never choose the publishing connection. The bus
+    delivers to its subscriptions without a group itself, so their copies are dropped. Marks return in order. A mark that
+    arrives twice is from a program that copies headers, so that message counts.
     """
 
     __slots__ = ("_heard", "_marked", "_other", "_subscriptions", "key")
@@ -59,18 +59,18 @@ class Echoes:
         self._heard = 0
 
     def mark(self, subject: str) -> list[tuple[str, str]]:
-        """Make the field of what is published to a subject; none where it does not come back, or to members of groups alone."""
+        """Header fields for a publication; empty if no copy will come back to a subscription without a group."""
         if not self._subscriptions.alone.match(subject):
             return []
         self._marked += 1
         return [(ECHO, f"{self.key}.{self._marked}")]
 
     def know(self, key: str) -> None:
-        """Take the marks of another connection of the same bus for own ones, too."""
+        """Also accept the marks of another connection of the same bus."""
         self._other = key
 
     def is_own(self, mark: str) -> bool:
-        """Tell whether a mark is of this connection, and comes for the first time."""
+        """True if the mark is of this bus and arrives for the first time."""
         key, _, digits = mark.partition(".")
         if key == self._other:
             return True
@@ -86,15 +86,15 @@ class Echoes:
 _ALPHABET: Final = string.ascii_letters + string.digits
 _PREFIX_LENGTH: Final = 20
 _HANDLER: Final = "handler"
-"""The tag of the subscriptions of handlers."""
+"""Tag of handlers' subscriptions."""
 _READER: Final = "reader"
-"""The tag of the subscriptions of readers of streams."""
+"""Tag of stream readers' subscriptions."""
 _LEFT: Final = 16
 _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE
 
 
 class NativeDialect:
-    """Requests, answers and publications as any client of NATS has them. Implements `connection.NatsDialect`."""
+    """Requests, answers and publications of ordinary NATS clients. Implements `connection.NatsDialect`."""
 
     __slots__ = (
         "_connection",
@@ -122,35 +122,34 @@ class NativeDialect:
         self._message = connection.codec.message
         self._inbox = f"{connection.options.inbox}.{''.join(connection.rng.choices(_ALPHABET, k=_PREFIX_LENGTH))}."
         self._inboxes: tuple[str, ...] = (self._inbox,)
-        """With those of other connections of this bus."""
+        """Own inbox and that of the bus's other connection."""
         self.inbox: str = f"{self._inbox}*"
-        self._readers = f"{self._inbox}j."  # one token more than answers have: the server sends no second copy
+        self._readers = f"{self._inbox}j."  # one token more than answers, so that the server sends no second copy
         self._no_inbox = ""
-        """Why no answer can come: the user may not subscribe to the inbox."""
+        """Reason why answers cannot arrive: the user may not subscribe to the inbox."""
         self._echoes = Echoes(connection.subscriptions, connection.rng)
         self._handled: SubjectIndex[str] = SubjectIndex()
-        """The patterns of this side's handlers."""
+        """Patterns of this side's handlers."""
         self._tokens = RequestTokens(connection.rng)
         self._waiting: dict[str, str] = {}
-        """Subjects of the requests that wait for an answer, by their token."""
+        """Subjects of pending requests, by token."""
         self._publications: dict[str, None] = {}
-        """The same of publications, which only a stream can answer."""
+        """Tokens of pending publications, which only a stream may answer."""
         self._pulled: dict[int, str] = {}
-        """Stream and consumer that each reader asks, once it has; empty before."""
+        """Stream and consumer of each active reader; empty before its first pull."""
         self._left: deque[str] = deque(maxlen=_LEFT)
-        """The same of readers that ask no more: they may still settle what they have."""
+        """Streams and consumers of ended readers, which may still acknowledge messages."""
         self._serial = 0
         self._owed: dict[Any, None] = {}
-        """The questions that wait for an answer of this side."""
+        """Requests that this side has to answer."""
 
     @property
     def echo(self) -> bool:
-        """True where what comes back can be told from what others publish: by a header."""
+        """True if the server supports headers, which mark own publications."""
         return self._connection.info.headers
 
     @property
     def idle(self) -> bool:
-        """True if no answer is waited for, and none is owed."""
         return not self._waiting and not self._owed
 
     @property
@@ -159,39 +158,35 @@ class NativeDialect:
         return self._inbox, self._echoes.key
 
     def know(self, signs: Sequence[str]) -> None:
-        """Take what another connection of this bus says for what this side has said."""
         inbox, key = signs
         self._inboxes = (self._inbox, inbox)
         self._echoes.know(key)
 
     def holds(self, key: Any) -> bool:
-        """Tell whether this side waits for the answer of a request, or owes it."""
+        """True if the request waits for an answer, or this side has to answer it."""
         return key in self._waiting or key in self._owed
 
     def asked(self) -> list[str]:
-        """List the tokens of the requests that wait."""
         return [*self._waiting]
 
     @property
     def due(self) -> float:
-        """Never: nothing is due."""
         return math.inf
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Take a message of the server."""
         if sid == INBOX_SID:
             self._answered(subject, headers, payload)
             return
         subscriptions = self._connection.subscriptions
         subscription = subscriptions.by_sid.get(sid)
-        if subscription is None:  # it was given up while this was on its way
+        if subscription is None:  # ended while the message was in flight
             return
         if subscription.tag is _HANDLER:
             if reply is None:
                 message = self._message(_NOTIFY, subject, None, headers, payload)
-            elif reply[0] == "$":  # as `is_answerable` says, without a call
+            elif reply[0] == "$":  # as in `is_answerable`, without a call
                 self._connection.events.append(Refused(refuse(f"an answer is asked for at {reply[:60]!r}", "malformed")))
                 return
             else:
@@ -202,7 +197,7 @@ class NativeDialect:
         elif subscription.tag is _READER:
             self._stored(subscription, subject, reply, headers, payload)
             return
-        elif headers is not None and headers.only is not None:  # a dead letter that is tried again was heard before
+        elif headers is not None and headers.only is not None:  # a retried dead letter was received before
             return
         elif subscription.queue is not None:
             message = self._message(_PUBLISH, subject, None, headers, payload, reply)
@@ -214,7 +209,7 @@ class NativeDialect:
         self._connection.events.append(message)
 
     def _is_own(self, subject: str, reply: str | None, headers: HeaderBlock | None) -> bool:
-        """Tell whether the server brings back what this side has said: to whom else has subscribed here the bus gives it."""
+        """True for a copy of this bus's own message: the bus has already delivered it to its subscriptions."""
         if headers is not None and headers.echo is not None:
             return self._echoes.is_own(headers.echo)
         if reply is not None:
@@ -224,7 +219,7 @@ class NativeDialect:
     def _stored(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        """A stored publication that a reader has asked for, or a word of the engine to it."""
+        """Handle a stored publication for a reader, or a status message from the engine."""
         if headers is not None and headers.status is not None:
             self._connection.events.append(word_of_engine(subscription.name, headers))
             return
@@ -236,7 +231,7 @@ class NativeDialect:
         self._connection.events.append(self._message(_PUBLISH, subject, None, headers, payload, None, to))
 
     def _unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
-        """Give a reader what cannot be read. False where nobody knows what it was."""
+        """Pass an unreadable message to its reader. False if the reader is unknown."""
         read = self._connection.codec.reader.headers.read
         try:
             to, headers, payload = give_unreadable(subscription.name, error.text, frame, read)
@@ -250,7 +245,7 @@ class NativeDialect:
         if token in self._publications:
             refused_by_server = headers is not None and headers.status is not None
             if not refused_by_server and (headers is not None or read_stored(payload) is None):
-                return  # whoever else has heard it, and answers, says nothing of the stream
+                return  # an answer of another subscriber says nothing about the stream
             del self._publications[token]
         if self._waiting.pop(token, None) is None and not self._tokens.was_given(token):
             refused = refuse("an answer to a token that was never given", "unknown_id")
@@ -262,7 +257,6 @@ class NativeDialect:
         self._connection.events.append(self._message(_RESPONSE, "", token, headers, payload))
 
     def malformed(self, error: RemoteProtocolError, subject: str, sid: str, frame: bytes) -> None:
-        """Note which request a malformed answer belongs to, and answer a malformed question."""
         if sid == INBOX_SID:
             error.reply_id = subject.removeprefix(self._inbox)
         subscription = self._connection.subscriptions.by_sid.get(sid)
@@ -274,11 +268,11 @@ class NativeDialect:
             self._connection.answer_malformed(error, reply)
 
     def judged(self, error: ServerError) -> ServerError:
-        """Give an error as it is: a foreign network may allow what it likes."""
+        """Return the error unchanged: a foreign network defines its own permissions."""
         return error
 
     def not_allowed(self, error: ServerError) -> None:
-        """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""
+        """Report the error to the reader, asker or subscriber concerned; otherwise as an undelivered message."""
         connection, subject, text = self._connection, error.refused, f"the NATS server says: {error.text}"
         if self._is_of_reader(subject) and (word := read_refusal(error)) is not None:
             connection.events.append(word)
@@ -296,7 +290,7 @@ class NativeDialect:
             connection.events.append(Undelivered(told, Code.PERMISSION_DENIED, "forbidden", text))
 
     def _is_of_reader(self, subject: str | None) -> bool:
-        """Tell whether a reader has asked or settled there: the application may do so by hand, too."""
+        """True if a reader pulled or acknowledged at the subject; the application may do that itself, too."""
         return any(f".{consumer}." in f"{subject}." for consumer in (*self._pulled.values(), *self._left))
 
     def _publication_not_allowed(self, subject: str, text: str) -> None:
@@ -313,7 +307,7 @@ class NativeDialect:
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float) -> str | None:
-        """Queue a message. For a request: its token, under which the answer will come."""
+        """Queue a message. For a request: return its token."""
         kind, connection = message.kind, self._connection
         if kind is _REQUEST:
             return self._request(message)
@@ -322,7 +316,7 @@ class NativeDialect:
         elif kind is _RESPONSE or kind is Kind.ERROR:
             mark = self._mark(message.id[0]) if connection.subscriptions.alone.size else ()
             connection.queue(connection.codec.answer(message, message.id[0], mark))
-            if message.id in self._owed:  # behind what may fail: then another answer is tried
+            if message.id in self._owed:  # after calls that can raise: then another answer is tried
                 del self._owed[message.id]
         elif kind is _NOTIFY and message.extras is not None and (to := message.extras.get("to")) is not None:
             reader = message.extras.get(_READER)
@@ -339,7 +333,7 @@ class NativeDialect:
         return None
 
     def _queue_for_others(self, frame: bytes, subject: Any) -> None:
-        """Queue a frame, not for the handlers of this side: an asker that handles the subject itself wants another's answer."""
+        """Queue a frame, but not for this side's own handlers: the asker wants another program's answer."""
         connection = self._connection
         patterns = self._handled.match(subject) if self.echo else ()
         connection.queue_for_others(frame, patterns, connection.options.queue)
@@ -348,11 +342,11 @@ class NativeDialect:
         return self._echoes.mark(subject) if self._connection.info.headers else ()
 
     def _to_engine(self, message: Message, to: ToEngine | ToStore, reply: str) -> bytes:
-        """PUB or HPUB for what streams answer."""
+        """Write a message that a stream answers."""
         codec = self._connection.codec
         payload, own = codec.payload(message)
         subject = str(message.subject)
-        if isinstance(to, ToStore):  # that it comes again is a word among nodes
+        if isinstance(to, ToStore):  # the mark of a repeated publication is used only between nodes
             subject, to = to.at or local_subject(message.subject, self._connection.limits.subject), evolve(to, again=False)
             own += () if reply else self._mark(subject)
         return write_to_engine(self._connection, f"{subject} {reply}" if reply else subject, to, message, payload, own)
@@ -382,7 +376,7 @@ class NativeDialect:
         if _READER in extras:
             reader = extras[_READER]
             subject, group = f"{self._readers}{reader}", connection.options.queue
-            # In a group, of one: what is on its way when it is given up still comes.
+            # A queue group of one, so that messages in flight at UNSUB are still delivered.
             if message.kind is Kind.SUBSCRIBE:
                 connection.subscribe(subject, group, tag=_READER, name=reader)
                 self._pulled[reader] = ""
@@ -408,27 +402,26 @@ class NativeDialect:
                 self._handled.add(pattern, pattern)
 
     def forget(self, key: Any, now: float) -> None:
-        """Tokens are never used again; nothing is told, for the wire has no word for a cancel."""
+        """Forget a key. Tokens are never reused, and NATS has no cancel."""
         self._waiting.pop(key, None)
         self._publications.pop(key, None)
         self._owed.pop(key, None)
 
-    # -- time and end: nothing is due, and nobody but the server is told ---------------------------------------------------
+    # -- time and end: nothing is due, and only the server needs to know ------------------------------------------------------
 
     def ready(self) -> None:
-        """The other end is a server, and none of ours."""
+        """Emit `Ready`: the other end is a server, not polybus."""
         self._connection.events.append(Ready(bare=True))
 
     def tick(self, now: float) -> None:
         """Nothing is due."""
 
     def servers_joined(self) -> None:
-        """Do nothing: there is nobody to greet."""
+        """Do nothing: there are no nodes to greet."""
 
     def leave(self) -> None:
-        """The protocol has no goodbye: the end of the connection is the end of its subscriptions."""
+        """Do nothing: the end of the connection ends its subscriptions."""
 
     def lost(self) -> None:
-        """No answer comes any more."""
         self._waiting.clear()
         self._publications.clear()

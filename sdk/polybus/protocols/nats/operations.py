@@ -1,7 +1,7 @@
-"""Operations of NATS and their bytes, in both directions: what clients say, and what servers say.
+"""Reads and writes NATS operations, those of clients and those of servers.
 
-An operation is a frame: a line and, of some, headers and a payload whose lengths stand in the line. A stream of bytes is cut
-into them. Verbs are read in upper and in lower case, as servers do.
+An operation is a frame: a line and, for some verbs, headers and a payload whose lengths are in the line. Verbs are read in
+upper and lower case, as servers do.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .memo import Memo
 
 CRLF: Final = b"\r\n"
 LINE: Final = 64 * 1024
-"""Bytes of a line. Those of messages have at most 4 KiB; an INFO names each server of its cluster."""
+"""Bytes of a line. A message's line has at most 4 KiB; INFO names each server of its cluster."""
 
 _DIGITS: Final = 10
-"""Of a length: more would be no length that anybody sends."""
+"""Digits of a length; longer ones are malformed."""
 
 
 class _FirstWords(msgspec.Struct):
@@ -37,15 +37,15 @@ _first_words: Final = msgspec.json.Decoder(_FirstWords).decode
 
 
 def words_of(line: bytes) -> list[bytes]:
-    """Words of a line, which blanks and tabs part: a server takes any other byte, a form feed as well, for one of a subject."""
+    """Split a line at blanks and tabs only: a server takes any other byte, even a form feed, as part of a subject."""
     return [word for word in line.replace(b"\t", b" ").split(b" ") if word]
 
 
 def announced(line: bytes) -> int | None:
-    """Bytes that follow a line and its end, without the line end behind them; None of a line by itself.
+    """Bytes that follow a line, without the final CRLF; None if the operation is only a line.
 
     Raises:
-        ValueError: The line announces no length.
+        ValueError: The line ends without a length.
     """
     first = line[:1].upper()
     if first not in b"MHP" or (first == b"P" and line[1:2].upper() != b"U"):
@@ -59,22 +59,22 @@ def announced(line: bytes) -> int | None:
 class NatsCutter:
     """Cuts one direction of a connection into operations.
 
-    A payload over the limit is thrown away as it comes, and its line handed on alone: whoever reads it refuses it, and the
-    connection with all else on it lives.
+    A payload over the limit is skipped as it arrives. Its line is passed on, so that the reader refuses that message and the
+    connection stays open.
     """
 
     __slots__ = ("_head", "_limit", "_missing", "_parts", "_plain", "_skipped", "_there", "broken")
 
     def __init__(self, limit: int, *, plain: bool) -> None:
         self._limit = limit
-        # True on a connection without TLS, until INFO has come.
+        # True on a connection without TLS until INFO arrives.
         self._plain = plain
         self._head = b""
-        # Of an operation whose payload is not complete.
+        # Parts of an incomplete operation.
         self._parts: list[bytes | bytearray] = []
         self._there = 0
         self._missing = 0
-        # Of a payload over the limit, which is not kept: how much is still to come.
+        # Bytes still to come of a skipped payload.
         self._skipped = 0
         self.broken: RemoteProtocolError | None = None
 
@@ -115,7 +115,7 @@ class NatsCutter:
         return frames
 
     def _cut(self, data: bytes, position: int, frames: list[bytes]) -> None:
-        """May raise `RemoteProtocolError`: what follows is no operation."""
+        """May raise `RemoteProtocolError`: malformed operation."""
         size, limit = len(data), self._limit
         while position < size:
             end = data.find(CRLF, position)
@@ -123,7 +123,7 @@ class NatsCutter:
                 self._keep_line(data[position:])
                 return
             after = end + 2
-            # Nearly all are MSG or HMSG: the last part of their line, behind a blank, is the length.
+            # Nearly all are MSG or HMSG, whose line ends with a blank and the length.
             length = data[data.rfind(b" ", position, end) + 1 : end] if data[position] in b"MH" else b""
             if length.isdigit() and len(length) < _DIGITS:
                 after += int(length) + 2
@@ -143,7 +143,7 @@ class NatsCutter:
             position = after
 
     def _end_of_other(self, data: bytes, position: int, end: int) -> int:
-        """End of an operation of any kind. May raise `RemoteProtocolError`: it is none, or must not go on in plain."""
+        """End of any operation. May raise `RemoteProtocolError`: malformed, or TLS is required first."""
         try:
             length = announced(data[position:end])
         except ValueError as error:
@@ -155,20 +155,20 @@ class NatsCutter:
         return end + 2
 
     def _left_out(self, data: bytes, position: int, end: int, after: int, frames: list[bytes]) -> int:
-        """Hand on the line of an operation whose payload is over the limit; where that ends, as far as it is there."""
+        """Pass on the line of an operation whose payload is over the limit, and return the position to continue at."""
         frames.append(data[position : end + 2])
         reached = max(end + 2, min(after, len(data)))
         self._skipped = after - reached
         return reached
 
     def _keep_line(self, rest: bytes) -> None:
-        """Keep a line that has no end yet. May raise `RemoteProtocolError`: it is too long."""
+        """Keep an incomplete line. May raise `RemoteProtocolError`: too long."""
         if len(rest) > LINE:
             raise refuse(f"a line of more than {LINE} bytes: is this a NATS server?", "too_large", close_code=1009)
         self._head = rest
 
     def _keep(self, data: bytes) -> None:
-        """Keep a part of an operation. Small ones are put together, so that slices of one byte cost no object each."""
+        """Keep a part of an operation. Small parts are joined, so that one-byte slices do not cost an object each."""
         self._there += len(data)
         self._missing -= len(data)
         parts = self._parts
@@ -178,26 +178,26 @@ class NatsCutter:
             parts.append(bytearray(data) if len(data) < 4096 else data)
 
     def _check_first_words(self, line: bytes) -> None:
-        """May raise `RemoteProtocolError`: the server wants TLS, and what we would say next, a password maybe, is in plain."""
+        """May raise `RemoteProtocolError`: the server requires TLS, and CONNECT could send a password in plain text."""
         self._plain = False
         if line[:5].upper() == b"INFO ":
             try:
                 required = _first_words(line[5:]).tls_required
             except (ValueError, RecursionError):
-                return  # the session says so
+                return  # the session reports it
             if required:
                 raise refuse("the server wants TLS: connect to nats+tls://", "tls_required", close_code=1002)
 
 
 @frozen
 class NatsFraming:
-    """The framing of connections; `tls_first` where the server begins with TLS, as its configuration can say."""
+    """The framing of NATS connections. `tls_first`: the server starts with TLS (its option ``handshake_first``)."""
 
     tls_first: bool = False
     pack: Callable[[bytes], bytes] = field(default=bytes, init=False, eq=False, repr=False)
-    """The bytes of a frame, which are the frame: no function of ours, for speed."""
+    """Identity: a frame is sent as it is. A builtin, for speed."""
     gathers: ClassVar[bool] = True
-    """A server passes on what it gets."""
+    """A server forwards the bytes it receives."""
 
     def cutter(self, limits: Limits, transport: str) -> NatsCutter:
         return NatsCutter(limits.message, plain=transport == "tcp")
@@ -226,7 +226,7 @@ PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
 OK: Final = b"+OK\r\n"
 INBOX_SID: Final = "1"
-"""The subscription to all answers; those of patterns and handlers have higher numbers."""
+"""Subscription to all answers; patterns and handlers have higher numbers."""
 
 _MAX_SID: Final = 20
 _INBOX_SID: Final = INBOX_SID.encode()
@@ -240,15 +240,15 @@ class NatsOperation:
 
     Attributes:
         verb: In upper case: ``MSG``, ``HMSG``, ``PUB``...; ``OK`` and ``ERR`` without their signs.
-        subject: Of a message or a subscription.
-        sid: The client's name for a subscription.
-        reply: Where an answer is wanted.
-        headers: Of HMSG and HPUB.
-        payload: Of a message.
-        queue: The group that a subscription belongs to.
-        most: Of UNSUB: messages that are still delivered.
+        subject: Subject of a message or subscription.
+        sid: The client's id of a subscription.
+        reply: Subject for the answer.
+        headers: Headers of HMSG and HPUB.
+        payload: Payload of a message.
+        queue: Queue group of a subscription.
+        most: For UNSUB: messages that are still delivered.
         info: The JSON of INFO and CONNECT.
-        text: Of an error.
+        text: Text of an error.
     """
 
     verb: str
@@ -264,11 +264,11 @@ class NatsOperation:
 
 
 Delivery: TypeAlias = tuple[str, str, str | None, HeaderBlock | None, bytes]
-"""Subject, sid, where an answer is wanted, headers and payload of a message."""
+"""Subject, sid, reply subject, headers and payload of a message."""
 
 
 class OperationReader:
-    """Reads frames. It remembers subjects, sids and blocks of headers, some of each."""
+    """Reads frames, with bounded caches of subjects, sids and header blocks."""
 
     __slots__ = ("_known_blocks", "_limit", "_names", "_sids", "headers")
 
@@ -280,10 +280,10 @@ class OperationReader:
         self._known_blocks = self.headers.known
 
     def read(self, frame: bytes) -> NatsOperation:
-        """The operation of a frame.
+        """Read a frame.
 
         Raises:
-            RemoteProtocolError: It is none. Its `close_code` is set where it is not one message that is wrong, but the stream.
+            RemoteProtocolError: The frame is malformed. `close_code` is set if the stream, not only this message, is broken.
         """
         end = frame.find(CRLF)
         if end < 0:
@@ -303,7 +303,7 @@ class OperationReader:
         end = frame.find(CRLF)
         line, rest = frame[:end], frame[end + 2 : -2]
         parts = line.split(b" ")
-        # As nearly all are: exactly so long as they say, and known but for an answer's names. The others are looked at closely.
+        # Fast path for well-formed lines with cached names; the rest is checked in full.
         if parts[-1] == b"%d" % len(rest) and frame[-2:] == CRLF and b"" not in parts and b"\t" not in line:
             reply = head = None
             if len(parts) == 4 and parts[0] == b"MSG":
@@ -322,10 +322,12 @@ class OperationReader:
             if (head is None or block is not None) and len(name) <= limit and (reply is None or len(reply) <= limit):
                 number = self._sids[sid]
                 try:
-                    subject = name.decode() if number == INBOX_SID else self._names[name]  # an answer's is not seen again
+                    subject = (
+                        name.decode() if number == INBOX_SID else self._names[name]
+                    )  # an answer's subject is not seen again
                     return subject, number, None if reply is None else reply.decode(), block, rest
                 except UnicodeDecodeError:
-                    pass  # said below
+                    pass  # reported below
         return self._unusual_delivery(frame, end)
 
     def _unusual_delivery(self, frame: bytes, end: int) -> Delivery:
@@ -333,12 +335,12 @@ class OperationReader:
         return self._delivery(tokens, frame, end, *_DELIVERIES[verb.upper()])
 
     def _delivery(self, tokens: list[bytes], frame: bytes, end: int, lengths: int, with_sid: bool) -> Delivery:
-        """MSG, HMSG, PUB and HPUB: subject, of what a server sends a sid, perhaps where to answer, one or two lengths."""
+        """Read MSG, HMSG, PUB or HPUB: subject, sid (from a server), optional reply subject, one or two lengths."""
         names = tokens[: len(tokens) - lengths]
         least = 2 if with_sid else 1
         if not least <= len(names) <= least + 1:
             raise _out_of_step(f"{frame[:end][:60]!r} has too few or too many parts")
-        # An answer has a subject of its own, which is not seen again.
+        # Each answer has its own subject, so caching it is useless.
         subject = self._reply(names[0]) if with_sid and names[1] == _INBOX_SID else self._names[names[0]]
         reply = self._reply(names[least]) if len(names) > least else None
         sid = _sid(names[1]) if with_sid else ""
@@ -355,9 +357,9 @@ class OperationReader:
         return subject, sid, reply, self.headers.read(frame[start : start + head]), frame[start + head : -2]
 
     def _reply(self, data: bytes) -> str:
-        """Subject where an answer is wanted, or comes: another one for each request, so that none is remembered.
+        """Decode a reply subject, which differs for each request and is therefore not cached.
 
-        Nothing is done there but to send something, and a blank cannot be in it: what else is wrong is its owner's affair.
+        It is only sent to and cannot hold a blank, so other faults of the name do no harm here.
         """
         if len(data) > self._limit:
             raise refuse(f"a subject of {len(data)} bytes is longer than {self._limit} (limit: subject)", "invalid_subject")
@@ -410,7 +412,7 @@ class OperationReader:
         return NatsOperation("ERR", text=frame[:end].strip()[4:].decode("utf-8", "replace").strip().strip("'"))
 
     def _checked_name(self, data: bytes, *, pattern: bool = False) -> str:
-        """A subject as text. May raise `RemoteProtocolError`: ``invalid_subject``."""
+        """Decode and check a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
         try:
             name = data.decode()
         except UnicodeDecodeError as error:
@@ -422,7 +424,7 @@ class OperationReader:
 
 
 _DELIVERIES: Final = {b"MSG": (1, True), b"HMSG": (2, True), b"PUB": (1, False), b"HPUB": (2, False)}
-"""Of each operation with a payload: the number of its lengths, and whether it has a sid."""
+"""For each operation with a payload: how many lengths it has, and if it has a sid."""
 _READERS: Final = {
     b"SUB": OperationReader._subscription,
     b"UNSUB": OperationReader._unsubscription,
@@ -436,7 +438,7 @@ _READERS: Final = {
 
 
 def _out_of_step(text: str, reason: str = "malformed") -> RemoteProtocolError:
-    """The error for a line that no server writes: the connection has lost count, and payloads are read as operations."""
+    """The error for a line that no server writes: framing is lost, and payloads would be read as operations."""
     return refuse(text, reason, close_code=1002)
 
 
@@ -458,9 +460,9 @@ def _length(data: bytes) -> int:
 
 
 def cut_delivery(frame: bytes) -> tuple[str | None, bytes, bytes]:
-    """Cut MSG or HMSG as it stands there, whatever it is: where an answer is wanted, headers and payload.
+    """Split MSG or HMSG, even a malformed one, into reply subject, headers and payload.
 
-    Both are empty where they are over the limit and not there.
+    Headers and payload are empty if the payload was skipped for its size.
     """
     line, _, rest = frame.partition(CRLF)
     verb, *tokens = words_of(line)
@@ -471,19 +473,19 @@ def cut_delivery(frame: bytes) -> tuple[str | None, bytes, bytes]:
 
 
 def write_publication(subject: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
-    """PUB or HPUB: `block` is empty where there are no headers."""
+    """Write PUB, or HPUB if `block` has headers."""
     return write_named(f"{subject} {reply}" if reply else subject, block, payload)
 
 
 def write_named(names: str, block: bytes, payload: bytes) -> bytes:
-    """The same, with the subject, and behind a blank where an answer is wanted."""
+    """Write PUB or HPUB; `names` is the subject and, after a blank, the optional reply subject."""
     if not block:
         return b"PUB %b %d\r\n%b\r\n" % (names.encode(), len(payload), payload)
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (names.encode(), len(block), len(block) + len(payload), block, payload)
 
 
 def write_message(subject: str, sid: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
-    """MSG or HMSG, as a server sends it to a subscription."""
+    """Write MSG or HMSG, as a server sends it to a subscription."""
     to = f"{subject} {sid} {reply}".encode() if reply else f"{subject} {sid}".encode()
     if not block:
         return b"MSG %b %d\r\n%b\r\n" % (to, len(payload), payload)
@@ -491,17 +493,15 @@ def write_message(subject: str, sid: str, reply: str | None, block: bytes, paylo
 
 
 def write_subscription(subject: str, queue: str | None, sid: str) -> bytes:
-    """SUB."""
     return f"SUB {subject} {queue} {sid}\r\n".encode() if queue else f"SUB {subject} {sid}\r\n".encode()
 
 
 def write_unsubscription(sid: str, most: int | None = None) -> bytes:
-    """UNSUB."""
     return f"UNSUB {sid}\r\n".encode() if most is None else f"UNSUB {sid} {most}\r\n".encode()
 
 
 def write_json(verb: str, members: Mapping[str, Any]) -> bytes:
-    """INFO or CONNECT. May raise `EncodeError`: a member has no JSON form."""
+    """Write INFO or CONNECT. May raise `EncodeError`: a member has no JSON form."""
     try:
         return b"%b %b\r\n" % (verb.encode(), _encode(members))
     except (TypeError, ValueError, RecursionError) as error:
@@ -509,5 +509,4 @@ def write_json(verb: str, members: Mapping[str, Any]) -> bytes:
 
 
 def write_error(text: str) -> bytes:
-    """-ERR."""
     return f"-ERR '{' '.join(text.split())}'\r\n".encode("utf-8", "replace")

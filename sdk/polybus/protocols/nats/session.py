@@ -1,8 +1,8 @@
-"""One connection to a NATS server, without I/O: the client's side.
+"""The client side of a connection to a NATS server, without I/O.
 
-INFO is answered by CONNECT, the subscription to the inbox and PING; the PONG to that says that the server has let us in. From
-then on publications, subscriptions and requests are one operation each. What they mean is the affair of the dialect: `native`
-towards foreign services, `cluster` among the nodes of a cluster.
+The session answers INFO with CONNECT, the inbox subscription and PING; the server's PONG confirms them. From then on each
+publication, subscription and request is one operation. A dialect interprets them: `native` for foreign services, `cluster` for
+nodes of a cluster.
 """
 
 from __future__ import annotations
@@ -30,20 +30,16 @@ from .operations import INBOX_SID, PING, PONG, NatsOperation, write_json, write_
 
 
 class NatsState(enum.Enum):
-    """States of a connection."""
-
     WAITING = "waiting"
-    """For the INFO with which a server begins."""
+    """For the server's first INFO."""
     CONNECTING = "connecting"
-    """CONNECT and PING are sent: the PONG says that we are let in."""
+    """CONNECT and PING are sent; the PONG is awaited."""
     READY = "ready"
     CLOSED = "closed"
-    """Nothing more is looked at."""
+    """All input is ignored."""
 
 
 class NatsEvent(enum.Enum):
-    """Events that move a session on."""
-
     INFO = "info"
     MESSAGE = "message"
     PING = "ping"
@@ -54,19 +50,19 @@ class NatsEvent(enum.Enum):
     FATAL = "fatal"
     """An -ERR that ends the connection."""
     FOREIGN = "foreign"
-    """An operation that only clients say."""
+    """An operation that only clients send."""
     MALFORMED = "malformed"
     SILENCE = "silence"
-    """The server has not answered a PING."""
+    """The server did not answer a PING."""
     CLOSED = "closed"
-    """This side leaves, or the connection is gone."""
+    """This side leaves, or the connection is lost."""
 
 
 _WAITING, _CONNECTING, _READY, _CLOSED = NatsState.WAITING, NatsState.CONNECTING, NatsState.READY, NatsState.CLOSED
 _ENDS: Final = dict.fromkeys((NatsEvent.FATAL, NatsEvent.SILENCE, NatsEvent.CLOSED), _CLOSED)
 
 TRANSITIONS: Final[Mapping[NatsState, Mapping[NatsEvent, NatsState]]] = {
-    # Who begins with anything but INFO is no NATS server.
+    # A NATS server begins with INFO.
     _WAITING: {**dict.fromkeys(NatsEvent, _CLOSED), NatsEvent.INFO: _CONNECTING},
     _CONNECTING: {
         **_ENDS,
@@ -79,7 +75,7 @@ TRANSITIONS: Final[Mapping[NatsState, Mapping[NatsEvent, NatsState]]] = {
         NatsEvent.FOREIGN: _CLOSED,
         NatsEvent.MALFORMED: _CLOSED,
     },
-    # What one message has wrong costs that message alone; the link counts them.
+    # A malformed message affects only itself; the link counts them.
     _READY: {**dict.fromkeys(NatsEvent, _READY), **_ENDS, NatsEvent.FOREIGN: _CLOSED},
     _CLOSED: dict.fromkeys(NatsEvent, _CLOSED),
 }
@@ -89,11 +85,11 @@ _NATIVE: Final = Capabilities(patterns=True, extensions=False, handlers=True, gr
 _CLUSTER: Final = evolve(_NATIVE, extensions=True, built_in=True, numbers=True)
 _MESSAGES: Final = (b"MSG ", b"HMSG ")
 _HANDSHAKE: Final = 0
-"""The key of the PING whose PONG lets us in."""
+"""Key of the PING that completes the handshake."""
 _RETIRED: Final = -1
-"""The key of the PING whose PONG says that nothing is given to this side any more."""
+"""Key of the PING whose PONG confirms that this side gets no more messages."""
 _QUIET: Final = 2.0
-"""Seconds without a word after which the engine of a cluster is asked for a sign of life: nodes say soon that it is silent."""
+"""Seconds of silence before the engine of a cluster gets a PING, so that nodes detect its failure soon."""
 _NO_HEADERS: Final = "this NATS server carries no headers, which a cluster needs: take nats-server 2.2 or newer"
 _CLOSE_CODES: Final[Mapping[str, int]] = {
     "stale connection": 1006,
@@ -102,11 +98,11 @@ _CLOSE_CODES: Final[Mapping[str, int]] = {
     "maximum payload": 1009,
     "server shutdown": 1001,
 }
-"""Beginnings of errors that end a connection; others break a rule of the protocol."""
+"""Prefixes of errors that end a connection; any other is a protocol error."""
 
 
 class NatsSession:
-    """The client's side of a connection."""
+    """The client side of a connection."""
 
     __slots__ = (
         "_asked_at",
@@ -136,34 +132,32 @@ class NatsSession:
         self._read_delivery = codec.reader.delivery
         self._serial = _HANDSHAKE
         self._pings: deque[tuple[int | None, tuple[str, ...]]] = deque()
-        """The PINGs without a PONG: the keys of those that somebody waits for, and the sids given up before them."""
+        """PINGs without a PONG: the key, if a caller waits, and the sids that ended before."""
         self._retired: bool | None = None
-        """False while this side takes back its subscriptions, True when it has: another connection has them."""
+        """False while this side unsubscribes everything, True when done; another connection has taken over."""
         self._asked_at: float = -math.inf
-        """Time at which a sign of life was last asked for."""
+        """Time of the last PING."""
         self._quiet: float = min(_QUIET, limits.ping_interval) if options.cluster else limits.ping_interval
-        """Seconds without a word after which the server is asked for a sign of life."""
+        """Seconds of silence before a PING."""
         self._silent: float = limits.ping_interval + limits.ping_timeout
-        """Seconds without a word after which it is given up."""
+        """Seconds of silence before the connection is closed."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """Abilities of this wire."""
         return self._connection.capabilities
 
     @property
     def server(self) -> ServerInfo:
-        """Facts that the server has told of itself."""
+        """The server's INFO."""
         return self._connection.info
 
     @property
     def heard(self) -> float:
-        """Time at which something last came from the server."""
+        """Time of the last input from the server."""
         return self._connection.heard
 
     @property
     def subscriptions(self) -> NatsSubscriptions:
-        """The subscriptions of this side."""
         return self._connection.subscriptions
 
     def start(self, now: float) -> SessionOutput:
@@ -172,7 +166,7 @@ class NatsSession:
         return ()
 
     def _output(self) -> SessionOutput:
-        """Take what has happened, behind the frames that are to be sent."""
+        """Return pending frames and events, frames first."""
         connection = self._connection
         events, connection.events = connection.events, []
         if connection.frames:
@@ -182,7 +176,7 @@ class NatsSession:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """One operation has come in. Never raises: a bad one becomes `Refused`, or ends the connection."""
+        """Handle one operation. Never raises: a malformed one becomes `Refused`, or ends the connection."""
         connection = self._connection
         connection.heard = now
         try:
@@ -203,7 +197,7 @@ class NatsSession:
         return self._output()
 
     def _move(self, event: NatsEvent, what: str) -> bool:
-        """Go on to the next state. False where the connection ends, or has ended, because this cannot come here."""
+        """Enter the next state. False if the connection is closed, or closes because of this event."""
         before, self.state = self.state, TRANSITIONS[self.state][event]
         if self.state is not NatsState.CLOSED:
             return True
@@ -219,10 +213,10 @@ class NatsSession:
             self._connection.events.append(wanted)
 
     def _malformed(self, error: RemoteProtocolError, frame: bytes) -> None:
-        """Count what is malformed. A question is answered, and the request that it should have answered ends."""
+        """Count a malformed operation; answer a request, and fail the request that a malformed answer was for."""
         if not self._move(NatsEvent.MALFORMED, f"{frame[:40]!r} ({error.text})"):
             return
-        if error.close_code is not None:  # no sender can do this: lengths are out of step, and what follows is anybody's guess
+        if error.close_code is not None:  # framing is lost: no other client can cause this
             self._connection.events.append(Refused(error))
             self._end(NatsEvent.FATAL, CloseWanted(error.close_code, error.text, error))
             return
@@ -230,7 +224,7 @@ class NatsSession:
         self._dialect.malformed(error, subject, sid, frame)
 
     def _information(self, operation: NatsOperation) -> None:
-        """Learn about the server; the first time say who we are."""
+        """Store the server's INFO; the first one starts the handshake."""
         connection = self._connection
         before = connection.info
         info = ServerInfo.read(operation.info or {}, before)
@@ -257,7 +251,7 @@ class NatsSession:
         self._ping(_HANDSHAKE)
 
     def _leave_if_idle(self) -> None:
-        """End the connection when it has been retired, and all is answered."""
+        """Close a retired connection once all requests are answered."""
         if self._retired and self._dialect.idle:
             self._end(NatsEvent.CLOSED, CloseWanted(1012, "the NATS server is about to end (lame duck): going on at another"))
 
@@ -270,15 +264,15 @@ class NatsSession:
 
     @property
     def signs(self) -> Sequence[str]:
-        """Texts that this side is known by, to its bus alone."""
+        """Texts that identify this side within its bus."""
         return self._dialect.signs
 
     def beside(self, other: NatsSession) -> None:
-        """Know what the session on another connection of this bus is known by."""
+        """Learn the signs of the bus's session on another connection."""
         self._dialect.know(other.signs)
 
     def retire(self) -> Frames:
-        """Take back all subscriptions; what the server has given to this side until it knows is still taken, and answered."""
+        """Unsubscribe everything; messages in flight are still accepted and answered."""
         if self.state is NatsState.READY and self._retired is None:
             self._retired = False
             self._connection.frames += map(write_unsubscription, self._connection.subscriptions.by_sid)
@@ -286,15 +280,15 @@ class NatsSession:
         return self._connection.taken()
 
     def holds(self, key: Any) -> bool:
-        """Tell whether a request or channel is one of this connection."""
+        """True if the request or channel belongs to this connection."""
         return self._dialect.holds(key)
 
     def asked(self) -> list[str]:
-        """List the tokens of the requests that are not answered."""
+        """The tokens of unanswered requests."""
         return self._dialect.asked()
 
     def _connect_members(self, info: ServerInfo) -> dict[str, Any]:
-        """May raise `LocalProtocolError`: credentials that this server cannot check."""
+        """May raise `LocalProtocolError`: the server cannot check these credentials."""
         options = self._connection.options
         return {
             "verbose": False,
@@ -331,7 +325,7 @@ class NatsSession:
             self._connection.events.append(Confirmed(key, tuple(self._connection.subscriptions.refused)))
 
     def _ignore(self, operation: NatsOperation) -> None:
-        """+OK says nothing."""
+        """Do nothing."""
 
     # -- errors of the server --------------------------------------------------------------------------------------------
 
@@ -349,33 +343,33 @@ class NatsSession:
             self._dialect.not_allowed(error)
 
     def _message(self, operation: NatsOperation) -> None:
-        """A message whose verb is written in an unusual way."""
+        """Handle a message with an unusually written verb."""
         self._deliver(operation.subject, operation.sid, operation.reply, operation.headers, operation.payload)
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, Frames]:
-        """The operations of a message. For a request or an open: its token too, under which the answer will come."""
+        """The operations of a message. For a request or open also its token, which the answer will carry."""
         connection = self._connection
         key = self._send(message, now)
         frames = connection.frames
         return key, frames.pop() if len(frames) == 1 else connection.taken()
 
     def confirm(self, now: float) -> tuple[int, Frames]:
-        """Ask with a PING whether all is handled that was sent before; `Confirmed` follows."""
+        """Send a PING; `Confirmed` follows when the server has handled everything sent before."""
         self._serial = key = self._serial + 1
         self._ping(key)
         return key, self._connection.taken()
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Forget a request or a channel that is over."""
+        """Forget a finished request or channel."""
         self._dialect.forget(key, now)
         return ()
 
     # -- time and end ----------------------------------------------------------------------------------------------------
 
     def next_tick(self) -> float | None:
-        """Time at which a sign of life is due, or something is to be looked at."""
+        """Time of the next `tick`."""
         if self.state is not NatsState.READY:
             return None
         if self._retired:
@@ -385,7 +379,7 @@ class NatsSession:
         return min(sign, self._dialect.due)
 
     def tick(self, now: float) -> SessionOutput:
-        """Ask a silent server for a sign of life, and give it up when none comes. Leave one that is about to end."""
+        """Send a PING to a silent server, or close the connection if none is answered. Leave a retired connection."""
         if self.state is not NatsState.READY:
             return ()
         self._dialect.tick(now)
@@ -401,14 +395,14 @@ class NatsSession:
         return self._output()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """Say goodbye where the dialect has a word for it: to a server the end of the connection says enough."""
+        """Say goodbye if the dialect has a message for it; for a server, the end of the connection is enough."""
         if self.state is NatsState.READY:
             self._dialect.leave()
         self.state = TRANSITIONS[self.state][NatsEvent.CLOSED]
         return self._connection.taken()
 
     def connection_lost(self, reason: str) -> None:
-        """Forget what was asked and owed."""
+        """Forget all pending requests."""
         self.state = TRANSITIONS[self.state][NatsEvent.CLOSED]
         self._dialect.lost()
 

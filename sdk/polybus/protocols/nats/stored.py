@@ -1,6 +1,5 @@
-"""Stored publications on this wire: who is given one, where it is acknowledged, and what the engine says.
-
-The same for the streams of a cluster and for those of others.
+"""Stored publications on this wire: reader address, acknowledgement and engine messages, for a cluster's own and external
+streams.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ from .headers import (
 from .operations import cut_delivery, write_named
 
 ACKS: Final = "$JS.ACK."
-"""The beginning of subjects where stored publications are acknowledged."""
+"""Prefix of subjects for acknowledgements."""
 
 
 @frozen
 class ToEngine:
-    """A question to the engine itself: its subject is one of the wire."""
+    """Sends a message to the engine itself, at a subject of the wire."""
 
 
 @frozen
 class ToStore:
-    """A publication that the engine answers when it has stored it.
+    """Sends a publication that the engine confirms when it is stored.
 
     Attributes:
-        id: Of the publication: one that comes again under the same id is stored once. Empty for none.
-        at: Its subject on the wire, where that is not the one of a publication.
-        only: The one durable handler that it is for, where that is not all.
-        again: It was sent before, and whoever listens may have heard it.
-        block: Headers as they stand on the wire, in place of all that would be written; empty for none.
-        until: Time from which on it is not sent again: the store may have forgotten its id.
+        id: Message id, stored once; empty for none.
+        at: Subject on the wire, if it is not the publication's own.
+        only: The one durable handler that it is for; empty for all.
+        again: It was sent before, and subscribers may have received it.
+        block: Header block to send in place of generated headers; empty for none.
+        until: No retries after this time: the store may have forgotten the id.
     """
 
     id: str
@@ -60,21 +59,21 @@ class ToStore:
 
 @frozen
 class ToReader:
-    """A stored publication for a reader of its store, or a word of the engine to that reader.
+    """Address of a stored publication, or of an engine message, for a reader.
 
     Attributes:
-        reader: The number that the reader was subscribed by; 0 in a word for all of the consumer's.
-        ack: Where it says what has become of the publication; of a word of the engine, where it may not say that, or empty.
-        attempt: How often it has been given to a reader, this time included.
-        number: Of the publication in its store.
-        consumer: Whom the engine gave it to.
-        place: Of this time among all that the consumer was given.
-        status: Of a word of the engine; 0 for a publication.
-        text: Beside the status.
-        left: Publications that were asked for and do not come any more, where a word says so.
-        only: The one durable handler that it is for; None where it is for all.
-        fault: Why a publication cannot be read; empty where it can.
-        block: Headers that cannot be read, as they stand on the wire; empty where they can, and where nothing has come of it.
+        reader: Number of the reader's subscription; 0 in a message for all readers of the consumer.
+        ack: Subject for the acknowledgement; in a refusal the refused subject, or empty.
+        attempt: Delivery count, this delivery included.
+        number: Sequence number in the store.
+        consumer: Consumer that it was delivered to.
+        place: Sequence number among the consumer's deliveries.
+        status: Status of an engine message; 0 for a publication.
+        text: Text after the status.
+        left: Requested publications that will not come, if the engine says so.
+        only: The one durable handler that it is for; None for all.
+        fault: Reason why the publication is unreadable; empty if readable.
+        block: Unreadable header block as received; empty if readable, or if it was discarded.
     """
 
     reader: int
@@ -93,35 +92,35 @@ class ToReader:
 
 _HEAD: Final = "$JS"
 _PULLS: Final = ".API.CONSUMER.MSG.NEXT."
-"""Behind ``$JS``, or that and a domain, the subject where stored publications are asked for; stream and consumer follow."""
+"""After ``$JS``, or ``$JS`` and a domain: the subject of pulls. Stream and consumer follow."""
 _DIGITS: Final = 20
-"""Digits of a number of JetStream, which is one of 64 bits."""
+"""Digits of a 64-bit JetStream number."""
 _NOT_ALLOWED: Final = 403
-"""The status of a word that a reader may not say what has become of its publications, or not ask for more."""
+"""Status for a reader that may not acknowledge or pull."""
 
 
 def api_of(domain: str) -> str:
-    """The beginning of subjects where an engine is asked about streams, of its own domain or of another."""
+    """Prefix of the JetStream API of an engine's own domain or another."""
     return f"{_HEAD}.{domain}.API." if domain else f"{_HEAD}.API."
 
 
 def read_pull(subject: str) -> str:
-    """Read the stream and the consumer that are asked for publications at a subject; empty where it is for anything else."""
+    """Stream and consumer of a pull subject; empty for any other subject."""
     head, _, asked = subject.partition(_PULLS)
     return asked if head == _HEAD or (head.startswith(f"{_HEAD}.") and head.count(".") == 1) else ""
 
 
 @frozen
 class AckSubject:
-    """The facts in the subject where a stored publication is acknowledged.
+    """Facts in an acknowledgement subject.
 
     Attributes:
         subject: That subject.
-        stream: Where it is stored.
-        consumer: Whom it was given to.
-        attempt: How often it has been given to a reader, this time included.
-        number: Of the publication in its store.
-        place: Of this time among all that the consumer was given.
+        stream: Stream that stores the publication.
+        consumer: Consumer that it was delivered to.
+        attempt: Delivery count, this delivery included.
+        number: Sequence number in the store.
+        place: Sequence number among the consumer's deliveries.
     """
 
     subject: str
@@ -133,10 +132,10 @@ class AckSubject:
 
 
 def read_ack(reply: str | None) -> AckSubject:
-    """Read the subject where a stored publication is acknowledged.
+    """Read an acknowledgement subject.
 
-    That is ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<place>.<...>``, of newer servers with a domain and an account
-    before the stream (NATS documentation, "NATS JetStream wire API", ADR-15). May raise `RemoteProtocolError`: it is none.
+    Its form is ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<place>.<...>``; newer servers put a domain and an account
+    before the stream (NATS documentation, "NATS JetStream wire API", ADR-15). May raise `RemoteProtocolError`: malformed.
     """
     tokens = (reply or "").split(".")
     at = 3 if len(tokens) == 9 else 5
@@ -150,10 +149,10 @@ def read_ack(reply: str | None) -> AckSubject:
 
 
 def read_stored(payload: bytes) -> dict[str, Any] | None:
-    """Read what a stream says of a publication; None where this is somebody else's answer.
+    """Read a stream's confirmation of a publication; None if the answer is from another program.
 
-    That is an object with the name of the stream and the number there, or with an error (NATS documentation, "NATS JetStream
-    wire API", ``io.nats.jetstream.api.v1.pub_ack_response``).
+    It is an object with the stream's name and a sequence number, or with an error (NATS documentation, "NATS JetStream wire
+    API", ``io.nats.jetstream.api.v1.pub_ack_response``).
     """
     try:
         said = msgspec.json.decode(payload)
@@ -169,9 +168,9 @@ def read_stored(payload: bytes) -> dict[str, Any] | None:
 
 
 def give(reader: int, reply: str | None, headers: HeaderBlock | None) -> ToReader:
-    """Make the address of a stored publication. May raise `RemoteProtocolError`: nobody has given it.
+    """Make the address of a stored publication. May raise `RemoteProtocolError`: no valid acknowledgement subject.
 
-    Headers that exceed this reader's limit make it one that cannot be read, with the block as it is: another reader can.
+    Headers over this reader's limit make it unreadable; the original block is kept, because another reader may accept it.
     """
     ack = read_ack(reply)
     only = None if headers is None else headers.only
@@ -182,7 +181,7 @@ def give(reader: int, reply: str | None, headers: HeaderBlock | None) -> ToReade
 
 
 def word_of_engine(reader: int, headers: HeaderBlock) -> Message:
-    """Make a word of the engine to a reader: a status, and how much does not come any more of what was asked for."""
+    """Convert an engine's status message to a reader, with the number of publications that will not come."""
     fields: Mapping[str, str] = headers.fields or {}
     left = fields.get("Nats-Pending-Messages", "")
     pending = int(left) if left.isascii() and left.isdigit() and len(left) < 12 else None
@@ -193,9 +192,9 @@ def word_of_engine(reader: int, headers: HeaderBlock) -> Message:
 def give_unreadable(
     reader: int, fault: str, frame: bytes, read: Callable[[bytes], HeaderBlock]
 ) -> tuple[ToReader, HeaderBlock, bytes]:
-    """Make the address of what cannot be read, with its headers and its payload: it would come again for ever.
+    """Make the address, headers and payload of an unreadable message, which the engine would otherwise redeliver for ever.
 
-    It is no fault of the engine's: what is stored does not go away by itself. May raise `RemoteProtocolError`, as `give`.
+    May raise `RemoteProtocolError`, as `give`.
     """
     reply, block, payload = cut_delivery(frame)
     headers = read(block)
@@ -204,7 +203,7 @@ def give_unreadable(
 
 
 def read_refusal(error: ServerError) -> Message | None:
-    """Make the word that the readers of a consumer may not do what they did; None where it is about anything else."""
+    """Convert a refusal that concerns a reader; None if it concerns anything else."""
     subject = error.refused or ""
     consumer = ""
     if asked := read_pull(subject):
@@ -222,12 +221,12 @@ def read_refusal(error: ServerError) -> Message | None:
 def write_to_engine(
     connection: NatsConnection, names: str, to: ToEngine | ToStore, message: Message, payload: bytes, own: list[tuple[str, str]]
 ) -> bytes:
-    """PUB or HPUB for what the engine itself answers: no deadline, which would be stored with a publication.
+    """Write a message that the engine answers, without a deadline, which would be stored.
 
-    May raise `LocalProtocolError`: a header of the application has no form on this wire.
+    May raise `LocalProtocolError`: a header has no form on this wire.
     """
     if isinstance(to, ToEngine):
-        own = []  # it reads what it is written as
+        own = []  # the engine needs no description of the body
     elif to.block:
         return write_named(names, to.block, payload)
     else:
