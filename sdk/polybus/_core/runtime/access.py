@@ -1,4 +1,4 @@
-"""Access control: limits of what comes in; `authenticate` and `authorize`, plain or async: one that raises refuses."""
+"""Access control: connection limits, and the hooks `authenticate` and `authorize`: a hook that raises refuses."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 Authenticate: TypeAlias = Callable[[Handshake], Any]
-"""``authenticate(handshake)`` gives any identity, or `Identity`; None, and what else is empty, refuses. True lets a
-client in that has no name."""
+"""``authenticate(handshake)`` returns any identity, or `Identity`; None and other empty values refuse. True admits an anonymous
+client."""
 Authorize: TypeAlias = "Callable[[Any, str, Any], bool | Awaitable[bool]] | Callable[..., bool | Awaitable[bool]]"
-"""``authorize(peer, verb, subject)``; False refuses. With a parameter ``message`` it is given the message too, or None."""
+"""``authorize(peer, verb, subject)``; False refuses. A parameter ``message`` receives the message, or None."""
 
 _REMEMBERED = 1024
 _CREDENTIALS: Final = ("authorization", "cookie")
-"""Headers by which clients say who they are."""
+"""Headers with a client's credentials."""
 _SECRET: Final = 6
-"""Letters of a word in such a header from which on the log does not show it: shorter ones are `Bearer` and the like."""
+"""The log hides words of at least this many letters in such a header: shorter ones are names such as `Bearer`."""
 _ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
-"""Verbs whose subject is spelled as the handler is registered."""
+"""Verbs that spell the subject as the handler registered it."""
 
 
 class AccessControl:
-    """Asks the two hooks, and refuses where they fail."""
+    """Calls the two hooks, and refuses if they fail."""
 
     def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None, seconds: float) -> None:
-        """
+        """Check the hooks.
+
         Raises:
-            TypeError: A hook cannot be called with what it is asked.
+            TypeError: A hook cannot be called with its arguments.
         """
         check_callable(authenticate, "authenticate", "authenticate(handshake)", 1)
         self._wants_message = authorize is not None and _has_parameter(authorize, "message")
@@ -55,16 +56,17 @@ class AccessControl:
         check_callable(authorize, "authorize", "authorize(peer, verb, subject) -> bool", 3, **named)
         if isinstance(authorize, type):
             raise TypeError(f"authorize={shown(authorize)}: a class, whose objects would allow everything; pass one of them")
-        self._seconds = seconds  # that `authenticate` may take
+        self._seconds = seconds  # limit for `authenticate`
         self.authenticate: Authenticate | None = authenticate
         self.authorize: Authorize | None = authorize
         self.warnings: Warnings = Warnings()
-        """The warnings of the runtime, while there is one."""
+        """Warnings of the runtime, while there is one."""
         self._told: set[str] = set()
-        """Verbs of clients that have been warned of."""
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
-        """Authenticate a new connection; `Unavailable`, so that it tries again, if the hook fails or takes too long."""
+        """Authenticate a new connection. Returns `Unavailable`, so that the client retries, if the hook fails or takes too
+        long.
+        """
         if self.authenticate is None:
             return Admission(Identity(), handshake)
         outcome = await self._asked(self.authenticate, handshake)
@@ -75,24 +77,24 @@ class AccessControl:
         return outcome
 
     def turned_away(self, address: str, why: str, about: str) -> None:
-        """Log that a client was not let in: a few of each kind, and the number of the others."""
+        """Log a refused client: a few of each kind, then only their number."""
         self.warnings.warn(logger, "refused %s: %s", address, why, about=about, extra=log_fields(address=address))
 
     def denied(self, peer: CallingPeer, verb: str, subject: str | int) -> None:
-        """Log that a peer may not do what it wanted to: a few of each verb, and the number of the others."""
+        """Log a refused action of a peer: a few of each verb, then only their number."""
         text, fields = "refused %s of %r to %s: authorize does not allow it", log_fields(peer, subject=subject)
         self.warnings.warn(logger, text, verb, subject, str(peer), about=verb, level=logging.INFO, extra=fields)
 
     @property
     def trusting(self) -> bool:
-        """True where clients have identities, nothing says what each may do, and their publications have not been warned of."""
+        """True if clients have identities, `authorize` is missing, and no warning about their publications was given."""
         return self._trusts("publish")
 
     def _trusts(self, what: str) -> bool:
         return self.authenticate is not None and self.authorize is None and what not in self._told
 
     def reached(self, peer: CallingPeer, subject: str | int, handler: str) -> None:
-        """Warn once that a client's publication reaches a handler of this bus without anybody's permission."""
+        """Warn once that a client's publication reaches a handler of this bus without any authorization."""
         text = (
             "%s published %.100r, which reaches the on handler %s: Bus(authorize=...) is missing, so every client that is let "
             "in may do that; pass it, or register what only this bus publishes with peers=False"
@@ -101,7 +103,7 @@ class AccessControl:
             logger.warning(text, str(peer), subject, handler, extra=log_fields(peer, subject=subject))
 
     def subscribed(self, peer: CallingPeer, pattern: str | int) -> None:
-        """Warn once that a client has subscribed to a wildcard without anybody's permission."""
+        """Warn once that a client subscribed to a wildcard without any authorization."""
         text = (
             "%s subscribed to %.100r: Bus(authorize=...) is missing, so every client that is let in receives all that is "
             "published there; pass it, and decide about subscribe and deliver"
@@ -110,8 +112,8 @@ class AccessControl:
             logger.warning(text, str(peer), pattern, extra=log_fields(peer, subject=pattern))
 
     def _is_first(self, what: str, peer: CallingPeer) -> bool:
-        """Tell whether a client does something for the first time that is to be warned of."""
-        # Over a link that this bus has opened there are clients, too: behind a broker.
+        """Check that this is the first action of a client that needs this warning."""
+        # A link that this bus opened may have clients too: behind a broker.
         first = self._trusts(what) and (not peer.link.upstream or peer.identity is not None)
         if first:
             self._told.add(what)
@@ -129,14 +131,14 @@ class AccessControl:
                     return Unavailable("it took too long to find out who you are")
         except (Unauthorized, Forbidden) as error:
             return error
-        except (NotFound, BadRequest):  # of the service that it asks
+        except (NotFound, BadRequest):  # raised by the service that the hook asks
             return Unauthorized("not authenticated")
         except BaseException as error:  # a new connection does not end the server
             _raise_unless_foreign(error)
             text = "authenticate failed, which refuses the connection"
             self.warnings.warn(logger, text, error=error, extra=_of_handshake(handshake))
             return Unavailable("this server cannot find out now who you are: try again later")
-        if identity is True:  # not a name: it would be equal to the number 1
+        if identity is True:  # not a name: it would equal the number 1
             return Admission(Identity(), handshake)
         if _is_empty(identity):
             if identity is not None and identity is not False:
@@ -155,9 +157,9 @@ class AccessControl:
         return Admission(identity, handshake)
 
     def asks(self, peer: CallingPeer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
-        """Ask `authorize`: its answer, or something to await for it."""
+        """Call `authorize`. Returns its answer, or an awaitable of it."""
         assert self.authorize is not None
-        if peer.link.inner:  # who is beyond it, is this bus
+        if peer.link.inner:  # the peer is this bus itself
             return True
         if isinstance(subject, str) and "/" in subject and verb not in _ABOUT_HANDLERS:
             subject = canonical(subject)
@@ -176,13 +178,12 @@ class AccessControl:
         return allowed
 
     def _check_given(self, allowed: Any) -> None:
-        """Log that `authorize` gave None, as a function that forgets to answer does."""
+        """Warn if `authorize` returned None, as a function without a return does."""
         if allowed is None:
             text = "authorize=%s gave None, which refuses: let it return True or False in each case"
             self.warnings.warn(logger, text, shown(self.authorize), about="no answer")
 
     async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
-        """Wait for an answer of `asks`."""
         if not inspect.isawaitable(allowed):
             return bool(allowed)
         try:
@@ -195,11 +196,10 @@ class AccessControl:
         return bool(given)
 
     async def may(self, peer: CallingPeer, verb: str, subject: str | int, message: Message) -> bool:
-        """Ask `authorize`, where there is one, and wait for its answer."""
         return self.authorize is None or await self.answer(self.asks(peer, verb, subject, message))
 
     def may_receive(self, peer: CallingPeer, subject: str | int) -> bool | Awaitable[bool]:
-        """Ask whether a concrete subject may be sent to a peer; answers are remembered by peer and subject."""
+        """Ask whether a peer may receive a concrete subject. Answers are cached by peer and subject."""
         if isinstance(subject, str) and "/" in subject:
             subject = canonical(subject)
         known = peer.grants
@@ -218,7 +218,7 @@ class AccessControl:
 
 
 def _refusal(error: RequestError, handshake: Handshake) -> str:
-    """Why a client is not let in, for the log: what it brought, by name, and nothing secret of that."""
+    """Reason for refusing a client, for the log: names the credentials that it sent, and hides their values."""
     text = str(error)
     for name in _CREDENTIALS:
         for word in handshake.headers.get(name, "").replace(";", " ").replace("=", " ").split():
@@ -232,12 +232,12 @@ def _refusal(error: RequestError, handshake: Handshake) -> str:
 
 
 def _is_empty(identity: Any) -> bool:
-    """True for None, False, ``""``, 0, an empty container, and an `Identity` of one of these: none of them names anybody."""
+    """True for None, False, ``""``, 0, an empty container, and an `Identity` of one of these: none of them names a client."""
     if isinstance(identity, Identity):
         return _is_empty(identity.value) and not identity.key
     try:
         return not identity
-    except Exception:  # an object, such as an array, that has no truth value
+    except Exception:  # an object without a truth value, such as an array
         return False
 
 
@@ -249,7 +249,7 @@ def _remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -
 
 
 def _has_parameter(function: Callable[..., Any], name: str) -> bool:
-    """Check that a function takes an argument of that name."""
+    """Check that a function has a parameter of that name."""
     try:
         return name in inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C
@@ -261,13 +261,13 @@ def _of_handshake(handshake: Handshake) -> dict[str, object]:
 
 
 def _raise_unless_foreign(error: BaseException) -> None:
-    """Let a cancellation of the task go on: only what a hook has raised is for the log."""
+    """Re-raise a cancellation of the task; only exceptions of the hook itself are for the log."""
     if not is_foreign_exception(error):
         raise error
 
 
 class Admissions:
-    """Counts the connections of one gate, from their handshake to their end."""
+    """Counts the connections of one gate, from handshake to end."""
 
     __slots__ = ("_limits", "handshakes", "hosts")
 
@@ -277,7 +277,7 @@ class Admissions:
         self.hosts: Counter[str] = Counter()
 
     def knock(self, address: str, connections: int) -> TooManyRequests | None:
-        """Count a new connection beside so many open ones, or give the reason of its refusal."""
+        """Count a new connection, or return the reason for its refusal. `connections` are open already."""
         limits, host = self._limits, _host(address)
         if self.handshakes >= limits.handshakes:
             return TooManyRequests(f"{self.handshakes} handshakes are under way (Limits.handshakes)", reason="handshakes")
@@ -290,16 +290,16 @@ class Admissions:
         return None
 
     def left(self, address: str) -> None:
-        """Take note of a connection that ended before it was accepted."""
+        """Count down a connection that ended before it was accepted."""
         self.handshakes -= 1
         self.gone(address)
 
     def opened(self) -> None:
-        """Take note of a handshake that has ended well."""
+        """Count down a completed handshake."""
         self.handshakes -= 1
 
     def gone(self, address: str) -> None:
-        """Take note of the end of an accepted connection."""
+        """Count down an accepted connection that ended."""
         host = _host(address)
         self.hosts[host] -= 1
         if self.hosts[host] <= 0:
@@ -307,5 +307,4 @@ class Admissions:
 
 
 def _host(address: str) -> str:
-    """The address without its port."""
     return address.rpartition(":")[0] or address

@@ -1,4 +1,4 @@
-"""The context of a handler: all that it is given besides the body."""
+"""The context of a handler: everything but the body."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 
 class Context(Generic[State_co]):
-    """Injected into a handler that annotates a parameter with `Context`, or with ``Context[Store]``, whose `state` is a Store.
+    """Injected into a handler that annotates a parameter with `Context`, or ``Context[Store]`` if `state` is a Store.
 
     Attributes:
         message: The message being handled.
-        deadline: Monotonic time of the event loop at which the asker gives up, or None.
+        deadline: Monotonic time of the event loop at which the caller gives up, or None.
     """
 
     __slots__ = ("_bus", "_pattern", "deadline", "message")
@@ -38,12 +38,12 @@ class Context(Generic[State_co]):
 
     @property
     def bus(self) -> Any:
-        """The bus that the handler runs on; in a `def` handler its blocking twin."""
+        """The bus that runs the handler; for a `def` handler its blocking twin."""
         return self._bus
 
     @property
     def pattern(self) -> str | int:
-        """The subject or pattern that the handler was registered for: of few values, where `Message.subject` may have many."""
+        """The subject or pattern of the handler: few values, unlike `Message.subject`."""
         return self.message.subject if self._pattern is None else self._pattern
 
     @property
@@ -54,12 +54,12 @@ class Context(Generic[State_co]):
 
     @property
     def identity(self) -> Any:
-        """The identity of the peer: the value that `authenticate` gave, or None; of what `Bus.as_` asks the one given there.
+        """The value that `authenticate` returned for the peer, or None; under `Bus.as_` the identity passed to it.
 
-        Of what another node of the cluster passes on (`Bus.forward`): an `Identity` with the key that the client has there.
+        A message that another cluster node passes on (`Bus.forward`) has an `Identity` with the client's key.
         """
         peer, extras = self.peer, self.message.extras
-        if peer is None and extras is not None:  # of messages of this process: no wire sets it there
+        if peer is None and extras is not None:  # sent by this process: no wire sets it
             return extras.get("identity")
         if peer is not None and party_of(peer).link.inner and extras is not None and "user" in extras:
             return Identity(extras["user"], key=extras["user"])
@@ -67,15 +67,15 @@ class Context(Generic[State_co]):
 
     @property
     def attempt(self) -> int:
-        """Number of times that this publication was given to a durable handler, this one included; 1 for all else."""
+        """Deliveries of this publication to a durable handler, this one included; otherwise 1."""
         return self.message.attempt
 
     @property
     def answer_headers(self) -> dict[str, str]:
-        """Headers of the answer, text to text, for a handler or a middleware to set: ``ctx.answer_headers["etag"] = "7"``.
+        """Headers of the answer, text to text, set by a handler or a middleware: ``ctx.answer_headers["etag"] = "7"``.
 
-        They leave with what the handler returns, where the wire has headers of answers (CSB has none); an error, a stream and a
-        channel have none. The asker finds them in `Reply.message`, or asks with ``returns=Message``.
+        They are sent with the handler's return value if the wire carries answer headers (CSB does not). Errors, streams and
+        channels have none. The caller reads them from `Reply.message`, or asks with ``returns=Message``.
         """
         headers = self.message.answer_headers
         if headers is None:
@@ -85,23 +85,23 @@ class Context(Generic[State_co]):
     @property
     def state(self) -> State_co:
         """The value that the bus's lifespan yielded."""
-        return self._bus.state  # type: ignore[no-any-return]  # whoever says ``Context[Store]`` knows
+        return self._bus.state  # type: ignore[no-any-return]  # the annotation ``Context[Store]`` vouches for the type
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records have the fields of the message: subject, peer, address, protocol and request_id."""
+        """A logger that adds the message's fields to each record: subject, peer, address, protocol and request_id."""
         return HandlerLog(logger, {"peer": None, **log_fields(message=self.message)})
 
 
 class HandlerLog(logging.LoggerAdapter[logging.Logger]):
-    """The logger of a handler. What a line is given as ``extra`` stands beside the fields of the message."""
+    """The logger of a handler: adds the fields of the message to those passed as ``extra``."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add the fields; Python's own takes away those of the line."""
+        """Merge the fields; the standard adapter would drop the line's own."""
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
 
 
 current_call: contextvars.ContextVar[RunningCall | None] = contextvars.ContextVar("polybus_call", default=None)
-"""The request whose handler runs here: a nested request passes its deadline on. Tasks that a handler leaves behind inherit it;
-for them it counts no more once it has ended."""
+"""The request being handled here: a nested request inherits its deadline. Tasks that outlive the handler inherit the
+variable, but ignore the request once it has ended."""

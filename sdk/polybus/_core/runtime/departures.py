@@ -1,4 +1,4 @@
-"""Departures: the hooks of a bus hear of what leaves it, may add headers, and are told how it ends."""
+"""Outgoing hooks of a bus: each sees a message before it leaves, may add headers, and may ask for the outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ANSWERED = Outcome(received=1)
 
 
 class Departure:
-    """A message on its way, and the hooks that want to know how it ends."""
+    """An outgoing message, and the hooks to call with its outcome."""
 
     __slots__ = ("_tell",)
 
@@ -31,7 +31,7 @@ class Departure:
         self.end(error)
 
     def end(self, error: BaseException | None = None, *, sent: int = 0, received: int = 0) -> None:
-        """Tell the hooks, once."""
+        """Call the hooks, once."""
         tell, self._tell = self._tell, []
         if tell:
             if error is None and not sent and received <= 1:
@@ -43,21 +43,21 @@ class Departure:
                     hook(outcome)
                 except KeyboardInterrupt:
                     raise
-                except BaseException:  # nobody waits for it: the caller has its answer
+                except BaseException:  # the caller already has its answer
                     logger.exception("an outgoing hook failed when it was told the outcome")
 
 
 def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: int) -> Departure:
-    """Call the hooks for a message. What they add is left out where nobody would read it.
+    """Call the hooks for a message, and drop added headers that the peer would not read.
 
     Args:
         hooks: The hooks of the bus, in the order of `Bus.use`.
-        message: What leaves; its headers are those of the caller.
-        peer: Whom it goes to; None for several.
+        message: The outgoing message, with the headers of the caller.
+        peer: The receiver; None for several.
         limit: Bytes of all headers (`Limits.headers`).
 
     Raises:
-        ReservedSubject, LocalProtocolError: What a hook has added is no header.
+        ReservedSubject, LocalProtocolError: A hook added an invalid header.
     """
     given = message.headers
     headers = message.headers = {} if given is None else dict(given)
@@ -87,7 +87,7 @@ def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: in
 def read_alone(
     headers: Mapping[str, str] | None, given: Mapping[str, str] | None, own: frozenset[str]
 ) -> dict[str, str] | None:
-    """The headers for a peer that reads none but some of its own: those of the caller, and of what was added these."""
+    """Headers for a peer that reads a fixed set: the caller's, and headers in `own` that hooks added."""
     kept = dict(given or ())
     if own and headers:
         kept |= {name: value for name, value in headers.items() if name.lower() in own}

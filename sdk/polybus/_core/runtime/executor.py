@@ -1,4 +1,4 @@
-"""Runs handlers: middleware around them, threads for plain functions, and the report of a failure."""
+"""Runs handlers: middleware, threads for plain functions, and failure reports."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from .services import Services
 
 CallNext: TypeAlias = Callable[[Message], Awaitable[Any]]
-"""The rest of the way of a message, as a middleware is given it: further middleware, and the handler."""
+"""The next step for a middleware to call: another middleware, or the handler."""
 Middleware: TypeAlias = Callable[[Message, Context, CallNext], Awaitable[Any]]
-"""``async def middleware(message, ctx, call_next)``; ``await call_next(message)`` gives the result."""
+"""``async def middleware(message, ctx, call_next)``; ``await call_next(message)`` returns the result."""
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 _LONGEST: Final = 4000
-"""Characters of the text of a failure in the log: a peer may have written it."""
+"""Characters of an error text in the log: a peer may have written it."""
 _NO_THREADS = sys.platform == "emscripten"
 
 
@@ -54,7 +54,7 @@ _OF_HTTP: Final = {
 
 
 def _advice(error: BaseException | None) -> str:
-    """Say what to raise in place of the exception of a web framework, which means nothing to a peer; empty for all others."""
+    """Advice on what to raise instead of a web framework's exception, which peers do not understand; otherwise empty."""
     status = getattr(error, "status_code", None)
     if type(error).__name__ != "HTTPException" or type(status) is not int:
         return ""
@@ -62,8 +62,8 @@ def _advice(error: BaseException | None) -> str:
 
 
 async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], original: Message, message: Message) -> Any:
-    """Call the handler: in a traceback its frame is the border between what a middleware raises and what the handler does."""
-    if message is not original:  # the answer is one, whatever message goes further in
+    """Call the handler. In a traceback this frame separates errors of the handler from errors of middleware."""
+    if message is not original:  # headers set on a replaced message belong to the same answer
         message.answer_headers = Context(None, original).answer_headers
     return await call(message)
 
@@ -76,7 +76,7 @@ def _code_of(function: Any) -> Any:
 
 
 def _party_of(peer: Any) -> tuple[object, object]:
-    """Owner of a message: a network address, or a link that this bus has opened, and a peer there; None for this bus."""
+    """Owner of a message: its network address (or the link, if this bus opened it) and its peer; (None, None) for this bus."""
     link = None if peer is None else party_of(peer).link
     return (link if link is None or link.share is None else link.share.address), peer
 
@@ -85,36 +85,35 @@ class HandlerExecutor:
     """Runs the handlers of one bus."""
 
     context_in_a_thread: Callable[[Any, Message, float | None, str | int, CallThreads | None], Context]
-    """Makes the `Context` of a `def` handler, whose bus blocks: handed in from floors above."""
+    """Makes the `Context` of a `def` handler, with the blocking bus; set by a higher layer."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self.middleware: list[Middleware] = []
         self._proven: set[int] = set()
-        """Ids of the middleware that have given an answer, or were told that they give none."""
+        """Ids of middleware that have passed an answer on, or returned None where the handler did."""
         self._threads: Threads | None = None
 
     def start(self, runtime: Runtime) -> None:
-        """Begin: the bus is entered."""
         abandoned = [] if self._threads is None else self._threads.abandoned
         self._threads = Threads(runtime, self._services.limits.threads, abandoned)
 
     def leave(self, deadline: float) -> None:
-        """End: threads that do not return until the deadline are left alone."""
+        """Abandon threads that have not returned by the deadline."""
         if self._threads is not None:
             self._threads.leave(deadline)
 
     @property
     def threads_left(self) -> list[tuple[str, bool]]:
-        """Handlers of an earlier run of the bus whose threads have not returned, and whether the interpreter waits for each."""
+        """Handlers of an earlier run of the bus that still occupy threads, and whether the interpreter waits for each."""
         abandoned = [] if self._threads is None else self._threads.abandoned
         return [(work.name, work.waited_for) for work in abandoned if not work.returned]
 
     def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
-        """Run a handler through all middleware, and give its result, checked where the bus wants that of answers.
+        """Run a handler through all middleware and return its result, checked if checks are on.
 
         Raises:
-            Exception: (here or by awaiting) As the handler or a middleware raises it.
+            Exception: (here or when awaited) Raised by the handler or a middleware.
         """
         if self._services.check_answers and message.kind is Kind.REQUEST:
             return self.around(handler, message, deadline, partial(self._checked, handler, deadline=deadline))
@@ -128,11 +127,10 @@ class HandlerExecutor:
     def around(
         self, handler: RequestHandler, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]
     ) -> Awaitable[Any]:
-        """Run the call of a handler through all middleware, and give its result; of a stream or channel the call is all of its
-        conversation.
+        """Run a call through all middleware and return its result; for a stream or channel the call is the whole conversation.
 
         Raises:
-            Exception: (here or by awaiting) As the call or a middleware raises it.
+            Exception: (here or when awaited) Raised by the call or a middleware.
         """
         middleware, bus, pattern = self.middleware, self._services.bus, handler.subject
         if not middleware:
@@ -152,7 +150,7 @@ class HandlerExecutor:
         return step(0, message)
 
     async def _watched(self, middleware: Middleware, message: Message, context: Context, call_next: CallNext) -> Any:
-        """Run a middleware that has not given an answer yet, and tell of one that keeps the handler's for itself."""
+        """Run a middleware that has not returned an answer yet, and warn if it discards the handler's."""
         below: Any = None
 
         async def watched_next(message: Message) -> Any:
@@ -174,7 +172,7 @@ class HandlerExecutor:
         return given
 
     def _blamed(self, error: BaseException) -> Middleware | None:
-        """The middleware that raised an error; None where what it called next did."""
+        """The middleware that raised an error; None if the code below it did."""
         codes = {_code_of(one): one for one in self.middleware}
         blamed = None
         for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -185,7 +183,7 @@ class HandlerExecutor:
         return blamed
 
     async def _checked(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
-        """The handler's own answer: a middleware may make something else of it."""
+        """Check the handler's own answer: a middleware may replace it afterwards."""
         return self._services.sent(await self._call(handler, message, deadline), handler.checked)
 
     async def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
@@ -200,7 +198,7 @@ class HandlerExecutor:
         return result
 
     async def _call_in_thread(self, handler: Any, message: Message, deadline: float | None) -> Any:
-        """Call a `Handler`: no other part runs in threads."""
+        """Call a `Handler`; nothing else runs in threads."""
         if handler.injection is not None:
             return await handler.invoke(self._services, message, deadline)
         threads = self.threads_of(handler.name, message)
@@ -213,17 +211,17 @@ class HandlerExecutor:
                 threads.over = True
 
     def threads_of(self, handler: str, message: Message) -> CallThreads | None:
-        """The threads for a call of a handler, which is named so, with a message; None where there are none."""
+        """The threads for one call of the named handler; None on a platform without threads."""
         if _NO_THREADS:
             return None
         assert self._threads is not None
         return CallThreads(self._threads, handler, _party_of(message.peer), holds())
 
     async def in_a_thread(self, threads: CallThreads | None, function: Callable[[], Any]) -> Any:
-        """Call a function in a thread of the bus, or in place where there are none.
+        """Call a function in a thread of the bus, or in place if `threads` is None.
 
         Raises:
-            Exception: As the function raises it.
+            Exception: Raised by the function.
         """
         if threads is None:
             return function()
@@ -231,18 +229,18 @@ class HandlerExecutor:
         return result
 
     def is_own_cancellation(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Check that this bus itself stopped the handler: then no client is told."""
+        """Check that this bus itself stopped the handler: then clients get no error."""
         runtime = self._services.runtime
         stopped = runtime is None or runtime.closing or (scope is not None and scope.cancel_called)
         if isinstance(error, (anyio.get_cancelled_exc_class(), BaseExceptionGroup)):
-            # trio has no cancellation without a scope around the handler, but for one that a dependency has opened and left.
+            # On trio only a scope around the handler cancels it, except one that a dependency has opened and left.
             around = runtime.backend == "trio" and anyio.current_effective_deadline() == -math.inf  # type: ignore[union-attr]
             return stopped or (around and not isinstance(error, BaseExceptionGroup))
-        # Python closes coroutines whose event loop is over; in one that runs the application has raised it.
+        # Python closes coroutines of a finished event loop; while the loop runs, the application raised it.
         return isinstance(error, GeneratorExit) and (runtime is None or not runtime.loop.is_here())
 
     def must_propagate(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Check that an exception that is no `Exception` must go on through the worker."""
+        """Check that an exception outside `Exception` must pass through the worker."""
         if isinstance(error, KeyboardInterrupt) or self.is_own_cancellation(error, scope):
             return True
         runtime = self._services.runtime
@@ -252,13 +250,12 @@ class HandlerExecutor:
         return task is not None and task.cancelling() > 0
 
     def publication_failed(self, message: Message, error: BaseException) -> str:
-        """Log and count the failure of an `on` handler: no client waits for it. Gives the id of the error."""
+        """Log and count the failure of an `on` handler, since no client waits for it. Returns the error's id."""
         error_id = sources.get().urandom(4).hex()
         self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error), message)
         return error_id
 
     def failed(self, event: HandlerFailed, message: Message) -> None:
-        """Log, count and report a handler's failure."""
         self._services.counters.failed += 1
         text = in_one_line(described(event.error)[:_LONGEST]) + _advice(event.error)
         fields = log_fields(event.peer, message=message, error_id=event.error_id)

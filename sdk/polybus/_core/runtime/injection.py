@@ -1,4 +1,4 @@
-"""Values that handlers ask for by `Depends`: made before the call, once in it, and cleaned up before its answer leaves."""
+"""Values that handlers request with `Depends`: made before the call, once per call, and cleaned up before its answer leaves."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 ProviderStyle: TypeAlias = Literal["async", "plain", "async generator", "generator"]
-"""Awaited, called in a thread, or one of these that is cleaned up after its `yield`."""
+"""Awaited, called in a thread, or one of the generators, cleaned up after its `yield`."""
 Maker: TypeAlias = "Callable[[Callable[[], Context], Message, None], Any]"
 
 _CLEAN_UP: Final = 5.0
-"""Seconds for the clean-up of a call that was cancelled, as for that of a stream."""
+"""Seconds for the clean-up of a cancelled call or stream."""
 
 
 @define(eq=False)
@@ -44,19 +44,15 @@ class Provider:
     style: ProviderStyle
     in_thread: bool
     makers: list[tuple[str, Maker]] = field(factory=list)
-    """Makers of what the call has."""
+    """Makers of arguments that the call itself provides."""
     needs: list[tuple[str, Provider]] = field(factory=list)
-    """The functions that it asks for itself, by parameter."""
     cached: bool = True
-    """True where the others of the same call share its value."""
+    """True if the call shares one value among all its users."""
 
 
 @define(eq=False)
 class Injection:
-    """The values that one handler asks for."""
-
     handler: str
-    """Name of its function, for the log."""
     needs: list[tuple[str, Provider]]
 
     @asynccontextmanager
@@ -68,15 +64,15 @@ class Injection:
         pattern: str | int,
         threads: CallThreads | None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Make the values for one call; they are cleaned up when the block is left, the last one first.
+        """Make the values for one call, and clean them up on exit, the last one first.
 
-        What the block raises is raised in each of them, as in a ``with``. One that swallows it changes nothing for the asker;
-        one that raises another error chooses the answer. Where the call was cancelled they have `_CLEAN_UP` seconds.
+        An exception of the block is raised in each of them, as in a ``with``. A dependency that swallows it does not change the
+        answer; one that raises another error does. After a cancellation they have `_CLEAN_UP` seconds.
 
         Raises:
-            Exception: As a function raises it that makes a value, or cleans up.
+            Exception: Raised by a dependency, or by its clean-up.
         """
-        scope = anyio.CancelScope()  # around all of it: what is made may hold scopes of its own
+        scope = anyio.CancelScope()  # around everything: dependencies may open scopes of their own
         call = _Call(self.handler, services, message, deadline, pattern, scope, threads)
         with scope:
             try:
@@ -85,7 +81,7 @@ class Injection:
                 await call.leave(error)
             else:
                 await call.leave(None)
-        if scope.cancelled_caught:  # the clean-up has taken too long; the call is cancelled all the same
+        if scope.cancelled_caught:  # the clean-up took too long; the call stays cancelled
             if call.cancelled is not None:
                 raise call.cancelled
             await anyio.lowlevel.checkpoint()
@@ -100,11 +96,11 @@ class Injection:
         *,
         in_thread: bool,
     ) -> Any:
-        """Call the function that `bound` gives with the values, and give its result.
+        """Call the function that `bound` returns with the values, and return its result.
 
         Raises:
-            Misfit: An argument does not fit: nothing was made.
-            Exception: As the function, or as `values`.
+            Misfit: An argument does not fit; no value was made.
+            Exception: Raised by the function, or as `values`.
         """
         threads = services.executor.threads_of(self.handler, message)
         function = bound(threads)
@@ -122,10 +118,10 @@ class Injection:
         deadline: float | None,
         pattern: str | int,
     ) -> AsyncIterator[Any]:
-        """Call the function that `bound` gives with the values: these are there as long as its items are read.
+        """Call the function that `bound` returns with the values, which live as long as its items are read.
 
         Raises:
-            Misfit: An argument does not fit: nothing was made.
+            Misfit: An argument does not fit; no value was made.
             Exception: As `values`.
         """
         threads = services.executor.threads_of(self.handler, message)
@@ -136,8 +132,6 @@ class Injection:
 
 
 class _Call:
-    """One call of a handler, with what was made for it."""
-
     def __init__(
         self,
         handler: str,
@@ -160,10 +154,9 @@ class _Call:
         self._made: dict[Callable[..., Any], Any] = {}
         self._entered: list[AbstractAsyncContextManager[Any]] = []
         self.cancelled: BaseException | None = None
-        """The end of the call, when it was found to be cancelled."""
+        """The exception that ended the call, if it was cancelled."""
 
     async def value(self, provider: Provider) -> Any:
-        """Make a value, and those that it needs."""
         key = provider.function
         if provider.cached and key in self._made:
             return self._made[key]
@@ -180,7 +173,7 @@ class _Call:
         return value
 
     def _holds(self) -> None:
-        """Note that this call may hold something that others wait for: it does not wait for threads any more."""
+        """Mark this call as holding something that others may wait for: from now on it gets threads without waiting."""
         if self._threads is not None and self._held is None:
             self._threads.holds, self._held = True, holding.set(self._threads)
 
@@ -198,7 +191,7 @@ class _Call:
         try:
             value = await held.__aenter__()
         except BaseException:
-            if isinstance(held, _HeldInThread) and held.entered:  # the call was cancelled while the thread made it
+            if isinstance(held, _HeldInThread) and held.entered:  # cancelled while the thread was entering it
                 self._entered.append(held)
                 self._holds()
             raise
@@ -206,10 +199,10 @@ class _Call:
         return value
 
     async def leave(self, error: BaseException | None) -> None:
-        """Clean up, the last one first, and raise what the call ends with.
+        """Clean up, the last one first, and raise the error that the call ends with.
 
         Raises:
-            BaseException: `error`, or what one of them raises in its place.
+            BaseException: `error`, or the one that a clean-up raised in its place.
         """
         while self._entered:
             if not self._scope.shield and _is_cancelled(error):
@@ -228,21 +221,21 @@ class _Call:
         if self._threads is not None:
             self._threads.over = True
         if self._held is not None:
-            with suppress(ValueError):  # a stream was closed by another task
+            with suppress(ValueError):  # another task closed the stream
                 holding.reset(self._held)
         if error is not None:
             raise error
 
 
 def _is_cancelled(error: BaseException | None) -> bool:
-    """Check that a call was cancelled, whatever it has made of that, or is ended with its task."""
+    """Check that a call was cancelled, even if it swallowed that, or that its task is ending."""
     return isinstance(error, anyio.get_cancelled_exc_class()) or anyio.current_effective_deadline() == -math.inf
 
 
 @define(eq=False)
 class _HeldInThread(AbstractAsyncContextManager[Any]):
-    """A context manager of a plain generator, which is entered and left in threads, in one context: what it sets there it may
-    set back.
+    """Enters and leaves a plain generator's context manager in threads, within one context: so it can reset context variables
+    that it set.
     """
 
     _services: Services
@@ -271,7 +264,7 @@ class _HeldInThread(AbstractAsyncContextManager[Any]):
 
 @define(eq=False)
 class InjectedStream(AbstractAsyncContextManager[Any]):
-    """The items of a stream whose handler asks for values: these are there as long as it is entered."""
+    """The items of a stream with a handler that has dependencies: their values live while it is entered."""
 
     _held: AbstractAsyncContextManager[Any]
 

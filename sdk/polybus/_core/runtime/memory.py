@@ -1,12 +1,12 @@
-"""Memory budgets: bytes that the bus keeps for its peers, one budget for each owner, and one total over all.
+"""Memory budgets: bytes that the bus buffers for its peers, one budget per owner, and one total for all.
 
-All that waits (requests, items, publications, messages before authentication) is held here and released where it goes; nothing
-else counts bytes.
+Everything that waits (requests, items, publications, messages before authentication) is charged here and released when it
+leaves; no other code counts bytes.
 
-The total is shared out: a peer that floods the bus must not take all of it. The share of one network address, and within that
-of one of its links, falls with the square of what is left. So nothing has to be reserved, counted or taken back, even from
-those that never let go: n of them leave an n-th part free, and to the next one a part of that which falls with n squared.
-(Were it in proportion to what is left, each would leave half, and after twenty nothing would be left.)
+No peer may take the whole total. The share of a network address, and of a link within it, falls with the square of the free
+part. So nothing has to be reserved or reclaimed, even from peers that never release: n of them leave 1/n free, and the next may
+take a part that falls with n squared. (A share proportional to the free part would halve it each time and use it up after
+twenty peers.)
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from ...message import Message
 
 LARGE: Final = 16 * 1024
-"""Bytes: a smaller body is neither foreseen nor charged while its request runs, since `Limits.total_running` bounds it."""
+"""Bytes: smaller bodies are neither predicted nor charged while their request runs, since `Limits.total_running` bounds it."""
 
 _MEMORY: Final = 60.0
-"""Seconds for which a large answer is remembered."""
+"""Seconds before a large answer is forgotten."""
 _FEW: Final = 8
-"""Requests of a peer that run at the same time before their handler has given its very first answer, unless they wait."""
+"""Concurrent requests of a peer until the handler has returned its first answer, unless they wait."""
 
 
 class AnswerSizes:
-    """The sizes of the answers that one handler has given lately."""
+    """Recent answer sizes of one handler."""
 
     __slots__ = ("_until", "weight")
 
     def __init__(self) -> None:
         self.weight: int = -1
-        """Bytes that its answers lately had at most, if they were large; 0 if not; -1 as long as there was none."""
+        """Bytes of its largest recent answer, if large; 0 if none was; -1 before the first."""
         self._until = math.inf
 
     def expect(self, most: int, now: float) -> tuple[int, float]:
-        """Tell the bytes to set aside for the next answer, where a peer may have `most` in all, and how long that is right."""
+        """Bytes to reserve for the next answer, if a peer may use `most` in total, and the time until which that holds."""
         if now >= self._until:
             self.weight = 0
         return (most // _FEW if self.weight < 0 else self.weight), self._until
 
     def learn(self, size: int, now: float) -> None:
-        """Learn the size of an answer. To be called where it is large, or `weight` is not 0."""
+        """Record the size of an answer; needed if it is large or `weight` is not 0."""
         if size <= LARGE:
             self.weight = max(self.weight, 0)
         elif 2 * size >= self.weight:
@@ -56,21 +56,21 @@ class AnswerSizes:
 
 
 OVERHEAD = 200
-"""Bytes that a waiting message costs besides its body and headers."""
+"""Bytes that a waiting message costs on top of its body and headers."""
 
 _LINKS: Final = 4
 """The share of an address, in shares of a link: at most three fifths of the total, and a third for a link."""
 
 
 def cost(message: Message) -> int:
-    """Count the bytes that a message costs while it waits."""
+    """Bytes that a message costs while it waits."""
     headers = message.headers
     size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
     return size + sum(map(len, headers.values())) if headers else size
 
 
 def trim(message: Message) -> None:
-    """Give back what an encoder has left beyond a large body: up to one and a half times as much. The message is to wait."""
+    """Free the spare capacity that an encoder left behind a large body (up to 1.5 times its size), before the message waits."""
     if message.raw is not None and len(message.raw) > LARGE:
         trimmed = bytes(memoryview(message.raw))
         if message.checked is message.raw:
@@ -79,7 +79,7 @@ def trim(message: Message) -> None:
 
 
 def network_of(address: str) -> str:
-    """Reduce an address to its network: without the port, and of IPv6 the /64, in which a host has as many as it likes."""
+    """Network of an address: without the port; an IPv6 address becomes its /64, within which a host may choose freely."""
     host = address.rpartition(":")[0] or address
     if not host.startswith("["):
         return host
@@ -92,69 +92,64 @@ def network_of(address: str) -> str:
 
 @define(eq=False, weakref_slot=False)
 class Address:
-    """The memory and places of all links of a network address."""
+    """Memory and running requests of all links of a network address."""
 
     network: str = ""
     held: int = 0
     links: int = 0
     running: int = 0
-    """Places that its requests have taken."""
+    """Concurrency slots that its requests occupy."""
 
 
 @define(eq=False, weakref_slot=False)
 class Share:
-    """The memory of an accepted link."""
-
     address: Address = field(factory=Address)
     held: int = 0
 
     def join(self, known: dict[str, Address], address: str) -> None:
-        """Enter the address of the link, with its port, among all that have links or keep something. Called once, at first."""
+        """Register the link under its address (with port). Call it once, first."""
         network = network_of(address)
         self.address = known.setdefault(network, Address(network))
         self.address.links += 1
 
     def has_room(self, size: int, free: int, total: int) -> bool:
-        """Check that the link may hold so much more, when `free` of the total are left then."""
+        """Check that the link may hold `size` more, if `free` bytes of the total are left afterwards."""
         if not free:
             return False
-        # The square of the free part for a link, and four times that for its address: of which the free part again, squared.
+        # At most 4 * part**2 of the total for an address; for a link the square of what its address leaves of the part.
         part = free / total
         left = part - (self.address.held + size) / (_LINKS * free)
         return left > 0 and self.held + size <= left * left * total
 
     def leave(self, known: dict[str, Address]) -> None:
-        """End: the link is over. Memory that is still kept, as for handlers that have not stopped, counts for its address."""
+        """Unregister the link. Memory that it still holds, for example for running handlers, stays charged to its address."""
         address = self.address
         address.links -= 1
         if address.links:
             return
         if not (address.held or address.running):
             known.pop(address.network, None)
-        else:  # so do others perhaps, for which nothing is kept by now
+        else:  # other addresses may have become empty by now, too
             for gone in [other for other in known.values() if not (other.links or other.held or other.running)]:
                 del known[gone.network]
 
 
 class Ledger(Protocol):
-    """The sums of one bus. Its `Runtime` has them."""
+    """The sums of one bus, implemented by its `Runtime`."""
 
     limits: Limits
     buffered: int
-    """Bytes of all budgets."""
     addresses: dict[str, Address]
-    """Network addresses of the accepted links."""
 
 
 class MemoryBudget:
-    """Bytes that are kept for one owner, within its own limit, within `Limits.total_bytes` and, where it is part of another
-    budget, within that one.
+    """Bytes held for one owner, bounded by its own limit, by `Limits.total_bytes` and by a parent budget if it has one.
 
     Args:
         ledger: The bus's `Runtime`.
         limit: In bytes.
-        share: The link's that they are kept for; None where this application itself is the cause.
-        part_of: Another budget, which has the share.
+        share: Share of the link that they are held for; None if the application itself causes them.
+        part_of: Parent budget, which has the share.
     """
 
     __slots__ = ("_part_of", "_ledger", "_share", "held", "limit")
@@ -169,7 +164,7 @@ class MemoryBudget:
         self.held: int = 0
 
     def has_room(self, size: int) -> bool:
-        """Check that so much more fits. An owner that keeps nothing may always keep one thing, as far as the total allows."""
+        """Check that `size` more fits. An empty owner may always hold one thing, if the total allows."""
         if self.held and self.held + size > self.limit:
             return False
         if self._part_of is not None:
@@ -179,13 +174,13 @@ class MemoryBudget:
         return free >= 0 and (self._share is None or self._share.has_room(size, free, total))
 
     def hold(self, size: int) -> bool:
-        """Keep so much more. False, and nothing is kept, if it does not fit."""
+        """Hold `size` more. False, holding nothing, if it does not fit."""
         if self._part_of is not None:
             if not self.has_room(size):
                 return False
             self.charge(size)
             return True
-        # The usual case, in one piece: this is done for every message that waits.
+        # The usual case, inlined: it runs for every waiting message.
         ledger, held = self._ledger, self.held + size
         buffered = ledger.buffered + size
         free = ledger.limits.total_bytes - buffered
@@ -202,7 +197,7 @@ class MemoryBudget:
         return True
 
     def charge(self, size: int) -> None:
-        """Keep so much more, whether it fits or not."""
+        """Hold `size` more, even if it does not fit."""
         self.held += size
         if self._part_of is not None:
             self._part_of.charge(size)
@@ -213,12 +208,11 @@ class MemoryBudget:
             self._share.address.held += size
 
     def release(self, size: int) -> None:
-        """Keep so much less."""
         self.charge(-size)
 
 
 class AddressBudget:
-    """Bytes that are kept for a client without a link, as if it had one. Implements `plugins.Reservation`."""
+    """Bytes held for a client without a link, limited like a link's. Implements `plugins.Reservation`."""
 
     __slots__ = ("_budget", "_addresses", "_share")
 
@@ -229,14 +223,13 @@ class AddressBudget:
         self._budget = MemoryBudget(ledger, share=self._share)
 
     def hold(self, size: int) -> bool:
-        """Keep so much more. False, and nothing more is kept, if it does not fit."""
+        """Hold `size` more. False, holding nothing more, if it does not fit."""
         return self._budget.hold(size)
 
     def give_back(self, size: int) -> None:
-        """Keep so much less."""
         self._budget.release(size)
 
     def release(self) -> None:
-        """Keep nothing any more. To be called once, at the end."""
+        """Release everything. Call it once, at the end."""
         self._budget.release(self._budget.held)
         self._share.leave(self._addresses)

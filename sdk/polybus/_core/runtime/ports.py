@@ -1,4 +1,4 @@
-"""Ports of the core: what it asks of the rooms above, which hand it in."""
+"""Ports of the core: interfaces that higher layers implement and pass in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RunningCall(Protocol):
-    """A request that is being served, as those that its handler makes see it."""
+    """A request that is being served, as seen by the requests that its handler sends."""
 
     deadline: float
     ended: bool
@@ -20,7 +20,7 @@ class RunningCall(Protocol):
 
 
 class RequestHandler(Protocol):
-    """A handler, or the part in its place that sends requests on."""
+    """A handler, or a forwarder in its place."""
 
     @property
     def answers(self) -> AnswerSizes: ...
@@ -30,11 +30,11 @@ class RequestHandler(Protocol):
     def style(self) -> str: ...
     @property
     def subject(self) -> str | int:
-        """The subject or pattern that it was registered for."""
+        """The subject or pattern of the registration."""
         ...
 
     def checked(self, value: Any, /) -> Any:
-        """An answer, or item, as the annotation of the function has it.
+        """Check an answer or item against the function's annotation, and convert it.
 
         Raises:
             TypeError: It does not fit.
@@ -43,7 +43,7 @@ class RequestHandler(Protocol):
 
     @property
     def invoke(self) -> Callable[..., Any]:
-        """Called with the `Services`, the message, the deadline and, of a stream or channel, that."""
+        """Takes the `Services`, the message, the deadline and, for a stream or channel, the conversation."""
         ...
 
 
@@ -59,20 +59,20 @@ class PeerLink(UnsentAnswers, Protocol):
 
     services: Services
     share: Share | None
-    """Present where it was accepted."""
+    """Set on accepted links."""
     inner: bool
-    """True where the buses beyond it are this very bus."""
+    """True if the link leads back to this bus."""
 
     @property
     def transport(self) -> Transport | None: ...
     @property
     def upstream(self) -> bool:
-        """True if this bus has opened it."""
+        """True if this bus opened the link."""
         ...
 
     @property
     def outbox(self) -> UnsentAnswers | None:
-        """Present while the peer reads too slowly."""
+        """Set while the peer reads too slowly."""
         ...
 
 

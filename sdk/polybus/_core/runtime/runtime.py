@@ -32,34 +32,34 @@ if TYPE_CHECKING:
     from .memory import Address
 
 ALL_ANSWERED: Final = "the bus is leaving"
-"""Every request that the bus had read was answered before this was said: one that has no answer has not been read."""
+"""Sent once every request that the bus has read is answered: a request without an answer has not been read."""
 
 
 _MAPPED: Final = 128 * 1024
-"""Bytes from which glibc maps a block by itself, and gives it back to the kernel as soon as it is free."""
+"""Bytes: glibc maps larger blocks separately, and returns them to the kernel when they are freed."""
 _MOST: Final = 32 * 1024 * 1024 - 64 * 1024
-"""Bytes of the largest block from whose end it learns (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)), and a little less."""
+"""Bytes: the largest block that raises the threshold when freed (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)), and a margin."""
 _IN_FLIGHT: Final = 4
-"""Blocks of the size of a message that its way through this process takes: as it is read, put together, decoded, encoded."""
+"""Blocks of a message's size that it takes in this process: read, assembled, decoded, encoded."""
 
 
 def keep_freed_blocks(size: int) -> None:
-    """Have glibc keep freed blocks as large as messages of so many bytes, up to twice what one needs on its way.
+    """Make glibc keep freed blocks of up to twice the memory that a message of `size` bytes takes.
 
-    Otherwise each page of each large message is a new one, which the kernel has to clear: more than half of the processor time
-    for a mebibyte. Its threshold follows the largest mapped block that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`): one is
-    taken and freed here. It is never touched, so that it costs no memory: bytes were cleared, as soon as glibc has such a block
-    at hand. Other allocators take no notice.
+    Otherwise the kernel must clear fresh pages for each large message: more than half of the processor time for a mebibyte. The
+    threshold follows the largest mapped block that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`), so one is allocated and
+    freed here. It is never touched and costs no memory (bytes would be cleared once glibc has such a block at hand). Other
+    allocators are not affected.
     """
     if size >= _MAPPED:
         BufferedReader(BytesIO(), min(size * _IN_FLIGHT, _MOST))
 
 
 inside: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_inside", default=())
-"""The runtimes whose tasks run here, the outermost first: a task cannot wait for its own end."""
+"""Runtimes with tasks that run here, the outermost first: a task cannot wait for its own end."""
 
 _here: RunVar[int] = RunVar("polybus_here", 0)
-"""The number of buses that run in an event loop."""
+"""Number of buses that run in an event loop."""
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -73,30 +73,28 @@ def runs_here() -> bool:
 
 
 class Timed(Protocol):
-    """Something with deadlines."""
-
     def _expire(self, now: float) -> float:
-        """End what is past its deadline. The earliest deadline that remains."""
+        """End what is past its deadline, and return the earliest deadline left."""
         ...
 
 
 _IN_A_BROWSER = sys.platform == "emscripten"
 
 _AGAIN = 0.1
-"""Seconds after which deadlines are looked at again that could not be kept because something failed."""
+"""Seconds until a failed deadline is retried."""
 
 _STALE = 64
-"""Entries of the heap of deadlines that hold no more, and are kept beside as many that do."""
+"""Stale entries that the heap of deadlines may hold beyond its number of valid ones."""
 
 _AT_ONCE = 250
-"""Links that are looked at in one turn of the event loop: less than a millisecond."""
+"""Links checked in one turn of the event loop: less than a millisecond."""
 
 _PRECISION = 0.01
-"""Seconds by which a deadline may fire late, so that one timer serves many."""
+"""Seconds that a deadline may be late, so that one timer serves many."""
 
 
 class Runtime:
-    """The running half of a bus. Made anew each time the bus is entered; implements `plugins.Host` for transports."""
+    """The running half of a bus, made anew each time the bus is entered. Implements `plugins.Host` for transports."""
 
     def __init__(self, limits: Limits) -> None:
         self.loop: Loop = running_loop()
@@ -106,44 +104,40 @@ class Runtime:
         self.time: Callable[[], float] = self.loop.time
         self.call_soon: Callable[..., Any] = self.loop.call_soon
         self.thread: int = get_ident()
-        """The loop's thread: compared on hot paths, because asyncio asks the system for the process id as well."""
+        """The loop's thread, compared on hot paths: asyncio's own check also asks the system for the process id."""
         self.notifier: Notifier = Notifier(self.loop)
-        """Signalled when a request, a publication's handler, an outbox or a link has come to its end."""
+        """Signalled when a request, a publication's handler, an outbox or a link ends."""
         self.links: dict[Any, None] = {}
-        """Each a `Link`, which only the rooms above know."""
+        """Each is a `Link`, a class of higher layers."""
         self.timed: dict[Timed, float] = {}
-        """Owners of requests, handlers or channels with a deadline, and the earliest."""
+        """Owners of requests, handlers or channels with a deadline, and the earliest of each."""
         self._owners: dict[int, Timed] = {}
-        """The owners by their ids."""
         self._due: list[tuple[float, int]] = []
-        """Deadlines and ids of owners in the order of a heap, with some that hold no more: it keeps no owner that has gone."""
+        """Heap of deadlines and owner ids, some of them stale. It holds ids so that it keeps no owner alive."""
         self.backlogged: dict[Any, None] = {}
-        """The `InboundCalls` of peers of which requests wait for a place."""
+        """The `InboundCalls` of peers with requests that wait for a slot."""
         self.buffered: int = 0
         """Bytes in all outboxes and held-back queues."""
         self.bus_identities: BusIdentities = BusIdentities()
-        """The identities of the buses at the other ends."""
         self.addresses: dict[str, Address] = {}
-        """Network addresses of the accepted links."""
         self.warnings: Warnings = Warnings(self.time, self.watch)
         """Warnings that peers can cause."""
         self.gone: BusError | None = None
-        """The reason why the last link that this bus opened is gone for good."""
+        """Reason for the permanent loss of the last link that this bus opened."""
         self.overriding: list[Callable[[Callable[..., Any]], Provider | None]] = []
-        """Applications in which the bus runs: they say what stands in for a function of `Depends`."""
+        """Applications that contain the bus: each may replace a `Depends` function."""
         self.running: int = 0
-        """Requests whose handlers run."""
         self.answering: int = 0
-        """Requests whose handlers are over, and whose answers wait until their peer reads."""
+        """Requests with an ended handler and an answer that waits for the peer to read."""
         self.stopping: int = 0
-        """Requests among `running` that were cancelled, and whose handlers have not returned."""
+        """Cancelled requests among `running`: their handlers have not returned."""
         self._turn = 0
         self._turn_ends = False
         self._armed = math.inf
         self._alarm: Any = None
         self._context = contextvars.copy_context()
         if self.backend == "asyncio" and (sniffio := sys.modules.get("sniffio")) is not None:
-            # anyio asks sniffio, where it is installed, which library runs; in a callback of a socket only the context tells.
+            # anyio asks sniffio, if installed, which library runs; in a socket's callback only the context can answer.
             self._context.run(sniffio.current_async_library_cvar.set, "asyncio")
         self._context.run(lambda: inside.set((*inside.get(), self)))
         self.workers: Workers = (
@@ -153,9 +147,8 @@ class Runtime:
         self._owner: asyncio.Task[None] | None = None
         self._detached: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None
-        """The exception that has closed the bus, or that of the lifespan's end, until a caller is told."""
+        """The exception that closed the bus, or the lifespan's last one, until a caller gets it."""
         self.on_failure: Callable[[], Awaitable[None]] | None = None
-        """Closes the bus."""
         self._stop = anyio.Event()
         self._finished = anyio.Event()
         self.closing: bool = False
@@ -163,7 +156,8 @@ class Runtime:
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def check_here(self) -> None:
-        """
+        """Check that the caller runs in this event loop.
+
         Raises:
             LocalProtocolError: The caller runs in another event loop, or in a thread without one.
         """
@@ -171,7 +165,7 @@ class Runtime:
             raise wrong_event_loop()
 
     def check_thread(self) -> None:
-        """`check_here` at a tenth of the cost, for what is done per message: another loop in the same thread is not seen.
+        """`check_here` at a tenth of the cost, for code that runs per message; misses another loop in the same thread.
 
         Raises:
             LocalProtocolError: The caller runs in another thread.
@@ -180,7 +174,7 @@ class Runtime:
             raise wrong_event_loop()
 
     async def open(self) -> None:
-        """Start the task group, in a task of its own: so a bus may be entered in one task and left in another."""
+        """Start the task group in its own task, so that a bus may be entered in one task and left in another."""
         started = anyio.Event()
         self._owner = self._start_task("polybus", self._own, started)
         await started.wait()
@@ -201,11 +195,11 @@ class Runtime:
         finally:
             self.closing = True
             self._finished.set()
-            if runs_here():  # not where the garbage collector ends what a loop has left behind
+            if runs_here():  # false if the garbage collector ends an abandoned loop
                 _here.set(_here.get() - 1)
 
     def _failed(self, error: BaseException) -> None:
-        """Close the bus: one of its tasks has failed, and all others have ended with it."""
+        """Close the bus: one of its tasks failed, and the others ended with it."""
         if self._stop.is_set():
             logger.error("a task of a bus has failed while the bus was left", exc_info=error)
             return
@@ -217,7 +211,7 @@ class Runtime:
             self.detach(self.on_failure)
 
     async def close(self) -> None:
-        """Cancel and await every task. Bounded by what tasks do in their own shielded clean-up."""
+        """Cancel and await every task. Bounded by the shielded clean-up of the tasks."""
         self.closing = True
         self.warnings.tell()
         self._stop.set()
@@ -228,17 +222,17 @@ class Runtime:
         self._owner = None
 
     def reserve(self, address: str) -> AddressBudget:
-        """Bytes for a client that has no link, such as one that has not been let in."""
+        """Make a byte budget for a client without a link, such as one still in its handshake."""
         return AddressBudget(self, address)
 
     def detach(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run what drains or closes this runtime, outside of its own tasks. Errors are logged."""
+        """Run a function that drains or closes this runtime, outside of its own tasks. Errors are logged."""
         if (task := self._start_task("polybus closing", self._guard, function, args)) is not None:
             self._detached.add(task)
             task.add_done_callback(self._detached.discard)
 
     def _start_task(self, name: str, function: Callable[..., Any], *args: Any) -> asyncio.Task[None] | None:
-        """Start a task that is none of the task group's; None on trio, where the system owns it."""
+        """Start a task outside of the task group. None on trio, where the system owns it."""
         if self.backend == "asyncio":
             return asyncio.get_running_loop().create_task(function(*args), name=name)
         import trio
@@ -247,10 +241,10 @@ class Runtime:
         return None
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a coroutine function as a task of the bus, in the context in which the bus was entered. Errors are logged.
+        """Run a coroutine function as a task of the bus, in the bus's context. Errors are logged.
 
-        While the bus is being left, the task begins all the same and is cancelled at its first wait: so a caller that
-        hands it something to close may rely on that.
+        While the bus is being left, the task still starts and is cancelled at its first wait, so a caller may pass in something
+        to close.
         """
         if not self._finished.is_set():
             _ = self._context.run(self._group.start_soon, self._guard, function, args)
@@ -259,7 +253,7 @@ class Runtime:
         try:
             await function(*args)
         except BaseException as error:
-            # Whatever it is, the other tasks must not end with it; but for our own end.
+            # No failure may end the other tasks, except while the bus itself ends.
             if isinstance(error, KeyboardInterrupt) and not self._stop.is_set() and self.loop.interrupt(error):
                 return
             if self._was_cancelled_alone(error):
@@ -270,10 +264,10 @@ class Runtime:
             logger.exception("a background task failed (%s); the bus goes on", name)
 
     def _was_cancelled_alone(self, error: BaseException) -> bool:
-        """Check that this task of asyncio's was cancelled, and no other: by a handler in it, or by another task of the
-        application. A task group would end all its tasks for that.
+        """Check that only this asyncio task was cancelled, by a handler in it or by another task of the application. A task
+        group would end all its tasks for that.
 
-        Where an event loop goes down, all are cancelled, with the one that owns them.
+        When an event loop shuts down, all tasks are cancelled, including the owner.
         """
         return (
             isinstance(error, asyncio.CancelledError)
@@ -285,14 +279,13 @@ class Runtime:
     # -- deadlines -------------------------------------------------------------------------------------------------------
 
     def arm(self, when: float) -> None:
-        """Make sure that `_sweep` runs soon after `when`."""
         if when < self._armed - _PRECISION:
             self._armed = when
             if self._alarm is not None:
                 self.loop.wake(self._alarm)
 
     def ttl(self, now: float, deadline: float) -> float | None:
-        """Seconds that go on the wire: what `timeout`, the enclosing scope and the current handler leave; None for ever.
+        """Seconds left for the wire: the minimum of `timeout`, the enclosing scope and the current handler; None for no limit.
 
         Raises:
             LocalProtocolError: As `check_here`.
@@ -304,14 +297,14 @@ class Runtime:
             deadline = call.deadline
         try:
             scope = self.effective_deadline()
-        except RuntimeError:  # no event loop runs here now
+        except RuntimeError:  # no event loop is running here
             raise wrong_event_loop() from None
         if scope < deadline:
             deadline = scope
         return None if deadline == math.inf else max(0.0, deadline - now)
 
     def watch(self, owner: Timed, deadline: float) -> None:
-        """Have `owner._expire` called soon after a deadline."""
+        """Call `owner._expire` soon after a deadline."""
         timed, due = self.timed, self._due
         if deadline < timed.get(owner, math.inf):
             timed[owner] = deadline
@@ -323,7 +316,6 @@ class Runtime:
             self.arm(deadline)
 
     def forget(self, owner: Timed) -> None:
-        """Watch an owner no more: it has gone."""
         self.timed.pop(owner, None)
         self._owners.pop(id(owner), None)
 
@@ -338,7 +330,7 @@ class Runtime:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """End what is past its deadline, and arm the timer for the earliest of the rest."""
+        """Expire owners past their deadline, and arm the timer for the earliest of the rest."""
         now, timed, due = self.time(), self.timed, self._due
         self._armed = math.inf
         ready = []
@@ -350,10 +342,10 @@ class Runtime:
                 ready.append(owner)
         for owner in ready:
             if owner not in timed:
-                continue  # it has gone meanwhile
+                continue  # removed by another owner of this sweep
             try:
                 again = owner._expire(now)
-            except Exception:  # a mistake of ours, or of a plugin: others must not lose their deadlines for it
+            except Exception:  # a bug in this package or a plugin: other deadlines must still fire
                 logger.exception("a deadline of %r could not be kept; it is tried again", owner)
                 again = now + _AGAIN
             if timed.get(owner) == math.inf and again == math.inf:
@@ -363,7 +355,7 @@ class Runtime:
         self.arm(due[0][0] if due else math.inf)
 
     def turn(self) -> int:
-        """Number the current turn of the event loop, at the cost of one callback however often it is asked."""
+        """Number of the current turn of the event loop, at the cost of one callback per turn."""
         if not self._turn_ends:
             self._turn_ends = True
             self.call_soon(self._end_turn)
@@ -383,7 +375,7 @@ class Runtime:
         while True:
             links = list(self.links)
             turns = -(-len(links) // _AT_ONCE) or 1
-            for turn in range(turns):  # many in one go would be a pause for everybody
+            for turn in range(turns):  # all links at once would pause everything else
                 await anyio.sleep(pace / turns)
                 self._tick_links(links[turn::turns])
 

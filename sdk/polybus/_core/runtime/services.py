@@ -1,4 +1,4 @@
-"""The services that the parts of a bus share."""
+"""Services shared by the parts of a bus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REMEMBERED: Final = 4096
 
 
 class CheckedSubjects:
-    """Subjects that an application may use: checked once against the rules and `Limits.subject`, and remembered as `known`."""
+    """Subjects of the application, checked once against the rules and `Limits.subject`, then cached in `known`."""
 
     __slots__ = ("_limit", "known")
 
@@ -38,14 +38,15 @@ class CheckedSubjects:
         self.known: set[str | int] = set()
 
     def check(self, subject: Any) -> None:
-        """
+        """Check a subject.
+
         Raises:
-            LocalProtocolError: No subject, or one that is too long.
+            LocalProtocolError: Not a subject, or too long.
             ReservedSubject: It begins with ``_polybus.``.
         """
         try:
             known = subject in self.known
-        except TypeError:  # not hashable, so certainly no subject
+        except TypeError:  # not hashable, so not a subject
             known = False
         if not known:
             check_subject(subject, self._limit)
@@ -55,19 +56,19 @@ class CheckedSubjects:
 
 
 class Services:
-    """Limits, counters, events, access, execution of handlers, and the runtime: handed to each part in place of the bus."""
+    """Limits, counters, events, access control, handler executor and runtime, passed to each part in place of the bus."""
 
     def __init__(
         self, bus: Any, limits: Limits, authenticate: Authenticate | None, authorize: Authorize | None, *, debug: bool
     ) -> None:
         self.bus: Any = bus
-        """The public object: for `Context.bus`, the lifespan, and the verbs of a `Peer` that are those of the bus."""
+        """The public bus: for `Context.bus`, the lifespan and those verbs of `Peer` that `Bus` implements."""
         self.id: str = sources.get().urandom(4).hex()
         self.limits: Limits = limits
         self.debug: bool = debug
-        """True where clients are sent the text of unexpected exceptions."""
+        """True if clients receive the text of unexpected exceptions."""
         self.check_answers: bool | Literal["validate"] | None = None
-        """The validation of answers and publications by their types; None where the application has not said."""
+        """Validation of answers and publications by type; None if the application has not set it."""
         self.counters: Counters = Counters()
         self.events: EventHub[BusEvent] = EventHub(self.waiter, self.wake)
         self.emit: Callable[[BusEvent], None] = self.events.emit
@@ -75,30 +76,26 @@ class Services:
         self.authorize: Authorize | None = authorize
         self.executor: HandlerExecutor = HandlerExecutor(self)
         self.overrides: dict[Callable[..., Any], Provider] = {}
-        """Functions that stand in for those of `Depends`, in tests."""
+        """Replacements for `Depends` functions, in tests."""
         self.outgoing: list[OutgoingHook] = []
-        """Hooks for what leaves."""
         self.recorders: list[Recorder] = []
-        """Recorders of every link."""
         self.subjects: CheckedSubjects = CheckedSubjects(limits.subject)
         self.ready: bool = False
-        """True from the lifespan's yield to the beginning of a drain."""
+        """True from the lifespan's yield until a drain begins."""
         self.takes_requests: bool = False
-        """True while new requests are taken: while it is ready, and when it drains until it has left its groups."""
+        """True while the bus accepts new requests: when ready, and during a drain until it has left its queue groups."""
         self.leaving: bool = False
-        """True from the beginning of a drain to the end of the bus."""
         self.runtime: Runtime | None = None
-        """Present while the bus is entered."""
+        """Set while the bus is entered."""
         self.was_running: bool = False
-        """True once the bus has been entered and left."""
         self.failed: str = ""
-        """Why the bus has closed by itself; empty where it has not."""
+        """Reason why the bus closed on its own; otherwise empty."""
 
     def published(self, subject: Subject[Any, Any], body: Any) -> Any:
-        """The body of a publication, validated by the type of its subject where the bus wants that.
+        """Validate the body of a publication by the type of its subject, if checks are on.
 
         Raises:
-            EncodeError: It does not fit, or cannot be checked.
+            EncodeError: The body does not fit, or its type cannot be checked.
         """
         if not self.check_answers:
             return body
@@ -111,12 +108,12 @@ class Services:
             raise EncodeError(f"a publication of {subject.name!r} takes {type_name(subject.takes)}: {why}") from error
 
     def sent(self, value: Any, checked: Callable[[Any], Any]) -> Any:
-        """The value that is sent of one that is checked here. May raise whatever the check does: it does not fit."""
+        """Check a value and return the value to send. Raises the error of the check."""
         made = checked(value)
         return value if self.check_answers == "validate" else made
 
     def override_of(self, function: Callable[..., Any]) -> Provider | None:
-        """Find what stands in for a function of `Depends`: as the bus says, or an application in which it runs."""
+        """Find the replacement of a `Depends` function, set on the bus or on the application that contains it."""
         finders = () if self.runtime is None else self.runtime.overriding
         return self.overrides.get(function) or next((found for find in finders if (found := find(function))), None)
 
@@ -138,7 +135,7 @@ class Services:
         return runtime
 
     def waiter(self) -> Any:
-        """Make something to await until it is handed to `wake`.
+        """Make an awaitable that `wake` completes.
 
         Raises:
             LocalProtocolError: The bus is not entered, or runs in another thread.
@@ -148,17 +145,16 @@ class Services:
         return runtime.loop.waiter()
 
     def wake(self, waiter: Any) -> None:
-        """Let the task that awaits it go on."""
         if self.runtime is not None:
             self.runtime.loop.wake(waiter)
 
     def signal(self) -> None:
-        """Tell a drain that something has ended which it may wait for."""
+        """Notify a drain that something it may wait for has ended."""
         if self.runtime is not None:
             self.runtime.notifier.signal()
 
     def dead_letter(self, peer: Any, message: Message, code: Code, reason: str) -> None:
-        """Tell readers of events that a message could not be delivered."""
+        """Emit an event for a message that could not be delivered."""
         if self.events.read:
             kept = message if len(message.raw or b"") <= KEPT else None
             self.emit(DeadLettered(peer=peer, subject=message.subject, code=code, reason=reason, message=kept))

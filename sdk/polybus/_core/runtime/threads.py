@@ -1,12 +1,12 @@
-"""The threads of `def` handlers and `def` dependencies: `Limits.threads` of them run at the same time.
+"""The threads of `def` handlers and `def` dependencies, at most `Limits.threads` at a time.
 
-A call waits for a thread only while it has nothing that others may wait for: before its first thread. A connection that its
-dependency has taken, or a handler of this bus that asks it and waits, would else wait for a thread which waits for them. So its
-further threads, clean-ups among them, begin at once; they count, and calls that begin wait the longer. For the same reason a
-thread that waits in a blocking verb gives its place up, and takes it back without waiting.
+A call waits only for its first thread: then it holds nothing that others may wait for. Later, its dependency may hold a
+connection, or a handler of this bus may be waiting for its answer, and a wait for another thread could deadlock. So further
+threads, clean-ups included, start at once; they count, and new calls wait longer. For the same reason a thread that waits in a
+blocking verb gives up its slot and takes it back without waiting.
 
-A thread cannot be stopped. A handler that is cancelled while its thread runs is answered for at once, but keeps its places,
-among the threads and among the running requests, until the thread returns; so their number stays bounded.
+A thread cannot be stopped. A cancelled handler is answered for at once, but keeps its slots, among the threads and among the
+running requests, until its thread returns; so the number of threads stays bounded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Line(Generic[T]):
-    """One of each network address comes next, and of each of its peers; the calls of one peer keep their order."""
+    """Round-robin queue: over network addresses, then over the peers of each. The calls of one peer keep their order."""
 
     def __init__(self) -> None:
         self._addresses: OrderedDict[object, OrderedDict[object, deque[T]]] = OrderedDict()
@@ -43,13 +43,13 @@ class Line(Generic[T]):
         return self._size
 
     def append(self, one: T, party: tuple[object, object]) -> None:
-        """Let one wait. Its party is a network address, and one of its peers."""
+        """Queue one. Its party is a network address and one of its peers."""
         address, peer = party
         self._addresses.setdefault(address, OrderedDict()).setdefault(peer, deque()).append(one)
         self._size += 1
 
     def remove(self, one: T, party: tuple[object, object]) -> bool:
-        """Take one out that waits. False where it does not."""
+        """Remove one. False if it is not queued."""
         address, peer = party
         peers = self._addresses.get(address)
         queue = None if peers is None else peers.get(peer)
@@ -61,7 +61,7 @@ class Line(Generic[T]):
         return True
 
     def pop(self) -> T:
-        """Take the next one out. May raise `StopIteration`: nobody waits."""
+        """Take the next one. May raise `StopIteration`: the queue is empty."""
         address, peers = next(iter(self._addresses.items()))
         peer, queue = next(iter(peers.items()))
         one = queue.popleft()
@@ -80,43 +80,42 @@ class Line(Generic[T]):
 
 
 _FULL: Final = 1.0
-"""Seconds for which calls wait in a row before that is told."""
+"""Seconds of uninterrupted waiting before a warning."""
 
 logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 holding: contextvars.ContextVar[CallThreads | None] = contextvars.ContextVar("polybus_holding", default=None)
-"""The call that may hold something that others wait for: set in its threads, and once a dependency has been made."""
+"""The call that may hold something that others wait for: set in its threads, and once it has made a dependency."""
 _in_thread: contextvars.ContextVar[_ThreadCall | None] = contextvars.ContextVar("polybus_in_thread", default=None)
-"""In the thread of a call: that."""
 
 
 def holds() -> bool:
-    """Tell whether the caller, or a handler that asks it and waits, may hold something that others wait for: whom it asks gets
-    threads at once.
+    """Check whether this caller, or a handler that waits for it, may hold something that others wait for; if so, the handlers
+    that it calls get threads at once.
 
-    Tasks that a call leaves behind inherit both; for them they count no more once the call has ended.
+    Tasks that outlive a call inherit both variables, but ignore them once the call has ended.
     """
     call, asked = holding.get(), current_call.get()
     return (call is not None and not call.over) or (asked is not None and asked.asked_by_holder and not asked.ended)
 
 
 class Threads:
-    """Places for the threads of one bus. Made anew each time the bus is entered.
+    """Thread slots of one bus, made anew each time the bus is entered.
 
     Args:
-        runtime: Of the bus.
-        limit: How many run at the same time.
-        abandoned: Calls of an earlier run of the bus, whose threads may run still.
+        runtime: Runtime of the bus.
+        limit: Threads that run at the same time.
+        abandoned: Calls of an earlier run of the bus that may still occupy threads.
     """
 
     def __init__(self, runtime: Runtime, limit: int, abandoned: list[_ThreadCall]) -> None:
         self.loop = runtime.loop
         self.abandoned: list[_ThreadCall] = [work for work in abandoned if not work.returned]
-        self.unlimited = anyio.CapacityLimiter(math.inf)  # anyio gives its token back when the caller is cancelled
+        self.unlimited = anyio.CapacityLimiter(math.inf)  # anyio returns its token when the caller is cancelled
         self._runtime = runtime
         self._limit = limit
         self._free = max(1, limit - len(self.abandoned))
-        """Places left; less than none where calls that hold something have begun all the same."""
+        """Free slots; negative if calls that hold something started regardless."""
         self._line: Line[Any] = Line()
         """Waiters of calls that begin."""
         self._full_since = 0.0
@@ -124,7 +123,7 @@ class Threads:
         self._deadline = math.inf
 
     async def take(self, party: tuple[object, object]) -> None:
-        """Wait for a place. Places go round among the parties: who asks for much waits for itself."""
+        """Wait for a slot. Slots go round among the parties, so that a busy party delays only itself."""
         if self._free > 0 and not self._line:
             self._free -= 1
             return
@@ -136,16 +135,15 @@ class Threads:
         try:
             await waiter
         except BaseException:
-            if not self._line.remove(waiter, party):  # it had come, and the call was cancelled in the same turn
+            if not self._line.remove(waiter, party):  # woken, and cancelled in the same turn
                 self.give()
             raise
 
     def take_at_once(self) -> None:
-        """Take a place, whether or not one is free."""
         self._free -= 1
 
     def give(self) -> None:
-        """Give a place back. The next call takes it a turn later: its last one may go on with another thread at once."""
+        """Return a slot. The next call gets it a turn later, because this call may go on with another thread at once."""
         self._free += 1
         if self._line:
             self.loop.call_soon(self._pass_on)
@@ -156,7 +154,7 @@ class Threads:
             self.loop.wake(self._line.pop())
 
     def _expire(self, now: float) -> float:
-        """Tell that calls wait. Called by the runtime."""
+        """Warn that calls wait. Called by the runtime."""
         if not self._line:
             return math.inf
         if now < self._full_since + _FULL:
@@ -173,7 +171,7 @@ class Threads:
         return math.inf
 
     async def returned(self, work: _ThreadCall) -> None:
-        """Wait for a thread whose call is over, for as long as the bus may wait."""
+        """Wait for the thread of an ended call, for as long as the bus may wait."""
         with anyio.CancelScope(shield=True, deadline=self._deadline) as scope:
             self._waits.add(scope)
             try:
@@ -184,7 +182,7 @@ class Threads:
             self.abandoned.append(work)
 
     def leave(self, deadline: float) -> None:
-        """End: the bus is left, and callers wait for their threads until the deadline at the most."""
+        """Leave the bus: callers wait for their threads until the deadline at most."""
         self._deadline = deadline
         for scope in self._waits:
             scope.deadline = deadline
@@ -192,25 +190,23 @@ class Threads:
 
 @define(eq=False)
 class CallThreads:
-    """The threads of one call of a handler, of which it has one at a time."""
+    """The threads of one handler call, one at a time."""
 
     _threads: Threads
     name: str
-    """Of the handler, for the log."""
+    """Name of the handler, for the log."""
     party: tuple[object, object]
-    """Owner of the call: a network address, and one of its peers."""
+    """Owner of the call: a network address and one of its peers."""
     holds: bool
-    """True where it may hold something that others wait for: then it does not wait for a thread."""
+    """True if it may hold something that others wait for: then it does not wait for a thread."""
     over: bool = field(default=False, init=False)
-    """True once the call has ended."""
     _work: _ThreadCall | None = field(default=None, init=False)
-    """The thread that it has now."""
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Call a function in a thread. When cancelled, it still waits for the thread.
+        """Call a function in a thread. A cancelled caller still waits for the thread.
 
         Raises:
-            Exception: As the function raises it; in place of one that would end the event loop, RuntimeError.
+            Exception: Raised by the function; RuntimeError in place of one that would end the event loop.
         """
         threads = self._threads
         if self.holds:
@@ -230,12 +226,11 @@ class CallThreads:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Give the place to others while a blocking verb of the handler waits, in its thread or in one that it has started.
-
-        Called on the event loop.
+        """Give up the slot while a blocking verb of the handler waits, in its thread or in one that it has started. Called on
+        the event loop.
         """
         work = self._work
-        if work is None:  # it has returned, and has left a thread of its own behind
+        if work is None:  # the thread has returned, and left one of its own behind
             yield
             return
         work.wait_begins()
@@ -247,9 +242,7 @@ class CallThreads:
 
 @contextmanager
 def waiting_in_thread() -> Iterator[None]:
-    """`CallThreads.waiting`, for a thread that waits for another event loop than that of its call; without a call it does
-    nothing.
-    """
+    """`CallThreads.waiting` for a thread that waits for another event loop than its call's; without a call it does nothing."""
     work = _in_thread.get()
     if work is None:
         yield
@@ -263,7 +256,7 @@ def waiting_in_thread() -> Iterator[None]:
 
 @define(eq=False)
 class _ThreadCall:
-    """One function in a thread, which has a place."""
+    """A function in a thread, which occupies a slot."""
 
     _threads: Threads
     _call: CallThreads
@@ -273,9 +266,9 @@ class _ThreadCall:
     _given_up: bool = False
     returned: bool = False
     waited_for: bool = False
-    """True where the interpreter waits for its thread: it does for those of asyncio, and ends those of trio."""
+    """True if the interpreter waits for its thread at exit: it joins asyncio's threads, and ends trio's."""
     _waits: int = 0
-    """Blocking verbs of it that wait: meanwhile others have its place."""
+    """Number of its blocking verbs that are waiting; others have its slot during that time."""
     _over: bool = False
 
     # Two threads meet here without a lock: each sets its own flag before it looks at the other's.
@@ -288,8 +281,8 @@ class _ThreadCall:
         try:
             return None if self._given_up else self._function()
         except (KeyboardInterrupt, GeneratorExit, StopIteration) as error:
-            # The real KeyboardInterrupt comes to the main thread, and this one would end the event loop. The others mean
-            # something to each coroutine that they pass: its end.
+            # The real KeyboardInterrupt reaches the main thread; raised here it would end the event loop. The other two would
+            # end each coroutine that they pass through.
             raise RuntimeError(f"{self.name} raised {type(error).__name__} in its thread") from error
         finally:
             self.returned = True
@@ -298,7 +291,6 @@ class _ThreadCall:
 
     @property
     def name(self) -> str:
-        """The name of the handler."""
         return self._call.name
 
     def tell(self, function: Callable[[], None]) -> None:
@@ -307,12 +299,11 @@ class _ThreadCall:
             self._threads.loop.call_from_thread(function)
 
     def give_up(self) -> bool:
-        """Give the result up. True if no thread runs it, or will."""
+        """Drop the result. True if no thread runs the function or will."""
         self._given_up = True
         return self.returned or not self._called
 
     async def wait(self) -> None:
-        """Wait until it has returned."""
         self._waiter = self._threads.loop.waiter()
         if not self.returned:
             await self._waiter
@@ -321,19 +312,19 @@ class _ThreadCall:
         self._threads.loop.wake(self._waiter)
 
     def wait_begins(self) -> None:
-        """Give the place up, unless another verb has done so."""
+        """Give up the slot, unless another verb has done so."""
         self._waits += 1
         if self._waits == 1 and not self._over:
             self._threads.give()
 
     def wait_ends(self) -> None:
-        """Take the place back after the last verb. At once: others may wait for a lock that this thread has."""
+        """Take the slot back after the last verb: at once, since others may wait for a lock that this thread holds."""
         self._waits -= 1
         if self._waits == 0 and not self._over:
             self._threads.take_at_once()
 
     def leave(self) -> None:
-        """Give the place back: the call is over."""
+        """Return the slot at the end of the call."""
         self._over = True
         if self._waits == 0:
             self._threads.give()

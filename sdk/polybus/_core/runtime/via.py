@@ -1,18 +1,18 @@
-"""Loop prevention: each bus takes each publication once, in order, and no way over buses is endless.
+"""Loop prevention: each bus accepts each publication once, in order, and no route over buses is endless.
 
-The header ``polybus-via: <id>.<hops>.<origin>.<number>,<bus>,<bus>`` tells the way of a message:
+The header ``polybus-via: <id>.<hops>.<origin>.<number>,<bus>,<bus>`` records the route of a message:
 
-* ``id``: random text, the same on all ways of one publication; ``-`` of a request, which has one way.
-* ``hops``: bridges and tunnels on the way; `Limits.hops` is the most.
-* ``origin``, ``number``: a stream of publications and the place in it. The first bus that sends one on several ways numbers
-  what it sends, so that a copy that comes after a later publication of its stream is known to be late.
-* The buses that it has left since, of which the first and the last are kept, `_BUSES` in all. A bus drops what names itself.
+* ``id``: random text, the same on all routes of one publication; ``-`` for a request, which has one route.
+* ``hops``: bridges and tunnels passed, at most `Limits.hops`.
+* ``origin``, ``number``: a stream of publications and the place in it. The first bus that sends a publication over several
+  routes numbers it, so that receivers detect a copy that arrives after a later publication of its stream.
+* The buses that it has left since, at most `_BUSES`: the first and the latest. A bus drops a message that names the bus itself.
 
-Handlers never see the header. Bad text harms only what carries it: it has no hops, and is no copy of anything.
+Handlers never see the header. Invalid text harms only the message that carries it: it counts as zero hops and as no copy.
 
-A bus that gets a publication knows its header, and may say it elsewhere before the publication is there, or a higher number. So
-both count under the subject alone: only who may publish to that very subject can take the place of what is published to it.
-Numbers count, moreover, among peers of one identity alone: see `vouched`.
+A bus that receives a publication knows its header, and could send it elsewhere ahead of the publication, or with a higher
+number. So ids and numbers count per subject: only a peer that may publish to that very subject can displace its publications.
+Numbers also count only among peers of one identity: see `vouched`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ _REMEMBERED: Final = 16_384
 """Ids, and streams."""
 _LONGEST: Final = 64
 _BUSES: Final = 32
-"""Names on the way that are kept. A longer ring ends where it began, or where a bus finds an id or a number that it knows."""
+"""Bus names kept. A longer ring ends at the bus where it began, or at one that knows the id or number."""
 _NUMBER: Final = 18
-"""Digits."""
 
 
 class ViaHeader(NamedTuple):
@@ -60,15 +59,15 @@ class ViaHeader(NamedTuple):
 
     @classmethod
     def start(cls, origin: str = "", number: int = 0) -> ViaHeader:
-        """Begin the way of a publication, at a place in a stream or in none.
+        """Start the route of a publication, at a place in a stream or in none.
 
-        Its id is random, so that no peer can take the place of what is to come.
+        Its id is random, so that no peer can take the id of a future publication.
         """
         return cls(sources.get().urandom(8).hex(), 0, origin, number)
 
     @classmethod
     def read(cls, text: str) -> ViaHeader:
-        """Read a header; a peer may have written anything."""
+        """Parse a header; a peer may have written anything."""
         head, *buses = text.split(",")
         id, _, rest = head.partition(".")
         hops, _, rest = rest.partition(".")
@@ -84,24 +83,23 @@ class ViaHeader(NamedTuple):
 
     @classmethod
     def of(cls, message: Message) -> ViaHeader:
-        """Read the header of a message that came over a wire."""
+        """Parse the header of a message that came over a wire."""
         return cls.read((message.headers or {}).get(VIA, "-"))
 
     @staticmethod
     def strip(message: Message) -> None:
-        """Take the header off a message that has come to its goal: handlers may pass on the headers that they see."""
+        """Remove the header from a message at its destination: handlers may forward the headers that they see."""
         message.headers = {name: value for name, value in (message.headers or {}).items() if name != VIA} or None
 
     def extend(self, bus: str) -> ViaHeader:
-        """Add one bus that it leaves."""
+        """Add a bus that it leaves."""
         return self._replace(buses=tuple(_kept((*self.buses, bus))))
 
     def in_stream(self, origin: str) -> ViaHeader:
-        """Rename its stream; with empty text it is in none."""
         return self._replace(origin=origin)
 
     def add_hops(self, more: int) -> ViaHeader:
-        """Count so many bridges and tunnels more."""
+        """Add to the count of bridges and tunnels."""
         return self._replace(hops=self.hops + more) if more else self
 
 
@@ -114,27 +112,26 @@ def _count(text: str) -> int:
 
 
 def depth_of(peer: CallingPeer) -> int:
-    """Count the tunnels that the link of a peer leads through."""
     transport = peer.link.transport
     return 0 if transport is None else transport.hops
 
 
 def depth_of_sender(message: Message) -> int:
-    """Count the tunnels that a message has come through from its sender."""
+    """Number of tunnels between the sender of a message and this bus."""
     return 0 if message.peer is None else depth_of(party_of(message.peer))
 
 
 def too_far(subject: str | int, hops: int, limit: int) -> str:
-    """Explain why a message goes no further."""
+    """Error text for a message that exceeds the limit."""
     return f"{subject!r} has come through {hops} bridges and tunnels: the limit is {limit} (Limits.hops)"
 
 
 def vouched(origin: str, peer: CallingPeer | None) -> str:
-    """Name a stream that a peer speaks for.
+    """Name a stream by the identity of the peer that sends it.
 
-    What one peer says of the streams of others shall not count against those. So a stream has another name from each identity
-    that `authenticate` of this bus gave, the same wherever it has come in so. Without `authenticate`, and over links that this
-    bus opened, names stay.
+    The claims of one peer about another's streams must not count against that other. So a stream gets a different name for each
+    identity that this bus authenticated, the same name on every link of that identity. Names stay unchanged without
+    `authenticate`, and over links that this bus opened.
     """
     voice = None if peer is None or not origin else _voice(peer)
     if voice is None:
@@ -146,7 +143,9 @@ def vouched(origin: str, peer: CallingPeer | None) -> str:
 
 
 def speaker(peer: CallingPeer) -> str:
-    """Name who has sent something, for what is remembered of it: an identity, a network address, or "" of a link from here."""
+    """Source of a statement, to limit what is remembered: an identity, a network address, or "" for a link that this bus
+    opened.
+    """
     share = peer.link.share
     return _voice(peer) or ("" if share is None else share.address.network)
 
@@ -156,10 +155,10 @@ def _short(text: str) -> str:
 
 
 def _voice(peer: CallingPeer) -> str | None:
-    """Mark the streams of an identity: by its key, by itself where it is text or a number, or as those of this peer alone."""
+    """Mark for an identity: from its key, its text or number, or else from this one peer."""
     identity, key = peer.identity, peer.identity_key
     if identity is None and (key is None or peer.link.services.access.authenticate is None):
-        return None  # behind a broker there is a key all the same: the client's number
+        return None  # behind a broker there is a key in any case: the client's number
     if key is not None:
         return _short(key)
     return _short(str(identity) if isinstance(identity, (str, int)) else peer.id)
@@ -167,19 +166,19 @@ def _voice(peer: CallingPeer) -> str | None:
 
 @define(eq=False)
 class _Memory:
-    """Numbers by keys. Where there is no room for one more, the speaker with the most of them loses the older half: so nobody
-    makes a bus forget what others have said."""
+    """Numbers by keys. When it is full, the speaker with the most keys loses the older half, so that no peer can make a bus
+    forget the numbers of others."""
 
     _numbers: dict[tuple[str, int], tuple[int, str]] = field(factory=dict)
-    """With who has said each first."""
+    """Each with its first speaker."""
     _said: dict[str, dict[tuple[str, int], None]] = field(factory=dict)
-    """The keys of each speaker, those first of which nothing has come for longest."""
+    """Keys of each speaker, the least recently raised first."""
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def raise_to(self, key: tuple[str, int], number: int, speaker: str) -> bool:
-        """Keep the higher number; whether that is this one."""
+        """Keep the higher number. True if that is `number`."""
         last, first = self._numbers.get(key, (0, speaker))
         if number <= last:
             return False
@@ -201,29 +200,29 @@ class _Memory:
 
 @define(eq=False)
 class Deduplicator:
-    """The publications that one bus knows to have passed other buses, or sends over several."""
+    """Remembers the publications that have passed other buses, or that this bus sends over several."""
 
     _bus: str
     _counters: Counters
     _number: int = 0
     _ids: _Memory = field(factory=_Memory)
     _streams: _Memory = field(factory=_Memory)
-    """The last number of each stream under each subject."""
+    """Last number of each stream under each subject."""
 
     # -- what leaves -----------------------------------------------------------------------------------------------------
 
     def via_of(self, message: Message) -> ViaHeader:
-        """Give a publication its header: one for all the ways on which it is about to leave.
+        """Make the header of a publication, the same for all routes.
 
-        One that has been nowhere yet leaves after all that had theirs before. Its stream is that of its subject here, since
-        bridges give several subjects one name, and of what may let one publication overtake another on a wire.
+        A new publication leaves after all that were numbered before it. Its stream is that of its local subject, because
+        bridges may map several subjects to one name, and of its priority, because a wire may let one priority overtake another.
         """
         known = message.shared.get(VIA)
         if known is not None:
             return ViaHeader.read(known.decode())
         sort = message.attributes.get("priority")
         if message.peer is not None:
-            sort = f"{sort} relayed"  # what this bus itself publishes may wait for room meanwhile
+            sort = f"{sort} relayed"  # this bus's own publications may wait for room while relayed ones pass
         self._number += 1
         stream = crc32(f"{message.subject} {sort}".encode("utf-8", "surrogatepass"))
         via = ViaHeader.start(f"{self._bus}-{stream:x}", self._number).add_hops(depth_of_sender(message))
@@ -231,7 +230,7 @@ class Deduplicator:
         return via
 
     def onward(self, message: Message, via: ViaHeader | None = None) -> Message:
-        """Make the copy of a publication that goes to other buses, with its header."""
+        """Copy a publication for other buses, with its header."""
         return message.with_headers({**(message.headers or {}), VIA: str((via or self.via_of(message)).extend(self._bus))})
 
     # -- what arrives ----------------------------------------------------------------------------------------------------
@@ -239,14 +238,14 @@ class Deduplicator:
     def is_news(
         self, via: ViaHeader, subject: str | int, group: tuple[str, str | int] | None = None, *, speaker: str = ""
     ) -> bool:
-        """Tell whether a publication comes for the first time, and in order; one that is late is counted as dropped.
+        """Check that a publication is new and in order; a late one counts as dropped.
 
-        Each `group`, with its pattern, has a copy of its own, in no order; also of what this bus was the last to send, which an
-        engine shares among all members.
+        Each `group`, with its pattern, gets its own copy, in no order, even of a publication that this bus was the last to
+        send: an engine distributes it among all members.
         """
         if self.is_own(via) and (group is None or via.buses[-1] != self._bus):
             return False
-        # Python's hash of text has a key of this process: no peer finds a subject with the hash of another.
+        # Python salts hashes of text per process, so no peer can find a colliding subject.
         of_subject = canonical(subject) if isinstance(subject, str) else subject
         name = hash(of_subject if group is None else (of_subject, group))
         if not self._ids.raise_to((via.id, name), 1, speaker):
@@ -257,40 +256,40 @@ class Deduplicator:
         return True
 
     def is_own(self, via: ViaHeader) -> bool:
-        """Tell whether a publication has left this very bus before."""
+        """Check whether a publication has left this bus before."""
         return self._bus in via.buses
 
 
 _SHORTEST: Final = 16
 P = TypeVar("P", bound=Hashable)
-"""A peer, by which facts are kept here: no more is asked of it."""
+"""A peer, used only as a key."""
 
 
 @define(eq=False)
 class BusIdentities:
-    """The buses at the other ends of a bus's links, and its own proof of who it is."""
+    """The buses at the other ends of a bus's links, and this bus's proof of its own identity."""
 
     _secret: str = field(factory=lambda: sources.get().urandom(16).hex())
     changed: Callable[[], None] = lambda: None
-    """Called when another answer of `same` may be right, or a peer is held out."""
+    """Called when the result of `same` may change, or a peer is held out."""
     _names: dict[Hashable, str] = field(factory=dict)
-    """The secrets of peers: of those who dialled what they said, of those who were dialled what their answer shows."""
+    """Secrets of peers: sent by peers that dialled this bus, proved by peers that it dialled."""
     _voices: dict[Hashable, object] = field(factory=dict)
-    """The identities of those who dialled, where they can be told apart."""
+    """Identities of peers that dialled, if comparable."""
     _asked: dict[Hashable, str] = field(factory=dict)
-    """The questions to those who were dialled."""
+    """Nonces sent to peers that this bus dialled."""
     _proofs: dict[Hashable, str] = field(factory=dict)
-    """Their answers."""
+    """Their proofs."""
     _told: set[Hashable] = field(factory=set)
-    """Peers that have been asked on their present connection."""
+    """Peers that have received our hello on the current connection."""
     pending: dict[Hashable, None] = field(factory=dict)
-    """Peers that were dialled and have not answered yet, for the first time."""
+    """Dialled peers that have not answered yet, for the first time."""
     held_out: dict[Hashable, None] = field(factory=dict)
-    """Peers that are sent no publications until nothing is pending: they may be sent them on another link already."""
+    """Peers excluded from publications until nothing is pending: another link may already lead to them."""
     _answered: anyio.Event | None = None
 
     def introduction(self, peer: Hashable) -> dict[str, str]:
-        """Make the facts of a hello to a peer that this bus has dialled."""
+        """Make the hello for a peer that this bus has dialled."""
         nonce = self._asked.get(peer)
         if nonce is None:
             nonce = self._asked[peer] = sources.get().urandom(8).hex()
@@ -298,7 +297,7 @@ class BusIdentities:
         return {"secret": self._secret, "nonce": nonce}
 
     def expect_answer(self, peer: Hashable) -> None:
-        """Note that a hello is about to go to a peer whose link has come up."""
+        """Expect an answer to the hello that is about to be sent on a new link."""
         if peer not in self._asked:
             self.pending[peer] = None
             if self._names:
@@ -306,21 +305,21 @@ class BusIdentities:
                 self.changed()
 
     def has_told(self, peer: Hashable) -> bool:
-        """Tell whether a peer has been told the identity of this bus."""
+        """Check whether a peer has received the identity of this bus."""
         return peer in self._told
 
     def answer(self, nonce: Any) -> dict[str, str]:
-        """Make the facts of an answer to a hello."""
+        """Make the answer to a hello."""
         return {"proof": _proof(self._secret, nonce)} if _is_token(nonce) else {}
 
     def take_secret(self, peer: Hashable, name: Any, voice: object = None) -> bool:
-        """Learn who a peer is that dialled this bus, and tell whether that can be compared with all others already.
+        """Record the secret of a peer that dialled this bus. True if it can already be compared with all others.
 
-        `voice` is the mark of its identity; None if it has none that can be compared.
+        `voice` is the mark of its identity; None if it is not comparable.
         """
         if not _is_token(name):
             self.release(peer)
-        elif peer not in self._names:  # it is said once: who says something else every time makes nobody think
+        elif peer not in self._names:  # only the first secret counts, so that changing it costs this bus nothing
             self._names[peer] = name
             if voice is not None:
                 self._voices[peer] = voice
@@ -335,7 +334,7 @@ class BusIdentities:
         return peer not in self.held_out
 
     def take_proof(self, peer: Hashable, proof: Any) -> None:
-        """Take the answer of a peer that this bus dialled to a hello; None where there was none, or it is none of ours."""
+        """Record the proof of a dialled peer; None if it sent none, or none of our kind."""
         nonce = self._asked.get(peer)
         if _is_token(proof) and nonce is not None and self._proofs.get(peer) != proof:
             self._proofs[peer] = proof
@@ -351,9 +350,10 @@ class BusIdentities:
                 self.settle()
 
     def wait_for(self, peer: Hashable) -> bool:
-        """Hold out a peer that has dialled this bus and that would be sent everything at once, until it has said who it is.
+        """Hold out a peer that dialled this bus, and that would otherwise be sent everything at once, until it identifies
+        itself.
 
-        Tells whether it is held out: this bus has dialled one of ours, and it might be the same.
+        True if it is held out: this bus has dialled a polybus peer that might be the same bus.
         """
         if self._proofs:
             self.held_out[peer] = None
@@ -361,13 +361,12 @@ class BusIdentities:
         return bool(self._proofs)
 
     def release(self, peer: Hashable) -> None:
-        """Hold a peer out no longer."""
+        """Stop holding out a peer."""
         if peer in self.held_out:
             del self.held_out[peer]
             self.changed()
 
     def settle(self) -> None:
-        """Hold nobody out any longer."""
         if self.held_out:
             self.held_out.clear()
             self.changed()
@@ -376,7 +375,7 @@ class BusIdentities:
             self._answered = None
 
     async def settled(self, patience: float) -> None:
-        """Wait until all have answered who were asked, but no longer than that."""
+        """Wait for all outstanding answers, at most `patience` seconds."""
         if self.pending:
             if self._answered is None:
                 self._answered = anyio.Event()
@@ -385,11 +384,11 @@ class BusIdentities:
         self.settle()
 
     def lost(self, peer: Hashable) -> None:
-        """Note that the connection of a peer has ended; its link may come back, and with it the same bus."""
+        """Note a lost connection; the link may return with the same bus."""
         self._told.discard(peer)
 
     def forget(self, peer: Hashable) -> None:
-        """Forget a peer that has gone for good."""
+        """Forget a peer that is gone for good."""
         self._told.discard(peer)
         for known in (self._names, self._voices, self._asked, self._proofs):
             known.pop(peer, None)
@@ -397,7 +396,7 @@ class BusIdentities:
         self.held_out.pop(peer, None)
 
     def same(self, peers: Iterable[P]) -> tuple[tuple[P, ...], ...]:
-        """Group the peers that are one bus, for each such bus."""
+        """Group the peers that are the same bus."""
         names = self._names
         by_name: dict[str, list[P]] = {}
         for peer in peers if len(names) > 1 else ():
@@ -407,7 +406,7 @@ class BusIdentities:
         return tuple(tuple(group) for group in found if len(group) > 1)
 
     def _of_one_identity(self, peers: list[P]) -> list[list[P]]:
-        """Divide peers of one name by their identities. Of several only those can be one bus that have the same."""
+        """Split peers of one name by identity: peers with different identities are different buses."""
         voices = {peer: self._voices[peer] for peer in peers if peer in self._voices}
         several = set(voices.values())
         return [peers] if len(several) < 2 else [[peer for peer in peers if voices.get(peer) == one] for one in several]

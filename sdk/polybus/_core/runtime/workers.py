@@ -1,14 +1,14 @@
 """The worker pool: coroutine handlers run on a few real tasks.
 
-A worker runs one job after the other; as long as handlers do not wait, that costs no task switch per message. When a handler
-suspends, its worker waits with it and spares take the rest of the queue. Handlers so run inside a real task, where timeouts,
-task groups and `current_task` work (started by hand from a callback they do not).
+A worker runs one job after the other, without a task switch per message as long as handlers do not wait. When a handler
+suspends, its worker waits with it and spares take over the queue. So handlers run inside a real task, where timeouts, task
+groups and `current_task` work (in a coroutine driven by a callback they would not).
 
-Jobs run in the order of their submission, but where a row of them takes longer than a turn, one of each network address comes
-next, and of each of its links: who asks for much waits for itself.
+Jobs run in the order of submission. When a run of jobs takes longer than a turn, the queue goes round-robin over network
+addresses and their links, so that a busy client delays only itself.
 
-A spare begins a turn of the event loop later, and while much arrives a turn is long. So there are the more spares the more jobs
-have suspended in a row: with one for each turn, a job behind a hundred of them would wait for seconds.
+A spare starts one turn of the event loop later, and turns are long under load. So the number of spares doubles with each job
+that suspends: with one spare per turn, a job behind a hundred of them would wait for seconds.
 """
 
 from __future__ import annotations
@@ -35,50 +35,49 @@ logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 _MAX_IDLE = 64
 _MOST_AT_ONCE = 32
-"""Workers that are woken in one turn of the event loop."""
+"""Workers woken in one turn of the event loop."""
 _TURN = 0.05
-"""Seconds after which a worker lets the event loop do something else. What waits for a place comes in as others leave, so a row
-of jobs can be as long as all peers together like."""
+"""Seconds after which a worker yields to the event loop. Waiting calls enter as others leave, so a run of jobs can be as long
+as the peers like."""
 _LONG: Final = 1.0
-"""Seconds without a wait, from which on a handler is named."""
+"""Seconds without a wait after which the log names a handler."""
 _SILENCE: Final = 60.0
-"""Seconds for which the same handler is not named again."""
+"""Seconds between two warnings about the same handler."""
 
 
 class Job(Protocol):
-    """Something for a worker to do."""
+    """Work for a worker."""
 
     scope: anyio.CancelScope | None
-    """While it waits: cancel this to stop it."""
+    """Set while the job waits: cancel it to stop the job."""
     ended: bool
-    """True once it was stopped."""
 
     waited: int
-    """Set to 0 each time that it goes on: counts how often somebody has looked and found it waiting."""
+    """Reset to 0 each time that the job resumes: counts the checks that found it waiting."""
 
     @property
     def function(self) -> str:
-        """Name of what runs in it, for the log: a handler with the subject that it was registered for, or a hook."""
+        """Name for the log: a hook, or a handler with the subject of its registration."""
         ...
 
     @property
     def party(self) -> tuple[object, object]:
-        """Owner of the job: a network address, and one of its links."""
+        """Owner of the job: a network address and one of its links."""
         ...
 
     @property
     def run_plain(self) -> Callable[[], bool] | None:
-        """Runs it at once where it is no more than a function to call, else gives False; None where it never is."""
+        """Runs a plain function in place. It returns False if the job must run in a task; None if it always must."""
         ...
 
     def run(self) -> Coroutine[Any, Any, None] | None:
-        """The coroutine to run, or None if there is nothing to do any more."""
+        """The coroutine to run, or None if nothing is left to do."""
         ...
 
 
 class StallWarnings:
-    """Warns of handlers that block the event loop. They are measured afterwards, between two of their waits: until then nothing
-    else could run anyway.
+    """Warns of handlers that block the event loop, measured afterwards, between two of their waits: nothing else could run
+    before.
     """
 
     def __init__(self) -> None:
@@ -86,7 +85,7 @@ class StallWarnings:
         self._told: dict[str, tuple[float, int]] = {}
 
     def ended(self, job: Job, began: float) -> None:
-        """Warn of a job that has run longer than `_LONG` without a wait."""
+        """Warn of a job that ran longer than `_LONG` without a wait."""
         now = self.clock()
         function = job.function
         last, unsaid = self._told.get(function, (0.0, -1))
@@ -106,7 +105,7 @@ class StallWarnings:
 
 
 class Workers:
-    """Runs jobs, each until its first suspension before the next begins; those of one link in the order of submission."""
+    """Runs jobs, each until its first suspension before the next begins; jobs of one link in the order of submission."""
 
     def __init__(self, loop: Loop, spawn: Callable[..., None]) -> None:
         self._loop = loop
@@ -115,16 +114,15 @@ class Workers:
         self._ready: deque[Job] = deque()
         self._idle: list[Any] = []
         self._taken = False
-        """True while a worker that is awake will look at the queue."""
+        """True while an awake worker will look at the queue."""
         self._coming = 0
-        """Workers that have been woken and have not looked yet."""
+        """Workers that were woken and have not looked yet."""
         self._spares = 1
-        """The number of workers that take the queue from one whose job suspends."""
+        """Number of workers to wake when a job suspends."""
         self._look_at = -math.inf
-        """Time from which on the end of a job is looked at: `_TURN` after the last look."""
+        """Time of the next check of a finished job: `_TURN` after the last check."""
 
     def submit(self, job: Job) -> None:
-        """Queue a job."""
         self._ready.append(job)
         if not self._taken:
             self._summon()
@@ -188,7 +186,7 @@ class Workers:
                 self._look(job, since, began)
             if suspended:
                 job.scope = scope
-                if job.ended:  # stopped by what it has just called
+                if job.ended:  # the call it has just made stopped it
                     scope.cancel()
                 self._hand_over()
                 try:
@@ -196,11 +194,11 @@ class Workers:
                 finally:
                     job.scope = None
                 turn = began = clock()
-            try:  # as `context_changed`, without the call
+            try:  # `context_changed`, inlined
                 changed = contextvars.copy_context() != baseline
             except Exception:
                 changed = True
-            if changed or (suspended and scope.cancel_called):  # else nobody had the scope
+            if changed or (suspended and scope.cancel_called):  # otherwise no other code had the scope
                 if not suspended:
                     self._taken = False
                 return False
@@ -216,7 +214,7 @@ class Workers:
         return True
 
     def _look(self, job: Job, began: float, now: float) -> None:
-        """Look at a job that has run, and put the others in turn."""
+        """Warn if a finished job ran too long, and reorder the rest round-robin."""
         self._look_at = now + _TURN
         if now - began > _LONG:
             self.stalls.ended(job, began)
@@ -227,7 +225,7 @@ class Workers:
             ready.extend(rest)
 
     def _hand_over(self) -> None:
-        """Give the queue to other workers: the job of this one waits."""
+        """Pass the queue to other workers while this worker's job waits."""
         left = len(self._ready)
         self._taken = left > 0
         if left:
@@ -237,7 +235,7 @@ class Workers:
 
 
 def in_turn(jobs: Iterable[Job]) -> list[Job]:
-    """One job of each network address after the other, and of each of its links. Those of one link keep their order."""
+    """Order jobs round-robin over network addresses, then over links. Jobs of one link keep their order."""
     return _round_by_round(_round_by_round(jobs, lambda job: job.party), lambda job: job.party[0])
 
 
@@ -262,7 +260,7 @@ def context_changed(baseline: contextvars.Context) -> bool:
 
 @define(eq=False, weakref_slot=False)
 class _Rest:
-    """Awaits a coroutine that has begun and suspended: passes on what it yields and what it is sent."""
+    """Awaits a coroutine that has already been started and has suspended, passing values both ways."""
 
     _coroutine: Coroutine[Any, Any, None]
     _yielded: Any
@@ -276,7 +274,7 @@ class _Rest:
             while True:
                 if clock() - began > _LONG:
                     self._stalls.ended(job, began)
-                began = math.inf  # what passes now is not the job's
+                began = math.inf  # time from here on is not the job's
                 try:
                     value = yield yielded
                 except GeneratorExit:
@@ -296,14 +294,14 @@ class _Rest:
 
 
 class EagerWorkers(Workers):
-    """Workers for the event loop of a browser, where a hop costs more than a request: plain functions run in the event that
-    brings their request.
+    """Workers for a browser's event loop, where a task switch costs more than a request: plain functions run in the event that
+    delivers their request.
 
-    The order is that of `Workers`: a function runs at once only where nothing has been submitted before that has not begun.
-    Inside a task the job waits for a worker, so that no other code is interrupted.
+    They keep the order of `Workers`: a function runs at once only if no earlier job is still waiting. Inside a task the job
+    waits for a worker, so that it interrupts no other code.
 
     Args:
-        context: The one in which the bus was entered.
+        context: Context of the bus.
     """
 
     def __init__(self, loop: Loop, spawn: Callable[..., None], context: contextvars.Context) -> None:
@@ -311,13 +309,13 @@ class EagerWorkers(Workers):
         self._context = context
 
     def submit(self, job: Job) -> None:
-        """Run it, or queue it."""
+        """Run a job, or queue it."""
         run_plain = job.run_plain
         if self._taken or run_plain is None or asyncio.current_task() is not None or not self._run(job, run_plain):
             super().submit(job)
 
     def _run(self, job: Job, run_plain: Callable[[], bool]) -> bool:
-        self._taken = True  # what the function itself submits waits
+        self._taken = True  # jobs that the function itself submits wait
         began = self.stalls.clock()
         try:
             return self._context.copy().run(run_plain)
@@ -330,22 +328,23 @@ class EagerWorkers(Workers):
 
 
 class PlacedCall(Protocol):
-    """A call of a handler that takes only so many at once."""
+    """A call of a handler with a concurrency limit."""
 
     @property
     def party(self) -> tuple[object, object]:
-        """Owner of the call: a network address, and one of its links."""
+        """Owner of the call: a network address and one of its links."""
         ...
 
     def proceed(self) -> None:
-        """Begin, or wait for a place of its peer: the handler has one now."""
+        """Begin, or wait for a slot of its peer: the handler has one now."""
 
 
 @define(eq=False)
 class Places:
-    """The places of one handler of one bus. A call takes one when it is about to begin, never while it waits for anything else.
+    """Concurrency slots of one handler of one bus. A call takes one just before it begins, never while it waits for something
+    else.
 
-    Places that become free go round among those who ask, so that one of them who asks for much waits for himself.
+    Free slots go round-robin among the waiting links, so that a busy link delays only itself.
     """
 
     most: int
@@ -354,18 +353,17 @@ class Places:
 
     @property
     def full(self) -> bool:
-        """True if no place is free."""
         return len(self._taken) >= self.most
 
     def take(self, call: PlacedCall) -> bool:
-        """Take a place, if there is one."""
+        """Take a slot. False if none is free."""
         if len(self._taken) >= self.most:
             return False
         self._taken.add(call)
         return True
 
     def wait(self, call: PlacedCall, level: int = 0, *, first: bool = False) -> None:
-        """Let a call wait for a place; `first` is for one whose turn it was already."""
+        """Queue a call for a slot; `first` puts a call at the front that has already had its turn."""
         party = call.party[1]
         queue = self._waiting.get(party)
         if queue is None:
@@ -376,12 +374,11 @@ class Places:
             queue.append(call, level)
 
     def waits(self, call: PlacedCall) -> bool:
-        """Check whether a call waits here."""
         queue = self._waiting.get(call.party[1])
         return queue is not None and call in queue
 
     def drop(self, call: PlacedCall) -> bool:
-        """Take out a call that waits here. False where it does not."""
+        """Remove a waiting call. False if it does not wait here."""
         party = call.party[1]
         queue = self._waiting.get(party)
         if queue is None or not queue.remove(call):
@@ -391,11 +388,11 @@ class Places:
         return True
 
     def leave(self, call: PlacedCall) -> None:
-        """Give a place back, if the call has one, and let the next begin."""
+        """Return the slot of a call, if it has one, and let the next begin."""
         if call not in self._taken:
             return
         self._taken.discard(call)
-        # One that has no place of its peer yet takes none here, so another has its turn.
+        # A call that still lacks a slot of its peer takes none here, so the next one has its turn.
         while self._waiting and len(self._taken) < self.most:
             party, queue = next(iter(self._waiting.items()))
             following = queue.popleft()
