@@ -1,6 +1,6 @@
 """RPC and publish/subscribe over any protocol and any transport.
 
-``connect`` opens a link and gives a `Bus`; ``Bus().serve(url)`` accepts links. See the documentation for the rest.
+``connect`` opens a link and returns a `Bus`; ``Bus().serve(url)`` accepts links.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ __all__ += errors.__all__
 
 
 def _show_public_names() -> None:
-    """Tracebacks and reprs name things as users import them."""
+    """Make tracebacks and reprs name things by their public path."""
     for name in __all__:
         thing = globals().get(name)
         if getattr(thing, "__module__", "").startswith("polybus."):
@@ -88,14 +88,14 @@ _show_public_names()
 
 
 def _context_in_a_thread(*facts: Any) -> Context:
-    """The context of a `def` handler, with the blocking twin: loaded when the first one runs."""
+    """Context of a `def` handler, with the blocking twin, which is imported when the first one runs."""
     from .sync import Context as BlockingContext
 
     return BlockingContext(*facts)
 
 
 def _cloudevents() -> Any:
-    """The translator between messages and events of the ``cloudevents`` package: loaded when it is first asked for."""
+    """Import the translator of ``cloudevents`` events on first use."""
     from .protocols.uprotocol.cloudevents import cloudevent
 
     return cloudevent
@@ -105,10 +105,10 @@ HandlerExecutor.context_in_a_thread = staticmethod(_context_in_a_thread)
 Message.cloudevents = staticmethod(_cloudevents)
 
 
-if not TYPE_CHECKING:  # for which a name that there is none of is an error
+if not TYPE_CHECKING:  # type checkers shall report unknown names
 
     def __getattr__(name: str) -> Any:
-        """Loads the broker when it is first asked for: few programs are one, and it would be an eighth of the import."""
+        """Import the broker on first use: few programs need it, and it is an eighth of the import time."""
         if name != "Broker":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from .broker import Broker

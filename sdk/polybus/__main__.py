@@ -1,4 +1,4 @@
-"""``python -m polybus``: the command, wherever this Python's scripts are."""
+"""``python -m polybus``: runs the command without a script on the path."""
 
 from .cli import main
 

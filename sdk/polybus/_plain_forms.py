@@ -1,4 +1,4 @@
-"""Built-in values of what no wire writes as it is: objects of subclasses, of numpy, and of pydantic."""
+"""Built-in equivalents of objects that no wire can write: subclasses of built-in types, numpy and pydantic values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 MASK: Final = "**********"
-"""The stars that pydantic shows in place of a secret."""
+"""Pydantic's display of a secret."""
 _EXACT: Mapping[type, Callable[[Any], Any]] = {
     str: str.__str__,
     int: int.__int__,
@@ -27,15 +27,15 @@ _EXACT: Mapping[type, Callable[[Any], Any]] = {
     datetime.timedelta: lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds),
     decimal.Decimal: decimal.Decimal,
 }
-"""Methods of the built-in classes themselves: what a subclass makes of ``str()`` or ``repr()`` never gets into a frame."""
+"""Built-in conversions: an overridden ``str()`` or ``repr()`` of a subclass never gets into a frame."""
 _OF_TEXT: Final = ("ipaddress", "fractions", "zoneinfo")
-"""Modules of classes whose values are text."""
+"""Modules of classes that are written as text."""
 _NANOSECONDS: Final = ("nanosecond", "nanoseconds")
 _SCALARS: Final = (str, int, float)
 
 
 def scalar_form(value: Any) -> Any:
-    """Find the text or number that an object is, of a subclass or of numpy; all else is given back as it is."""
+    """Text or number behind an object of a subclass or of numpy; returns any other object unchanged."""
     for kind in _SCALARS:
         if isinstance(value, kind):
             return value if type(value) is bool else _EXACT[kind](value)
@@ -52,10 +52,10 @@ def _time(value: Any) -> datetime.time:
 
 
 def plain_form(value: Any) -> Any:
-    """Find the value that is written for an object: the built-in one that it is, or what its library writes in JSON.
+    """Value to write for an object: its built-in equivalent, or its library's JSON form.
 
     Raises:
-        TypeError: It has no such form.
+        TypeError: The object has no such form.
     """
     if isinstance(value, type):
         raise TypeError(f"{value.__name__} is a class: one of its objects is meant")
@@ -74,7 +74,7 @@ def plain_form(value: Any) -> Any:
         return list(value)
     if isinstance(value, re.Pattern):
         return value.pattern
-    if isinstance(value, (os.PathLike, complex)) or type(value).__module__ in _OF_TEXT:  # as pydantic writes and reads them
+    if isinstance(value, (os.PathLike, complex)) or type(value).__module__ in _OF_TEXT:  # the form that pydantic uses
         return str(value).strip("()")
     if is_of_pydantic(type(value)):
         own: type = type(value)
@@ -89,12 +89,12 @@ def plain_form(value: Any) -> Any:
 
 
 def is_of_pydantic(kind: Any) -> bool:
-    """Tell whether a class says in pydantic's way how it is read and written."""
+    """True if a class has pydantic's serialization schema."""
     return hasattr(kind, "__get_pydantic_core_schema__") or str(kind.__module__).partition(".")[0] == "pydantic_core"
 
 
 def _scalar_of_numpy(value: Any) -> Any:
-    """The number or truth value that an object of numpy is; None where it is none, or more than Python's has room for."""
+    """Python's number or bool for a numpy scalar; None for other objects and for numbers too large for Python's types."""
     if getattr(getattr(value, "dtype", None), "kind", "") not in ("b", "i", "u", "f") or getattr(value, "shape", None) != ():
         return None
     made = value.item()
@@ -102,13 +102,13 @@ def _scalar_of_numpy(value: Any) -> Any:
 
 
 def writes_aliases(model: Any) -> bool:
-    """Tell whether a model is written by its aliases: as FastAPI sends it, unless it says otherwise itself."""
+    """True if a model is written with its aliases: FastAPI's default, unless the model configures it."""
     said = getattr(model, "model_config", {}).get("serialize_by_alias")
     return True if said is None else bool(said)
 
 
 @lru_cache(256)
 def _dumper(kind: type) -> Callable[..., Any]:
-    from pydantic import TypeAdapter  # it is there: the class is one of its own
+    from pydantic import TypeAdapter  # installed: the class is one of its own
 
     return TypeAdapter(kind).dump_python

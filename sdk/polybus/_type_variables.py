@@ -1,4 +1,4 @@
-"""Type variables with a default, which Python has only since 3.13: type checkers see it, and nothing is imported for it."""
+"""Type variables with defaults (Python 3.13) for type checkers; nothing is imported for them at run time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Checks of arguments where they come in; an error names the argument, what was given and what is wanted.
+"""Argument checks at the call. Each error names the argument, the given value and the expected form.
 
-A wrong type is a `TypeError`, a value that cannot be a `ValueError`, at the call and not later.
+A wrong type raises `TypeError`, an impossible value `ValueError`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Characters that begin a line, write over others or turn their direction around (CWE-117, CWE-150, Trojan Source)."""
+"""Characters that start a line, overwrite others or change the direction of text (CWE-117, CWE-150, Trojan Source)."""
 
 
 def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> float:
-    """A time in seconds.
+    """Check a time in seconds and return it as a float.
 
     Args:
-        value: What was passed.
-        name: Of the argument.
-        endless: Whether infinity will do.
+        value: The argument.
+        name: Name of the argument.
+        endless: Accept infinity.
 
     Raises:
-        TypeError: Not a number; None and bool are none.
-        ValueError: Negative, NaN, or infinite where everything has to end.
+        TypeError: Not a number (None and bool are not).
+        ValueError: Negative, NaN, or infinite without `endless`.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         hint = (
@@ -57,7 +57,7 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
 
 
 def check_count(value: Any, name: str, least: int = 1, most: int | None = None) -> None:
-    """Raise TypeError or ValueError for what is no number of things, so many or more, and at most so many."""
+    """Raise TypeError or ValueError unless `value` is a whole number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name}={shown(value)}: a whole number, not {type(value).__name__}")
     if value < least:
@@ -67,7 +67,7 @@ def check_count(value: Any, name: str, least: int = 1, most: int | None = None) 
 
 
 def at_least(least: int) -> Callable[[Any, Attribute[Any], Any], None]:
-    """`check_count` for a field of an attrs class."""
+    """`check_count` as a validator of attrs."""
 
     def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
         check_count(value, attribute.name, least)
@@ -76,35 +76,35 @@ def at_least(least: int) -> Callable[[Any, Attribute[Any], Any], None]:
 
 
 def more_than_no_time(_: Any, attribute: Attribute[Any], value: Any) -> None:
-    """`seconds`, and not 0, for a field of an attrs class."""
+    """`seconds` as a validator of attrs; refuses 0."""
     if seconds(value, attribute.name) == 0:
         raise ValueError(f"{attribute.name}={value}: more than 0 seconds")
 
 
 def check_type(value: Any, kind: type, name: str, example: str) -> None:
-    """Raise TypeError where a value is neither None nor of a type."""
+    """Raise TypeError unless `value` is None or of type `kind`."""
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name}={shown(value)}: {kind.__name__}, not {type(value).__name__}; for example {example}")
 
 
 def check_given(value: Any, kind: type, name: str, example: str) -> None:
-    """Raise TypeError where a value is not of a type; None is not either."""
+    """Raise TypeError unless `value` is of type `kind`."""
     if value is None:
         raise TypeError(f"{name}=None: {kind.__name__}, for example {example}")
     check_type(value, kind, name, example)
 
 
 def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -> None:
-    """Raise TypeError where a value is neither None nor can be called with that many arguments, and those that are named."""
+    """Raise TypeError unless `value` is None or a function that accepts `takes` positional arguments and the `named` ones."""
     if value is None:
         return
     if not callable(value):
         raise TypeError(f"{name}={shown(value)}: a function, {form}, not {type(value).__name__}")
-    if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):  # whose answer would be true, whatever it says
+    if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):  # its result would always be true
         raise TypeError(f"{name}={shown(value)}: a function with return, {form}, and it has yield")
     try:
         signature = inspect.signature(value)
-    except ValueError:  # some of C do not say
+    except ValueError:  # some C functions have no signature
         return
     try:
         signature.bind(*(None,) * takes, **named)
@@ -113,7 +113,7 @@ def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -
 
 
 def names_known(example: str) -> Callable[[type[T]], type[T]]:
-    """Let an attrs class name its nearest field in place of one that it does not have."""
+    """Class decorator: an unknown keyword argument raises an error that suggests the nearest attrs field."""
 
     def decorate(kind: type[T]) -> type[T]:
         made: Any = kind
@@ -138,7 +138,7 @@ def names_known(example: str) -> Callable[[type[T]], type[T]]:
 
 
 def check_origins(origins: Iterable[str]) -> None:
-    """Raise ValueError for what no browser sends as the origin of a page."""
+    """Raise ValueError for a text that no browser sends as an origin."""
     for origin in origins:
         parts = urlsplit(origin)
         if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
@@ -146,17 +146,17 @@ def check_origins(origins: Iterable[str]) -> None:
 
 
 def check_hosts(hosts: Iterable[str]) -> None:
-    """Raise ValueError for what no ``Host`` header has."""
+    """Raise ValueError for a text that is not a valid ``Host`` header."""
     for host in hosts:
         if not host or any(char in "/?#@\\" or char.isspace() for char in host):
             raise ValueError(f"hosts: {host!r} is no host, write for example 'example.org' or 'example.org:8443'")
 
 
 def texts(value: Any, name: str, example: str) -> tuple[str, ...]:
-    """Several texts, or one.
+    """Tuple of one or several texts.
 
     Raises:
-        TypeError: Something else.
+        TypeError: Anything else.
     """
     if isinstance(value, str):
         return (value,)
@@ -168,7 +168,7 @@ def texts(value: Any, name: str, example: str) -> tuple[str, ...]:
 
 
 def shown(value: Any) -> str:
-    """A value in an error: short, whatever its repr does."""
+    """Short repr of a value for an error; never raises."""
     try:
         text = repr(value)
     except Exception:
@@ -177,30 +177,30 @@ def shown(value: Any) -> str:
 
 
 def type_name(target: Any) -> str:
-    """Name a type, for errors and logs: a class by its name, ``list[User]`` with what it is of."""
+    """Name of a type for errors and logs: ``User``, ``list[User]``."""
     return target.__name__ if isinstance(target, type) and not get_args(target) else shown(target)
 
 
 def name_of(function: object) -> str:
-    """Name a function, for errors and logs."""
+    """Name of a function for errors and logs."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", None) or shown(function)
 
 
 def counted(count: int, thing: str) -> str:
-    """So many things: one of them is no several."""
+    """Count with its noun in the singular or plural."""
     return f"{count:,} {thing}{'' if count == 1 else 'es' if thing.endswith('ch') else 's'}"
 
 
 def in_one_line(text: str) -> str:
-    """A text that a peer may have written, for logs and terminals: control characters stand there as escapes."""
+    """Text for logs and terminals with its control characters escaped: a peer may have written it."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}" if found[0] > "\xff" else repr(found[0])[1:-1], text)
 
 
 def check_tls(tls: object, *, serves: bool = False) -> None:
-    """Raise TypeError for what is no `ssl.SSLContext`, ValueError for one of the other side; without importing ssl, which not
-    every platform has."""
+    """Raise TypeError unless `tls` is an `ssl.SSLContext`, ValueError if it is for the other side. Does not import ssl, which
+    some platforms lack."""
     if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
         raise TypeError(
             f"tls={shown(tls)}: an ssl.SSLContext, for example ssl.create_default_context(cafile=...), not {type(tls).__name__}"

@@ -1,4 +1,4 @@
-"""Waits before the next attempt."""
+"""Waits between attempts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Backoff"]
 
 @frozen
 class Backoff:
-    """The wait before the next attempt: exponential, capped, with full jitter.
+    """Wait before the next attempt: exponential, capped, with full jitter.
 
     Args:
-        initial: Seconds, the bound of the first wait.
-        maximum: Seconds, the bound of every wait.
-        attempts: How many in a row before the link is given up; None for no end.
-        factor: By how much the bound grows.
-        jitter: Wait a random part of the bound (spreads a crowd of clients); False waits all of it.
+        initial: Bound of the first wait in seconds.
+        maximum: Bound of every wait in seconds.
+        attempts: Failed attempts in a row before the link gives up; None for no limit.
+        factor: Growth of the bound per attempt.
+        jitter: Wait a random part of the bound, which spreads many clients. False waits the whole bound.
 
     Raises:
-        TypeError: No number.
-        ValueError: A time that is negative, zero or infinite, a negative number of attempts, or a factor below 1.
+        TypeError: An argument is not a number.
+        ValueError: A time is negative, zero or infinite, attempts are negative, or the factor is below 1.
     """
 
     initial: float = field(default=0.25, validator=more_than_no_time)
@@ -36,10 +36,10 @@ class Backoff:
     jitter: bool = True
 
     def delay(self, attempt: int, rng: Callable[[], float] = random.random) -> float:
-        """Seconds before attempt number `attempt` (from 0)."""
+        """Seconds to wait before attempt number `attempt` (from 0)."""
         bound = self.bound(attempt)
         return bound * rng() if self.jitter else bound
 
     def bound(self, attempt: int) -> float:
-        """The longest that `delay` can be."""
+        """Longest value of `delay` for this attempt, in seconds."""
         return float(min(self.maximum, self.initial * self.factor ** min(attempt, 64)))

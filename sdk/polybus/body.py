@@ -1,8 +1,8 @@
-"""Body formats: how a value becomes the bytes of a message's body, and back.
+"""Body formats: the conversion between a value and the bytes of a message's body.
 
-A body travels through the bus as bytes with a `BodyFormat`. It is written once, in the format that the first wire wants, and
-written again only where the next wire cannot carry that format. Protocols bring formats of their own (J.REP its marked
-values, uProtocol ``google.protobuf.Any``); the three here are shared.
+A body travels through the bus as bytes with a `BodyFormat`. The bus encodes it once, in the format of the first wire, and
+again only for a wire that cannot carry that format. Protocols add their own formats (J.REP's marked values, uProtocol's
+``google.protobuf.Any``); the three here are shared.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = [
 
 
 class BodyFormat(Protocol):
-    """One way of writing bodies.
+    """Encoder and decoder of bodies.
 
-    Formats are compared by identity: two messages can share bytes when they share the format object.
+    Formats are compared by identity: two messages can share bytes if they share the format object.
     """
 
     @property
@@ -50,24 +50,24 @@ class BodyFormat(Protocol):
         ...
 
     def encode(self, value: Any) -> bytes:
-        """The bytes of a value.
+        """Encode a value.
 
         Raises:
-            EncodeError: The format cannot write it; the error names the path of the part that does not fit.
+            EncodeError: The format cannot write the value; the error names the path of the part that fails.
         """
         ...
 
     def decode(self, data: bytes) -> Any:
-        """The plain value of bytes that were checked on arrival.
+        """Decode bytes that were checked on arrival to a plain value.
 
         Raises:
-            BadRequest: They do not decode.
+            BadRequest: The bytes do not decode.
         """
         ...
 
 
 class JsonFormat:
-    """JSON as in RFC 8259, by msgspec: attrs classes, dataclasses, datetimes, enums and UUIDs are written as one expects."""
+    """JSON (RFC 8259) by msgspec, which also writes attrs classes, dataclasses, datetimes, enums and UUIDs."""
 
     content_type = "application/json"
 
@@ -81,9 +81,9 @@ class JsonFormat:
             data = self._encode(value)
         except (
             Exception
-        ) as error:  # msgspec: TypeError, OverflowError, UnicodeEncodeError, RecursionError, whatever a hook raises
+        ) as error:  # msgspec: TypeError, OverflowError, UnicodeEncodeError, RecursionError, or any error of a hook
             raise _explain(value, error) from error
-        # Shorter than that it cannot be too deep; NaN and Infinity are written as null, which would lose them silently.
+        # Shorter JSON cannot be too deep. NaN and Infinity would be lost silently: msgspec writes them as null.
         if len(data) > 2 * self._depth and _has_many_brackets(data, self._depth):
             check_depth(data, self._depth)
         if (len(data) < _SHORT or not _is_flat(value)) and data.find(b"null") >= 0 and _has_nan(value):
@@ -102,7 +102,7 @@ class JsonFormat:
 
 
 class OctetsFormat:
-    """Bytes as they are."""
+    """Bytes, unchanged."""
 
     content_type = "application/octet-stream"
 
@@ -136,7 +136,7 @@ class TextFormat:
 
 
 def check_json(frame: bytes, depth: int = 128) -> None:
-    """The checks that every JSON wire makes on arrival, before anything is parsed.
+    """Check a JSON frame on arrival, before it is parsed.
 
     Raises:
         ValueError: Not UTF-8, or nested deeper than `depth`.
@@ -147,20 +147,20 @@ def check_json(frame: bytes, depth: int = 128) -> None:
 
 
 def check_levels(data: bytes, depth: int) -> None:
-    """Check that a JSON text is not nested deeper than `depth`; most are too short for it, or have too few brackets.
+    """Check the nesting of a JSON text; short texts and those with few brackets need no exact count.
 
     Raises:
-        EncodeError: It is.
+        EncodeError: Nested deeper than `depth`.
     """
     if len(data) > 2 * depth and _has_many_brackets(data, depth):
         check_depth(data, depth)
 
 
 def read_body(data: bytes, body_format: BodyFormat) -> Any:
-    """The value of bytes that nobody has checked.
+    """Decode bytes that have not been checked.
 
     Raises:
-        EncodeError: They are not what their format says.
+        EncodeError: The bytes are not in this format.
     """
     try:
         if body_format is JSON:
@@ -175,17 +175,17 @@ def read_body(data: bytes, body_format: BodyFormat) -> Any:
 
 _SHORT = 512
 _T, _STAR = b"T*"
-"""Numbers: looking for bytes in bytes costs seven times as much, an exception that CPython makes and drops."""
+"""Numbers: searching for bytes in bytes takes seven times as long, because CPython raises and drops an exception."""
 _DIGITS = bytes.maketrans(b"123456789-", b"000000000+")
 _OFFSET = b'0+00:00"'
-"""The end of a moment beside UTC with its digits made one: looking for that costs less than an expression does."""
+"""End of a datetime with an offset other than UTC, after `_DIGITS`: faster to search for than a regular expression."""
 MASKED = b'"%b"' % MASK.encode()
-"""The text that JSON has in place of a secret of pydantic."""
+"""A masked pydantic secret in JSON."""
 _WITHOUT_NAN = frozenset({str, int, bool, bytes, type(None)})
 
 
 def _is_flat(value: Any) -> bool:
-    """True if a look at the values shows that none is NaN: cheaper than a search through long text."""
+    """True if a value is or holds only values that cannot be NaN: cheaper than a search through long text."""
     if type(value) is dict:
         return all(type(item) in _WITHOUT_NAN for item in value.values())
     return type(value) in _WITHOUT_NAN
@@ -196,13 +196,13 @@ _MARKED_STRING = re.compile(rb'"[^"]*"')
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _STEPS = bytes(1 if byte == ord("[") else 255 for byte in range(256))  # 255 is -1 in a signed byte
 _PEELED = 8
-"""Levels that are taken off one by one: a pass over what is left costs less than a sum, and most bodies have no more."""
+"""Levels to remove one by one before summing up: a pass over the rest costs less than a sum, and most bodies are no deeper."""
 _HOPS = 4096
-"""Bytes from which on it is cheaper to hop from bracket to bracket than to count them all."""
+"""Size in bytes from which a search for each bracket is cheaper than counting all."""
 
 
 def _has_many_brackets(data: bytes, most: int) -> bool:
-    """True if there are more opening brackets than `most`, those in strings included."""
+    """True if there are more than `most` opening brackets, including those in strings."""
     if len(data) < _HOPS:
         return data.count(b"[") + data.count(b"{") > most
     count = 0
@@ -217,14 +217,14 @@ def _has_many_brackets(data: bytes, most: int) -> bool:
 
 
 def check_depth(data: bytes, limit: int) -> None:
-    """Check the exact depth, outside strings, without a loop in Python: a flat list of many objects is common and large.
+    """Check the exact depth outside strings without a Python loop: flat lists of many objects are common and large.
 
     Raises:
         EncodeError: Nested deeper than `limit`.
     """
-    if b"\\" in data:  # escaped backslashes first: only then is a backslash before a quote one that escapes it
+    if b"\\" in data:  # escaped backslashes first: the others then escape a quote
         data = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    marks = data.translate(None, _OUTSIDE_OF_MARKS).replace(b'""', b"")  # strings without brackets are gone
+    marks = data.translate(None, _OUTSIDE_OF_MARKS).replace(b'""', b"")  # drops strings without brackets
     if b'"' in marks:
         marks = _MARKED_STRING.sub(b"", marks)
     marks, depth = marks.translate(_ALIKE), 0
@@ -236,11 +236,11 @@ def check_depth(data: bytes, limit: int) -> None:
 
 _LEVELS = 200
 _MOST_PARTS, _FEW_PARTS = 20_000, 1_000
-"""A path is a courtesy: who sends a body that cannot be written on does not decide how long it is looked for."""
+"""Bounds of the search for a path, which is a courtesy: the sender of a faulty body must not decide how long it takes."""
 
 
 def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The items of a value, each with its path."""
+    """Items of a value with their paths."""
     if isinstance(value, type):
         return iter(())
     if isinstance(value, dict):
@@ -256,8 +256,8 @@ def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def part_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
-    """Path and part of a value that cannot be written: the deepest one. It is looked for among the first 20,000 that have no
-    parts; of a value that is larger and has it elsewhere, the value itself is given."""
+    """Path and value of the deepest part that cannot be written. Searches the first 20,000 innermost parts; returns the whole
+    value if the fault is elsewhere in a larger one."""
     count = 0
     for where, part in islice(_innermost(value, "$"), _MOST_PARTS):
         if not is_written(part):
@@ -267,7 +267,7 @@ def part_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str,
 
 
 def _innermost(value: Any, path: str, level: int = 0) -> Iterator[tuple[str, Any]]:
-    """All that has no parts itself, or stands too deep, each with its path."""
+    """Parts without items of their own, or nested too deep, with their paths."""
     alone = True
     for where, part in items_of(value, path) if level < _LEVELS else ():
         alone = False
@@ -277,7 +277,7 @@ def _innermost(value: Any, path: str, level: int = 0) -> Iterator[tuple[str, Any
 
 
 def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
-    """As `part_that_fails`, of a small value each of whose innermost parts can be written: each level is written anew."""
+    """`part_that_fails` for a small value whose innermost parts can all be written: tries each level."""
     path = "$"
     for _ in range(_LEVELS):
         for where, part in items_of(value, path):
@@ -290,7 +290,7 @@ def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tupl
 
 
 def _has_nan(value: Any) -> bool:
-    """Look for a number that JSON has not, level by level: most bodies with a ``null`` have none, and are large at times."""
+    """Search for a number that JSON lacks, level by level: most bodies with a ``null`` have none, and some are large."""
     level: list[Any] = [[value]]
     while level:
         below = []
@@ -308,7 +308,7 @@ def _has_nan(value: Any) -> bool:
 
 
 def _refuse(value: Any, path: str, fault_of: Callable[[Any], str | None], level: int = 0) -> None:
-    """May raise `EncodeError`: something in a value has a fault, which the function tells."""
+    """Raise `EncodeError` for the first part in which `fault_of` finds a fault."""
     fault = fault_of(value)
     if fault is not None:
         raise EncodeError(fault, path)
@@ -327,7 +327,7 @@ def _not_finite(value: Any) -> str | None:
 
 
 def _odd_offset(value: Any) -> str | None:
-    """Text has no seconds there, and with whole minutes in their place it would be another moment."""
+    """Fault of an offset with seconds: text has no place for them, and whole minutes would be another moment."""
     offset = value.utcoffset() if isinstance(value, datetime.datetime) else None
     if offset is None or not offset % _MINUTE:
         return None
@@ -338,10 +338,10 @@ _MINUTE = datetime.timedelta(minutes=1)
 
 
 def refuse_secrets(value: Any) -> None:
-    """Check what came out with the stars that pydantic shows of a secret: nobody could read it again.
+    """Check a value whose JSON contains pydantic's mask, from which no receiver can recover the secret.
 
     Raises:
-        EncodeError: It has a secret; the error names the path.
+        EncodeError: The value has a secret; the error names the path.
     """
     _refuse(value, "$", _hidden)
 
@@ -354,7 +354,7 @@ def _hidden(value: Any) -> str | None:
 
 
 def _explain(value: Any, error: Exception) -> EncodeError:
-    """The deepest part of the value that cannot be written, as an error that names its path."""
+    """Error with the path of the deepest part that cannot be written."""
     if isinstance(error, RecursionError):
         return EncodeError("nested too deeply, or contains itself", "$")
     path, part = part_that_fails(value, _is_json)
@@ -364,7 +364,7 @@ def _explain(value: Any, error: Exception) -> EncodeError:
 def _is_json(part: Any) -> bool:
     try:
         msgspec.json.encode(part, enc_hook=plain_form)
-    except Exception:  # as above: whatever a hook raises
+    except Exception:
         return False
     return True
 

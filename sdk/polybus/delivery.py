@@ -1,4 +1,4 @@
-"""Dead letters: telling of messages that could not be delivered, over every protocol."""
+"""Publications about messages that could not be delivered, over every protocol."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _SECRET = frozenset({"token", "hash"})
 
 
 async def publish_dead_letters(bus: Bus, topic: str = "dead.letters", *, bodies: bool = False) -> None:
-    """Publish what could not be delivered, until the bus is left: run it in a task group.
+    """Publish each undelivered message until the bus is left: run it in a task group.
 
-    A publication has ``subject``, ``kind``, ``code`` (google.rpc.Code), ``reason``, ``at`` (ISO 8601), and what the wire said
-    of it as ``attributes``: never a token or a hash.
+    A publication has ``subject``, ``kind``, ``code`` (google.rpc.Code), ``reason``, ``at`` (ISO 8601), and the ``attributes``
+    of its wire, without tokens and hashes.
 
     Args:
-        bus: Whose dead letters; they are published on it too.
-        topic: Under which subject.
-        bodies: Whether the body goes along, where the event still has it.
+        bus: Source of the events; publishes them too.
+        topic: Subject of the publications.
+        bodies: Include the body where the event still has it.
     """
     warnings = Warnings()
     async for event in bus.events():

@@ -1,4 +1,4 @@
-"""Every error that polybus raises, as one tree.
+"""The tree of errors that polybus raises.
 
 ::
 
@@ -15,8 +15,7 @@
     └── EncodeError  BadReply  RequestCancelled  QueueFull  SlowConsumer
         Unsupported  AmbiguousRoute  ReservedSubject
 
-Two roots of blame: a `LocalProtocolError` is mended in the calling program, a `RemoteProtocolError` tells of bytes that the
-peer should not have sent.
+Fix a `LocalProtocolError` in the calling program. A `RemoteProtocolError` reports bytes that the peer should not have sent.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ __all__ = [
 
 
 class Code(enum.IntEnum):
-    """Why a request failed, with the names and numbers of ``google.rpc.Code``."""
+    """Reason of a failed request, with the names and numbers of ``google.rpc.Code``."""
 
     OK = 0
     CANCELLED = 1
@@ -86,10 +85,10 @@ class Code(enum.IntEnum):
 
 
 class BusError(Exception):
-    """The root: `except BusError` catches whatever polybus itself raises.
+    """Root of all errors that polybus raises itself.
 
     Attributes:
-        attempts: How often was asked: more than once only with ``retry=``.
+        attempts: Number of attempts; more than one only with ``retry=``.
     """
 
     attempts: int = 1
@@ -99,7 +98,7 @@ class BusError(Exception):
 
     @property
     def _asked(self) -> str:
-        """The end of the text where more than one attempt has failed."""
+        """Suffix for an error after several attempts."""
         return f" (asked {self.attempts} times)" if self.attempts > 1 else ""
 
 
@@ -114,32 +113,31 @@ class _ByCode(type):
 
 _TEXT: Final = re.compile(r"[^\n\t]+")
 _INTERNAL: Final = re.compile(r"internal error [0-9a-f]{8}")
-"""The text for an exception of a handler, which says no more to strangers."""
-"""Part of a text that is shown as one line: it may have several, and tabs."""
+"""Text of the answer if a handler raised another exception: strangers learn nothing more."""
 
 
 def _shown(text: Any, most: int) -> str:
-    """The words of a peer for people and logs: not all of what is long."""
+    """Text of a peer, cut to `most` characters."""
     whole = str(text)
     return whole if len(whole) <= most else f"{whole[:most]}... ({len(whole)} characters)"
 
 
 def _shown_in_lines(text: Any, most: int) -> str:
-    """`_shown`, without what writes over other lines."""
+    """`_shown` with control characters escaped, except line breaks and tabs."""
     return _TEXT.sub(lambda found: in_one_line(found[0]), _shown(text, most))
 
 
 class RequestError(BusError, metaclass=_ByCode):
     """The peer (or the bus on its behalf) answered a request with an error.
 
-    Raised in a handler it chooses the answer; received from a request it tells what the peer said. ``RequestError(code,
-    text)`` makes an instance of the subclass that belongs to the code, so ``except NotFound`` works wherever it came from.
+    A handler raises it to choose the answer; a request raises it with the peer's answer. ``RequestError(code, text)`` creates
+    an instance of the code's subclass, so that ``except NotFound`` works for both.
 
     Args:
-        code: Why, as `Code` (its number or name is taken too).
-        text: For people: what was wrong and what to do next.
+        code: A `Code`, its number or its name.
+        text: For people: the fault, and what to do next.
         reason: For programs: a short word within the code, such as ``"too_large"``.
-        detail: Anything that the body format of the wire can carry.
+        detail: Any value that the wire's body format can carry.
 
     Raises:
         ValueError: The code is not one of `Code`, or is ``OK``.
@@ -154,7 +152,7 @@ class RequestError(BusError, metaclass=_ByCode):
     detail: Any
     subject: str | int | None
     foreign: bool
-    """True if another program sent this error; False of one that a handler of this bus has raised, or the bus itself."""
+    """True if another program sent this error, False if this bus or one of its handlers raised it."""
 
     def __init__(self, code: Code | int | str, text: str = "", *, reason: str | None = None, detail: Any = None) -> None:
         self._fill(as_code(code), text, reason, detail)
@@ -162,7 +160,7 @@ class RequestError(BusError, metaclass=_ByCode):
     def _fill(self, code: Code, text: str, reason: str | None, detail: Any) -> None:
         if code is Code.OK:
             raise ValueError("a RequestError needs a code other than OK: return a value instead")
-        # Not what a subclass of str makes of itself: a wire writes no such objects.
+        # A subclass of str could override conversions, and wires cannot write it.
         given = _exact(text)
         super().__init__(given)
         self.code = code
@@ -170,17 +168,18 @@ class RequestError(BusError, metaclass=_ByCode):
         self.reason = None if reason is None else _exact(reason)
         self.detail = detail
         self.subject = None
-        # Set on what came from a peer: such an error is passed on only by relay(), never by falling through a handler.
+        # Of an error from a peer. Only relay() passes it on to another caller; one that escapes from a handler is not passed
+        # on.
         self._received = False
         self.foreign = False
 
     @property
     def received(self) -> bool:
-        """True if a peer sent this error (as opposed to one created here)."""
+        """True if a peer sent this error."""
         return self._received
 
     def relay(self) -> RequestError:
-        """A copy that a handler may raise to pass a received error on to its own caller, deliberately."""
+        """Copy of a received error that a handler can raise to pass it on to its own caller."""
         made = copy.copy(self)
         made._received, made.subject, made.attempts = False, None, 1
         made.foreign = False
@@ -202,7 +201,7 @@ class RequestError(BusError, metaclass=_ByCode):
 
 
 class _CodedError(RequestError):
-    """A subclass with a code of its own, which takes the text alone: ``Forbidden("not yours")``."""
+    """Subclass with its own code; its only positional argument is the text: ``Forbidden("not yours")``."""
 
     def __init__(self, text: str = "", *, code: Code | None = None, reason: str | None = None, detail: Any = None) -> None:
         reason = reason if reason is not None else self.default_reason
@@ -210,24 +209,24 @@ class _CodedError(RequestError):
 
 
 def _exact(value: Any) -> str:
-    """The text that an object of a subclass is, or that another object gives of itself, such as an exception."""
+    """Exact `str` of a subclass's object, or the text of another object, such as an exception."""
     return str.__str__(value if isinstance(value, str) else str(value))
 
 
 class NoHandler(_CodedError):
-    """Nobody serves this subject (UNIMPLEMENTED)."""
+    """No handler serves this subject (UNIMPLEMENTED)."""
 
     default_code = Code.UNIMPLEMENTED
 
 
 class NotFound(_CodedError):
-    """The handler looked and there is no such thing (NOT_FOUND)."""
+    """The handler did not find the thing (NOT_FOUND)."""
 
     default_code = Code.NOT_FOUND
 
 
 class Conflict(_CodedError):
-    """The state of things forbids it (ALREADY_EXISTS, ABORTED, FAILED_PRECONDITION)."""
+    """The current state does not allow it (ALREADY_EXISTS, ABORTED, FAILED_PRECONDITION)."""
 
     default_code = Code.FAILED_PRECONDITION
 
@@ -239,32 +238,32 @@ class BadRequest(_CodedError):
 
 
 class Unauthorized(_CodedError):
-    """The asker is not known (UNAUTHENTICATED)."""
+    """The caller is not authenticated (UNAUTHENTICATED)."""
 
     default_code = Code.UNAUTHENTICATED
 
 
 class Forbidden(_CodedError):
-    """The asker may not (PERMISSION_DENIED)."""
+    """The caller lacks permission (PERMISSION_DENIED)."""
 
     default_code = Code.PERMISSION_DENIED
 
 
 class TooLarge(_CodedError):
-    """A message above the size limit (RESOURCE_EXHAUSTED, reason ``too_large``)."""
+    """A message exceeds the size limit (RESOURCE_EXHAUSTED, reason ``too_large``)."""
 
     default_code = Code.RESOURCE_EXHAUSTED
     default_reason: str | None = "too_large"
 
 
 class TooManyRequests(_CodedError):
-    """The peer has more to do than it takes on (RESOURCE_EXHAUSTED)."""
+    """The peer is at its limit of requests (RESOURCE_EXHAUSTED)."""
 
     default_code = Code.RESOURCE_EXHAUSTED
 
 
 class Unavailable(_CodedError):
-    """The peer is there but takes no requests now, for example because it drains (UNAVAILABLE)."""
+    """The peer is connected but takes no requests now, for example because it drains (UNAVAILABLE)."""
 
     default_code = Code.UNAVAILABLE
 
@@ -290,10 +289,10 @@ _CLASSES: Mapping[Code, type[_CodedError]] = {
 
 
 def as_code(value: Code | int | str) -> Code:
-    """The `Code` of a number or a name.
+    """Convert a number or name to a `Code`.
 
     Raises:
-        ValueError: There is no such code.
+        ValueError: Unknown code.
     """
     try:
         return Code[value.upper()] if isinstance(value, str) else Code(value)
@@ -302,7 +301,7 @@ def as_code(value: Code | int | str) -> Code:
 
 
 def class_of(code: Code, reason: str | None) -> type[RequestError]:
-    """The class that stands for (code, reason)."""
+    """Class for a code and reason."""
     if code is Code.RESOURCE_EXHAUSTED and reason == "too_large":
         return TooLarge
     return _CLASSES.get(code, RemoteError)
@@ -313,32 +312,32 @@ def _by_code(code: Code | int | str, text: str = "", *, reason: str | None = Non
 
 
 def make_request_error(code: Code, text: str = "", *, reason: str | None = None, detail: Any = None) -> RequestError:
-    """A `RequestError` of the class that belongs to the code."""
+    """`RequestError` of the class that belongs to the code."""
     return _made(class_of(code, reason), code, text, reason, detail)
 
 
 def _made(kind: type[RequestError], code: Code, text: str, reason: str | None, detail: Any) -> RequestError:
-    """An error of a class, whatever that asks for when it is called."""
+    """Error of a class, without calling its `__init__`."""
     error = kind.__new__(kind, text)
     error._fill(code, text, reason, detail)
     return error
 
 
 def another(error: BusError) -> BusError:
-    """A copy, for one more who is told: an exception that several raise would collect the traceback and context of all."""
+    """Copy of an error for one more waiter: a shared exception would collect the tracebacks and contexts of all of them."""
     return copy.copy(error)
 
 
 class DeadlineExceeded(BusError, TimeoutError):
-    """The answer did not come in time.
+    """The answer did not arrive in time.
 
     Attributes:
-        subject: What was asked.
-        elapsed: Seconds from the call to the end.
-        where: ``"local"`` when our own timer fired, ``"remote"`` when the peer said so.
-        text: What the peer said, if anything; as `reason` and `detail`, where its handler chose to answer so.
-        reason: As in `RequestError`.
-        detail: As in `RequestError`.
+        subject: Subject of the request.
+        elapsed: Seconds since the call.
+        where: ``"local"`` if our own timer expired, ``"remote"`` if the peer reported it.
+        text: Text of the peer's answer, if any.
+        reason: Reason of the peer's answer, see `RequestError`.
+        detail: Detail of the peer's answer, see `RequestError`.
     """
 
     def __init__(
@@ -366,13 +365,13 @@ class DeadlineExceeded(BusError, TimeoutError):
 
 
 class Disconnected(BusError, ConnectionError):
-    """The link broke before the answer came.
+    """The link broke before the answer arrived.
 
     Attributes:
         reason: Why the link ended.
-        peer: Whom it led to, as text; empty where there was no link.
-        sent: Whether the request may have run. If not, it is safe to ask again: it was not handed to the transport, or the peer
-            has drained and had not read it.
+        peer: Its other end, as text; empty if there was no link.
+        sent: True if the request may have run. If False, a retry is safe: the request was not handed to the transport, or the
+            peer drained without reading it.
     """
 
     def __init__(self, reason: str = "", peer: str = "", sent: bool = False) -> None:
@@ -390,11 +389,11 @@ class Disconnected(BusError, ConnectionError):
 
 
 class ConnectFailed(BusError, ConnectionError):
-    """A first connect did not succeed.
+    """The first attempt to connect failed.
 
     Attributes:
-        url: Where to, without secrets.
-        reason: Why not.
+        url: The address, without secrets.
+        reason: Why it failed.
     """
 
     def __init__(self, url: str, reason: str) -> None:
@@ -407,12 +406,12 @@ class ConnectFailed(BusError, ConnectionError):
 
 
 class ProtocolError(BusError):
-    """A rule of a wire was broken.
+    """A protocol or the rules of its use were violated.
 
     Attributes:
         protocol: Name of the protocol or transport, for example ``"ubre"``.
         offset: Position in the frame in bytes, where known.
-        frame: The first bytes of the frame, where known.
+        frame: First bytes of the frame, where known.
     """
 
     def __init__(self, text: str, *, protocol: str = "", offset: int | None = None, frame: bytes = b"") -> None:
@@ -436,11 +435,11 @@ class RemoteProtocolError(ProtocolError):
     """The peer sent something that it must not send.
 
     Attributes:
-        reason: A short word for counters and the quarantine of recorded traffic: ``malformed``, ``too_deep``, ``truncated``,
+        reason: Short word for counters and the quarantine of recorded traffic: ``malformed``, ``too_deep``, ``truncated``,
             ``invalid_subject``, ``invalid_id``, ``ambiguous``, ``unknown_verb``, ``too_large``, ...
-        answer_id: The id under which the peer can be told, where the message had one; else None.
-        reply_id: The id of our own request that this malformed message was meant to answer: nobody need wait for it any more.
-        close_code: A WebSocket close code when the connection must end at once; None when only this message is refused.
+        answer_id: Id for an answer to the peer; None if the message had no id.
+        reply_id: Id of our request that this malformed message answers, so that the request can end now.
+        close_code: WebSocket close code if the connection must end at once; None if only this message is refused.
     """
 
     def __init__(
@@ -463,10 +462,10 @@ class RemoteProtocolError(ProtocolError):
 
 
 class EncodeError(BusError, ValueError):
-    """A value cannot be written in the body format of this wire.
+    """The body format of this wire cannot write a value.
 
     Attributes:
-        path: Where in the value, for example ``$.items[3].price``.
+        path: Place in the value, for example ``$.items[3].price``.
     """
 
     def __init__(self, text: str, path: str = "$") -> None:
@@ -483,24 +482,24 @@ class BadReply(BusError):
 
 
 class RequestCancelled(BusError):
-    """This request was cancelled by `Reply.cancel` or because its last waiter went away."""
+    """`Reply.cancel` cancelled this request, or its last waiter left."""
 
 
 class QueueFull(BusError):
-    """There is no room for one more message; nothing of it was sent."""
+    """The queue has no room for another message; nothing was sent."""
 
 
 class SlowConsumer(BusError):
-    """A ``block`` subscription was read too slowly, and has ended. Its link and all others go on."""
+    """A ``block`` subscription was read too slowly and has ended. Its link and other subscriptions continue."""
 
 
 class Unsupported(BusError):
-    """The protocol, or the bare peer at the other end, cannot carry this."""
+    """The protocol, or a peer that is not polybus, cannot carry this."""
 
 
 class AmbiguousRoute(BusError):
-    """Several links could take this request: say ``to=`` or give the links ``serves=``."""
+    """Several links could take this request: pass ``to=`` or give the links ``serves=``."""
 
 
 class ReservedSubject(BusError, ValueError):
-    """The subject or header belongs to a protocol and cannot be used by an application."""
+    """The subject or header is reserved for a protocol."""

@@ -1,4 +1,4 @@
-"""Reports of a bus about itself: `async for event in bus.events()`."""
+"""Events of a bus about itself: `async for event in bus.events()`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _now() -> datetime.datetime:
 
 @frozen(kw_only=True)
 class BusEvent:
-    """The part that all events have: when (aware, UTC) and about whom."""
+    """Common fields of all events: time (aware, UTC) and peer."""
 
     peer: Peer | None = None
     at: datetime.datetime = field(factory=_now)
@@ -41,16 +41,16 @@ class BusEvent:
 
 @frozen(kw_only=True)
 class LinkUp(BusEvent):
-    """A link carries traffic; its subscriptions have been restored."""
+    """A link is connected and its subscriptions are restored."""
 
     url: str = ""
     again: bool = False
-    """True if it had been up before."""
+    """True after a reconnect."""
 
 
 @frozen(kw_only=True)
 class LinkDown(BusEvent):
-    """A connection is lost or has been closed; or a link that was down is given up, which its reason says."""
+    """A connection was lost or closed, or a link that was down gave up (see its reason)."""
 
     url: str = ""
     code: int = 1006
@@ -59,7 +59,7 @@ class LinkDown(BusEvent):
 
 @frozen(kw_only=True)
 class LinkRetrying(BusEvent):
-    """An attempt to connect again failed, or is about to be made after `delay` seconds."""
+    """An attempt to reconnect failed, or the next one starts after `delay` seconds."""
 
     url: str = ""
     attempt: int = 0
@@ -69,7 +69,7 @@ class LinkRetrying(BusEvent):
 
 @frozen(kw_only=True)
 class PeerSlow(BusEvent):
-    """A peer does not keep up: publications to it are being dropped, or its link is ended."""
+    """A peer does not keep up: the bus drops publications to it, or ends its link."""
 
     policy: str = ""
     dropped: int = 0
@@ -79,45 +79,45 @@ class PeerSlow(BusEvent):
 class SubscriptionSlow(BusEvent):
     """A subscription or `on` handler of this bus does not keep up: its queue is half full, or full.
 
-    Told before anything is lost, when the queue is half full (again only after it was empty), and then as long as it drops or
-    holds back, once a second at most. `peer` is who published what came last; None where that was this bus, or several.
+    Emitted before anything is lost, when the queue is half full (again only after it was empty), and at most once a second
+    while it drops or holds back publications. `peer` published the last one; None if that was this bus, or several did.
     """
 
     pattern: str | int = ""
     unread: int = 0
-    """Publications that wait."""
+    """Publications in the queue."""
     dropped: int = 0
-    """Publications that its queue did not take, since it began."""
+    """Publications dropped since it began."""
 
 
 @frozen(kw_only=True)
 class HandlerFailed(BusEvent):
-    """A handler raised something that it did not mean as an answer."""
+    """A handler raised an unexpected exception."""
 
     subject: str | int = ""
     error_id: str = ""
     error: BaseException | None = None
-    """As it was raised. None of a message over 4 KiB for who has more than 16 events to read: its frames hold the body."""
+    """The exception. None for a message over 4 KiB if your iterator has more than 16 unread events: its frames hold the body.
+    """
 
 
 @frozen(kw_only=True)
 class DeadLettered(BusEvent):
-    """A notification came for which there is no handler here, or a publication could not be passed on: to `peer`, over a
-    bridge, or any further (`Limits.hops`).
-    """
+    """A notification had no handler here, or a publication could not be passed on: to `peer`, over a bridge, or beyond
+    `Limits.hops`."""
 
     subject: str | int = ""
     code: Code = Code.UNKNOWN
-    """Why, for programs."""
+    """The cause, for programs."""
     reason: str = ""
-    """Why, for people and logs."""
+    """The cause, for people and logs."""
     message: Any = None
     """The `Message` of a notification of at most 4 KiB, else None."""
 
 
 @frozen(kw_only=True)
 class FrameRefused(BusEvent):
-    """A malformed frame or message was dropped."""
+    """The bus dropped a malformed frame or message."""
 
     reason: str = ""
     text: str = ""
@@ -125,18 +125,18 @@ class FrameRefused(BusEvent):
 
 @frozen(kw_only=True)
 class ClusterGap(BusEvent):
-    """The engine of the cluster is back: meanwhile publications of other nodes may have been missed."""
+    """The engine of the cluster is back; publications of other nodes may have been missed while it was away."""
 
     seconds: float = 0.0
-    """For how long it was away."""
+    """Length of the outage in seconds."""
 
 
 @frozen(kw_only=True)
 class NodeGone(BusEvent):
-    """A node of the cluster is not there any more."""
+    """A node left the cluster."""
 
     node: str = ""
     name: str = ""
-    """For people: the name of its host and the number of its process."""
+    """For people: host name and process number."""
     orderly: bool = False
-    """True if it has said goodbye."""
+    """True if it announced its exit."""

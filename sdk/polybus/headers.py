@@ -12,10 +12,10 @@ from .errors import LocalProtocolError, ReservedSubject
 __all__ = ["VIA", "check_handshake_headers", "check_headers", "is_traceparent", "size_of"]
 
 VIA = "polybus-via"
-"""The buses that relayed a publication, so that none does it twice."""
+"""Ids of the buses that relayed a publication, so that each relays it once."""
 
-# Fields of some wire: on that wire a header of this name would be taken for the field (J.REP message parts; CloudEvents and
-# uProtocol attributes). They are refused on every protocol, so that a program does not break when its protocol changes.
+# Field names of some wire, which would take such a header for the field (J.REP message parts; CloudEvents and uProtocol
+# attributes). Refused on every protocol, so that a program still works when its protocol changes.
 _RESERVED = frozenset(
     "tosubject commandtype replyto errorto sessionid value errormessage additionaldetails throwable methodparms "
     "priorityprocessing subjectslist capabilitiesflags reason "
@@ -37,16 +37,16 @@ _TRACEPARENT = re.compile(r"(?!ff|00-.{52}.)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?
 
 
 def is_traceparent(text: str) -> bool:
-    """Tell whether a text is the context of a trace (W3C Trace Context, 3.2; later versions may have more behind it)."""
+    """True if a text is a valid trace context (W3C Trace Context, 3.2; later versions may append to it)."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 
 def check_handshake_headers(headers: object) -> Mapping[str, str]:
-    """Headers of a handshake; which names and characters it takes, is for the transport to say.
+    """Check headers of a handshake; the transport checks names and characters.
 
     Raises:
-        TypeError: No mapping.
-        LocalProtocolError: Not text to text.
+        TypeError: Not a mapping.
+        LocalProtocolError: A name or value is not text.
     """
     if headers is None:
         return {}
@@ -61,10 +61,10 @@ def check_handshake_headers(headers: object) -> Mapping[str, str]:
 
 @lru_cache(256)
 def _is_token(name: str) -> bool:
-    """Tell whether this can be a name; a program has few of them, on many messages.
+    """True if this can be a header's name. Cached: a program has few names on many messages.
 
     Raises:
-        ReservedSubject: It is one of our own, or of a protocol.
+        ReservedSubject: The name is polybus's own, or belongs to a protocol.
     """
     if not _NAME.fullmatch(name):
         return False
@@ -75,7 +75,7 @@ def _is_token(name: str) -> bool:
 
 
 def size_of(headers: Mapping[str, str]) -> int:
-    """Count the bytes of headers, as `Limits.headers` does: each name and value, and four more."""
+    """Bytes of headers as `Limits.headers` counts them: each name and value, plus four."""
     size = 0
     for name, value in headers.items():
         size += len(name) + 4 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
@@ -83,13 +83,13 @@ def size_of(headers: Mapping[str, str]) -> int:
 
 
 def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
-    """The headers as a dict of their own.
+    """Check headers and return a copy as a dict.
 
     Raises:
-        TypeError: No mapping.
-        LocalProtocolError: Not text to text, a name that is no token (RFC 9110 section 5.6.2), a line break in a value, or more
-            than `limit` bytes.
-        ReservedSubject: A name that is a field of some wire, or begins with ``polybus-``.
+        TypeError: Not a mapping.
+        LocalProtocolError: A name or value is not text, a name is not a token (RFC 9110 section 5.6.2), a value has a line
+            break, or all exceed `limit` bytes.
+        ReservedSubject: A name is a field of some wire, or begins with ``polybus-``.
     """
     if not isinstance(headers, Mapping):
         raise TypeError(

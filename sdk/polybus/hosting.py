@@ -1,6 +1,5 @@
-"""Ways to run a bus, or transports without a bus, besides `polybus.run`: brokers, proxies, servers of frameworks,
-command lines, blocking twins.
-"""
+"""Other ways to host a bus than `polybus.run`, or transports without a bus: for brokers, proxies, web frameworks, command
+lines and blocking twins."""
 
 from ._core.bus.dialer import Headers
 from ._core.bus.lifecycle import raised_by_lifespan

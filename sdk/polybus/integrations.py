@@ -1,6 +1,6 @@
-"""A bus as integrations see it: metrics, traces, documents, web frameworks, recorders and tools for tests.
+"""Access to a bus for integrations: metrics, traces, documents, web frameworks, recorders and test tools.
 
-Each function asks a `Bus` what none of its verbs tells.
+The functions return facts about a `Bus` that its methods do not.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ T = TypeVar("T")
 
 
 def is_entered(bus: Bus) -> bool:
-    """Tell whether a bus is entered."""
+    """True while a bus is entered."""
     return parts_of(bus).services.runtime is not None
 
 
 def failure_of(bus: Bus) -> str:
-    """Say why a bus has closed by itself; empty where it has not."""
+    """Reason why a bus closed itself; empty if it did not."""
     return parts_of(bus).services.failed
 
 
 def host_of(bus: Bus) -> Host:
-    """Give the services of a bus: its clock and tasks, and what transports get.
+    """Services of a bus for a transport: clock, tasks and so on.
 
     Raises:
-        LocalProtocolError: It is not entered, or runs in another event loop.
+        LocalProtocolError: The bus is not entered, or runs in another event loop.
     """
     runtime = parts_of(bus).services.running
     runtime.check_here()
@@ -76,11 +76,11 @@ def host_of(bus: Bus) -> Host:
 
 
 def call_in_loop(bus: Bus, function: Callable[[], T], timeout: float) -> T:
-    """Call a function in the event loop of a bus, from any thread; here where the bus is not entered.
+    """Call a function in the event loop of a bus, from any thread; in this thread if the bus is not entered.
 
     Raises:
-        TimeoutError: The event loop has not called it in so many seconds.
-        Exception: As the function.
+        TimeoutError: The event loop did not call it within `timeout` seconds.
+        Exception: Errors of the function.
     """
     runtime = parts_of(bus).services.runtime
     if runtime is None or runtime.loop.is_here():
@@ -95,13 +95,13 @@ def call_in_loop(bus: Bus, function: Callable[[], T], timeout: float) -> T:
 
     try:
         runtime.loop.call_from_thread(call)
-    except RuntimeError:  # it is over
+    except RuntimeError:  # the event loop is closed
         return function()
     return answer.result(timeout)
 
 
 async def until(bus: Bus, condition: Callable[[], bool]) -> None:
-    """Wait for a condition that comes true with something a bus takes note of: a link, a node, the end of a request.
+    """Wait for a condition that depends on the state of the bus: its links, nodes or requests.
 
     Raises:
         LocalProtocolError: The bus is not entered.
@@ -110,22 +110,22 @@ async def until(bus: Bus, condition: Callable[[], bool]) -> None:
 
 
 def id_of(bus: Bus) -> str:
-    """Give the random text that tells this bus from others, as its mesh tells them."""
+    """Random id of this bus in a mesh."""
     return parts_of(bus).services.id
 
 
 def middleware_of(bus: Bus) -> Sequence[Middleware]:
-    """Give what runs around its handlers, the outermost first."""
+    """Middleware around its handlers, the outermost first."""
     return parts_of(bus).services.executor.middleware
 
 
 def durables_of(bus: Bus) -> Collection[DurableStats]:
-    """Give the state of its durable handlers, as `Bus.stats` does. May be called in any thread."""
+    """State of its durable handlers as in `Bus.stats`. Safe in any thread."""
     return parts_of(bus).links.progress
 
 
 def mesh_of(bus: Bus) -> Mesh | None:
-    """Give what makes it and other buses one; None without a cluster."""
+    """The mesh that joins it to other buses; None without a cluster."""
     return parts_of(bus).links.mesh
 
 
@@ -138,19 +138,19 @@ _STYLES: Final[dict[HandlerStyle, OperationStyle]] = {"stream": "stream", "chann
 
 @frozen
 class Operation:
-    """One thing that can be asked or told, or is published.
+    """A handler, a subscription, or a publication of the application.
 
     Attributes:
-        subject: Or, of a publication, the pattern.
-        style: How.
-        takes: The type of the body; None where there is none.
-        returns: The type of the answer, or of an item that comes back.
-        text: The docstring.
-        group: Of a subscription: each publication is for one of the group.
-        running: Calls that run at once, where that is limited.
-        name: The function or method.
-        sent: It is a publication that the application makes.
-        durable: Of a durable handler: its name, which its workers share.
+        subject: Its subject; of a publication the pattern.
+        style: Kind of call.
+        takes: Type of the body; None without one.
+        returns: Type of the answer, or of each returned item.
+        text: Docstring.
+        group: Queue group of a subscription.
+        running: Limit of concurrent calls, if any.
+        name: Name of the function or method.
+        sent: True for a publication of the application.
+        durable: Name of a durable handler, which its workers share.
     """
 
     subject: str | int
@@ -166,9 +166,9 @@ class Operation:
 
 
 def operations_of(bus: Bus) -> tuple[Operation, ...]:
-    """Give all that a bus can be asked or told, and publishes, but for what is polybus's own. May be called in any thread."""
+    """Handlers, subscriptions and declared publications of a bus, without polybus's own. Safe in any thread."""
     lookup = parts_of(bus).lookup
-    # Copies: in another thread the bus goes on, and may be given more.
+    # Copies: the event loop may add operations while another thread reads.
     operations = (
         *map(_handled, [*lookup.handlers.values()]),
         *(_heard(spec) for spec in [*lookup.subscribers] if spec.peers),
@@ -202,12 +202,12 @@ def _sent(publication: Publication) -> Operation:
 
 
 def is_guarded(bus: Bus) -> bool:
-    """Tell whether peers need permission: ``Bus(authorize=...)``."""
+    """True if peers need permission: ``Bus(authorize=...)``."""
     return parts_of(bus).services.authorize is not None
 
 
 def unchecked_of(bus: Bus) -> Mapping[str, str]:
-    """Give the handlers whose answers cannot be validated by their types, by name, and why."""
+    """Handlers whose answers cannot be validated by their types: name to reason."""
     handlers = parts_of(bus).lookup.handlers.values()
     return {handler.name: why for handler in handlers if (why := handler.unchecked) is not None}
 
@@ -217,12 +217,12 @@ def unchecked_of(bus: Bus) -> Mapping[str, str]:
 
 @contextmanager
 def overriding(bus: Bus, find: Callable[[Callable[..., Any]], Callable[..., Any] | None], where: str) -> Iterator[None]:
-    """Have other functions called in place of those that handlers depend on, as a web framework says at each call.
+    """Replace functions that handlers depend on; a web framework decides at each call.
 
     Args:
-        bus: One that is entered.
-        find: Gives what stands in for a function; None where nothing does.
-        where: Who says so, for the texts of errors.
+        bus: An entered bus.
+        find: Returns the replacement of a function, or None.
+        where: Name of the framework for error texts.
 
     Raises:
         LocalProtocolError: The bus is not entered.
@@ -236,10 +236,10 @@ def overriding(bus: Bus, find: Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def links_of(bus: Bus) -> Sequence[BusLink]:
-    """Give the links that a bus has opened and not given up."""
+    """Links that a bus has opened and not given up."""
     return parts_of(bus).links.opened
 
 
 def record_with(bus: Bus, recorder: Recorder) -> None:
-    """Have the links that a bus opens from now on recorded by a recorder that somebody else opens and closes."""
+    """Record the links that a bus opens from now on. The caller opens and closes the recorder."""
     parts_of(bus).services.recorders.append(recorder)

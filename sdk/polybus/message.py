@@ -1,4 +1,4 @@
-"""The one vocabulary between the protocols and the bus."""
+"""Messages: the common form between protocols and the bus."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["Kind", "Message"]
 
 RELAYED: Final = "polybus-relayed"
-"""The attribute of a message that has crossed a bridge: its ``id`` and ``priority`` on the wire that it came from."""
+"""Attribute of a message that crossed a bridge: its ``id`` and ``priority`` on the first wire."""
 
 
 class Kind(enum.Enum):
-    """The purpose of a message."""
+    """Purpose of a message."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -41,7 +41,8 @@ class Kind(enum.Enum):
     CONTROL = "control"
 
     if not TYPE_CHECKING:
-        # There is one of each. That of `Enum` is a Python function, and sets and tables of kinds are asked for every message.
+        # Members are singletons. `Enum.__hash__` is a Python function, and kinds are looked up in sets and tables for every
+        # message.
         __hash__ = object.__hash__
 
 
@@ -53,46 +54,44 @@ MISSING: Final = _Missing.MISSING
 
 
 class Settlement(Protocol):
-    """The part that tells a store what has become of a publication, or the same for the calling thread."""
+    """Reports the outcome of a stored publication to its store; also the variant for the calling thread."""
 
     def ack(self) -> None:
-        """Say that it is dealt with."""
+        """Acknowledge it."""
 
     def retry(self, delay: float | None) -> None:
-        """Have it come again."""
+        """Ask for another delivery."""
 
     def reject(self, reason: str) -> None:
         """Make it a dead letter."""
 
 
-# eq=False: messages are compared by identity, and stay hashable. Not frozen: frozen triples the cost of creation.
+# eq=False: messages are compared by identity and stay hashable. Not frozen, which triples the cost of creation.
 @define(eq=False, slots=True, repr=False)
 class Message(Generic[T_co]):
-    """One message, whichever wire it came from or goes to. Of a typed subscription it is a ``Message[T]``, with such a `body`.
+    """One message, independent of its wire. A typed subscription yields a ``Message[T]`` with a `body` of that type.
 
     Attributes:
-        kind: What it is for.
-        subject: What it is about; ``int`` where the protocol numbers its actions. A pattern for subscribe and unsubscribe.
-        id: Ties an answer to its question. Opaque: only the session that made it knows its form.
+        kind: Purpose.
+        subject: Subject; ``int`` where the protocol numbers its actions. A pattern for subscribe and unsubscribe.
+        id: Ties an answer to its request. Opaque: only the session that made it knows its form.
         raw: The body as bytes in `format`, or None while it exists only as a value.
-        format: How `raw` is written.
+        format: Format of `raw`.
         headers: Text to text, or None.
         ttl: Seconds that the message had left when it was sent, or None for no deadline.
-        code: Of an error or an end.
-        reply_to: Where an answer is wanted, for wires that say so.
-        attributes: What only that wire knows. Of an error or an end: ``text``, ``reason``, ``detail``, and ``undelivered``
-            where the bus itself refuses what has not come to a handler. Of an open: ``mode`` (``"stream"``, ``"channel"``,
-            ``"tunnel"``), ``credit``, ``hops``. Of a credit: ``credit``. Of a subscribe or unsubscribe: ``handler`` where it
-            tells of a handler, on wires that have groups (`plugins.Capabilities`). Of what has crossed a bridge:
-            ``polybus-relayed``, with the ``id`` and the ``priority`` that it had before, where it had any.
-        extras: The same as it was set: None where there are none. Codecs set it.
-        peer: Who sent it.
-        decoded: The body as a value; `MISSING` while it exists only as `raw`. Codecs that have parsed it anyhow set it.
-        answer_headers: Of a request: the headers of its answer, which its handler sets by `Context.answer_headers`; None where
-            it has set none.
-        expires: Of a publication: when it is worth nothing any more, on the clock of the bus; None for never.
-        checked: The very bytes that are known to be what `format` says, for the bus has written them, or an adapter of ours has
-            read all of them. Any other bytes in `raw` are read before they stand in a frame.
+        code: Code of an error or an end.
+        reply_to: Address for the answer, on wires that carry one.
+        attributes: Facts of one wire. Error or end: ``text``, ``reason``, ``detail``, and ``undelivered`` if the bus refused
+            the message before a handler got it. Open: ``mode`` (``"stream"``, ``"channel"``, ``"tunnel"``), ``credit``,
+            ``hops``. Credit: ``credit``. Subscribe and unsubscribe: ``handler`` for a handler, on wires with groups
+            (`plugins.Capabilities`). After a bridge: ``polybus-relayed``, with the original ``id`` and ``priority`` if any.
+        extras: The attributes as set, None without any. Codecs set it.
+        peer: The sender.
+        decoded: The body as a value; `MISSING` while it exists only as `raw`. Set by codecs that parse the body anyway.
+        answer_headers: Headers for the answer to a request, set by its handler with `Context.answer_headers`; else None.
+        expires: When a publication becomes worthless, on the clock of the bus; None for never.
+        checked: The object in `raw` if its bytes are known to be valid `format`: the bus wrote them, or one of our adapters
+            read them. Any other `raw` is checked before it goes into a frame.
     """
 
     kind: Kind
@@ -112,24 +111,24 @@ class Message(Generic[T_co]):
     answer_headers: dict[str, str] | None = None
     checked: bytes | None = None
 
-    # A function that loads `polybus.protocols.uprotocol`, a floor above: handed in by the package.
+    # A function that imports `polybus.protocols.uprotocol`, from a higher layer: injected by the package.
     cloudevents: ClassVar[Any]
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Facts that only that wire knows; empty where there is nothing."""
+        """Facts of one wire; may be empty."""
         if self.extras is None:
             self.extras = {}
         return self.extras
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Other subjects that stand for the same: of a name that its wire has made of an address, that address."""
+        """Equivalent subjects: the address from which the wire made a name."""
         return ()
 
     @property
     def body(self) -> T_co:
-        """The body as plain values, decoded when first read; None where the message has none.
+        """The body as plain values, decoded on first access; None without a body.
 
         Raises:
             BadRequest: The bytes do not decode.
@@ -138,25 +137,25 @@ class Message(Generic[T_co]):
         if value is MISSING:
             raw = self.raw
             if raw is None:
-                return None  # type: ignore[return-value]  # not kept: a body of null is another thing than no body
+                return None  # not cached: a body of null differs from no body
             value = self.decoded = self.format.decode(raw)
-        return value  # type: ignore[no-any-return]  # whoever says which type it is has had it converted
+        return value  # converted earlier if a type was declared
 
     @property
     def has_body(self) -> bool:
-        """True if there is a body at all (a body of null is one)."""
+        """True if there is a body, including a body of null."""
         return self.raw is not None or self.decoded is not MISSING
 
     def encoded(self, formats: tuple[BodyFormat, ...], choose: Any = None) -> bytes | None:
-        """The body as bytes in one of the formats of a wire, re-encoded only where it must be; None where there is none.
+        """The body as bytes in a format of the wire, encoded again only if necessary; None without a body.
 
         Args:
-            formats: What the wire can carry; the first is used when the body must be written anew and `choose` is None.
-            choose: ``choose(value)`` gives the format for a value.
+            formats: Formats that the wire can carry. The first is the default for a body that must be encoded.
+            choose: ``choose(value)`` returns the format for a value instead.
 
         Raises:
-            EncodeError: The value does not fit the format, or the bytes that nobody has checked are not what it says.
-            BadRequest: The bytes that must be translated do not decode.
+            EncodeError: The value does not fit the format, or unchecked bytes are not valid.
+            BadRequest: Bytes that must be translated do not decode.
         """
         if self.raw is not None and self.format in formats:
             if self.raw is not self.checked and self.format is not OCTETS:
@@ -170,7 +169,7 @@ class Message(Generic[T_co]):
             self.raw = self.checked = chosen.encode(value)
             self.format = chosen
             return self.raw
-        # A second wire with another format: remembered beside the first, for the next peer of that wire.
+        # Kept in `shared` for the next peer on a wire with this format.
         shared = self.shared
         again = shared.get(chosen)
         if again is None:
@@ -178,7 +177,7 @@ class Message(Generic[T_co]):
         return again
 
     def _check(self, raw: bytes) -> None:
-        """Read bytes of an application or of an adapter that says nothing of them: in a frame they shall be the body alone."""
+        """Check bytes from an application or a foreign adapter: nothing but the body may get into a frame."""
         value = read_body(raw, self.format)
         if self.decoded is MISSING:
             self.decoded = value
@@ -186,64 +185,64 @@ class Message(Generic[T_co]):
 
     @property
     def shared(self) -> dict[Any, bytes]:
-        """Things made of this message once for several peers: frames by codec, bodies by format."""
+        """Data derived once for several peers: frames by codec, bodies by format."""
         if self._shared is None:
             self._shared = {}
         return self._shared
 
     def to_cloudevent(self, *, entity: str = "/polybus/1") -> BaseCloudEvent:
-        """This message as an event of the ``cloudevents`` package, by the rules of uProtocol.
+        """Convert this message to an event of the ``cloudevents`` package, by the rules of uProtocol.
 
-        What it does not say is made: an id with the time of now, addresses of `entity`.
+        Missing facts are generated: an id with the current time, addresses of `entity`.
 
         Raises:
             EncodeError: The body does not fit.
-            LocalProtocolError: It breaks a rule, for example a request without ttl; the text names it.
-            Unsupported: There is no event for this kind of message.
+            LocalProtocolError: The message violates a rule, for example a request without ttl; the text names it.
+            Unsupported: This kind of message has no event.
         """
         event: BaseCloudEvent = Message.cloudevents().to_cloudevent(self, entity=entity)
         return event
 
     @classmethod
     def from_cloudevent(cls, event: BaseCloudEvent, *, mode: str = "document", entity: str = "/polybus/1") -> Message:
-        """The message of an event of the ``cloudevents`` package that keeps the rules of uProtocol.
+        """Convert an event of the ``cloudevents`` package that follows the rules of uProtocol.
 
         Args:
-            event: With an id, a source and a type of its own: nothing is invented.
-            mode: As of `protocols.UProtocol`: ``document``, ``strict`` or ``lenient``.
-            entity: As of `to_cloudevent`: its addresses become the plain subjects that they were made of.
+            event: Must have its own id, source and type.
+            mode: ``document``, ``strict`` or ``lenient``, as in `protocols.UProtocol`.
+            entity: As in `to_cloudevent`: its addresses become the plain subjects behind them.
 
         Raises:
-            RemoteProtocolError: It breaks a rule; the error names it.
+            RemoteProtocolError: The event violates a rule; the error names it.
         """
         message: Message = cls.cloudevents().from_cloudevent(event, mode=mode, entity=entity)
         return message
 
     @property
     def attempt(self) -> int:
-        """Number of times that this publication of a store was given out, this one included; 1 for all else."""
+        """Deliveries of this stored publication, including this one; 1 for other messages."""
         return 1 if self.extras is None else int(self.extras.get("attempt", 1))
 
     def ack(self) -> None:
-        """Say that this publication of a durable subscription is dealt with.
+        """Acknowledge this publication of a durable subscription.
 
         Raises:
-            LocalProtocolError: It is not from ``subscribe(..., durable=)``, is settled already, or belongs to another event
+            LocalProtocolError: It is not from ``subscribe(..., durable=)``, is already settled, or belongs to another event
                 loop.
         """
         self._settlement("ack").ack()
 
     def retry(self, delay: float | None = None) -> None:
-        """Have this publication of a durable subscription come again, to whoever has room.
+        """Ask for another delivery of this publication of a durable subscription, to any worker with room.
 
-        After its last attempt it is a dead letter.
+        After its last attempt it becomes a dead letter.
 
         Args:
-            delay: Seconds until then, at the least; None for the pause that ``retry=`` of the subscription says.
+            delay: Minimum seconds until then; None for the pause set by ``retry=`` of the subscription.
 
         Raises:
             LocalProtocolError: As `ack`.
-            TypeError, ValueError: `delay` is no number of seconds.
+            TypeError, ValueError: `delay` is not a number of seconds.
         """
         self._settlement("retry").retry(delay)
 
@@ -251,11 +250,11 @@ class Message(Generic[T_co]):
         """Make this publication of a durable subscription a dead letter.
 
         Args:
-            reason: For people; it is kept with the dead letter, of which the first 500 characters are.
+            reason: For people; its first 500 characters are stored with the dead letter.
 
         Raises:
             LocalProtocolError: As `ack`.
-            TypeError: `reason` is no text.
+            TypeError: `reason` is not text.
         """
         self._settlement("reject").reject(reason)
 
@@ -289,7 +288,7 @@ class Message(Generic[T_co]):
         )
 
     def for_another(self) -> Message[T_co]:
-        """The same for one more reader: what one of them changes, in the body too, the others do not see."""
+        """Copy for another reader, who does not see changes of the first, not even in the body."""
         made = copy.copy(self)
         made._shared = None if self._shared is None else {**self._shared}
         made.headers = None if self.headers is None else {**self.headers}
@@ -298,17 +297,17 @@ class Message(Generic[T_co]):
         return made
 
     def with_headers(self, headers: dict[str, str] | None) -> Message:
-        """The same with other headers, for another way."""
+        """Copy with other headers for another route."""
         on = Message(self.kind, self.subject, None, self.raw, self.format, headers, attributes=self.extras)
         on.decoded, on.checked, on.expires, on.ttl = self.decoded, self.checked, self.expires, self.ttl
         return on
 
     def forget_shared(self) -> None:
-        """All have been served who could be at once: those who wait shall not hold the message twice."""
+        """Drop the shared frames once ready peers have been served: a waiting peer must not keep the message twice."""
         self._shared = None
 
     def forget_value(self) -> None:
-        """The body is decoded again when it is read: what waits for long shall not be held twice."""
+        """Drop the decoded body, so that a message that waits for long is not kept twice. It is decoded again on access."""
         if self.raw is not None:
             self.decoded = MISSING
 

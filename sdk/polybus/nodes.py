@@ -1,4 +1,4 @@
-"""A cluster and its stores, as a bus is told of them, and the nodes and answers that it finds there."""
+"""Configuration of a cluster and its stores, and the nodes and answers found in it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     import ssl
 
 Start: TypeAlias = Literal["all", "new"] | timedelta | int
-"""The beginning of a durable handler that is new: all that is stored, what is stored from now on, what is not older than that,
-or the publication of that number."""
+"""Start of a new durable handler: with all stored publications, with new ones only, with those up to this age, or with
+that sequence number."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DEAD: Final = "dead"
-"""The name of the store of dead letters, which is nobody else's."""
+"""Name of the store of dead letters, reserved."""
 _LONGEST_ID: Final = 256
 _LONGEST: Final = timedelta(days=290 * 365).total_seconds()
-"""Seconds that 64 bits of nanoseconds hold."""
+"""Seconds that fit into 64 bits of nanoseconds."""
 _SHORTEST_AGE: Final = 0.1
-"""Seconds, and bytes, servers: what the engine takes."""
+"""Limits of the engine: seconds, bytes, servers."""
 _LARGEST: Final = (1 << 63) - 1
 _SERVERS: Final = 5
 
 
 def as_seconds(value: Any, name: str) -> float:
-    """Seconds of a number of them, or of a `timedelta`.
+    """Seconds of a number or a `timedelta`.
 
     Raises:
-        TypeError, ValueError: It is none, or not more than none at all.
+        TypeError, ValueError: Not a time, or not more than 0.
     """
     found = value.total_seconds() if isinstance(value, timedelta) else seconds(value, name)
     if not 0 < found < _LONGEST:
@@ -49,7 +49,7 @@ def as_seconds(value: Any, name: str) -> float:
 
 
 def check_publication_id(id: object) -> None:
-    """Raise TypeError or ValueError for what cannot be the id of a publication."""
+    """Raise TypeError or ValueError unless `id` is valid as the id of a publication."""
     if not isinstance(id, str):
         raise TypeError(f"id={shown(id)}: text, for example id=str(order.id), not {type(id).__name__}")
     if not 0 < len(id) <= _LONGEST_ID or not id.isprintable() or id != id.strip():
@@ -84,25 +84,23 @@ def _yes_or_no(store: Any, attribute: Any, value: object) -> None:
 
 @frozen(init=False)
 class Store:
-    """Publications that the engine of a cluster keeps: ``Store("orders", "orders.>", max_age=timedelta(days=7))``.
+    """Publications that the engine of a cluster stores: ``Store("orders", "orders.>", max_age=timedelta(days=7))``.
 
-    `Bus.publish` of such a subject returns when the engine has stored it. A store is made where there is none; one that is
-    there and differs is an error, and is never changed.
+    `Bus.publish` to such a subject returns when the engine has stored the publication. The engine creates a missing store; an
+    existing store with other settings is an error and stays as it is.
 
     Args:
-        name: 1 to 100 letters, digits, ``-`` and ``_``. The stream of the engine is called so, behind the name of the cluster
-            and ``-``.
-        subjects: The patterns of what is stored; URIs stand there whole. No two of a cluster keep the same subject.
-        max_age: After which publications are removed, in seconds or as a `timedelta`; None keeps them.
-        max_bytes: Of the store: when it is full, `Bus.publish` fails with `QueueFull`. None is as much as the engine allows.
-        replicas: Servers that keep each publication, at most 5: an odd number, as many as may fail twice and one.
-        dedup: Seconds, or a `timedelta`, in which a publication that comes again under the same id is stored once; no longer
-            than `max_age`.
-        work: Remove what a durable handler has dealt with: the store is a queue of work. Each publication is then for one
-            durable handler: several have no subject in common, and begin with all that is stored.
+        name: 1 to 100 letters, digits, ``-`` and ``_``. The stream of the engine is named ``CLUSTER-name``.
+        subjects: Patterns to store; URIs without wildcards. Two stores of a cluster cannot share a subject.
+        max_age: Age in seconds or as a `timedelta` after which publications are removed; None keeps them.
+        max_bytes: Size of the store: when it is full, `Bus.publish` raises `QueueFull`. None for the engine's limit.
+        replicas: Servers that keep each publication, at most 5. Use 2n + 1 to survive the failure of n servers.
+        dedup: Seconds, or a `timedelta`, during which a publication with a known id is not stored again; at most `max_age`.
+        work: Remove publications once a durable handler is done with them: a work queue. Each publication then goes to one
+            durable handler: the handlers share no subjects and start with all stored publications.
 
     Raises:
-        TypeError, ValueError: An argument is not what it should be.
+        TypeError, ValueError: An argument is invalid.
         LocalProtocolError, ReservedSubject: A pattern is not valid.
     """
 
@@ -141,13 +139,13 @@ class Store:
 
 
 def overlapping(subject: str | int, others: Iterable[str | int]) -> str | int | None:
-    """Find the first of some patterns that has subjects in common with another one; None where none has."""
+    """First of some patterns that has subjects in common with `subject`; None without one."""
     tokens = _tokens(subject)
     return next((other for other in others if tokens_overlap(_tokens(other), tokens)), None)
 
 
 def _tokens(subject: str | int) -> list[str]:
-    """Tokens as the engine has them, where wildcards cover numbers and URIs, too."""
+    """Tokens as the engine sees them: its wildcards match numbers and URIs, too."""
     if isinstance(subject, int):
         return [f"%i{subject}"]
     name = str(wire_pattern(subject))
@@ -155,7 +153,7 @@ def _tokens(subject: str | int) -> list[str]:
 
 
 def check_store_name(name: object) -> None:
-    """Raise TypeError or ValueError for what cannot be the name of a store."""
+    """Raise TypeError or ValueError unless `name` is valid as the name of a store."""
     if not isinstance(name, str):
         raise TypeError(f"Store({shown(name)}): a name, for example Store('orders', 'orders.>'), not {type(name).__name__}")
     if not _NAME.fullmatch(name):
@@ -165,10 +163,10 @@ def check_store_name(name: object) -> None:
 T_co = TypeVar("T_co", covariant=True)
 
 VARIABLE: Final = "POLYBUS_CLUSTER"
-"""The environment variable that ``auto`` reads."""
+"""Environment variable that ``auto`` reads."""
 _TOKEN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _PLAIN: Final = frozenset(("memory", "tcp", "unix", "ws"))
-"""Transports that have no TLS."""
+"""Transports without TLS."""
 
 
 def _check_name(cluster: Any, attribute: Any, value: object) -> None:
@@ -212,35 +210,33 @@ def _stores(given: Any) -> tuple[Store, ...]:
 
 @frozen
 class Cluster:
-    r"""The cluster that a bus is a node of: ``Bus(cluster=Cluster("nats+tls://nats.internal/shop"))``.
+    r"""The cluster that a bus joins as a node: ``Bus(cluster=Cluster("nats+tls://nats.internal/shop"))``.
 
     Args:
-        url: The engine, ``nats+tcp://host`` (or ``tls``, ``ws``, ``wss``); of ``tcp`` and ``tls`` the path is the name of the
-            cluster. ``auto`` reads ``POLYBUS_CLUSTER``; where that is not set the bus is alone.
-        name: The name of the cluster, where the URL says none. Clusters of other names do not hear this one.
+        url: The engine, ``nats+tcp://host`` (or ``tls``, ``ws``, ``wss``); for ``tcp`` and ``tls`` the path is the name of
+            the cluster. ``auto`` reads ``POLYBUS_CLUSTER``; the bus stays alone if that is not set.
+        name: Name of the cluster, if the URL has none. Clusters with different names are separate.
         wait: Seconds to wait for the engine when the bus is entered.
-        gap: What happens after the engine was away, when publications of other nodes may have been missed: ``tell`` gives the
-            event `ClusterGap`, ``disconnect`` closes the connections of clients besides (1012), so that they come back and read
-            anew.
-        settle: Seconds at the most for which requests and publications wait after the engine has come back until the nodes
-            that were there before are back too.
-        outage: Seconds without the engine, or without a word from it (3 s at least), after which this node is not ready:
-            ``/readyz`` is 503, with the reason, and what a client asks of the cluster (`Bus.forward`) is answered `Unavailable`
-            at once. Before that it waits in the outbox, as do all requests of this program itself, until the engine is back or
-            their time is up.
-        remember: Seconds for which this node remembers what others have handled. A request for a subject whose last handler
-            went, or was killed, in that time is answered `Unavailable`, which ``Retry()`` repeats; later, and where this node
-            has never known a handler, it is `NoHandler`. 0 remembers nothing.
-        handover: Seconds at the end of a drain for which publications are kept for the clients that were told to go: another
-            node to which such a client comes has them handed over. They begin anew with each client that comes back, and are
-            part of the drain's. 0 keeps none.
-        running: Requests of the cluster that run here at once.
-        waiting: Requests of the cluster that wait here for a place; one more is asked elsewhere.
-        stores: `Store`\ s of this application, which the engine makes when the bus is entered: what is published to their
-            subjects is kept. The engine needs JetStream.
+        gap: Reaction when the engine is back and publications of other nodes may have been missed. ``tell`` emits
+            `ClusterGap`; ``disconnect`` also closes the connections of clients (1012), so that they reconnect and read anew.
+        settle: Longest time in seconds for which requests and publications wait after the engine is back, until the earlier
+            nodes are back, too.
+        outage: Seconds without the engine (if it is silent: at least 3) before this node is not ready: ``/readyz`` answers
+            503 with the reason, and requests of clients to the cluster (`Bus.forward`) get `Unavailable` at once. Until then
+            they wait in the outbox for the engine or their deadline; requests of this program always do.
+        remember: Seconds for which this node remembers handlers of other nodes. After a subject's last handler left or was
+            killed, requests get `Unavailable` for that long, which ``Retry()`` repeats, then `NoHandler`. 0 remembers
+            nothing.
+        handover: Seconds at the end of a drain for which this node keeps publications for the clients that it sent away; the
+            node that such a client moves to fetches them. The time restarts with each client that moves, within the time of
+            the drain. 0 keeps none.
+        running: Requests from the cluster that run here at the same time.
+        waiting: Requests from the cluster that wait here; more go to another node.
+        stores: `Store`\ s of this application, which the engine creates when the bus is entered; it stores publications to
+            their subjects. Needs JetStream.
 
     Raises:
-        TypeError, ValueError: An argument is not what it should be.
+        TypeError, ValueError: An argument is invalid.
     """
 
     url: str = field(default="auto", repr=shown_url)
@@ -268,10 +264,10 @@ class Cluster:
 
     @classmethod
     def of(cls, given: object) -> Cluster | None:
-        """Make the options of what ``Bus(cluster=...)`` was given.
+        """Convert the argument of ``Bus(cluster=...)``.
 
         Raises:
-            TypeError, ValueError: It is none.
+            TypeError, ValueError: The argument is invalid.
         """
         if given is None or isinstance(given, Cluster):
             return given
@@ -279,16 +275,16 @@ class Cluster:
         return cls(str(given))
 
     def resolved(self) -> tuple[str, str] | None:
-        """Find the URL of the engine, without the name of the cluster, and that name; None where the bus is alone.
+        """URL of the engine without the name of the cluster, and that name; None if the bus stays alone.
 
         Raises:
-            ValueError: The URL, or that in the environment, is not one of NATS.
+            ValueError: The URL, or the one in the environment, is not a URL of NATS.
         """
         url = os.environ.get(VARIABLE, "") if self.url == "auto" else self.url
         return self._split(url) if url else None
 
     def tls_for(self, url: str) -> ssl.SSLContext | None:
-        """Find the context for an engine; None for one without TLS, and where that of the system will do."""
+        """TLS context for an engine; None without TLS or with the system's default."""
         return None if urlsplit(url).scheme.rpartition("+")[2] in _PLAIN else self.tls
 
     def _split(self, url: str) -> tuple[str, str]:
@@ -316,10 +312,10 @@ def _without_secrets(url: str) -> str:
 
 @frozen(eq=False)
 class Survey(Generic[T_co], Sequence[T_co]):
-    """The answers of the nodes of a cluster: a sequence.
+    """The answers of a cluster's nodes: a sequence.
 
     Attributes:
-        complete: True if all nodes that are known have answered, or are gone; False if one has stayed silent.
+        complete: True if all known nodes have answered or left, False if one stayed silent.
     """
 
     _found: tuple[T_co, ...]
@@ -347,11 +343,11 @@ class Node:
     """One node of a cluster.
 
     Attributes:
-        id: Its name on the engine, another one for each of its connections; empty for a bus that is alone.
-        bus: Random text, the same as long as the bus lives.
-        name: For people: the name of its host and the number of its process.
-        clients: Connections of clients there.
-        here: True for this very bus.
+        id: Its name on the engine, new for each connection; empty for a bus without a cluster.
+        bus: Random text, constant for the lifetime of the bus.
+        name: For people: host name and process number.
+        clients: Number of connected clients.
+        here: True for this bus.
     """
 
     id: str

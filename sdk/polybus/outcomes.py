@@ -1,4 +1,4 @@
-"""Ends of calls: their kinds and codes, the same for all who look: logs, metrics, traces."""
+"""Outcomes of calls: kinds and codes, shared by logs, metrics and traces."""
 
 from __future__ import annotations
 
@@ -23,43 +23,44 @@ from .message import Kind, Message
 
 
 def kind_of(message: Message) -> str:
-    """Name the kind of a call: request, notify, publish, stream or channel."""
+    """Kind of a call: request, notify, publish, stream or channel."""
     return str(message.attributes.get("mode", "stream")) if message.kind is Kind.OPEN else message.kind.value
 
 
 class Denied(Forbidden):
-    """A refusal of `authorize`, told apart from a `Forbidden` that a handler raises."""
+    """A refusal by `authorize`, as opposed to a `Forbidden` of a handler."""
 
 
 class Misfit(BadRequest):
-    """An argument that does not fit: told apart from a `BadRequest` that the function raises."""
+    """An argument that does not fit, as opposed to a `BadRequest` of the function."""
 
     @classmethod
     def of(cls, error: BadRequest) -> Misfit:
-        """The same error, as one of an argument."""
+        """Convert an error about an argument."""
         return cls(error.text, reason=error.reason, detail=error.detail)
 
 
 def answer_of(error: BaseException, kind: Kind) -> RequestError | None:
-    """Find the error that a handler means as its answer: also one that is alone in the group of a task group, but none that a
-    peer has sent, and none where nobody waits for an answer."""
+    """Error that a handler means as its answer, also if it is the only one in the exception group of a task group. None for
+    an error from a peer, and if no answer is expected."""
     error = only_of(error)
     return error if isinstance(error, RequestError) and not error.received and kind is not Kind.NOTIFY else None
 
 
 def told_code(error: BaseException, kind: Kind) -> Code:
-    """Find the code that the asker is told where a handler has raised; CANCELLED where it was stopped, whatever the reason."""
+    """Code that the caller gets when a handler raised; CANCELLED if the handler was stopped for any reason."""
     if (answer := answer_of(error, kind)) is not None:
         return answer.code
     error = only_of(error)
-    if kind is Kind.OPEN and isinstance(error, RequestError) and error.code is Code.CANCELLED:  # the asker has left the channel
+    # The caller has left the channel.
+    if kind is Kind.OPEN and isinstance(error, RequestError) and error.code is Code.CANCELLED:
         return Code.CANCELLED
     stopped = isinstance(error, (anyio.get_cancelled_exc_class(), BaseExceptionGroup, GeneratorExit))
     return Code.CANCELLED if stopped and not isinstance(error, Exception) else Code.INTERNAL
 
 
 def code_of(error: BaseException) -> Code:
-    """Find the code that stands for the failure of what was asked, also where no answer has come."""
+    """Code for the failure of a call, including failures without an answer."""
     if isinstance(error, RequestError):
         return error.code
     if isinstance(error, DeadlineExceeded):
@@ -72,14 +73,14 @@ def code_of(error: BaseException) -> Code:
 
 
 def only_of(error: BaseException) -> BaseException:
-    """Find the exception that a group holds, where it holds one alone."""
+    """The only exception in a group, or the error itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 def described(error: BaseException | None) -> str:
-    """Type and text of an exception, even of one whose text cannot be had."""
+    """Type and text of an exception, even if its ``__str__`` raises."""
     try:
         text = str(error)
     except Exception as another:
@@ -89,12 +90,12 @@ def described(error: BaseException | None) -> str:
 
 @frozen
 class Outcome:
-    """The end of what has left a bus, as an `OutgoingHook` is told it.
+    """Outcome of an outgoing message, the argument of an `OutgoingHook`'s callback.
 
     Attributes:
-        error: The reason why it failed; None where it did not.
-        sent: Items that were sent on a channel.
-        received: Items that came on a stream or channel; 1 for a request that was answered.
+        error: The failure; None on success.
+        sent: Items sent on a channel.
+        received: Items received on a stream or channel; 1 for an answered request.
     """
 
     error: BaseException | None = None
@@ -103,6 +104,5 @@ class Outcome:
 
 
 OutgoingHook: TypeAlias = Callable[[Message], Callable[[Outcome], object] | None]
-"""``hook(message)`` is called with what is about to leave, before it does: ``message.headers``, then always a dict, takes
-further headers; ``message.peer`` is whom it goes to, None for a publication and for the bus's own handlers. What it returns is
-called with the `Outcome`."""
+"""``hook(message)`` runs before a message is sent and may add to ``message.headers``, always a dict here. ``message.peer`` is
+the receiver, None for a publication and for the bus's own handlers. The returned function is called with the `Outcome`."""

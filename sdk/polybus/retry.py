@@ -1,4 +1,4 @@
-"""Asking again after a failure that may pass."""
+"""Retries after failures that may pass."""
 
 from __future__ import annotations
 
@@ -41,23 +41,22 @@ def _yes_or_no(_: Any, attribute: Any, given: Any) -> None:
 
 @frozen
 class Retry:
-    """Ask again after a failure that may pass: ``bus.request("door.open", 7, timeout=10, retry=Retry())``.
+    """Retry a request after a failure that may pass: ``bus.request("door.open", 7, timeout=10, retry=Retry())``.
 
-    All attempts share the one ``timeout``. Without more being said only what no handler has taken on is asked again: a request
-    that was never sent or not read (`Disconnected` with ``sent=False``, `ConnectFailed`, `QueueFull`), and one that was
-    answered `Unavailable` or `TooManyRequests`. The last error is raised; its `BusError.attempts` and its text say how often
-    was asked.
+    All attempts share one ``timeout``. By default only requests that no handler has started are retried: those never sent or
+    read (`Disconnected` with ``sent=False``, `ConnectFailed`, `QueueFull`), and those answered with `Unavailable` or
+    `TooManyRequests`. The last error is raised; its `BusError.attempts` and its text contain the number of attempts.
 
     Args:
-        attempts: How often is asked at most, the first time included.
-        backoff: The pauses between: a `Backoff`, or seconds; the last of them is used again.
-        idempotent: To ask twice does no more than to ask once: then it is asked again, too, when the link broke after the
-            request was sent (`Disconnected` with ``sent=True``).
-        codes: Answers after which it is asked again.
+        attempts: Maximum number of attempts, including the first.
+        backoff: Pauses between attempts: a `Backoff`, or seconds, of which the last repeats.
+        idempotent: Running the request twice does no harm: also retry when the link broke after sending (`Disconnected` with
+            ``sent=True``).
+        codes: Answers to retry after.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: There is to be no attempt or no pause, a pause is negative, or there is no such code.
+        TypeError: An argument has the wrong type.
+        ValueError: No attempt, no pause, a negative pause, or an unknown code.
     """
 
     attempts: int = field(default=5, validator=at_least(1))
@@ -69,14 +68,14 @@ class Retry:
 
 
 def pause_after(retry: Retry, failed: int, rng: Callable[[], float] = random.random) -> float:
-    """Seconds to wait after so many attempts have failed (from 1)."""
+    """Seconds to wait after `failed` attempts (from 1)."""
     if isinstance(retry.backoff, Backoff):
         return retry.backoff.delay(failed - 1, rng)
     return retry.backoff[min(failed, len(retry.backoff)) - 1]
 
 
 def covers(retry: Retry, error: BusError) -> bool:
-    """Tell whether it may be asked again after an error, were there attempts left."""
+    """True if an error may be retried."""
     if isinstance(error, RequestError):
         return error.code in retry.codes and not isinstance(error, TooLarge)
     if isinstance(error, Disconnected):

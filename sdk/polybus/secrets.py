@@ -1,4 +1,4 @@
-"""Secrets, known by their names: in captures, and in the URLs that people are shown."""
+"""Secrets, recognized by their names, in captures and in URLs shown to people."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ WORDS: Final = tuple(
     "recovery_code backup_code one_time_code seed_phrase connection_string signature jwt bearer csrf xsrf card_number "
     "credit_card debit_card".split()
 )
-"""A name that contains one of these, without regard to case, ``-``, ``_``, ``.`` and spaces, is that of a secret."""
+"""A name that contains one of these, ignoring case, ``-``, ``_``, ``.`` and spaces, belongs to a secret."""
 
 SHORT: Final = tuple("pin otp totp hotp mfa 2fa cvv cvc csc sas psk hmac pass pw senha creds card iban ssn".split())
-"""Words of a secret's name that others contain: such a word has to end the name, or be followed by one of `ENDINGS`."""
+"""Names of secrets that other words contain: they must end the name or precede one of `ENDINGS`."""
 ENDINGS: Final = tuple("code number no num value key seed hash url uri string".split())
 
 OF_QUERIES: Final = tuple(
     "key sig auth code ticket sid session sess sessid phpsessid nkey creds psk hmac assertion client_assertion".split()
 )
-"""Names of secrets in the query of a URL, which are ordinary ones elsewhere."""
+"""Names of secrets in the query of a URL that are harmless elsewhere."""
 
 JWT: Final = r"eyJ[\w-]{8,}\.[\w-]*\.[\w.-]+"
-"""A JSON Web Token: JSON in base64, a payload (none in the encrypted kind with a direct key), and at least one part more."""
+"""A JSON Web Token: JSON in base64, a payload (empty in the encrypted kind with a direct key), and at least one more part."""
 
 TAIL: Final = r"[-_ .0-9()\[\]#]{0,6}"
-"""Characters that may stand behind such a word or ending, to the end of the name: of an index, for instance."""
+"""Characters allowed after such a word or ending, up to the end of the name: an index, for instance."""
 
 _NO_WORD: Final = re.compile(r"[\W_]+")
 _BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -40,24 +40,24 @@ _is_short: Final = re.compile(rf"(?:^|[^a-z])(?:{'|'.join(SHORT)})[^a-z]?(?:(?:{
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(\S*)")
 _PASSWORD: Final = re.compile(r"^([^\s/?#:@\[]*):(?:[^\s/?#]*|(?!\d*[/?#])\S*)@")
-"""One with ``/``, ``?`` or ``#`` in it, which should be percents, is told from a port: that is a number."""
-_TOKEN: Final = re.compile(r"^(?!TOKEN@)[^\s/?#:@]+@")  # but in advice, where it stands for one
+"""User and password. A password with an unescaped ``/``, ``?`` or ``#`` differs from a port, which is a number."""
+_TOKEN: Final = re.compile(r"^(?!TOKEN@)[^\s/?#:@]+@")  # except the placeholder TOKEN in advice
 _jwt: Final = re.compile(rf"(?<![\w-]){JWT}", re.ASCII)
 _PARTS: Final = re.compile(r"([?&#;])")
 _CLOSING: Final = "'\")]}>,.:;"
-"""Characters behind a URL in a sentence."""
+"""Characters that may follow a URL in a sentence."""
 _NESTED: Final = 3
-"""URLs in the query of one in the query of one, which are looked at."""
+"""Depth to which URLs in queries of URLs are examined."""
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a name in lower case, which signs or capitals part: at least one, which may be empty."""
+    """Words of a name in lower case, split at punctuation and capitals: at least one, which may be empty."""
     return _NO_WORD.sub("_", _BOUNDARY.sub("_", name)).strip("_").lower().split("_")
 
 
 @functools.lru_cache(1024)
 def is_secret(name: str) -> bool:
-    """True for the name of a member whose value is a secret."""
+    """True for the name of a secret."""
     plain = name.lower().translate(_WITHOUT)
     return any(word in plain for word in _PLAIN) or bool(_is_short(_BOUNDARY.sub("_", name).lower()))
 
@@ -68,26 +68,26 @@ def is_secret_of_query(name: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A text for people: in each URL ``user:***@`` stands for user and password, ``***@`` for a user or a token alone,
-    ``name=***`` for a member of the query that is named like a secret, or that is a URL with one, ``***`` for a JSON Web Token.
-    The options of protocols stay."""
+    """Text for people without secrets: each URL has ``user:***@`` for user and password, ``***@`` for a lone user or token,
+    and ``name=***`` for a query member that is named like a secret or is a URL with one; ``***`` replaces JSON Web Tokens.
+    Options of protocols stay."""
     if "://" not in text or not ("@" in text or "?" in text or "#" in text or ";" in text or "eyJ" in text):
         return text
     return _URL.sub(lambda found: f"{found[1]}://{_shown(found[1], found[2])}", text)
 
 
 def shown_url(url: str) -> str:
-    """The repr of a URL, or of what should be one, without its secrets."""
+    """Repr of a URL (or an invalid one) without secrets."""
     return repr(without_secrets(url) if "://" in url else _shown("", url))
 
 
 def shown_target(target: str) -> str:
-    """The target of a request (``/bus?token=***``), without the secrets in its query."""
+    """Target of a request without the secrets in its query (``/bus?token=***``)."""
     return _shown("", target) if "?" in target or "#" in target else target
 
 
 def shown_members(members: Mapping[str, str]) -> str:
-    """The repr of headers, cookies or the fields of a query, without the values of secrets."""
+    """Repr of headers, cookies or the fields of a query, without the values of secrets."""
     return repr({name: "***" if is_secret_of_query(name) else value for name, value in members.items()})
 
 
@@ -95,7 +95,7 @@ def _shown(scheme: str, rest: str, depth: int = _NESTED) -> str:
     rest = _TOKEN.sub("***@", _PASSWORD.sub(r"\1:***@", rest))
     parts = _PARTS.split(_jwt.sub("***", rest))
     inside = False
-    """True in the value of a secret: characters that part others may belong to it."""
+    """True inside the value of a secret, which may contain separators."""
     for place in range(2, len(parts), 2):
         name, found, value = parts[place].partition("=")
         inside = inside and parts[place - 1] != "&" and not (found and parts[place - 1] == "#")
@@ -108,7 +108,7 @@ def _shown(scheme: str, rest: str, depth: int = _NESTED) -> str:
 
 
 def _has_secrets(value: str, depth: int) -> bool:
-    """True for the member of a query that is a URL, or the target of one, with secrets."""
+    """True for a query member that is a URL, or the target of one, with secrets."""
     plain = unquote_plus(value) if "%" in value else value
     scheme, found, rest = plain.partition("://")
     if not found and plain is value:
@@ -118,5 +118,5 @@ def _has_secrets(value: str, depth: int) -> bool:
 
 
 def _hides(scheme: str, name: str) -> bool:
-    """True for the name of a secret in the query of a URL; ``key=`` of Zenoh is a file."""
+    """True for the name of a secret in the query of a URL; Zenoh's ``key=`` is a file."""
     return is_secret(name) if "zenoh" in scheme else is_secret_of_query(name)

@@ -23,15 +23,15 @@ class Counters:
 
 @frozen(kw_only=True)
 class DurableStats:
-    """The state of one durable handler of a bus, as the engine that stores told it within the last ten seconds.
+    """State of one durable handler of a bus, as reported by the engine within the last ten seconds.
 
     Attributes:
-        durable: The name of the handler. All workers that name it see the same figures.
-        store: The stream of the engine with its publications.
+        durable: Name of the handler. All workers with that name see the same figures.
+        store: Stream of the engine with its publications.
         pending: Stored publications that wait for a worker: the backlog.
-        given: Publications that workers have, or that come again after a failure.
-        redelivered: Publications of these that were given out more than once.
-        dead_letters: Dead letters of this handler that are kept; None where none are kept, or the engine cannot count them.
+        given: Publications that workers hold, or that wait for a retry.
+        redelivered: Publications among `given` with more than one delivery.
+        dead_letters: Stored dead letters of this handler; None if none are stored, or the engine cannot count them.
     """
 
     durable: str
@@ -47,23 +47,22 @@ class Stats:
     """A snapshot of a bus: `Bus.stats()`.
 
     Attributes:
-        links: Connections, up or coming back.
+        links: Connections, up or reconnecting.
         peers: Peers on them.
-        pending: Requests of ours that wait for their answer.
-        running: Requests of others whose handlers run.
-        waiting: Requests of others that wait for a place.
+        pending: Our requests that wait for their answers.
+        running: Requests of peers whose handlers run.
+        waiting: Requests of peers that wait for a slot.
         queued: Messages in all outboxes.
-        unread: Publications that wait in the queues of subscriptions and `on` handlers.
-        sent: Messages given to a connection.
-        received: Messages that came in.
-        dropped: Publications dropped by a policy, or skipped because they did not fit, as notifications are; answers whose own
-            ttl was over.
-        late: Answers that nobody waited for any more.
-        malformed: Frames and messages that broke a rule of the wire.
-        refused: Requests and subscriptions that were not allowed, not known, or too many.
-        failed: Handlers that raised what they did not mean as an answer.
+        unread: Publications in the queues of subscriptions and `on` handlers.
+        sent: Messages handed to a connection.
+        received: Messages received.
+        dropped: Publications dropped by a policy; publications and notifications that did not fit; answers past their ttl.
+        late: Answers after the end of their request.
+        malformed: Frames and messages that violated the protocol.
+        refused: Requests and subscriptions that were forbidden, unknown, or too many.
+        failed: Handlers that raised an unexpected exception.
         reconnects: Links that came back.
-        durables: The durable handlers of this bus. Empty for the first ten seconds, and while the engine is away.
+        durables: Durable handlers of this bus. Empty for the first ten seconds, and while the engine is away.
     """
 
     links: int

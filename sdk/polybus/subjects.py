@@ -1,12 +1,12 @@
-"""Subjects and patterns: what may be one, and which matches which.
+"""Subjects and patterns: their syntax, and which pattern matches which subject.
 
-Subjects are dotted text (``news.today``) or, where a protocol numbers its actions, ``int``. In a pattern ``*`` stands for one
-token, ``>`` at the end for one or more, ``{name}`` for one token that is handed over under that name. A pattern with a ``/``
-is a URI pattern (uProtocol): its tokens are the segments between the slashes, with ``*`` and ``>`` alike; a ``*`` may also
-stand in a segment, and an empty segment stands for any. Scheme and authority are the same in upper and lower case.
+Subjects are dotted text (``news.today``) or, where a protocol numbers its actions, ``int``. In a pattern ``*`` matches one
+token, ``>`` at the end one or more, ``{name}`` one token, passed on under that name. A pattern with a ``/`` is a URI pattern
+(uProtocol). Its tokens are the segments between the slashes, and ``*`` and ``>`` work alike; a ``*`` may also be part of a
+segment, and an empty segment matches any. Scheme and authority ignore case.
 
 An address of numbers, ``//AUTHORITY/ENTITY/VERSION/RESOURCE`` in hexadecimal (`protocols.Up`), is the same in any spelling of
-its numbers. FFFF as its resource, FF as its version, FFFF as either half of its entity stand for any.
+its numbers. FFFF as its resource, FF as its version, FFFF as either half of its entity match any.
 """
 
 from __future__ import annotations
@@ -50,34 +50,34 @@ logger: logging.Logger = logging.getLogger("polybus")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAMED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _STARS = 2
-"""In one segment of a URI pattern: more would let a short pattern cost a long time."""
+"""Per segment of a URI pattern: with more, matching a short pattern could take long."""
 _TOKENS = 64
-"""Of a pattern with wildcards: each is an object in the index, which a peer could otherwise fill for a few bytes."""
+"""Per pattern with wildcards: each is an object in the index, which a peer could otherwise fill for a few bytes."""
 _ANY = "*"
 _ESCAPED = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*", re.DOTALL)
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_~-]")
 _NUMBERS: Final = tuple(re.compile(rf"[0-9A-Fa-f]{{1,{digits}}}|[0-9]+") for digits in (8, 2, 4))
-"""Of an address: entity, version, resource. The short form of the older generation has decimal ones."""
+"""Of an address: entity, version, resource. Decimal in the older generation's short form."""
 _ANY_NUMBER: Final = ("FFFFFFFF", "FF", "FFFF")
 _ANY_HALF: Final = 0xFFFF
 _HALF_BITS: Final = 16
 _NUMBER_MARK = "*\0"
-"""Begins the segment of a pattern that stands for numbers; no text that anybody writes contains it."""
+"""Prefix of a pattern's segment for numbers; cannot occur in valid text."""
 
 
 @frozen(init=False)
 class Subject(Generic[In_contra, Out_co]):
-    """A subject with the types of what is asked and what is answered, accepted wherever a subject is.
+    """A subject with the types of request and answer, accepted wherever a subject is.
 
     ``GET_USER = Subject("user.get", GetUser, User)`` makes ``bus.request(GET_USER, GetUser(7))`` a ``Reply[User]``.
     """
 
     name: str | int
-    takes: type[In_contra] = field(default=Any)  # type: ignore[assignment]  # Any stands for "whatever"
+    takes: type[In_contra] = field(default=Any)
     returns: type[Out_co] = field(default=Any)  # type: ignore[assignment]
 
-    # Type checkers learn nothing of what is left out, or None, from the one that attrs would make.
+    # From the `__init__` of attrs type checkers learn nothing about omitted or None types.
     @overload
     def __init__(self: Subject[In, Any], name: str | int, takes: type[In]) -> None: ...
     @overload
@@ -95,23 +95,24 @@ class Subject(Generic[In_contra, Out_co]):
     @overload
     def __init__(self: Subject[Any, Any], name: str | int, takes: Any = ..., returns: Any = ...) -> None: ...
     def __init__(self, name: str | int, takes: Any = Any, returns: Any = Any) -> None:
-        self.__attrs_init__(bare(name), takes, returns)  # pyright: ignore[reportAttributeAccessIssue]  # attrs makes it
+        self.__attrs_init__(bare(name), takes, returns)
 
     def given(self, body: Any) -> Any:
-        """The body of a request as it is passed on: a kind of subject may know more of it than its type."""
+        """Convert the body of a request; subclasses may know more than its type."""
         return body
 
 
 AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
-"""A subject as the verbs take it."""
+"""A subject as methods of the bus accept it."""
 
 
 def check_subject(subject: str | int, limit: int = 1024) -> None:
     """Check that an application may send to a subject.
 
     Raises:
-        LocalProtocolError: Empty, too long, with control characters, an empty token, a wildcard token, or not text or a number.
-        ReservedSubject: It begins with ``_polybus.``, which is ours.
+        LocalProtocolError: Empty, too long, with control characters, an empty token, a wildcard token, or not text or a
+            number.
+        ReservedSubject: It begins with ``_polybus.``.
     """
     _check_text(subject, limit, "subject")
     if isinstance(subject, str):
@@ -126,12 +127,12 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
 
     Args:
         pattern: With or without wildcards.
-        limit: Its length in UTF-8 bytes.
-        foreign: A peer says it, which may have other rules for names: with an empty token it is an exact name.
+        limit: Maximum length in UTF-8 bytes.
+        foreign: From a peer, whose protocol may have other rules: a pattern with an empty token is an exact name.
 
     Raises:
-        LocalProtocolError: Empty, too long, with control characters or empty tokens, ``>`` before the end, or a name in braces
-            that is none or stands there twice.
+        LocalProtocolError: Empty, too long, with control characters or empty tokens, ``>`` before the end, or an invalid or
+            repeated name in braces.
         ReservedSubject: It begins with ``_polybus.``.
     """
     _check_text(pattern, limit, "pattern")
@@ -150,14 +151,14 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
 
 
 def literal_wildcards(pattern: str | int) -> str:
-    """Find wildcards of other systems in a pattern, which stand for themselves here.
+    """Find other systems' wildcards in a pattern, which are plain text here.
 
     Returns:
-        What to say of the first one; nothing where there is none.
+        A warning about the first one; empty without one.
     """
     if isinstance(pattern, int):
         return ""
-    if "/" in pattern:  # of a URI, or of MQTT
+    if "/" in pattern:  # a URI, or of MQTT
         mqtt = next((token for token in pattern.split("/") if token in ("#", "+")), None)
         words = "subjects are words with dots, as in 'news.*' or 'news.>'"
         return "" if mqtt is None else f"pattern {pattern!r}: {mqtt!r} stands for itself; {words}"
@@ -171,7 +172,7 @@ def literal_wildcards(pattern: str | int) -> str:
 
 
 def warn_of_literal_wildcards(pattern: str | int) -> None:
-    """Log what the application probably did not mean: it is no mistake, and nothing would ever be heard."""
+    """Log a pattern that the application probably did not mean: it is valid but would never match."""
     if text := literal_wildcards(pattern):
         logger.warning("%s", text, extra={"subject": pattern})
 
@@ -226,7 +227,7 @@ def _check_names(pattern: str) -> None:
 def has_empty_token(text: str) -> bool:
     """True if a dotted subject or pattern has an empty token. Only peers with other rules use such names; they are exact.
 
-    Segments of a URI may well be empty.
+    Segments of a URI may be empty.
     """
     return (text.startswith(".") or text.endswith(".") or ".." in text) and "/" not in text
 
@@ -251,14 +252,14 @@ def is_uri(text: str) -> bool:
 
 
 def _path(tokens: list[str]) -> list[str]:
-    """The segments of an address behind its authority."""
+    """Segments of an address after its authority."""
     return tokens[3:] if tokens[:2] == ["", ""] else tokens[1:]
 
 
 def canonical(subject: str) -> str:
-    """A URI in the spelling that is compared: without ``up:``, its authority in lower case, its numbers in upper case and
-    without zeros in front, ``*`` for what stands for all of a number, and percents for what needs them. Other subjects as they
-    are."""
+    """Canonical spelling for comparison. A URI loses ``up:`` and unnecessary percent escapes; its authority is in lower case,
+    its numbers are in upper case without leading zeros, and ``*`` replaces a number that matches all. Other subjects are
+    unchanged."""
     if "/" not in subject:
         return subject
     return _canonical(subject)
@@ -274,19 +275,20 @@ def _canonical(subject: str) -> str:
     if subject.startswith("//"):
         authority, slash, path = subject[2:].partition("/")
         return f"//{authority.lower()}{slash}{_in_numbers(path) or path}"
-    if scheme:  # without that, other protocols may mean something else by it
+    if scheme:  # without a scheme it may be another protocol's name
         return f"/{_in_numbers(subject[1:]) or subject[1:]}"
     return subject
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """A character that needs no percent; else the percent in upper case (RFC 3986, 6.2.2). A dot divides names, and stays."""
+    """Unescape unless necessary, else write the escape in upper case (RFC 3986, 6.2.2). A dot separates names, and stays
+    escaped."""
     character = chr(int(found[1], 16))
     return character if _UNRESERVED.fullmatch(character) else found[0].upper()
 
 
 def _in_numbers(path: str) -> str | None:
-    """The path of an address of numbers, or of a pattern of such, in one spelling; None of what is none."""
+    """Canonical path of a numeric address or a pattern of such; None for other paths."""
     tokens = path.split("/")
     rest = tokens[-1] == ">"
     given = tokens[:-1] if rest else tokens
@@ -305,7 +307,7 @@ def _in_numbers(path: str) -> str | None:
 
 
 def _stands_for_many(tokens: list[str]) -> bool:
-    """True of the tokens of a canonical address whose entity is any type or any instance."""
+    """True if the entity of a canonical address matches any type or any instance."""
     path = _path(tokens)
     return len(path) > 0 and _has_any_half(path[0]) and _in_numbers("/".join(path)) is not None
 
@@ -315,7 +317,7 @@ def _has_any_half(entity: str) -> bool:
 
 
 def segments(pattern: str) -> list[str]:
-    """The tokens of a URI pattern: an empty one in its midst stands for any."""
+    """Tokens of a URI pattern; ``*`` for an empty one in the middle."""
     tokens = canonical(pattern).split("/")
     if not is_uri(pattern):
         return tokens
@@ -324,7 +326,8 @@ def segments(pattern: str) -> list[str]:
 
 
 def match_tokens(pattern: str) -> list[str]:
-    """The same for whoever matches: one with an inner ``*`` is for `glob_of`, also an entity that stands for several."""
+    """Tokens of a URI pattern for matching; `glob_of` takes those with an inner ``*`` and entities that match several
+    numbers."""
     tokens = segments(pattern)
     place = 3 if tokens[:2] == ["", ""] else 1
     if tokens[0] == "" and len(tokens) > place and _is_number_in(tokens, place):
@@ -333,8 +336,8 @@ def match_tokens(pattern: str) -> list[str]:
 
 
 def _is_number_in(tokens: list[str], place: int) -> bool:
-    """True if an entity must be looked at as a number: any type or instance of it, or where its case does not tell whether it
-    is a name of the older generation, since only a wildcard follows."""
+    """True if an entity must be compared as a number: it matches any type or instance, or only a wildcard follows and its
+    case does not tell it from a name of the older generation."""
     entity, path = tokens[place], "/".join(tokens[place:])
     if not _NUMBERS[0].fullmatch(entity) or _in_numbers(path) is None:
         return False
@@ -343,17 +346,17 @@ def _is_number_in(tokens: list[str], place: int) -> bool:
 
 @lru_cache(1024)
 def glob_of(token: str) -> re.Pattern[str]:
-    """A segment with ``*`` in it, as `match_tokens` gives it."""
+    """Regular expression for a segment with ``*`` from `match_tokens`."""
     if token.startswith(_NUMBER_MARK):
         return _numbers_like(token.removeprefix(_NUMBER_MARK))
     first, *others = map(re.escape, token.split("*"))
-    # Of what stands between two stars the first place is taken for good: else a text of many costs the square of its length.
+    # Atomic groups keep the first match between two stars: backtracking would be quadratic in the length of the text.
     between = "".join(f"(?>.*?{one})" for one in others[:-1])
     return re.compile(f"{first}{between}.*{others[-1]}", re.DOTALL)
 
 
 def _numbers_like(entity: str) -> re.Pattern[str]:
-    """The entities, in hexadecimal, that one stands for: FFFF in its low half is any type, in its high half any instance."""
+    """Entities, in hexadecimal, that match this one: FFFF in the low half is any type, in the high half any instance."""
     type, instance = int(entity, 16) & _ANY_HALF, int(entity, 16) >> _HALF_BITS
     if type == _ANY_HALF:
         return re.compile(f"{instance:X}[0-9A-F]{{4}}" if instance else "[0-9A-F]{1,4}")
@@ -363,7 +366,7 @@ def _numbers_like(entity: str) -> re.Pattern[str]:
 
 
 def wire_pattern(pattern: str | int) -> str | int:
-    """The pattern as other buses know it: names become ``*``, and an address has its one spelling."""
+    """Pattern as other buses see it: ``*`` instead of names, addresses in canonical spelling."""
     if isinstance(pattern, int):
         return pattern
     if "/" in pattern:
@@ -374,7 +377,7 @@ def wire_pattern(pattern: str | int) -> str | int:
 
 
 def captures(pattern: str | int) -> dict[str, int]:
-    """The names in a pattern and the positions of their tokens."""
+    """Names in a pattern and the positions of their tokens."""
     if isinstance(pattern, int) or "/" in pattern:
         return {}
     found = {}
@@ -408,14 +411,14 @@ def _tokens_match(tokens: Iterable[str], have: Iterable[str]) -> bool:
 
 
 def bare(subject: Any) -> Any:
-    """The subject itself, which has not been checked: the name of a `Subject`, and the text that an enum's member is."""
+    """Plain subject, unchecked: the name of a `Subject`, or the text of an enum's member."""
     if isinstance(subject, Subject):
         return subject.name
     return str.__str__(subject) if isinstance(subject, str) else subject
 
 
 def resolve(subject: AnySubject, returns: Any) -> tuple[Any, Any]:
-    """The bare subject, which has not been checked, and the type that is wanted back."""
+    """Plain subject, unchecked, and the type of the answer."""
     if type(subject) is str:
         return subject, returns
     if isinstance(subject, Subject):
