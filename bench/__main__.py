@@ -17,6 +17,7 @@ from scripts.python_build import build
 from .processes import available_cores
 from .results import FLOORS, Row, table
 from .runner import Plan, run_gate, run_workload
+from .start import start_times
 from .systems import MAIN, PEERS, REFERENCE, SYSTEMS, System, version
 from .workloads import WORKLOADS, Workload
 
@@ -29,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.gate:
         return 0 if run_gate() else 1
+    if arguments.start:
+        print("\n".join(start_times(arguments.rounds or 15)))
+        return 0
     chosen, workloads, plan = _systems(arguments), _workloads(arguments), _plan(arguments)
     heading = _heading(chosen, plan)
     print("\n".join(heading), flush=True)
@@ -51,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="plain asyncio only, short runs")
     parser.add_argument("--peers", action="store_true", help="other libraries beside ours, five rounds")
     parser.add_argument("--gate", action="store_true", help="the CI gate: exit status 1 when polybus got dear")
+    parser.add_argument("--start", action="store_true", help="processor time of an import and of --help, 15 rounds")
     parser.add_argument("--only", type=_names, default=[], metavar="64,...", help="these workloads")
     parser.add_argument("--systems", type=_names, default=[], metavar="ubre-*,...", help="these systems; * is allowed")
     parser.add_argument("--loops", type=_names, default=["asyncio", "uvloop", "trio"], metavar="asyncio,uvloop,trio")

@@ -17,36 +17,45 @@ from typer.core import TyperGroup
 
 from .problems import describe, say
 
+_COMMANDS: Final = {
+    "demo": ("demo:demo", "Two programs in a story of twenty seconds."),
+    "serve": ("serve:serve", "Serve a bus until SIGINT or SIGTERM."),
+    "schema": ("serve:schema", "Describe what a bus, or a contract, can be asked and told."),
+    "request": ("client:request", "Ask for something and print the answer, as JSON."),
+    "stream": ("client:stream", "Ask for a stream and print its items, one line of JSON each."),
+    "publish": ("client:publish", "Publish something."),
+    "subscribe": ("client:subscribe", "Print what is published, one line of JSON each."),
+    "bridge": ("bridge:bridge", "Pass requests and publications on between two sides."),
+    "broker": ("broker:broker", "Hand CSB frames on between clients and servers."),
+    "record": ("record:record", "Stand before a server and record every frame."),
+    "replay": ("record:replay", "Say again to a server what the clients of a recording said."),
+    "inspect": ("inspect:inspect", "Show what frames say, and what is wrong with them."),
+    "analyse": ("analyse:analyse", "Analyse a capture: tables, metrics and an HTML report."),
+    "journey": ("analyse:journey", "Show what became of a request, by id, subject or time."),
+    "doctor": ("doctor:doctor", "Connect step by step and say where it ends."),
+    "bench": ("bench:bench", "Measure round trips, requests and publications a second."),
+    "capture": ("capture:commands", "Look at a capture, check it, mend it, export it."),
+    "store": ("stores:stores", "Stores of a cluster: publications that its engine keeps."),
+    "dead": ("stores:dead", "Dead letters: stored publications that no handler could take."),
+}
+"""Of each command the module, what it is there (a function, a group), and a line: the list of commands loads none of them."""
+
+
+class _Group(TyperGroup):
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+
+
 app: typer.Typer = typer.Typer(
     name="polybus",
+    cls=_Group,
     help="RPC and publish/subscribe over any protocol and any transport.",
     no_args_is_help=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS: Final = {
-    "demo": "demo:demo",
-    "serve": "serve:serve",
-    "schema": "serve:schema",
-    "request": "client:request",
-    "stream": "client:stream",
-    "publish": "client:publish",
-    "subscribe": "client:subscribe",
-    "bridge": "bridge:bridge",
-    "broker": "broker:broker",
-    "record": "record:record",
-    "replay": "record:replay",
-    "inspect": "inspect:inspect",
-    "analyse": "analyse:analyse",
-    "journey": "analyse:journey",
-    "doctor": "doctor:doctor",
-    "bench": "bench:bench",
-    "capture": "capture:commands",
-    "store": "stores:stores",
-    "dead": "stores:dead",
-}
-"""Of each command the module and what it is there: a function, or a group."""
 
 
 @cache
@@ -65,7 +74,7 @@ class _Commands(Mapping[str, Any]):
     """The commands by name. A module is loaded when its command is looked at: all of them take longer than most commands."""
 
     def __getitem__(self, name: str) -> Any:
-        return _made(_COMMANDS[name])
+        return _made(_COMMANDS[name][0])
 
     def __iter__(self) -> Iterator[str]:
         return iter(_COMMANDS)

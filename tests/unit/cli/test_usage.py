@@ -237,12 +237,17 @@ def test_without_typer_or_rich_one_line_says_what_to_install(name: str) -> None:
     assert ended.stderr == "polybus: the command needs typer and rich: pip install 'polybus[cli]'\n"
 
 
-def test_a_command_loads_its_own_modules_alone() -> None:
-    program = "import sys; from polybus.cli.app import run; run(['request']); print(*sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    loaded = set(ended.stdout.split())
-    assert "polybus.cli.client" in loaded
-    assert not {"polybus.cli.demo", "polybus.analysis", "polybus.broker", "polybus.capture.record", "duckdb"} & loaded
+def test_a_command_loads_its_own_modules_alone_and_the_list_of_them_loads_none() -> None:
+    program = "import sys; from polybus.cli.app import run; run([sys.argv[1]]); print(*sys.modules)"
+    for argument, ours in (("request", {"client", "options", "values"}), ("--help", set()), ("--version", set())):
+        ended = subprocess.run(
+            [sys.executable, "-c", program, argument], capture_output=True, text=True, timeout=60, check=True
+        )
+        loaded = set(ended.stdout.split())
+        assert {name for name in loaded if name.startswith("polybus.cli.")} == {
+            f"polybus.cli.{name}" for name in {"app", "problems", *ours}
+        }
+        assert not {"polybus.analysis", "polybus.broker", "polybus.capture.record", "duckdb"} & loaded
 
 
 def test_help_is_status_0_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
