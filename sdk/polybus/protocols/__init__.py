@@ -1,4 +1,4 @@
-"""The protocols: in each a pure codec and, on it, a session without I/O."""
+"""The protocols, each with a pure codec and a session without I/O."""
 
 from __future__ import annotations
 

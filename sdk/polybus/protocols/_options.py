@@ -1,4 +1,4 @@
-"""Options of protocols in the query of a URL."""
+"""Protocol options in the query of a URL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attrs import field, fields
 
 
 class UrlOptions:
-    """Base of the adapters, which are attrs classes: `option_names` are those of their fields that a URL can say."""
+    """Base of the adapters, which are attrs classes. `option_names` are the fields that a URL may set."""
 
     __slots__ = ()
 
@@ -19,7 +19,7 @@ class UrlOptions:
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """The options that differ from the defaults, as they stand in a URL's query."""
+        """Options that differ from the defaults, as in a URL's query."""
         kind: Any = type(self)
         given = {one.name: getattr(self, one.name) for one in fields(kind) if getattr(self, one.name) != one.default}
         return {
@@ -30,10 +30,10 @@ class UrlOptions:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """From a URL's query.
+        """Make an adapter from a URL's query.
 
         Raises:
-            ValueError: An option or its value is not known; the text lists those that are.
+            ValueError: Unknown option or value; the text lists the known ones.
         """
         unknown = sorted(set(options) - set(cls.option_names))
         if unknown:
@@ -42,12 +42,12 @@ class UrlOptions:
 
 
 def choice(*values: str) -> Any:
-    """A field whose value is one of these, by default the first."""
+    """A field with one of these values, by default the first."""
     return field(default=values[0], validator=one_of(*values))
 
 
 def one_of(*values: str) -> Callable[[UrlOptions, Any, object], None]:
-    """A validator of attrs: the value, as text, is one of these."""
+    """An attrs validator: the value, as text, is one of these."""
 
     def check(adapter: UrlOptions, attribute: Any, value: object) -> None:
         if str(value) not in values:

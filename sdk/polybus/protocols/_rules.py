@@ -1,4 +1,4 @@
-"""Rules for subjects, headers, counts and deadlines that hold on every wire that carries them as text."""
+"""Rules for subjects, headers, counts and deadlines that all text wires share."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any, Final
 from ..errors import BadRequest, EncodeError, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 
 MAX_INT: Final = 2**53
-"""Beyond it an integer does not survive a JavaScript peer."""
+"""Larger integers lose digits in JavaScript."""
 MODES: Final = ("stream", "channel", "tunnel")
-"""Of an open."""
+"""Modes of an open."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 LINE_BREAK: Final = re.compile(r"[\r\n\x00]")
 
 
 def fault_in_subject(value: Any, limit: int) -> str | None:
-    """Why this is no subject (or pattern), or None: text, at most `limit` UTF-8 bytes, without control characters."""
+    """Reason why the value is not a subject or pattern; None if valid.
+
+    A subject is text of at most `limit` UTF-8 bytes without control characters.
+    """
     if type(value) is not str:
         return f"a subject is text here, not {type(value).__name__}"
     if _CONTROL.search(value):
@@ -30,7 +33,10 @@ def fault_in_subject(value: Any, limit: int) -> str | None:
 
 
 def fault_in_headers(headers: Any, limit: int) -> str | None:
-    """Why these are no headers, or None: text to text, no CR, LF or NUL, together at most `limit` UTF-8 bytes."""
+    """Reason why the value is not a header mapping; None if valid.
+
+    Headers map text to text without CR, LF or NUL, with at most `limit` UTF-8 bytes together.
+    """
     if type(headers) is not dict:
         return f"headers are an object, not {type(headers).__name__}"
     size = 0
@@ -48,18 +54,18 @@ def fault_in_headers(headers: Any, limit: int) -> str | None:
 
 
 def too_large(size: int, limit: int, what: str = "a frame") -> TooLarge:
-    """Make the error for a frame of ours over `Limits.message`."""
+    """The error for an outgoing frame over `Limits.message`."""
     advice = "send less, or raise Limits(message=...) at both ends; a stream or a channel carries it in parts"
     return TooLarge(f"{what} of {size} bytes is larger than {limit} (limit: message): {advice}")
 
 
 def milliseconds(ttl: float) -> int:
-    """Seconds as whole milliseconds, never below 0 or above 2^53."""
+    """Convert seconds to whole milliseconds from 0 to 2^53."""
     return int(min(max(0.0, ttl) * 1000 + 0.5, float(MAX_INT)))
 
 
 class WireRules:
-    """The rules with errors that name a protocol. What is read raises `RemoteProtocolError`, what is written another."""
+    """The rules, with errors that name a protocol: `RemoteProtocolError` for input, `LocalProtocolError` for output."""
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol
@@ -67,24 +73,24 @@ class WireRules:
     def refuse(
         self, text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None
     ) -> RemoteProtocolError:
-        """The error for something that the peer should not have sent."""
+        """The error for input that breaks the protocol."""
         return RemoteProtocolError(text, reason=reason, protocol=self._protocol, answer_id=answer_id, close_code=close_code)
 
     def refuse_size(self, size: int, limit: int) -> RemoteProtocolError:
-        """The error for a frame over `Limits.message`."""
+        """The error for an incoming frame over `Limits.message`."""
         text = f"a frame of {size} bytes is larger than {limit} (limit: message)"
         return self.refuse(text, "too_large", close_code=1009)
 
     def refuse_json(self, error: Exception, answer_id: Any = None, kind: str = "a message") -> RemoteProtocolError:
-        """The error for bytes that failed to be JSON in a decoder or in `polybus.body.check_json`, or to be a value."""
-        if isinstance(error, (EncodeError, RecursionError)):  # check_json says EncodeError of what is too deep
+        """The error for input that a JSON decoder or `polybus.body.check_json` rejects, or that is not a valid value."""
+        if isinstance(error, (EncodeError, RecursionError)):  # check_json raises EncodeError for input that is too deep
             return self.refuse("nested too deeply (limit: depth)", "too_deep", answer_id)
         if isinstance(error, BadRequest):
             return self.refuse(error.text, error.reason or "invalid_value", answer_id)
         return self.refuse(f"not the JSON of {kind}: {error}", "malformed", answer_id)
 
     def read_headers(self, headers: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-        """Headers that came in; null counts as none. May raise `RemoteProtocolError`: ``invalid_headers``."""
+        """Check incoming headers; null means no headers. May raise `RemoteProtocolError`: ``invalid_headers``."""
         fault = None if headers is None else fault_in_headers(headers, limit)
         if fault is not None:
             raise self.refuse(fault, "invalid_headers", answer_id)
@@ -93,13 +99,13 @@ class WireRules:
     def read_count(
         self, value: Any, name: str, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT, least: int = 0
     ) -> int:
-        """A whole number that came in. May raise `RemoteProtocolError`: with `reason`."""
+        """Check an incoming whole number. May raise `RemoteProtocolError` with `reason`."""
         if type(value) is not int or not least <= value <= most:
             raise self.refuse(f"{name} is a whole number, not below {least}", reason, answer_id)
         return value
 
     def check_local_subject(self, value: Any, limit: int) -> str:
-        """A subject that goes out, perhaps empty. May raise `LocalProtocolError`, or `Unsupported`: it is a number."""
+        """Check an outgoing subject, which may be empty. May raise `LocalProtocolError`; `Unsupported` for a number."""
         fault = fault_in_subject(value, limit)
         if fault is not None:
             if isinstance(value, int):
@@ -108,7 +114,7 @@ class WireRules:
         return str(value)
 
     def check_local_headers(self, headers: Any, limit: int) -> None:
-        """May raise `LocalProtocolError`: headers that go out do not fit the wire."""
+        """Check outgoing headers. May raise `LocalProtocolError`."""
         fault = fault_in_headers(headers, limit)
         if fault is not None:
             raise LocalProtocolError(fault, protocol=self._protocol)

@@ -1,9 +1,9 @@
-"""The part that both generations of uProtocol share: ids, priorities, facts that outlive a relay, and a session's rules.
+"""Shared by both generations of uProtocol: ids, priorities, attributes that survive a bridge, and rules of a session.
 
-Ids are UUIDs that hold the time of their making (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). The document's layout is
-UUID version 8: 48 bits of Unix milliseconds, the version, 12 bits of a counter that begins anew with each millisecond, the
-variant, 62 bits that are random once for the life of the maker. Version 6 was written by up-java for a while, version 7 is
-written by later releases: both are read. The document's own examples show version 4, which has no time.
+Ids are UUIDs with a time (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). The document uses UUID version 8: 48 bits of
+Unix milliseconds, the version, a 12-bit counter that restarts each millisecond, the variant, and 62 bits that are random once
+per maker. up-java wrote version 6 for a while, and later releases write version 7: both are read. The document's own examples
+show version 4, which has no time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def pairs_in(table: Any) -> tuple[tuple[Any, Any], ...] | None:
-    """The pairs of an option that is a table, or pairs already; None of anything else."""
+    """The pairs of an option given as table or pairs; None for any other value."""
     try:
         return tuple((name, value) for name, value in (table.items() if isinstance(table, Mapping) else table))
     except (TypeError, ValueError):
@@ -33,7 +33,7 @@ def pairs_in(table: Any) -> tuple[tuple[Any, Any], ...] | None:
 
 
 def pairs_of(protocol: str, priorities: Mapping[str, str] | Pairs) -> Pairs:
-    """Pairs of pattern and priority. May raise `ValueError`: a priority is none; the text names the protocol."""
+    """Check pairs of pattern and priority. May raise `ValueError`: unknown priority; the text names the protocol."""
     pairs = pairs_in(priorities)
     if pairs is None:
         text = "a table is needed, from patterns to CS0 ... CS6: {'door.*': 'CS4'}"
@@ -45,7 +45,7 @@ def pairs_of(protocol: str, priorities: Mapping[str, str] | Pairs) -> Pairs:
 
 
 class SubjectLevels:
-    """The priority of a subject, by the patterns of the application."""
+    """Priorities of subjects, by the application's patterns."""
 
     def __init__(self, priorities: Pairs) -> None:
         self._index: SubjectIndex[int] = SubjectIndex()
@@ -54,7 +54,7 @@ class SubjectLevels:
             self._index.add(pattern, place)
 
     def of(self, subject: str | int) -> str | None:
-        """The name of its priority, or None."""
+        """The priority's name, or None."""
         places = self._index.match(subject) if self._names else ()
         return self._names[min(places)] if places else None
 
@@ -64,21 +64,19 @@ _UUID: Final = re.compile(
 )
 _COUNTS: Final = 4096
 _HEX: Final = tuple(f"{count:03x}" for count in range(1024))
-"""Counts of a million ids a second: formatting one costs a third of making an id."""
+"""Enough for a million ids per second; formatting one costs a third of making an id."""
 _LAST_MS: Final = 2**48 - 1
-_GREGORIAN_MS: Final = 12_219_292_800_000  # from 1582-10-15, where version 6 begins to count, to 1970
+_GREGORIAN_MS: Final = 12_219_292_800_000  # from 1582-10-15, the epoch of version 6, to 1970
 
 
 class IdFactory:
-    """Makes ids: unique and in order, whatever the clock does.
+    """Makes unique, ordered ids, even if the clock is set back.
 
-    When more than 4,096 ids are asked for within a millisecond, or the clock was set back, the millisecond in the ids runs
-    ahead of the clock until that has caught up. (The document freezes the counter instead, which gives the same id twice.)
-
-    Not to be shared between threads.
+    After 4,096 ids within a millisecond, or a clock that was set back, the time in the ids runs ahead of the clock until the
+    clock catches up. (The document freezes the counter instead, which repeats ids.) Not thread-safe.
 
     Args:
-        clock: Nanoseconds since 1970.
+        clock: Returns nanoseconds since 1970.
         rng: Makes the random part; `random.SystemRandom` by default.
     """
 
@@ -96,7 +94,7 @@ class IdFactory:
         self._head = ""
 
     def next(self) -> str:
-        """A new id, which sorts after all before it."""
+        """Make an id that sorts after all earlier ones."""
         ms = self._clock() // 1_000_000
         count = self._count + 1
         if ms > self._ms:
@@ -115,16 +113,16 @@ class IdFactory:
 
 
 def id_version(id: str) -> int | None:
-    """The version of a hyphenated UUID, or None where the text is none."""
+    """The version of a hyphenated UUID, or None."""
     found = _UUID.fullmatch(id)
     return int(found[1], 16) if found is not None else None
 
 
 def id_time_ms(id: str) -> int | None:
-    """Time at which an id was made, in milliseconds since 1970; None where it has none (version 4, as in the document).
+    """Creation time of an id in milliseconds since 1970; None if it has no time (version 4, as in the document).
 
     Raises:
-        ValueError: The text is no hyphenated UUID.
+        ValueError: The text is not a hyphenated UUID.
     """
     version = id_version(id)
     if version == 8 or version == 7:
@@ -137,21 +135,21 @@ def id_time_ms(id: str) -> int | None:
 
 
 _CONVERTIBLE: Final = (7, 8)
-"""Versions of ids with the same layout: the old generation writes 8, the new one 7."""
+"""Versions with the same layout: the old generation writes 8, the new one 7."""
 _VERSION_AT: Final = 14
 
 
 def relayed_priority(attributes: Mapping[str, Any]) -> str | None:
-    """The priority that a message came with, also over a bridge; None of one that came with none, or from another wire."""
+    """Original priority of a message, also over a bridge; None if it had none, or came from another protocol."""
     crossed = attributes.get(RELAYED)
     name = crossed.get("priority") if isinstance(crossed, dict) else attributes.get("priority")
     return name if isinstance(name, str) and name in LEVELS else None
 
 
 def relayed_id(attributes: Mapping[str, Any], version: int) -> str | None:
-    """The id with which a message set out before it crossed a bridge, as one of a version; None where it had none with a time.
+    """Original id of a message that crossed a bridge, converted to a version; None if it had no id with a time.
 
-    Version 7 and 8 differ in that digit alone, so that an id that crosses twice is what it was.
+    Versions 7 and 8 differ only in that digit, so an id that crosses twice is unchanged.
     """
     crossed = attributes.get(RELAYED)
     id = crossed.get("id") if isinstance(crossed, dict) else None
@@ -165,19 +163,19 @@ _REQUEST_LEVEL: Final = 4
 
 
 def urgency_of(message: Message, asked: str | None, level_of: Callable[[str | int], str | None]) -> int:
-    """Urgency of a message, where some must wait: 0 (CS0) to 6 (CS6). An answer is as urgent as what was `asked`."""
+    """Urgency for send order: 0 (CS0) to 6 (CS6). An answer is as urgent as its request (`asked`)."""
     name = asked or relayed_priority(message.attributes) or level_of(message.subject)
     return LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _REQUEST_LEVEL))
 
 
 def check_seconds(adapter: Any, attribute: Any, value: Any) -> None:
-    """A validator of attrs: an option is a number of seconds. May raise `ValueError`."""
+    """An attrs validator for a number of seconds. May raise `ValueError`."""
     if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
         raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is no number of seconds")
 
 
 def lifetime_within(most: int) -> Callable[[Any, Any, Any], None]:
-    """A validator of attrs: an option is None, or seconds that fit into a ttl of so many milliseconds at the most."""
+    """An attrs validator for None, or seconds that fit a ttl of `most` milliseconds."""
 
     def check(adapter: Any, attribute: Any, value: Any) -> None:
         if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= most / 1000):
@@ -189,57 +187,57 @@ def lifetime_within(most: int) -> Callable[[Any, Any, Any], None]:
 # -- sessions ------------------------------------------------------------------------------------------------------------
 
 REMEMBERED: Final = 1024
-"""Subjects whose addresses, or beginnings of messages, a session keeps; then it begins anew."""
+"""Cached subjects of a session; at the limit the cache is emptied."""
 _LAST_MOMENT: Final = 0.001
-"""Time that is left in the very millisecond in which it is up: it has expired only after it."""
+"""Time left in the last millisecond of a ttl: a message expires only after it."""
 _REQUEST: Final = Kind.REQUEST
 
 
 class EntitySession(QuietSession):
-    """A session of an entity, in either form: who was asked, what is too late, and how a bad message is answered.
+    """Base of the sessions of both generations: pending requests, expiry, and answers to malformed messages.
 
-    There is no handshake, no heartbeat and no goodbye. A subclass sets the attributes; times are milliseconds.
+    There is no handshake, heartbeat or goodbye. A subclass sets the attributes; times are milliseconds.
     """
 
     codec: Any
     codes: ClassVar[Mapping[str | None, Code]]
-    """Of the reasons of refusals those that are no INVALID_ARGUMENT."""
+    """Codes of refusal reasons that are not INVALID_ARGUMENT."""
     return_address: ClassVar[type]
-    """That of the ids of requests that came in."""
+    """Type of an incoming request's id."""
     refuse: ClassVar[Callable[..., RemoteProtocolError]]
     _clock: Callable[[], int]
     _allowance: float
     _skew: float
     _names: Any
     _methods: dict[str | int, tuple[bytes, str]]
-    """By subject the head of a request, and the address of its method."""
+    """Head of a request and address of its method, by subject."""
     _topics: dict[Any, bytes]
-    """By subject and more the head of publications and notifications."""
+    """Head of publications and notifications, by subject and further parts."""
     _asked: dict[Any, str]
-    """By the key of each request of this side the method that was asked."""
+    """Requested method, by key of the request."""
     _output: list[Message | SessionEvent | bytes]
-    """The outcome of the frame that is looked at, where it is not one message."""
+    """Outcome of the current frame, unless it is one message."""
 
     def _taken(self) -> SessionOutput:
         output, self._output = self._output, []
         return output
 
     def _learn(self, source: str) -> None:
-        """The peer has shown its address: what was meant for it before went elsewhere."""
+        """Store the peer's address, and drop heads that were cached for another."""
         self._names.learn(source)
         self._methods.clear()
         self._topics.clear()
 
     def _in_time(self, message: Message, made: int, ttl: int) -> bool:
-        """True if a message that is no answer still lives: it has expired strictly after its ttl. Sets what is left of that.
+        """True if a message that is not an answer has not expired. Sets its remaining ttl.
 
-        May raise `RemoteProtocolError`: it comes from too far in the future.
+        May raise `RemoteProtocolError`: its time is too far in the future.
         """
         age = self._clock() // 1_000_000 - made
         left = ttl - age + self._allowance
         if left < 0:
             if message.kind is _REQUEST:
-                message.ttl = 0.0  # the bus answers it, and holds what the peer does not read within bounds
+                message.ttl = 0.0  # the bus answers it, and bounds answers that the peer does not read
                 return False
             return self._expired(message, age, ttl)
         if -age > self._skew:
@@ -249,7 +247,7 @@ class EntitySession(QuietSession):
         return True
 
     def _answer_in_time(self, message: Message, source: str, made: int, ttl: int) -> bool:
-        """True if an answer still lives. If it has expired the request goes on waiting, to its own deadline."""
+        """True if an answer has not expired. Otherwise the request waits on, until its own deadline."""
         age = self._clock() // 1_000_000 - made
         if age <= ttl + self._allowance:
             return True
@@ -257,7 +255,7 @@ class EntitySession(QuietSession):
         return self._expired(message, age, ttl)
 
     def _expired(self, message: Message, age: int, ttl: int) -> bool:
-        """Tell the bus of a message that comes too late. False: it is not taken."""
+        """Report an expired message. Always False."""
         text = f"made {age / 1000:.3f} s ago with a ttl of {ttl / 1000:.3f} s; where clocks differ, set allowance="
         self._output.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
         return False
@@ -272,20 +270,20 @@ class EntitySession(QuietSession):
             self._output.append(CloseWanted(error.close_code, error.reason, error))
 
     def _answer(self, address: Any, code: Code, text: str, reason: str | None) -> None:
-        """Say that a request was not delivered."""
+        """Answer that a request was not delivered."""
         facts = {"text": text, "reason": reason, "undelivered": True}
         self._output.append(self._response(Message(Kind.ERROR, "", address, code=code, attributes=facts)))
 
     def _response(self, message: Message) -> bytes:
-        """The frame of an answer: source and sink change places; priority and ttl are those of the request."""
+        """The frame of an answer: source and sink swapped, priority and ttl of the request."""
         raise NotImplementedError
 
     def _event(self, kind: Kind, message: Message) -> bytes:
-        """The frame of a publication or a notification."""
+        """The frame of a publication or notification."""
         raise NotImplementedError
 
     def _publication(self, message: Message) -> bytes:
-        """The same frame for all peers: it was made once, so it has one id."""
+        """The frame of a publication, made once for all peers so that it has one id."""
         shared, key = message.shared, (self.codec, self._names.entity)
         frame = shared.get(key)
         if frame is None:
@@ -293,16 +291,16 @@ class EntitySession(QuietSession):
         return frame
 
     def _kept_id(self, extras: Mapping[str, Any], version: int) -> tuple[str | None, int]:
-        """The id of what has crossed a bridge, and the milliseconds since it was made: its ttl counts from there."""
+        """Original id of a message that crossed a bridge, and its age in milliseconds, which counts against its ttl."""
         id = relayed_id(extras, version)
         made = None if id is None else id_time_ms(id)
         return id, 0 if made is None else max(0, self._clock() // 1_000_000 - made)
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Forget a request: its answer is not wanted any more."""
+        """Forget a request."""
         self._asked.pop(key, None)
         return ()
 
     def connection_lost(self, reason: str) -> None:
-        """No answer comes any more."""
+        """Forget pending requests."""
         self._asked.clear()

@@ -1,1 +1,1 @@
-"""Protocol buffers, as far as several protocols write and read them: the wire by hand, ``Any``, ``Value`` and ``Status``."""
+"""Protocol buffers shared by several protocols: wire format, ``Any``, ``Value`` and ``Status``."""

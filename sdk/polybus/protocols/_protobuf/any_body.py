@@ -1,10 +1,10 @@
 """The body format ``google.protobuf.Any``.
 
-A message of protocol buffers is packed as it is, any other value as ``google.protobuf.Value``. Read again, ``Value`` and the
-wrapper types are plain values, messages that the program knows are such messages, and of the rest the ``Any`` itself is given.
+Protobuf messages are packed unchanged, any other value as ``google.protobuf.Value``. Decoding returns plain values for
+``Value`` and the wrapper types, message objects for known types, and otherwise the ``Any`` itself.
 
-Plain values are written and read by hand: Pyodide has no package ``protobuf``, and reading with it takes two to four times as
-long. Numbers are doubles there. A whole number comes back as ``int``, and one beyond 2^53 is refused rather than rounded.
+Plain values are handled without the package ``protobuf``, which Pyodide lacks and which takes two to four times as long.
+``Value`` stores numbers as doubles. A whole number is returned as ``int``; one beyond 2^53 is refused, not rounded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...plugins.protobuf import field, length, read_fields, read_varint, varint
 
 
 def known_class(name: str) -> type[Any] | None:
-    """The class of a message by its full name, where the program has it; None otherwise."""
+    """The class of a message type by full name; None if the program does not know it."""
     from google.protobuf import descriptor_pool, message_factory
 
     try:
@@ -34,7 +34,7 @@ def known_class(name: str) -> type[Any] | None:
 
 
 def is_message(value: Any) -> bool:
-    """True if a value is a message of protocol buffers, without loading the package."""
+    """True if a value is a protobuf message; does not load the package."""
     return hasattr(value, "DESCRIPTOR") and hasattr(value, "SerializeToString")
 
 
@@ -42,19 +42,19 @@ _DOUBLE: Final = Struct("<d")
 _EXACT: Final = 2**53
 _pack: Final = _DOUBLE.pack
 _unpack: Final = _DOUBLE.unpack_from
-# Fields of Value, of Struct's and ListValue's only field, and of a map's entry.
+# Tags of Value's fields, of the only field of Struct and ListValue, and of a map entry's value.
 _NULL, _NUMBER, _STRING, _BOOL, _STRUCT, _LIST, _ITEM, _ENTRY_VALUE = 0x08, 0x11, 0x1A, 0x20, 0x2A, 0x32, 0x0A, 0x12
 
 
 class Unwritable(ValueError):
-    """A value that has no place in a ``google.protobuf.Value``; the text says why."""
+    """The value does not fit ``google.protobuf.Value``; the text gives the reason."""
 
 
 # -- writing -------------------------------------------------------------------------------------------------------------
 
 
 def write_value(value: Any, depth: int) -> bytes:
-    """The bytes of a ``Value``. May raise `Unwritable`, or `UnicodeEncodeError`: a lone surrogate."""
+    """Encode a ``Value``. May raise `Unwritable`; `UnicodeEncodeError`: lone surrogate."""
     kind = type(value)
     if kind is str:
         text: bytes = value.encode()
@@ -73,14 +73,14 @@ def write_value(value: Any, depth: int) -> bytes:
 
 
 def write_dict(value: dict[str, Any], depth: int) -> bytes:
-    """`write_value` of a dict."""
+    """`write_value` for a dict."""
     parts: list[bytes] = []
     for key, item in value.items():
         if type(key) is not str:
             raise Unwritable(f"a key is text, not {type(key).__name__}")
         name = _key(key) if len(key) < 64 else _key.__wrapped__(key)
         kind = type(item)
-        if kind is str:  # most values are short text: at once, with all lengths in one byte
+        if kind is str:  # fast path: most values are short text, with all lengths in one byte
             text: bytes = item.encode()
             size = len(text)
             if size + len(name) < 120:
@@ -126,7 +126,7 @@ _WRITERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
 
 
 def read_value(data: bytes, depth: int) -> Any:
-    """The plain value of a ``Value``. May raise `ValueError`: the bytes are none, or it is nested deeper than `depth`."""
+    """Decode a ``Value``. May raise `ValueError`: malformed, or nested deeper than `depth`."""
     try:
         return _value(data, 0, len(data), depth)
     except IndexError as error:
@@ -134,7 +134,7 @@ def read_value(data: bytes, depth: int) -> Any:
 
 
 def read_value_at(data: bytes, at: int, depth: int) -> Any:
-    """`read_value` of the end of some bytes. May raise `ValueError` or `IndexError`: as it does."""
+    """`read_value` from a position to the end. May raise `ValueError` or `IndexError`."""
     end = len(data)
     if at + 2 < end and data[at] == _STRUCT and data[at + 1] == end - at - 2 < 128:
         return _struct(data, at + 2, end, depth - 1)
@@ -142,7 +142,7 @@ def read_value_at(data: bytes, at: int, depth: int) -> Any:
 
 
 def _size(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Begin and end of a field of bytes whose length stands at `at`."""
+    """Start and end of a field of bytes; its length is at `at`."""
     size = data[at]
     at += 1
     if size > 127:
@@ -197,7 +197,7 @@ def _struct(data: bytes, at: int, end: int, depth: int) -> dict[str, Any]:
             raise ValueError("not of google.protobuf.Struct")
         here, at = at + 2, at + 2 + data[at + 1]
         name_end = here + 2 + data[here + 1]
-        # The usual entry: all lengths in one byte, the key first, then the value and nothing else.
+        # Fast path: all lengths in one byte, the key first, then only the value.
         if at - here > 127 or at > end or data[here] != _ITEM or name_end + 2 >= at or data[name_end] != _ENTRY_VALUE:
             here, at = _size(data, here - 1, end)
             key, value = _entry(data, here, at, depth)
@@ -217,7 +217,7 @@ def _struct(data: bytes, at: int, end: int, depth: int) -> dict[str, Any]:
 
 
 def _entry(data: bytes, here: int, end: int, depth: int) -> tuple[str, Any]:
-    """Key and value of an entry, in any order, and the last of each."""
+    """Key and value of an entry in any order; the last of each counts."""
     key, value = "", None
     while here < end:
         tag = data[here]
@@ -249,12 +249,12 @@ _cached_head: Final = lru_cache(256)(_head)
 
 
 def pack(name: str, data: bytes) -> bytes:
-    """An ``Any`` of a message, given by its full name and its bytes."""
+    """Pack a message's bytes in an ``Any``, by its full name."""
     return _cached_head(name) + length(data) + data
 
 
 def pack_value(value: Any) -> bytes:
-    """An ``Any`` of a plain value. May raise `EncodeError`: the value has no place in one; the error names the path."""
+    """Pack a plain value in an ``Any``. May raise `EncodeError`, with the path of the part that does not fit."""
     try:
         data = write_value(value, _DEPTH)
     except (ValueError, RecursionError):
@@ -263,7 +263,7 @@ def pack_value(value: Any) -> bytes:
 
 
 def _write_converted(value: Any) -> bytes:
-    """Attrs classes, dataclasses, datetimes, bytes and so on, as in a JSON body, which also knows the path of what is wrong."""
+    """Convert attrs classes, dataclasses, datetimes, bytes and so on as in a JSON body, which reports the path of a failure."""
     data = JSON.encode(value)  # raises with the path
     try:
         return write_value(msgspec.json.decode(data), _DEPTH)
@@ -282,7 +282,7 @@ def _is_written(part: Any) -> bool:
 
 
 def unpack(data: bytes) -> tuple[str, bytes]:
-    """Type URL and bytes of an ``Any``. May raise `ValueError`: it is none."""
+    """Type URL and bytes of an ``Any``. May raise `ValueError`."""
     url, value = "", b""
     for number, part in read_fields(data):
         if number == 1 and isinstance(part, bytes):
@@ -293,11 +293,11 @@ def unpack(data: bytes) -> tuple[str, bytes]:
 
 
 def check_any(data: bytes) -> bool:
-    """True if the bytes are an ``Any``. What is in it is not looked at."""
+    """True if the bytes are an ``Any``; its content is not checked."""
     try:
         head = data[1] + 2
         size = data[head + 1]
-        # One byte of length, the type, one byte of length, the message and no more: as all libraries write what is not large.
+        # Fast path: lengths in one byte, type, message, and nothing more, as all libraries write small messages.
         if data[0] == 10 and head < 130 and data[head] == 18 and size < 128 and head + 2 + size == len(data):
             if data[2:head].isascii():
                 return True
@@ -311,7 +311,7 @@ def check_any(data: bytes) -> bool:
 
 
 def type_name(url: str) -> str:
-    """The full name of a message from its type URL; up-java and the document's examples write it with one leading slash."""
+    """Full name of a message type from its URL; up-java and the document's examples use a single leading slash."""
     return url.rpartition("/")[2]
 
 
@@ -321,7 +321,7 @@ class AnyFormat:
     content_type = "application/protobuf"
 
     def encode(self, value: Any) -> bytes:
-        """Pack a value. May raise `EncodeError`: it cannot be written; the error names the path of what does not fit."""
+        """Pack a value. May raise `EncodeError`, with the path of the part that does not fit."""
         if type(value) is dict:
             try:
                 data = write_dict(value, _DEPTH)
@@ -335,9 +335,9 @@ class AnyFormat:
         return data if name == "google.protobuf.Any" else pack(name, data)
 
     def decode(self, data: bytes) -> Any:
-        """Unpack it. May raise `BadRequest`: the bytes do not decode."""
+        """Unpack a value. May raise `BadRequest`: malformed."""
         if not data:
-            return None  # an ``Any()``: nothing is in it
+            return None  # an empty ``Any``
         try:
             size = data[_VALUE_END] if data.startswith(_VALUE_HEAD) else 128
             if size < 128 and _VALUE_END + 1 + size == len(data):

@@ -1,6 +1,6 @@
-"""Errors as ``google.rpc.Status``, whose fields ``uprotocol.v1.UStatus`` shares.
+"""Errors as ``google.rpc.Status``, which has the same fields as ``uprotocol.v1.UStatus``.
 
-Code and text are Status's own, the reason is a ``google.rpc.ErrorInfo`` among the details, the detail another ``Any`` there.
+Code and text are fields of Status; reason (in a ``google.rpc.ErrorInfo``) and detail are in its details.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DOMAIN: Final = field(b"\x12", b"polybus")
 
 
 def status_of(message: Message) -> bytes:
-    """The Status of an error or of an end that failed. May raise `EncodeError`: the detail cannot be written."""
+    """Write the Status of an error or failed end. May raise `EncodeError`: the detail cannot be encoded."""
     given = message.attributes
     reason, detail = given.get("reason"), given.get("detail")
     data = b"\x08" + varint(int(message.code or Code.UNKNOWN)) + field(b"\x12", str(given.get("text") or "").encode())
@@ -29,7 +29,7 @@ def status_of(message: Message) -> bytes:
 
 
 def facts_of(status: bytes) -> tuple[int, dict[str, Any]]:
-    """Code and facts of a Status. May raise `ValueError`: it is none."""
+    """Code and facts of a Status. May raise `ValueError`: malformed."""
     code, facts = 0, {"text": "", "reason": None, "detail": None}
     for number, part in read_fields(status):
         if number == 1 and isinstance(part, int):
@@ -55,7 +55,7 @@ def _add_detail(facts: dict[str, Any], data: bytes) -> None:
 
 
 def code_of(number: int) -> tuple[Code, str]:
-    """The code of a number, and what to say where there is none."""
+    """The code of a number, and a text if the number is unknown."""
     try:
         return Code(number), ""
     except ValueError:

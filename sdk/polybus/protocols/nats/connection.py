@@ -60,7 +60,7 @@ class NatsSubscriptions:
     _sids: dict[tuple[str, str | None], str] = field(factory=dict)
     _last: int = int(INBOX_SID)
     _leaving: dict[str, None] = field(factory=dict)
-    """Ended subscriptions with a queue group, whose messages in flight are still accepted."""
+    """Ended subscriptions with a queue group: their messages in flight are still accepted."""
 
     def add(self, pattern: str, queue: str | None = None, tag: Any = None, name: Any = None) -> str | None:
         """Add a subscription and return its sid; None if it exists."""
@@ -308,7 +308,7 @@ class NatsDialect(Protocol):
         ...
 
     def know(self, signs: Sequence[str]) -> None:
-        """Treat these `signs` of the bus's other connection as those of this side."""
+        """Also accept the `signs` of the bus's other connection."""
 
     def holds(self, key: Any) -> bool:
         """True if this connection has the request or channel, given its id or token."""

@@ -36,7 +36,7 @@ _STATUSES: Final[Mapping[int, tuple[Code, str | None]]] = {
     503: (Code.UNAVAILABLE, None),
     504: (Code.DEADLINE_EXCEEDED, None),
 }
-"""Numbers of foreign services, by custom those of HTTP. Numbers 1 to 16 are polybus codes."""
+"""Numbers of foreign services, by custom HTTP status codes. Numbers 1 to 16 are polybus codes."""
 
 
 def code_of_status(number: Any) -> Code:

@@ -1,6 +1,6 @@
 """Reads and writes header blocks: ``NATS/1.0``, an optional status, then name and value lines (ADR-4).
 
-Blocks repeat, mainly those of errors and of one sender, so the last few hundred are cached.
+Blocks repeat, mainly for errors and for messages of one sender, so the last few hundred are cached.
 """
 
 from __future__ import annotations

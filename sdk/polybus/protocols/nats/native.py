@@ -122,7 +122,7 @@ class NativeDialect:
         self._message = connection.codec.message
         self._inbox = f"{connection.options.inbox}.{''.join(connection.rng.choices(_ALPHABET, k=_PREFIX_LENGTH))}."
         self._inboxes: tuple[str, ...] = (self._inbox,)
-        """Own inbox and that of the bus's other connection."""
+        """Inboxes of this connection and the bus's other one."""
         self.inbox: str = f"{self._inbox}*"
         self._readers = f"{self._inbox}j."  # one token more than answers, so that the server sends no second copy
         self._no_inbox = ""

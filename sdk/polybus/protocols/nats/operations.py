@@ -1,4 +1,4 @@
-"""Reads and writes NATS operations, those of clients and those of servers.
+"""Reads and writes NATS operations of clients and servers.
 
 An operation is a frame: a line and, for some verbs, headers and a payload whose lengths are in the line. Verbs are read in
 upper and lower case, as servers do.

@@ -87,7 +87,7 @@ _MESSAGES: Final = (b"MSG ", b"HMSG ")
 _HANDSHAKE: Final = 0
 """Key of the PING that completes the handshake."""
 _RETIRED: Final = -1
-"""Key of the PING whose PONG confirms that this side gets no more messages."""
+"""Key of the PING after the last UNSUB: its PONG confirms that no more messages come."""
 _QUIET: Final = 2.0
 """Seconds of silence before the engine of a cluster gets a PING, so that nodes detect its failure soon."""
 _NO_HEADERS: Final = "this NATS server carries no headers, which a cluster needs: take nats-server 2.2 or newer"

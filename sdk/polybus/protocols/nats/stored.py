@@ -70,7 +70,7 @@ class ToReader:
         place: Sequence number among the consumer's deliveries.
         status: Status of an engine message; 0 for a publication.
         text: Text after the status.
-        left: Requested publications that will not come, if the engine says so.
+        left: Requested publications that will not come, if the engine gives a number.
         only: The one durable handler that it is for; None for all.
         fault: Reason why the publication is unreadable; empty if readable.
         block: Unreadable header block as received; empty if readable, or if it was discarded.

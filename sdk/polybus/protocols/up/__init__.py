@@ -1,6 +1,6 @@
-"""uProtocol as it is today: UMessage, in protocol buffers, with numbers for addresses.
+"""Current uProtocol: UMessage in protocol buffers, with numeric addresses.
 
-On the wire is one serialised ``uprotocol.v1.UMessage`` a frame; `docs/reference/up.md` describes it in full.
+Each frame is one serialised ``uprotocol.v1.UMessage``; see `docs/reference/up.md`.
 """
 
 from .adapter import Up

@@ -1,4 +1,4 @@
-"""The options of the protocol, and what is made from them."""
+"""Options of the protocol `up`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .uuris import FIRST_TOPIC, UUri, parse_entity
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "//polybus/1/1"
 _SHARED: Final = ("strings", "dialect")
-"""Options that both ends have alike."""
+"""Options that must be equal at both ends."""
 
 
 def _entity(adapter: Up, attribute: Any, value: Any) -> None:
@@ -61,31 +61,31 @@ def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:
 
 @frozen(kw_only=True)
 class Up(UrlOptions):
-    """uProtocol as it is today (UMessage), with its options.
+    """Current uProtocol (UMessage), with its options.
 
     Args:
-        entity: Who this side is: ``//device1/10AB/3``, with its authority.
-        peer: Who the other side is, for requests to names with a number alone, and for notifications. None: as it shows itself
-            first.
-        names: From subjects to resources: below 0x8000 a method, from there on a topic, a list with one of each; or a whole
-            address, ``"//device2/CD/4/B"``. `names_in` reads such a table from a file, and `services_in` the services of a
-            proto file, which have one each. A subject with a slash needs none.
-        ttl: Seconds that publications and notifications live; None for ever. Requests live as long as their deadline.
-        priorities: From patterns of subjects to ``CS0`` ... ``CS6``; of several that fit the first. Requests have at least
-            ``CS4``, which is their default; that of publications is ``CS1``.
-        token: Goes out with every request: text, or a function that gives it each time (None for none). Never logged.
-        permission_level: Goes out with every request.
-        strings: How text is written: as ``json``, or as plain ``text``.
-        dialect: Form of messages on Zenoh: ``spec`` as in the specification, which up-rust writes since 0.7; ``cpp-1.0`` as
-            up-cpp does; ``rust-0.6`` as up-rust did before. Those of one dialect do not hear the others.
-        per_authority: Requests of one source authority that are under way at the same time; more are answered with
-            RESOURCE_EXHAUSTED. A fabric is one peer to the bus: this keeps a loud sender from filling it.
-        max_clock_skew: Seconds that the time in an id may lie in the future, where the message has a ttl.
-        allowance: Seconds that a message may be older than its ttl, because clocks differ.
-        clock: Nanoseconds since 1970.
+        entity: Address of this side with its authority: ``//device1/10AB/3``.
+        peer: Address of the other side, for notifications and for requests to names with only a number. None: as in its first
+            message.
+        names: Table from subjects to resources: a method below 0x8000, otherwise a topic; a list with one of each; or a whole
+            address, ``"//device2/CD/4/B"``. `names_in` reads a table from a file, `services_in` the services of a proto file.
+            A subject with a slash needs no entry.
+        ttl: Lifetime of publications and notifications in seconds; None for ever. Requests live until their deadline.
+        priorities: Table from subject patterns to ``CS0`` ... ``CS6``; the first match counts. Requests have at least ``CS4``,
+            their default; the default of publications is ``CS1``.
+        token: Sent with each request: text, or a function that returns it (None for none). Never logged.
+        permission_level: Sent with each request.
+        strings: Encoding of text: ``json``, or plain ``text``.
+        dialect: Form of messages on Zenoh: ``spec`` as in the specification and in up-rust since 0.7; ``cpp-1.0`` as in up-cpp;
+            ``rust-0.6`` as in earlier up-rust. Programs with different dialects do not receive each other's messages.
+        per_authority: Maximum number of active requests per source authority; further ones fail with RESOURCE_EXHAUSTED. For
+            the bus a fabric is one peer, and this keeps one sender from using it up.
+        max_clock_skew: Seconds that the time in an id may be in the future, if the message has a ttl.
+        allowance: Seconds that a message may exceed its ttl, because clocks differ.
+        clock: Returns nanoseconds since 1970.
 
     Raises:
-        ValueError: A value is not known.
+        ValueError: Invalid value.
     """
 
     name = "up"
@@ -107,27 +107,27 @@ class Up(UrlOptions):
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """The options that differ from the defaults, but for who is who: whoever connects to a listener's URL is another."""
+        """Options that differ from the defaults, without entity and peer: a connecting client has its own."""
         return {name: value for name, value in super().url_options.items() if name in _SHARED}
 
     @property
     def fabric(self) -> UpFabric:
-        """The form on Zenoh; see `plugins.Fabric`."""
+        """Form on Zenoh; see `plugins.Fabric`."""
         return UpFabric(self)
 
     @property
     def unhandled(self) -> str:
-        """The last method of the other side; see `plugins.ProtocolFeatures`."""
+        """The last method number of the other side; see `plugins.ProtocolFeatures`."""
         return str((self.other or self.own).with_resource(FIRST_TOPIC - 1))
 
     @property
     def own(self) -> UUri:
-        """The address of this side: where answers and notifications go."""
+        """Address of this side for answers and notifications."""
         return parse_entity(self.entity)
 
     @property
     def other(self) -> UUri | None:
-        """That of the other side, where it is given."""
+        """Address of the other side, if given."""
         return None if self.peer is None else parse_entity(self.peer)
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:
@@ -135,15 +135,15 @@ class Up(UrlOptions):
         return UpNames(self.names, self.own, self.other).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """The fields of a message, for people; see `plugins.Dissector`. The value of a token is not among them."""
+        """The fields of a message, for people, without the value of a token; see `plugins.Dissector`."""
         return list(dissect(frame))
 
     def codec(self, limits: Limits = _LIMITS) -> UpCodec:
-        """The codec; the same object for equal options and limits."""
+        """The codec, shared by adapters with equal options and limits."""
         return _codec(self.strings == "text", self.priorities, limits)
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UpSession:
-        """A session for one connection. Both roles speak alike; `rng` makes the random part of the ids."""
+        """A session for one connection, the same for both roles. `rng` makes the random part of ids."""
         return UpSession(self.codec(limits), self, limits, random.SystemRandom() if rng is None else rng)
 
 

@@ -1,4 +1,4 @@
-"""The attributes of a message, as values."""
+"""The attributes of a message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MessageType(IntEnum):
 
 
 class PayloadFormat(IntEnum):
-    """Form of a payload."""
+    """Format of a payload."""
 
     UNSPECIFIED = 0
     PROTOBUF_IN_ANY = 1
@@ -40,17 +40,17 @@ TYPE_NAMES: Final = {
     MessageType.RESPONSE: "up-res.v1",
     MessageType.NOTIFICATION: "up-not.v1",
 }
-"""As the bindings to CloudEvents and MQTT name them."""
+"""Names as in the bindings to CloudEvents and MQTT."""
 USUAL_PRIORITY: Final = 2
-"""CS1, which 0 stands for as well. The number on the wire is one more than that of the class."""
+"""CS1, also the meaning of 0. The number on the wire is the class's number plus one."""
 REQUEST_PRIORITY: Final = 5
-"""CS4, the least of a request."""
+"""CS4, the minimum of a request."""
 LAST_PRIORITY: Final = 7
 FORMAT_NAMES: Final = tuple(format.name.lower() for format in PayloadFormat)
 
 
 class Attributes(Struct, gc=False):
-    """The attributes of one message. Ids are their 16 bytes; empty, None and 0 stand for what is not there."""
+    """The attributes of one message. Ids are 16 bytes. Empty, None and 0 mean absent."""
 
     id: bytes = b""
     type: int = 0
@@ -66,7 +66,7 @@ class Attributes(Struct, gc=False):
     payload_format: int = 0
 
     def as_texts(self) -> dict[str, Any]:
-        """The same as people and programs read them, without what is not there."""
+        """The present attributes in readable form."""
         given: dict[str, Any] = {
             "id": uuid_text(self.id) if self.id else None,
             "type": TYPE_NAMES.get(MessageType(self.type)) if 0 < self.type <= MessageType.NOTIFICATION else None,
@@ -85,7 +85,7 @@ class Attributes(Struct, gc=False):
 
 
 def priority_name(priority: int) -> str:
-    """The class of a priority as it stands on the wire: ``CS1`` for 0 and 2."""
+    """The class of a wire priority: ``CS1`` for 0 and 2."""
     return f"CS{(priority or USUAL_PRIORITY) - 1}"
 
 
@@ -96,7 +96,7 @@ def uuid_text(id: bytes) -> str:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """The bytes of an id with hyphens. May raise `ValueError`: it is none."""
+    """Parse an id with hyphens. May raise `ValueError`."""
     try:
         found = bytes.fromhex(text.replace("-", ""))
     except ValueError:
@@ -112,5 +112,5 @@ def is_v7(id: bytes) -> bool:
 
 
 def id_ms(id: bytes) -> int:
-    """The time in an id: milliseconds since 1970."""
+    """Time in an id, in milliseconds since 1970."""
     return int.from_bytes(id[:6], "big")

@@ -1,4 +1,4 @@
-"""Bodies: JSON for plain values, ``google.protobuf.Any`` for protobuf messages, bytes as they are, text by option."""
+"""Bodies: JSON for plain values, ``google.protobuf.Any`` for protobuf messages, raw bytes, and optionally plain text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READ: Final[Mapping[int, BodyFormat]] = {
     PayloadFormat.JSON: JSON,
     PayloadFormat.TEXT: TEXT,
 }
-"""All others are bytes, whose format stands in ``message.attributes``: a bare message of protocol buffers says not which."""
+"""Other formats are bytes, with the format in ``message.attributes``: a bare protobuf message does not carry its type."""
 _WRITTEN: Final[Mapping[int, int]] = {
     id(JSON): PayloadFormat.JSON,
     id(ANY): PayloadFormat.PROTOBUF_IN_ANY,
@@ -33,7 +33,7 @@ _NUMBERS: Final = {name: number for number, name in enumerate(FORMAT_NAMES) if n
 
 
 def format_for(value: Any, texts: bool) -> BodyFormat:
-    """The format in which a value is written; with `texts`, text goes as such."""
+    """The format to write a value in; with `texts`, str is plain text."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS
     if texts and type(value) is str:
@@ -42,12 +42,12 @@ def format_for(value: Any, texts: bool) -> BodyFormat:
 
 
 def written_body(message: Message, texts: bool) -> tuple[bytes | None, int]:
-    """The payload of a message, and its format on the wire. May raise `EncodeError`: the body does not fit."""
+    """The payload of a message and its wire format. May raise `EncodeError`."""
     raw, format = message.raw, message.format
     if raw is not None and raw is message.checked and format is JSON:
         return raw, _JSON
     if raw is not None and format in FORMATS:
-        message.encoded(FORMATS)  # which reads what nobody has
+        message.encoded(FORMATS)  # decodes and checks the bytes if that was not done before
         return given_body(raw, message)
     if not message.has_body:
         return None, PayloadFormat.UNSPECIFIED
@@ -56,8 +56,8 @@ def written_body(message: Message, texts: bool) -> tuple[bytes | None, int]:
 
 
 def given_body(raw: bytes, message: Message) -> tuple[bytes, int]:
-    """The same of a message with bytes in a format of this wire, whatever they are: a payload has its length before it."""
-    if message.format is OCTETS and message.extras is not None:  # relayed: bytes in a form that only the application knows
+    """As `written_body`, without checks, for bytes in a format of this wire."""
+    if message.format is OCTETS and message.extras is not None:  # relayed bytes in an application's format
         return raw, _NUMBERS.get(message.extras.get("payload_format", ""), PayloadFormat.RAW)
     return raw, _WRITTEN[id(message.format)]
 
@@ -68,7 +68,7 @@ def format_of(number: int) -> BodyFormat:
 
 
 def check_payload(payload: bytes, format: BodyFormat) -> None:
-    """Check a payload that came in, and is no JSON. May raise `RemoteProtocolError`: it is not what its format says."""
+    """Check an incoming payload that is not JSON. May raise `RemoteProtocolError`: not in its declared format."""
     if format is ANY and not check_any(payload):
         raise _no("google.protobuf.Any")
     if format is TEXT:
@@ -79,7 +79,7 @@ def check_payload(payload: bytes, format: BodyFormat) -> None:
 
 
 def read_json(payload: bytes, depth: int) -> Any:
-    """The value of a JSON payload that came in. May raise `RemoteProtocolError`: it is not one JSON value, or too deep."""
+    """Read an incoming JSON payload. May raise `RemoteProtocolError`: malformed, or too deep."""
     try:
         if len(payload) > 2 * depth or not payload.isascii():
             check_json(payload, depth)

@@ -1,6 +1,6 @@
-"""A codec: messages of the bus from serialised UMessages, and back.
+"""Converts between messages of the bus and serialised UMessages.
 
-What is the same in many messages, all but the ids and the payload, is examined once and known by its bytes.
+The parts that many messages share, all except ids and payload, are checked once and cached by their bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .wire import is_wire_id, read_attributes, read_uuid, split_message, write_a
 
 _REMEMBERED: Final = 2048
 _LONGEST: Final = 1024
-"""Bytes of attributes that are remembered."""
+"""Maximum bytes of cached attributes."""
 _ID: Final = b"\x0a\x12\x09"
 _REQID: Final = b"\x4a\x12\x09"
 _IS_RESPONSE: Final = bytes((0x10, MessageType.RESPONSE))
@@ -36,20 +36,20 @@ _STATUSES: Final = ("uprotocol.v1.UStatus", "google.rpc.Status")
 _UNANSWERABLE: Final = frozenset({"request.source", "request.sink"})
 _ERROR: Final = Kind.ERROR
 Parts: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes | None]"
-"""A frame in the usual form: the id, the attributes before the id of a request, that id, those behind it, and the payload."""
+"""A frame in the usual form: id, attributes before the request id, request id, attributes after it, payload."""
 
 
 class UpReader:
-    """Makes messages of frames."""
+    """Reads frames."""
 
     def __init__(self, limits: Limits) -> None:
         self._max_frame: Final = limits.message
         self._depth: Final = limits.depth
-        # By the bytes of the attributes before and behind the id of a request.
+        # By the attribute bytes before and after the request id.
         self._known: dict[tuple[bytes, bytes], MessageShape] = {}
 
     def read(self, frame: bytes) -> UpMessage:
-        """The one message of a frame. May raise `RemoteProtocolError`: it is none, or a bad one."""
+        """Read the one message of a frame. May raise `RemoteProtocolError`: malformed, or against a rule."""
         if len(frame) > self._max_frame:
             raise WIRE_RULES.refuse_size(len(frame), self._max_frame)
         try:
@@ -79,7 +79,7 @@ class UpReader:
 
     def _remember(self, before: bytes, behind: bytes, shape: MessageShape) -> None:
         try:
-            for part in (before, behind):  # each consists of whole fields: so nothing else can be taken for the id between
+            for part in (before, behind):  # both parts are whole fields, so only the request id is between them
                 read_attributes(part)
         except ValueError:
             return
@@ -105,15 +105,17 @@ class UpReader:
 
 
 def _parts(frame: bytes) -> Parts | None:
-    """The parts of a frame in the usual form; else None."""
+    """The parts of a frame in the usual form; otherwise None."""
     try:
         at = 2
         if (size := frame[1]) > 127:
             size, at = read_varint(frame, 1)
         end, start = at + size, at + 20
-        if frame[0] != 10 or frame[at : at + 3] != _ID or frame[at + 11] != 17:  # attributes, and in them the halves of an id
+        if (
+            frame[0] != 10 or frame[at : at + 3] != _ID or frame[at + 11] != 17
+        ):  # attributes that begin with both halves of an id
             return None
-        if frame[at + 4] >> 4 != 7 or frame[start - 1] >> 6 != 2:  # its version and variant
+        if frame[at + 4] >> 4 != 7 or frame[start - 1] >> 6 != 2:  # version and variant
             return None
         total, payload = len(frame), None
         if end != total:
@@ -129,18 +131,18 @@ def _parts(frame: bytes) -> Parts | None:
         return None
     if start > end:
         return None
-    # None but an answer has the id of a request; where one has all the same, it is examined each time.
+    # Only an answer has a request id. Any other message with one is checked each time.
     if frame[start : start + 2] != _IS_RESPONSE:
         return frame[at + 2 : start], frame[start:end], b"", b"", payload
     place = frame.find(_REQID, start, end)
     if place < 0:
-        return None  # what remains of it is what may remain of a good one
+        return None  # the same remaining bytes could belong to a valid message
     reqid = frame[place + 2 : place + 20]
     return (frame[at + 2 : start], frame[start:place], reqid, frame[place + 20 : end], payload) if is_wire_id(reqid) else None
 
 
 def _check(given: Attributes) -> None:
-    """May raise `RemoteProtocolError`: a rule is broken."""
+    """May raise `RemoteProtocolError`: against a rule."""
     broken = first_violation(given)
     if broken is None:
         return
@@ -153,7 +155,7 @@ def _check(given: Attributes) -> None:
 
 
 def _told(error: RemoteProtocolError, message: UpMessage) -> RemoteProtocolError:
-    """The error of a bad payload, with whom it concerns: who asked, or whoever waits for this answer."""
+    """Add to a payload's error the request to answer, or the request that this answer was for."""
     if message.kind is Kind.REQUEST:
         error.answer_id = message.id
     elif message.kind is Kind.RESPONSE:
@@ -162,7 +164,7 @@ def _told(error: RemoteProtocolError, message: UpMessage) -> RemoteProtocolError
 
 
 def _failure(message: UpMessage, payload: bytes | None) -> UpMessage:
-    """The error of an answer that says so; its payload is looked at where it is a UStatus, bare or in an ``Any``."""
+    """Read an error answer; its payload is used if it is a UStatus, bare or in an ``Any``."""
     given = message.shape.given
     facts: dict[str, Any] = {"text": "", "reason": None, "detail": None}
     if payload is not None:
@@ -170,7 +172,7 @@ def _failure(message: UpMessage, payload: bytes | None) -> UpMessage:
             found = _status(payload, given.payload_format)
             facts = facts if found is None else facts_of(found)[1]
         except ValueError:
-            pass  # the number in the attributes says enough
+            pass  # the code in the attributes is enough
     message.raw = None
     message.code, unknown = code_of(given.commstatus or 0)
     if unknown and not facts["text"]:
@@ -205,13 +207,14 @@ def _no_level(subject: str | int) -> str | None:
 
 @frozen(eq=False, kw_only=True)
 class UpCodec:
-    """Frames to messages and back. Of what is read, `Message.attributes` has all attributes, and the subject is an address.
+    """Converts between frames and messages. After reading, `Message.attributes` has all attributes, and the subject is an
+    address.
 
     Attributes:
-        limits: Sizes.
-        texts: Whether text goes as such, and not as JSON.
-        level_of: The priority of a subject, where one was set for it.
-        read: The message of a frame, with its ids as they stand there. Raises `RemoteProtocolError`, nothing else.
+        limits: Maximum sizes.
+        texts: True to send str as plain text, not as JSON.
+        level_of: Returns the configured priority of a subject, or None.
+        read: Reads a frame, with ids in wire form. Raises only `RemoteProtocolError`.
     """
 
     limits: Limits = field(factory=Limits)
@@ -226,11 +229,11 @@ class UpCodec:
         object.__setattr__(self, "read", UpReader(self.limits).read)
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """Bytes go as they are, messages of protocol buffers in an ``Any``, the rest as JSON."""
+        """Bytes unchanged, protobuf messages in an ``Any``, anything else as JSON."""
         return format_for(value, self.texts)
 
     def urgency(self, message: Message) -> int:
-        """Urgency of a message, where some must wait: 0 (CS0) to 6 (CS6)."""
+        """Urgency for send order: 0 (CS0) to 6 (CS6)."""
         address = message.id
         asked = priority_name(address.shape.given.priority) if isinstance(address, UpReturnAddress) else None
         return urgency_of(message, asked, self.level_of)
@@ -238,7 +241,7 @@ class UpCodec:
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The one message of a frame, with its ids as text."""
+        """The one message of a frame, with ids as text."""
         message = self.read(frame)
         if message.reqid and message.kind in (Kind.RESPONSE, Kind.ERROR):
             message.id = uuid_text(read_uuid(message.reqid))
@@ -249,7 +252,7 @@ class UpCodec:
     # -- writing ---------------------------------------------------------------------------------------------------------
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """The frame of one message. Ids, source and sink stand in `Message.attributes`, as `decode` gives them."""
+        """The frame of one message. Ids, source and sink are in `Message.attributes`, as `decode` returns them."""
         if len(messages) != 1:
             raise Unsupported(f"a frame of up is one message, not {len(messages)}")
         (message,) = messages
@@ -275,11 +278,11 @@ class UpCodec:
         return self.frame(given, message)
 
     def frame(self, given: Attributes, message: Message) -> bytes:
-        """The frame of attributes and a body. Bytes in a format of this wire go as they are, also for tools that try readers.
+        """The frame of attributes and a body. Bytes in a format of this wire are not checked, so that tools can test readers.
 
         Raises:
-            EncodeError: The body does not fit.
-            LocalProtocolError: A rule is broken.
+            EncodeError: The body cannot be encoded.
+            LocalProtocolError: Against a rule.
         """
         if message.kind is Kind.ERROR:
             given.commstatus = int(message.code or Code.UNKNOWN)
@@ -300,12 +303,12 @@ class UpCodec:
 
 
 def no_form(kind: Kind) -> Unsupported:
-    """The error for a message that has no place on this wire."""
+    """The error for a kind of message that this wire lacks."""
     return Unsupported(f"a UMessage has no form for a {kind.value} message")
 
 
 def milliseconds(ttl: float) -> int:
-    """Seconds as a ttl that lives."""
+    """Convert seconds to a valid ttl, which is above 0."""
     return min(max(1, int(ttl * 1000 + 0.5)), MAX_TTL)
 
 

@@ -1,4 +1,4 @@
-"""A message field by field, for people: from the bytes alone, also where it does not decode."""
+"""Lists the fields of a message for people, from bytes that may be malformed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAYLOAD: Final = 2
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """The fields of a message, in the order in which they stand; the last one says where it is cut off."""
+    """The fields of a message in their order; the last one says if the message is cut off."""
     for start, end, number, value, part, note in walk_fields(frame, 0, len(frame)):
         if part is None or number not in (_ATTRIBUTES, _PAYLOAD):
             shown = value.hex(" ") if isinstance(value, bytes) else str(value)
@@ -39,7 +39,7 @@ def _attributes(frame: bytes, at: int, end: int) -> Iterator[FrameField]:
 
 
 def _shown(value: int | bytes, show: Callable[[int | bytes], tuple[str, str]] | None) -> tuple[str, str]:
-    """A value as people read it, and its meaning."""
+    """A readable value, and its meaning."""
     if show is not None:
         try:
             return show(value)

@@ -1,9 +1,8 @@
-"""The protocol on a fabric (up-l1/zenoh.adoc): UMessages as samples in one of the dialects, and sessions with filters.
+"""The protocol on Zenoh (up-l1/zenoh.adoc): UMessages as samples in one of the dialects, and sessions with filters.
 
-Filters are for the publications that this side wants to hear, and for what is addressed to it. The subject of a publication is
-its name where it has one, else its address. So a pattern stands for the topics whose names it matches; one that begins with a
-wildcard, which an address matches too, for any topic. A filter may let more through than was asked for: the bus matches again
-what comes.
+Filters select publications for this side's subscriptions and messages addressed to it. The subject of a publication is its name
+or, without one, its address. A pattern therefore selects the topics with matching names, and a pattern that begins with a
+wildcard, which matches addresses too, selects any topic. A filter may select more than the pattern; the bus matches again.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _WILDCARDS: Final = ("*", ">")
 
 
 class Filters:
-    """The filters that are wanted.
+    """The active filters.
 
     Args:
-        dialect: How they are written as keys.
-        names: Of the connection.
-        hear: Takes the expressions of all filters, at the start and whenever they change.
+        dialect: Form of the keys.
+        names: Names of the connection.
+        hear: Called with the expressions of all filters, at the start and after each change.
     """
 
     __slots__ = ("_dialect", "_hear", "_heard", "_to_us", "_wanted", "names")
@@ -50,28 +49,28 @@ class Filters:
         self.names: Final = names
         self._to_us: Final = self._expression(ANYTHING, names.entity.with_resource(ANY_PART))
         self._wanted: dict[str | int, tuple[str, ...]] = {}
-        """The expressions of each pattern."""
+        """Filter expressions by pattern."""
         self._heard: tuple[str, ...] = ()
 
     def add(self, pattern: str | int) -> None:
-        """Hear publications of a pattern. May raise `Unsupported`: it has no address; `LocalProtocolError`."""
+        """Add a pattern. May raise `Unsupported`: it has no address; `LocalProtocolError`."""
         self._wanted[pattern] = tuple(self._expression(source, None) for source in self._sources(pattern))
         self.declare()
 
     def remove(self, pattern: str | int) -> None:
-        """Hear them no longer."""
+        """Remove a pattern."""
         self._wanted.pop(pattern, None)
         self.declare()
 
     def declare(self) -> None:
-        """Say what is to be heard, where it is not what it was: what is addressed to this entity, and the topics."""
+        """Declare changed filters: messages addressed to this entity, and the topics."""
         expressions = tuple(dict.fromkeys((self._to_us, *chain.from_iterable(self._wanted.values()))))
         if expressions != self._heard:
             self._heard = expressions
             self._hear(expressions)
 
     def is_ours(self, sink: UUri | None) -> bool:
-        """True if something is addressed to this entity."""
+        """True if the sink is this entity."""
         return sink is not None and sink.with_resource(0) == self.names.entity.with_resource(0)
 
     def _expression(self, source: UUri, sink: UUri | None) -> str:
@@ -90,7 +89,7 @@ class Filters:
 
 
 def _sources_of_addresses(pattern: str) -> UUri:
-    """The narrowest filter that lets all addresses through that match a pattern of the bus."""
+    """The narrowest filter for the addresses that a pattern of the bus matches."""
     tokens = canonical(pattern).split("/")
     parts = tokens[2:] if tokens[:2] == ["", ""] else ["", *tokens[1:]]
     if parts[-1] == ">":
@@ -110,19 +109,19 @@ def _sources_of_addresses(pattern: str) -> UUri:
 
 @frozen
 class UpFabric:
-    """Form of `up` on fabrics; implements `plugins.Fabric`."""
+    """Form of `up` on Zenoh; implements `plugins.Fabric`."""
 
     adapter: Up
 
     def session(self, role: Role, limits: Limits, rng: random.Random | None, hear: Hear) -> UpSession:
-        """A session that hears what it has filters for."""
+        """A session with filters."""
         adapter = self.adapter
         names = UpNames(adapter.names, adapter.own, adapter.other, on_fabric=True)
         filters = Filters(DIALECTS[adapter.dialect], names, hear)
         return UpSession(adapter.codec(limits), adapter, limits, random.SystemRandom() if rng is None else rng, filters)
 
     def sample(self, frame: bytes) -> Sample:
-        """The sample of a message of this side."""
+        """The sample of an outgoing message."""
         return DIALECTS[self.adapter.dialect].sample(frame, self.adapter.own.authority)
 
     def sender(self, key: str) -> str:
@@ -130,7 +129,7 @@ class UpFabric:
         return key.split("/", 2)[1] if "/" in key else ""
 
     def frame(self, sample: Sample, limits: Limits) -> bytes | None:
-        """The message of a sample; None of one in another dialect with the same keys. May raise `RemoteProtocolError`."""
+        """The message of a sample; None for another dialect with the same keys. May raise `RemoteProtocolError`."""
         try:
             return DIALECTS[self.adapter.dialect].frame(sample, limits.message)
         except ForeignDialect:

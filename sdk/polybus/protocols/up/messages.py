@@ -1,4 +1,4 @@
-"""A message of the bus that stands on its attributes, and the id of a request, which knows where its answer goes."""
+"""A message backed by its wire attributes, and a request id that contains the return address."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _PRIORITY_OF_ANSWERS: Final = 5
 
 @frozen(eq=False)
 class MessageShape:
-    """All of a message's attributes but its ids: many messages have the same, so it is made once for them.
+    """All attributes of a message except its ids, shared by similar messages.
 
     Attributes:
         given: The attributes, without ids.
-        kind: Of the message.
-        subject: The address that it is about.
-        source: The address that it comes from.
-        sender: The same as bytes.
-        authority: Of the source.
-        format: Of the payload, where there is one.
+        kind: Kind of the message.
+        subject: Address that the message is about.
+        source: Address of its sender.
+        sender: `source` as bytes.
+        authority: Authority of the source.
+        format: Format of the payload, if any.
         ttl: Seconds, or None.
-        ttl_ms: The same in milliseconds, or 0.
-        headers: The context of a trace, as the bus has it.
-        answer: Of a request: the first and the last fields of its answer's attributes, around commstatus.
+        ttl_ms: Milliseconds, or 0.
+        headers: Trace context, as the bus has it.
+        answer: Of a request: the answer's first and last attributes, around commstatus.
     """
 
     given: Attributes
@@ -51,7 +51,7 @@ class MessageShape:
 
 
 def shape_of(given: Attributes) -> MessageShape:
-    """The shape of attributes that keep the rules."""
+    """The shape of valid attributes."""
     source, kind = given.source, _KINDS[given.type]
     assert source is not None
     subject, answer = str(source), b""
@@ -64,9 +64,7 @@ def shape_of(given: Attributes) -> MessageShape:
         if given.commstatus:
             kind = Kind.ERROR
     trace = given.traceparent
-    headers = (
-        {"traceparent": trace} if trace and is_traceparent(trace) else None
-    )  # anything else says nothing, and costs nothing
+    headers = {"traceparent": trace} if trace and is_traceparent(trace) else None  # a malformed trace context is ignored
     template = replace(given, id=b"", reqid=b"")
     format = OCTETS if kind is Kind.ERROR else format_of(given.payload_format)
     ms, text = given.ttl or 0, str(source)
@@ -83,7 +81,7 @@ _KINDS: Final = {
 
 
 class UpReturnAddress(tuple[bytes, MessageShape]):
-    """The id of a request, as it stands on the wire, with its attributes: an answer goes back to where it came from."""
+    """The id of a request in wire form, with its attributes, so that the answer finds its way back."""
 
     __slots__ = ()
 
@@ -94,12 +92,12 @@ class UpReturnAddress(tuple[bytes, MessageShape]):
 
     @property
     def shape(self) -> MessageShape:
-        """All else of the request."""
+        """All other attributes of the request."""
         return self[1]
 
     @property
     def account(self) -> bytes:
-        """The id with whose it is: whoever guesses the id of another's request takes nothing from that one."""
+        """The id with its sender, so that a guessed id cannot take another sender's request."""
         return self[0] + self[1].sender
 
     def __str__(self) -> str:
@@ -109,20 +107,20 @@ class UpReturnAddress(tuple[bytes, MessageShape]):
 
 
 class UpMessage(Message):
-    """A message whose attributes become texts when they are read: few handlers do."""
+    """A message that converts its attributes to text only when read, which few handlers do."""
 
     __slots__ = ("also", "facts", "reqid", "shape", "uuid")
 
     shape: MessageShape
     uuid: bytes
-    """The id, as it stands on the wire."""
+    """The id in wire form."""
     also: tuple[str, ...]
-    """Other spellings of its subject: see `spellings`."""
+    """Other spellings of the subject; see `spellings`."""
     reqid: bytes
-    """The same of the request that it answers, or nothing."""
+    """The id of the answered request in wire form, or empty."""
     facts: dict[str, Any] | None
     """Of an error: ``text``, ``reason``, ``detail``."""
-    # Declared in `Message`; again here for type checkers, because they are set below.
+    # Declared in `Message`; repeated for type checkers, because they are set below.
     kind: Kind
     subject: str | int
     id: Any
@@ -137,7 +135,7 @@ class UpMessage(Message):
     checked: bytes | None
 
     def __init__(self, shape: MessageShape, raw: bytes | None, uuid: bytes, reqid: bytes) -> None:
-        # By hand: with an argument for each field it would cost a quarter more.
+        # Set one by one: an argument for each field would cost a quarter more.
         self.kind = kind = shape.kind
         self.subject = shape.subject
         self.raw = raw
@@ -146,7 +144,7 @@ class UpMessage(Message):
         self.uuid = uuid
         self.reqid = reqid
         self.ttl = shape.ttl
-        self.headers = None if shape.headers is None else {**shape.headers}  # the shape is that of many messages
+        self.headers = None if shape.headers is None else {**shape.headers}  # many messages share the shape
         if kind is _REQUEST:
             self.id = UpReturnAddress((uuid, shape))
         else:
@@ -165,7 +163,7 @@ class UpMessage(Message):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The addresses that its subject stands for; see `Message.spellings`."""
+        """Other addresses of its subject; see `Message.spellings`."""
         return self.also
 
     @property
@@ -176,7 +174,7 @@ class UpMessage(Message):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the message as people read them, and what an error says."""
+        """The attributes in readable form, and the facts of an error."""
         if self.extras is None:
             self.extras = self.given.as_texts() | (self.facts or {})
         return self.extras

@@ -1,7 +1,7 @@
-"""Subjects of the bus as addresses, and back, by a table of names: of code, of a file, or of a proto file (see `services`).
+"""Maps subjects of the bus to addresses and back, by a table of names from code, a file, or a proto file (see `services`).
 
-A number alone is a resource: of this entity for publications, notifications and what is asked of it, of the peer for requests
-to it. A subject with a ``/`` is an address as it stands.
+A bare number is a resource: of this entity for publications, notifications and requests to this side, of the peer for requests
+to it. A subject with a ``/`` is an address.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .rules import NAME
 from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri
 
 Place: TypeAlias = "int | UUri"
-"""A resource of whoever is meant, or the resource of one entity."""
+"""A resource of this entity or the peer, or a whole address."""
 Table: TypeAlias = tuple[tuple[str, tuple[Place, ...]], ...]
 """Names with their places: a method, a topic, or one of each."""
 _REMEMBERED: Final = 1024
@@ -27,22 +27,22 @@ _WITH_RESOURCE: Final = re.compile(r"(?:up:)?(?://[^/]+)?(?:/[^/]+){3}")
 
 
 def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
-    """The table of a TOML file, for ``Up(names=...)``.
+    """Read the table of a TOML file, for ``Up(names=...)``.
 
-    Each line is a name with a number, an address, or one of each kind: ``"door.opened" = 0x80CD``,
-    ``UpdateDoor = "//device2/CD/4/B"``, ``light = [0xC, 0x80CE]``.
+    Each line is a name with a number, an address, or one of each kind: ``"door.opened" = 0x80CD``, ``UpdateDoor =
+    "//device2/CD/4/B"``, ``light = [0xC, 0x80CE]``.
 
     Args:
-        text: What stands in the file.
-        file: What errors call it.
+        text: Content of the file.
+        file: Name of the file for errors.
 
     Raises:
-        ValueError: It is no such table; the error names file and line.
+        ValueError: Invalid table; the error names file and line.
     """
     text = checked_text(text)
     try:
         table = tomllib.loads(text)
-    except ValueError as error:  # also of a number with thousands of digits
+    except ValueError as error:  # also for a number with thousands of digits
         raise ValueError(f"up: {file}: no TOML: {error}") from error
     except RecursionError:
         raise ValueError(f"up: {file}: no table of names: lists that lie far too deep in each other") from None
@@ -56,21 +56,21 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
 
 
 def checked_text(text: str) -> str:
-    """The text of a file, without the mark of editors of Windows. May raise `ValueError`: it is the name of the file."""
+    """The text of a file, without a byte order mark. May raise `ValueError`: it is a file's name, not its text."""
     if text.endswith((".toml", ".proto")) and "\n" not in text:
         raise ValueError(f"up: {text!r} is the name of a file, and its text is expected: Path({text!r}).read_text()")
     return text.removeprefix("\ufeff")
 
 
 def _line_of(name: str, text: str) -> str:
-    """The line of a name, as words for an error; nothing where it is written in another way."""
+    """The line of a name as words for an error; empty if not found."""
     key = re.escape(name)
     found = re.search(rf"""^[ \t]*(?:"{key}"|'{key}'|{key})[ \t]*[=.]|^[ \t]*\[[ \t]*["']?{key}\b""", text, re.M)
     return "" if found is None else f", line {text.count(chr(10), 0, found.start()) + 1}"
 
 
 def table_of(names: Mapping[str, Any] | Table) -> Table:
-    """The table of an option. May raise `ValueError`: a name or a number is none, or stands there twice."""
+    """Check the table of an option. May raise `ValueError`: invalid name or number, or a duplicate."""
     pairs = pairs_in(names)
     if pairs is None:
         text = "a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}"
@@ -83,7 +83,7 @@ def table_of(names: Mapping[str, Any] | Table) -> Table:
 
 
 def _entry(name: Any, given: Any, taken: dict[Place, str]) -> tuple[Place, ...]:
-    """The places of one name, which become taken. May raise `ValueError`: it is none, or one of them is taken."""
+    """Check the places of one name and add them to `taken`. May raise `ValueError`: invalid, or taken."""
     if type(name) is not str or not name or "/" in name:
         raise ValueError(f"{name!r} is no name: it is text without a slash")
     if isinstance(given, Mapping):
@@ -125,10 +125,10 @@ class UpNames:
     """The names of one connection.
 
     Args:
-        table: UpNames with their places.
-        entity: Of this side.
-        peer: Of the other side; None until it is known. Then our own stands for it.
-        on_fabric: Whether there is no other side that could become known: then nothing stands for it.
+        table: Names with their places.
+        entity: Address of this side.
+        peer: Address of the other side; None until known. Until then this side's address is used.
+        on_fabric: True on a fabric, which has no single other side.
     """
 
     __slots__ = ("_methods", "_names", "_on_fabric", "_topics", "entity", "peer", "subjects")
@@ -145,11 +145,11 @@ class UpNames:
                 (self._topics if _is_topic(place) else self._methods)[name] = place
                 self._names[place] = name
         self.subjects: dict[str, tuple[str, tuple[str, ...]]] = {}
-        """Of addresses that came in lately, with what else they are called."""
+        """Recent incoming addresses with their other names."""
 
     @property
     def other(self) -> UUri:
-        """The entity of the other side, as far as it is known. May raise `Unsupported`: on a fabric it is not."""
+        """Address of the other side. May raise `Unsupported`: unknown, on a fabric."""
         if self.peer is None and self._on_fabric:
             raise Unsupported("up: a fabric has no other side: say who is meant by Up(peer=...), or by an address as subject")
         return self.entity if self.peer is None else self.peer
@@ -160,41 +160,43 @@ class UpNames:
         return self._topics.keys()
 
     def sources(self, name: str) -> tuple[UUri, ...]:
-        """The addresses whose publications have a name as their subject. May raise `Unsupported`: it has none."""
+        """Source addresses of publications with this name as subject. May raise `Unsupported`: no topic."""
         place = _place_of(name, "topic", self._topics, self._methods)
         if not isinstance(place, int):
             return (place,)
         return tuple({one.with_resource(place): None for one in (self.entity, self.peer) if one is not None})
 
     def learn(self, source: str) -> None:
-        """The peer has shown its own address."""
+        """Store the peer's address."""
         self.peer = parse_uuri(source).with_resource(0)
         self.subjects.clear()
 
     def method(self, subject: str | int) -> UUri:
-        """Address to which a request goes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
+        """Address for a request. May raise `Unsupported`: no address; `LocalProtocolError`."""
         return self._whole(_found(subject, "method", self._methods, self._topics, lambda: self.other))
 
     def topic(self, subject: str | int) -> UUri:
-        """Address from which a publication comes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
+        """Source address of a publication. May raise `Unsupported`: no address; `LocalProtocolError`."""
         return self._whole(_found(subject, "topic", self._topics, self._methods, lambda: self.entity))
 
     def _whole(self, uri: UUri) -> UUri:
-        """On a fabric an address with its authority: what has none is of this host, and others would take it for theirs."""
+        """Add this host's authority on a fabric, because receivers would take an address without one for their own host's."""
         return evolve(uri, authority=self.entity.authority) if self._on_fabric and not uri.authority else uri
 
     def destination(self, to: str | None) -> UUri:
-        """Address to which a notification goes: the entity of one that is given, or the other side. May raise
-        `LocalProtocolError`: it is no address, or that of no other."""
+        """Address for a notification: the given entity, or the other side.
+
+        Raises:
+            LocalProtocolError: Not the address of a single entity.
+        """
         return self.other.with_resource(0) if to is None else _entity(to)
 
     def subject(self, text: str) -> str:
-        """The subject of an address that came in: its name where it has one, else the address."""
+        """The subject of an incoming address: its name, or else the address."""
         return self.spellings(text)[0]
 
     def spellings(self, text: str) -> tuple[str, tuple[str, ...]]:
-        """The subject of an address that came in, and what else it may be called: an address without authority is of this
-        host."""
+        """The subject of an incoming address, and its other names. An address without authority is on this host."""
         found = self.subjects.get(text)
         if found is None:
             if len(self.subjects) >= _REMEMBERED:
@@ -260,7 +262,7 @@ def _address(subject: str, kind: str) -> UUri:
 
 
 def _entity(text: str) -> UUri:
-    """The entity of an address, with or without a resource: so the source of a message tells where to answer it."""
+    """The entity of an address with or without resource, so that a message's source works as a destination."""
     try:
         uri = parse_uuri(text if _WITH_RESOURCE.fullmatch(text) else f"{text}/0").with_resource(0)
     except UUriError as error:

@@ -1,6 +1,6 @@
-"""The rules for the attributes of messages (eclipse-uprotocol/up-spec, basics/uattributes.adoc), one table for a profile.
+"""The rules for message attributes (eclipse-uprotocol/up-spec, basics/uattributes.adoc), one table per profile.
 
-A message is looked at when it is sent, and when it has come.
+Messages are checked when sent and when received.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _TOKEN: Final = b"\x52"
 
 
 def shown(frame: bytes) -> bytes:
-    """The beginning of a frame, for people; of one that may have a token nothing: a token is never shown."""
+    """The beginning of a frame, for people; empty if it may contain a token, which is never shown."""
     return b"" if _TOKEN in frame else frame[:200]
 
 
 PROFILE: Final = "1.6-alpha.7"
-"""The release whose rules these are: later ones want a ttl and a priority in every message."""
+"""The release of these rules; later ones require a ttl and a priority in each message."""
 
 
 @frozen
@@ -36,10 +36,10 @@ class MessageRule:
     """One rule.
 
     Attributes:
-        name: For programs and logs: ``publish.source``.
-        types: Of the messages that have to keep it.
-        kept: True of attributes that keep it.
-        text: What it says.
+        name: Name for programs and logs: ``publish.source``.
+        types: Message types that it applies to.
+        kept: Returns True for attributes that keep the rule.
+        text: The rule in words.
     """
 
     name: str
@@ -70,7 +70,7 @@ def _is_entity(uri: UUri | None) -> bool:
 
 
 def _is_stream_sink(uri: UUri | None) -> bool:
-    """True of none, and of a streamer's: an authority with wildcards in all else."""
+    """True for no sink, and for a streamer's: an authority with only wildcards."""
     return uri is None or (
         bool(uri.authority) and uri.authority != "*" and (uri.entity, uri.version, uri.resource) == (0xFFFF_FFFF, 0xFF, 0xFFFF)
     )
@@ -153,7 +153,7 @@ RULES: Final[Sequence[MessageRule]] = (
 
 
 def violations(given: Attributes) -> Iterator[MessageRule]:
-    """Every rule that attributes break, in the order of the table."""
+    """The broken rules, in the order of the table."""
     for rule in RULES:
         if (given.type in rule.types or given.type not in _ALL) and (rule.types == _ALL or given.type in _ALL):
             if not rule.kept(given):
@@ -161,7 +161,7 @@ def violations(given: Attributes) -> Iterator[MessageRule]:
 
 
 def first_violation(given: Attributes) -> MessageRule | None:
-    """The first rule that attributes break; None of those that keep all."""
+    """The first broken rule, or None."""
     if not is_v7(given.id) or (given.type == _RESPONSE and not is_v7(given.reqid)):
         return next(violations(given))
     return _violation_of_head(given.type, given.source, given.sink, given.priority, bool(given.ttl), given.payload_format)
@@ -174,7 +174,7 @@ _SOME_ID: Final = bytes.fromhex("018bcfe5687b70008010101010101a1a")
 def _violation_of_head(
     type: int, source: UUri | None, sink: UUri | None, priority: int, lives: bool, format: int
 ) -> MessageRule | None:
-    """The same of all but the ids: the rest is alike in many messages."""
+    """`first_violation` without the ids, which is cached because many messages share the rest."""
     ttl = 1 if lives else None
     given = Attributes(_SOME_ID, type, source, sink, priority, ttl, reqid=_SOME_ID, payload_format=format)
     return next(violations(given), None)

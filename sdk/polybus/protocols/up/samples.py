@@ -6,11 +6,11 @@
     rust-0.6    key of 9 segments     01, attributes                            the payload        up-rust 0.3 to 0.6
     cpp-1.0     key of 9 segments     02 00 01 01 00, length, attributes        length, payload    up-cpp
 
-A key is ``up/``, the segments of the source and those of the sink: five an address, with type and instance apart, or four with
-the entity as one. Keys of 11 segments and of 9 never meet. The other two dialects share their keys: what the one has written
-comes to the other, which refuses the attachment. A frame of `up`, one serialised UMessage, becomes a sample, and a sample such
-a frame; what the message means is not looked at. An address without authority is one of the sender's host, whose name is in the
-key in its place (up-l1/zenoh.adoc, URI Mapping): the frame has it from there, since a receiver would take it for its own.
+A key is ``up/`` and the segments of source and sink: five per address, with type and instance apart, or four with the entity as
+one. Keys of 11 and 9 segments never match. The other two dialects share keys, so each receives the other's samples and refuses
+their attachment. A sample and a frame, one serialised UMessage, convert into each other; the message is not interpreted. An
+address without authority is on the sender's host, which the key names (up-l1/zenoh.adoc, URI Mapping). The frame gets that
+name, because a receiver would take the address for its own.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _NO_SINK_OF_FOUR: Final = "{}/{}/{}/{}"
 
 
 def segments_of(uri: UUri, host: str, *, whole_entity: bool = False) -> str:
-    """The five segments of an address or a pattern; `host` stands where it has no authority.
+    """The five segments of an address or pattern.
 
     Args:
-        uri: The address or the pattern.
-        host: The name of the own host.
-        whole_entity: Write four. A pattern of any type or any instance is one of any entity then: match again what comes.
+        uri: The address or pattern.
+        host: Name of this host, for an address without authority.
+        whole_entity: Return four segments. A pattern for any type or any instance then covers any entity: match again.
     """
     type = "*" if uri.type == ANY_PART else f"{uri.type:X}"
     instance = "*" if uri.instance == ANY_PART else f"{uri.instance:X}"
@@ -49,7 +49,7 @@ def segments_of(uri: UUri, host: str, *, whole_entity: bool = False) -> str:
 
 
 def key_of(source: UUri, sink: UUri | None, host: str, *, whole_entity: bool = False) -> str:
-    """The key of a message, or the expression of a filter. May raise `ValueError`: the own host has no name."""
+    """The key of a message, or the expression of a filter. May raise `ValueError`: no name of this host."""
     if host in ("", ANY_AUTHORITY):
         raise ValueError(f"{host!r} is no name of the own host, which stands in keys for an empty authority")
     start = f"up/{segments_of(source, host, whole_entity=whole_entity)}"
@@ -60,15 +60,15 @@ def key_of(source: UUri, sink: UUri | None, host: str, *, whole_entity: bool = F
 
 _VERSION: Final = b"\x01"
 _PAIRS: Final = b"\x02\x00\x01\x01\x00"
-"""A list of two pairs of text and bytes, as Zenoh serialises it: both texts are empty, the first bytes are the version."""
+"""Zenoh's serialisation of two pairs of text and bytes: both texts are empty, the first bytes are the version."""
 MAX_ATTACHMENT: Final = 64 * 1024
-"""Bytes of an attachment that are looked at; two addresses and three texts need far less."""
+"""Maximum bytes of an attachment; two addresses and three texts need far less."""
 MAX_ATTRIBUTES: Final = MAX_ATTACHMENT - 16
-"""The same of the attributes in it, in whatever dialect."""
+"""Maximum bytes of its attributes, in any dialect."""
 
 
 def check_attributes(frame: bytes) -> None:
-    """Check a frame of this side, which is to become a sample. May raise `TooLarge`: nobody would take its attachment."""
+    """Check an outgoing frame for a sample. May raise `TooLarge`: receivers would refuse its attachment."""
     size = len(split_message(frame)[0] or b"")
     if size > MAX_ATTRIBUTES:
         text = f"attributes of {size} bytes: on a fabric there is room for {MAX_ATTRIBUTES}"
@@ -84,9 +84,9 @@ class Dialect:
     """One way to put a UMessage into a sample.
 
     Attributes:
-        name: The word for it: ``spec``, ``cpp-1.0``, ``rust-0.6``.
-        whole_entity: Whether the entity is one segment of a key, instead of type and instance.
-        serialized: Whether attachment and payload go through Zenoh's serialisation.
+        name: ``spec``, ``cpp-1.0`` or ``rust-0.6``.
+        whole_entity: True if the entity is one segment of a key, not type and instance.
+        serialized: True if attachment and payload use Zenoh's serialisation.
     """
 
     name: str
@@ -94,15 +94,15 @@ class Dialect:
     serialized: bool = False
 
     def filter(self, source: UUri, sink: UUri | None, host: str) -> str:
-        """The key expression of a filter, which may hear more than was meant: match again what comes."""
+        """The key expression of a filter, which may match more than asked: match again."""
         return key_of(source, sink, host, whole_entity=self.whole_entity)
 
     def sample(self, frame: bytes, host: str) -> Sample:
-        """The sample of a frame. May raise `ValueError`: it is no UMessage, or says not where it comes from.
+        """Convert a frame to a sample. May raise `ValueError`: malformed, or without source.
 
         Args:
             frame: One serialised UMessage.
-            host: The name of the own host, for an address without one.
+            host: Name of this host, for an address without one.
         """
         attributes, payload = split_message(frame)
         found = read_attributes(attributes or b"")
@@ -117,16 +117,15 @@ class Dialect:
         )
 
     def frame(self, sample: Sample, limit: int) -> bytes:
-        """The frame of a sample. Sizes and the version are looked at first, and the key has to be that of the attributes: a
-        fabric allows or forbids by keys.
+        """Convert a sample to a frame. Its key must match its attributes, because a fabric's access rules apply to keys.
 
         Args:
-            sample: What came in.
-            limit: Bytes that a frame may have.
+            sample: An incoming sample.
+            limit: Maximum bytes of a frame.
 
         Raises:
-            ForeignDialect: It has the form of another dialect whose keys are the same.
-            ValueError: It is none; the text says why.
+            ForeignDialect: The sample is in another dialect with the same keys.
+            ValueError: Invalid sample; the text gives the reason.
         """
         attachment, payload = sample.attachment, sample.payload
         size = 0 if attachment is None else len(attachment)
@@ -147,7 +146,7 @@ class Dialect:
             given.source, given.sink = source, sink
             attributes = write_attributes(given)
         data = _counted(payload, 0, "payload") if self.serialized and payload else payload
-        # An empty payload and none are the same here; where it has a format, it was there.
+        # On Zenoh an empty payload equals none; a format shows that there was one.
         return write_message(attributes, data if data or given.payload_format else None)
 
     def _attributes(self, attachment: bytes) -> bytes:
@@ -161,7 +160,7 @@ class Dialect:
         return _counted(attachment, len(start), "attachment") if self.serialized else attachment[len(start) :]
 
     def _placed(self, key: str, source: UUri | None, sink: UUri | None) -> tuple[UUri, UUri | None]:
-        """The addresses, with their hosts. May raise `ValueError`: they say something else than the key."""
+        """The addresses with their hosts. May raise `ValueError`: they contradict the key."""
         if source is None:
             raise ValueError("a message without source")
         source = _with_host(source, key, 1)
@@ -172,7 +171,7 @@ class Dialect:
 
 
 def _with_host(uri: UUri, key: str, place: int) -> UUri:
-    """An address with the host that stands for it in a key. May raise `ValueError`: that is the name of none."""
+    """Complete an address with the host from a key. May raise `ValueError`: invalid host."""
     if uri.authority:
         return uri
     segments = key.split("/", place + 1)

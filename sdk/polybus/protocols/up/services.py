@@ -1,9 +1,8 @@
-"""Services as proto files describe them (eclipse-uprotocol/up-spec, up-core-api/uprotocol/uoptions.proto): names with numbers.
+"""Services as in proto files (eclipse-uprotocol/up-spec, up-core-api/uprotocol/uoptions.proto): names with numbers.
 
-A service has an id and a version, its methods have ids below 8000, its topics from there on. They come from the text of a proto
-file, or from what protoc has made of it. The text is read as far as is needed for the options of services and their methods,
-whose values are constants or messages in text format; all else of the language (protobuf.dev, proto3 and editions) is passed
-over.
+A service has an id and a version, methods with ids below 8000, and topics with ids from 8000. They come from a proto file's
+text or from protoc's output. The text is parsed only for options of services and methods, with constants or
+messages in text format; the rest of the language (protobuf.dev, proto3 and editions) is skipped.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ _NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 _PACKAGE: Final = "uprotocol."
 _OPENING: Final = {"{": "}", "<": ">", "[": "]"}
 _DEEPEST: Final = 64
-"""Blocks in each other."""
+"""Maximum depth of nested blocks."""
 
 
 class ProtoSyntaxError(ValueError):
-    """The text is no proto file.
+    """The text is not a valid proto file.
 
     Args:
-        text: What was seen, and what is expected there.
-        line: Where that is, from 1.
+        text: The text found, and the expected one.
+        line: Line number, from 1.
     """
 
     def __init__(self, text: str, line: int) -> None:
@@ -48,7 +47,7 @@ class ProtoSyntaxError(ValueError):
 
 @frozen
 class Option:
-    """An option of uProtocol: its name without the package, its value, and the line where it stands."""
+    """A uProtocol option: name without package, value, and line."""
 
     name: str
     value: Any
@@ -57,7 +56,7 @@ class Option:
 
 @frozen
 class ServiceMethod:
-    """A method: its name, its options, and the line where it stands."""
+    """A method: name, options, and line."""
 
     name: str
     options: list[Option]
@@ -66,7 +65,7 @@ class ServiceMethod:
 
 @frozen
 class Declared:
-    """A service: its name, options and methods, and the line where it stands."""
+    """A service: name, options, methods, and line."""
 
     name: str
     options: list[Option]
@@ -75,7 +74,7 @@ class Declared:
 
 
 def declared_services(text: str) -> list[Declared]:
-    """The services of a proto file, in their order. May raise `ProtoSyntaxError`."""
+    """The services of a proto file, in order. May raise `ProtoSyntaxError`."""
     return list(_Reader(text).services())
 
 
@@ -101,14 +100,14 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 class _Reader:
-    """Reads one token after the other; the last one, of no text, is the end of the file."""
+    """Reads tokens one by one; a token without text marks the end of the file."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
         self._next = next(self._tokens)
 
     def services(self) -> Iterator[Declared]:
-        """The services; all else on their level is passed over."""
+        """Read the services, and skip all else at the top level."""
         while self._next.text:
             token = self._take()
             if token.text == "service" and not token.quoted:
@@ -135,7 +134,7 @@ class _Reader:
         return token
 
     def _pass_over(self, token: _Token) -> None:
-        """The rest of a declaration that begins with a token: to its semicolon, or the end of its block."""
+        """Skip the rest of a declaration, up to its semicolon or the end of its block."""
         while True:
             if token.text == ";" and not token.quoted:
                 return
@@ -143,7 +142,7 @@ class _Reader:
                 raise ProtoSyntaxError("'}' that closes nothing", token.line)
             if token.text == "{" and not token.quoted:
                 self._leave_block()
-                if self._next.text != ";":  # of an option's value; other blocks end a declaration
+                if self._next.text != ";":  # after an option's value; other blocks end a declaration
                     return
             token = self._take()
 
@@ -180,7 +179,7 @@ class _Reader:
         return method
 
     def _option(self, line: int) -> list[Option]:
-        """An option of uProtocol, or of another package, which is passed over."""
+        """Read a uProtocol option; an empty list for options of other packages."""
         name = ""
         while self._next.text != "=":
             name += self._take().text
@@ -193,13 +192,13 @@ class _Reader:
         return [Option(plain, value, line)] if name.startswith("(") and "." not in plain else []
 
     def _value(self, depth: int) -> Any:
-        """A constant, or a message in text format, whose fields become those of a dict."""
+        """Read a constant, or a message in text format as a dict."""
         token = self._take()
         if depth > _DEEPEST:
             raise ProtoSyntaxError(f"blocks that lie deeper than {_DEEPEST} in each other", token.line)
         if token.quoted:
             text = _unquoted(token)
-            while self._next.quoted:  # texts beside each other are one
+            while self._next.quoted:  # adjacent texts are one
                 text += _unquoted(self._take())
             return text
         if token.text == "[":
@@ -277,14 +276,14 @@ _SERVICES, _VERSIONS = range(ANY_PART), range(ANY_VERSION)
 
 @frozen
 class Service:
-    """A service: what it is called, and the numbers of its methods and topics.
+    """A service: its name, and the numbers of its methods and topics.
 
     Attributes:
-        name: Its ``service_name``, or where it has none, its name in the proto file.
-        id: The type of its entities, 16 bits.
+        name: Its ``service_name`` or, without one, its name in the proto file.
+        id: Type of its entities, 16 bits.
         version: Its major version.
-        methods: From names to numbers from 1 to 7FFF.
-        topics: From names to numbers from 8000 to FFFE, of publications and of notifications.
+        methods: Numbers by name, from 1 to 7FFF.
+        topics: Numbers by name, from 8000 to FFFE, of publications and notifications.
     """
 
     name: str
@@ -294,14 +293,14 @@ class Service:
     topics: Mapping[str, int] = field(factory=dict)
 
     def entity(self, authority: str, *, instance: int = 0) -> str:
-        """The entity that offers it: ``Up(entity=service.entity("vehicle7"))``.
+        """The entity that offers the service: ``Up(entity=service.entity("vehicle7"))``.
 
         Args:
-            authority: Of the host.
-            instance: Which of several on that host.
+            authority: Name of the host.
+            instance: Instance number on that host.
 
         Raises:
-            ValueError: One of the two cannot be.
+            ValueError: Invalid authority or instance.
         """
         return self._at(authority, instance, 0).entity_text
 
@@ -309,12 +308,12 @@ class Service:
         """The names of its methods and topics, for ``Up(names=...)``.
 
         Args:
-            authority: Of the host that offers it, for whole addresses. None: numbers alone, of whoever is meant.
-            instance: Which of several on that host.
-            prefix: Stands in front of each name: ``body.`` for ``body.UpdateDoor``.
+            authority: Host that offers the service, for whole addresses. None: only numbers, for this entity or the peer.
+            instance: Instance number on that host.
+            prefix: Prefix of each name: ``body.`` for ``body.UpdateDoor``.
 
         Raises:
-            ValueError: There is no such address.
+            ValueError: Invalid authority or instance.
         """
         table: dict[str, Any] = {}
         for name, number in (*self.methods.items(), *self.topics.items()):
@@ -334,14 +333,14 @@ class Service:
 
 
 def services_in(text: str, *, file: str = "services") -> list[Service]:
-    """The services of a proto file that have options of uProtocol, in their order.
+    """The services of a proto file with uProtocol options, in order.
 
     Args:
-        text: What stands in the file.
-        file: What errors call it.
+        text: Content of the file.
+        file: Name of the file for errors.
 
     Raises:
-        ValueError: It is no proto file, or an option is missing, wrong or there twice; the error names file and line.
+        ValueError: Invalid file, or a missing, wrong or duplicate option; the error names file and line.
     """
 
     def place(line: int) -> str:
@@ -355,7 +354,7 @@ def services_in(text: str, *, file: str = "services") -> list[Service]:
 
 
 def _ours(declared: Declared) -> Declared:
-    """The same without the options that are of no use here."""
+    """The service with only the options that are used here."""
 
     def of(options: list[Option]) -> list[Option]:
         return [option for option in options if option.name in _WANTED]
@@ -365,13 +364,13 @@ def _ours(declared: Declared) -> Declared:
 
 
 def service_of(descriptor: ServiceDescriptor) -> Service:
-    """The service of a module that protoc has made: ``service_of(body_pb2.DESCRIPTOR.services_by_name["BodyAccess"])``.
+    """The service of a module that protoc made: ``service_of(body_pb2.DESCRIPTOR.services_by_name["BodyAccess"])``.
 
     Args:
-        descriptor: Of the service. Its options need not be known to the program.
+        descriptor: Descriptor of the service. The program need not know its options.
 
     Raises:
-        ValueError: An option is missing, wrong or there twice; the text names the file.
+        ValueError: Missing, wrong or duplicate option; the text names the file.
     """
     options = [
         Option(name, _topic(part) if name in _TOPICS and isinstance(part, bytes) else _plain(part), 0)
@@ -396,11 +395,11 @@ def _topic(part: bytes) -> dict[str, Any]:
     return {names[number]: _plain(value) for number, value in read_fields(part) if number in names}
 
 
-# -- what an option may say --------------------------------------------------------------------------------------------------
+# -- checks of options -------------------------------------------------------------------------------------------------------
 
 
 def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
-    """The service that is declared. May raise `ValueError`, which names the place."""
+    """Check a declared service. May raise `ValueError`, which names the place."""
 
     def wrong(line: int, text: str) -> ValueError:
         return ValueError(f"up: {place(line)}: {text}")
@@ -431,7 +430,7 @@ def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
     called = [str(option.value) for option in declared.options if option.name == _NAME]
     methods: dict[str, int] = {}
     topics: dict[str, int] = {}
-    called_by: dict[int, str] = {}  # methods and topics have no number in common
+    called_by: dict[int, str] = {}  # methods and topics share no numbers
     for method in declared.methods:
         method_id = number(method.options, _METHOD, f"the method {method.name}", method.line, _METHODS)
         add(methods, method.name, method_id, method.line)
@@ -439,7 +438,7 @@ def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
         if option.name in _TOPICS:
             said = option.value if isinstance(option.value, dict) else {}
             if "resources" in said and "id" not in said:
-                continue  # one topic for each resource, whose numbers are those of an enum
+                continue  # a topic per resource, with numbers from an enum
             what = f"the id of the topic {said.get('name')!r}"
             add(topics, said.get("name"), within(said.get("id"), what, option.line, _TOPIC_NUMBERS), option.line)
     return Service((called or [declared.name])[0], id, version, methods, topics)

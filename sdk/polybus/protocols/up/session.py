@@ -1,4 +1,4 @@
-"""One connection, without I/O. There is no handshake: what is left are ids, times, names, and who was asked."""
+"""One connection, without I/O and without a handshake: ids, times, names, and pending requests."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from .fabric import Filters
 
 SETTLED: Final = 4096
-"""Ids of answered requests, of a fabric, that are known at least; twice as many at most."""
+"""On a fabric: answered requests that are remembered, at least; at most twice as many."""
 
 
 class Accounts:
-    """Counts requests that have come in and are not answered.
+    """Counts unanswered incoming requests.
 
     Args:
-        most: Of one authority.
-        remembered: Answered requests of a connection that are known at least. 0 where none comes twice.
+        most: Maximum per authority.
+        remembered: Minimum number of remembered answered requests; 0 if none can arrive twice.
     """
 
     __slots__ = ("_counts", "_most", "_older", "_remembered", "_settled", "_under_way")
@@ -48,17 +48,17 @@ class Accounts:
         self._most: Final = most
         self._remembered: Final = remembered
         self._under_way: dict[bytes, str] = {}
-        """The authority of each."""
+        """Authority by request."""
         self._settled: set[bytes] = set()
         self._older: set[bytes] = set()
         self._counts: dict[str, int] = {}
 
     def is_known(self, request: bytes) -> bool:
-        """True of a request that is under way, or was answered lately; of `UpReturnAddress.account`."""
+        """True if a request, by `UpReturnAddress.account`, is active or was answered recently."""
         return request in self._under_way or request in self._settled or request in self._older
 
     def admit(self, request: bytes, authority: str) -> bool:
-        """Count a request; False of one that is too much for its authority."""
+        """Count a request; False if its authority has too many."""
         count = self._counts.get(authority, 0)
         if count >= self._most:
             return False
@@ -67,7 +67,7 @@ class Accounts:
         return True
 
     def settle(self, request: bytes) -> None:
-        """Count a request no longer: it is answered."""
+        """Stop counting an answered request."""
         authority = self._under_way.pop(request, None)
         if authority is None:
             return
@@ -82,7 +82,6 @@ class Accounts:
                 self._older, self._settled = self._settled, set()
 
     def clear(self) -> None:
-        """Forget all."""
         self._under_way.clear()
         self._counts.clear()
         self._settled.clear()
@@ -101,23 +100,22 @@ CAPABILITIES: Final = Capabilities(
 )
 ON_FABRIC: Final = evolve(CAPABILITIES, filters=True, many_senders=True, announce="both")
 _REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR
-# Tags of attributes, those of ids with the length.
+# Tags of attributes; those of ids include the length.
 _ID, _TTL, _COMMSTATUS, _REQID, _TOKEN, _TRACEPARENT = b"\x0a\x12", b"\x30", b"\x40", b"\x4a\x12", b"\x52", b"\x5a"
 _FORMATS: Final = (b"", *(b"\x60" + varint(number) for number in range(1, 9)))
 
 
 class UpSession(EntitySession):
-    """Either end of a connection: both speak alike.
+    """One end of a connection; both ends behave alike.
 
-    A request has as key the id of its message, as it stands on the wire. Of an incoming request, `Message.id` is its
-    `UpReturnAddress`.
+    The key of a request is its message id in wire form. `Message.id` of an incoming request is its `UpReturnAddress`.
 
     Args:
-        codec: What it stands on.
+        codec: The codec.
         adapter: The options.
-        limits: Sizes.
+        limits: Maximum sizes.
         rng: Makes the random part of ids.
-        filters: On a fabric, where the other end is everybody. None: a connection to one peer.
+        filters: The filters on a fabric. None: a connection to one peer.
     """
 
     codes: ClassVar[Mapping[str | None, Code]] = {"clock_skew": Code.DEADLINE_EXCEEDED}
@@ -142,7 +140,7 @@ class UpSession(EntitySession):
         self._ids = WireIds(adapter.clock, rng)
         self._accounts = Accounts(adapter.per_authority, 0 if filters is None else SETTLED)
         self._ttl = None if adapter.ttl is None else milliseconds(adapter.ttl)
-        # What all requests have, in the order of the wire.
+        # Constant attributes of requests, in wire order.
         level, token = adapter.permission_level, adapter.token
         self._constant = b"" if level is None else b"\x38" + varint(level)
         self._constant += b"" if token is None or callable(token) else field(_TOKEN, token.encode())
@@ -152,7 +150,7 @@ class UpSession(EntitySession):
         self._output = []
 
     def start(self, now: float) -> SessionOutput:
-        """Ready at once; on a fabric with the filter for what is addressed to this side."""
+        """Ready at once; on a fabric with the filter for messages to this side."""
         if self._filters is not None:
             self._filters.declare()
         return super().start(now)
@@ -160,7 +158,7 @@ class UpSession(EntitySession):
     # -- incoming --------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """One frame has come in. Never raises: a bad message becomes `Refused`, and is answered where it is a request."""
+        """Handle one frame. Never raises: a malformed message becomes `Refused`, and a malformed request is answered."""
         try:
             message = self._read(frame)
             if self._is_taken(message, now):
@@ -180,7 +178,7 @@ class UpSession(EntitySession):
         text = shape.subject
         message.subject, message.also = names.subjects.get(text) or names.spellings(text)
         if kind is _REQUEST:
-            request = message.uuid + shape.sender  # as `UpReturnAddress.account`
+            request = message.uuid + shape.sender  # as in `UpReturnAddress.account`
             if self._accounts.is_known(request):
                 raise refuse(f"the id {message.id} has come before: a request is asked once", "duplicate_id")
             self._in_time(message, wire_ms(message.uuid), shape.ttl_ms)
@@ -193,12 +191,12 @@ class UpSession(EntitySession):
 
     @staticmethod
     def _check_sink(kind: Kind, shape: MessageShape, filters: Filters) -> None:
-        """May raise `RemoteProtocolError`: it is for somebody else, whatever the fabric has made of its key."""
+        """May raise `RemoteProtocolError`: addressed to another entity, despite its key."""
         if kind is not Kind.PUBLISH and not filters.is_ours(shape.given.sink):
             raise refuse(f"addressed to {shape.given.sink}, which is not this entity", "wrong_sink")
 
     def _too_many(self, message: UpMessage, authority: str) -> bool:
-        """Say so to whoever asks and to the bus. False: it is not taken."""
+        """Report an excess request to its sender and the bus. Always False."""
         most = self._options.per_authority
         text = f"{most} requests of {authority or 'this host'!r} are under way (per_authority): try again later"
         self._answer(message.id, Code.RESOURCE_EXHAUSTED, text, "too_many")
@@ -206,7 +204,7 @@ class UpSession(EntitySession):
         return False
 
     def _check_answer(self, message: UpMessage, shape: MessageShape) -> bool:
-        """True if an answer is taken. For one that has expired the request goes on waiting, to its own deadline."""
+        """True if an answer is accepted. If it has expired, the request waits on, until its own deadline."""
         key, source = message.reqid, shape.source
         sink = self._asked.get(key)
         if sink is None:
@@ -223,7 +221,7 @@ class UpSession(EntitySession):
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[bytes | None, Frames]:
-        """The frame of a message. For a request: the id of its message too, under which the answer will come."""
+        """The frame of a message. For a request also its message id, which the answer will carry."""
         kind, key = message.kind, None
         if kind is _REQUEST:
             key, frame, sink = self._request(message)
@@ -269,7 +267,7 @@ class UpSession(EntitySession):
         return key, write_message(attributes, raw), sink
 
     def _method(self, subject: str | int, extras: Mapping[str, Any] | None) -> tuple[bytes, str]:
-        """The head of requests for a subject; what is relayed keeps its priority."""
+        """The head of requests for a subject; a relayed request keeps its priority."""
         sink, relayed = self._names.method(subject), relayed_priority(extras) if extras else None
         level = LEVELS[max(relayed or self.codec.level_of(subject) or "CS4", "CS4")]
         found = head_of(MessageType.REQUEST, self._names.entity, sink, level + 1), str(sink)
@@ -294,7 +292,7 @@ class UpSession(EntitySession):
         return write_message(b"".join((_ID, id, head, lives, trace, _FORMATS[format])), raw)
 
     def _topic(self, kind: Kind, subject: str | int, relayed: str | None, to: str | None) -> bytes:
-        """The head of publications or notifications of a subject; what is relayed keeps its priority."""
+        """The head of publications or notifications of a subject; a relayed message keeps its priority."""
         source = self._names.topic(subject)
         sink = self._names.destination(to) if kind is Kind.NOTIFY else None
         level = LEVELS[relayed or self.codec.level_of(subject) or "CS1"]
@@ -304,7 +302,7 @@ class UpSession(EntitySession):
         return found
 
     def _response(self, message: Message) -> bytes:
-        """Source and sink change places, as they came; priority and ttl are those of the request."""
+        """The frame of an answer: source and sink swapped as received, priority and ttl of the request."""
         address = message.id
         if not isinstance(address, UpReturnAddress):
             raise LocalProtocolError("an answer has the id that its request came with", protocol=NAME)
@@ -319,7 +317,7 @@ class UpSession(EntitySession):
         return write_message(b"".join((_ID, self._ids.next(), shape.answer, status, _REQID, asked, _FORMATS[format])), raw)
 
     def connection_lost(self, reason: str) -> None:
-        """No answer comes any more, and none is owed."""
+        """Forget pending requests, in both directions."""
         super().connection_lost(reason)
         self._accounts.clear()
 
@@ -328,15 +326,17 @@ def _new_token(make: Callable[[], Any]) -> bytes:
     found = make()
     if found is None:
         return b""
-    if type(found) is not str:  # not the value: a token is never shown
+    if type(found) is not str:  # never show the value of a token
         raise LocalProtocolError(f"token() gave {type(found).__name__}: str is needed, or None", protocol=NAME)
     return field(_TOKEN, found.encode())
 
 
 def _trace(headers: Mapping[str, str]) -> bytes:
-    """The context of a trace. May raise `Unsupported`: other headers, for which there is no room."""
+    """The trace context. May raise `Unsupported`: other headers do not fit."""
     others = [name for name in headers if name.lower() != _TRACE]
     if others:
         raise Unsupported(f"up: the attributes of a UMessage have room for the header {_TRACE} alone, not for {others[0]!r}")
     trace = next(iter(headers.values()))
-    return field(_TRACEPARENT, trace.encode()) if is_traceparent(trace) else b""  # which is no reason to lose the message
+    return (
+        field(_TRACEPARENT, trace.encode()) if is_traceparent(trace) else b""
+    )  # drop a malformed trace context, not the message

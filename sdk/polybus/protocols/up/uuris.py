@@ -1,11 +1,11 @@
-"""Addresses of UMessage (eclipse-uprotocol/up-spec 1.6.0-alpha.7, basics/uri.adoc): numbers behind the name of a host.
+"""Addresses of UMessage (eclipse-uprotocol/up-spec 1.6.0-alpha.7, basics/uri.adoc): numbers after a host's name.
 
 ::
 
     [up:][//AUTHORITY]/ENTITY/VERSION/RESOURCE           hexadecimal: 32 bits, 8 bits, 16 bits
 
-The low 16 bits of an entity are its type, the high ones its instance. Patterns have a ``*`` as authority, which also stands for
-none, FFFF as type, instance or resource, and FF as version: so any entity is FFFFFFFF, and FFFF any type of instance 0.
+The low 16 bits of an entity are its type, the high ones its instance. Wildcards are ``*`` as authority, which also matches a
+missing one, FFFF as type, instance or resource, and FF as version: any entity is FFFFFFFF, and FFFF is any type of instance 0.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from attrs import frozen
 
 ANY_AUTHORITY: Final = "*"
 ANY_PART: Final = 0xFFFF
-"""Of a type, an instance or a resource."""
+"""Any type, instance or resource."""
 ANY_VERSION: Final = 0xFF
 FIRST_TOPIC: Final = 0x8000
-"""Of the resources: methods are below, topics from here on; 0 is where answers and notifications go."""
+"""First resource of a topic; methods are below, and 0 is for answers and notifications."""
 LONGEST_AUTHORITY: Final = 128
 
 _TEXT: Final = re.compile(
@@ -34,18 +34,18 @@ _FORM: Final = "it has the form //device1/10AB/3/80CD: an authority, and three h
 
 
 class UUriError(ValueError):
-    """The text or the numbers are no address of UMessage."""
+    """The text or numbers are not an address of UMessage."""
 
 
 @frozen
 class UUri:
-    """An address, or a pattern of some.
+    """An address, or a pattern of addresses.
 
     Attributes:
-        authority: The host, empty for this one.
+        authority: The host; empty for this one.
         entity: Instance and type.
-        version: Its major version.
-        resource: 0 for answers and notifications, a method below 0x8000, a topic from there on.
+        version: Major version.
+        resource: 0 for answers and notifications, a method below 0x8000, otherwise a topic.
     """
 
     authority: str
@@ -65,7 +65,7 @@ class UUri:
 
     @property
     def is_pattern(self) -> bool:
-        """True if it has wildcards, which no message may."""
+        """True if it has wildcards, which are invalid in a message."""
         return (
             self.authority == ANY_AUTHORITY
             or ANY_PART in (self.type, self.instance, self.resource)
@@ -74,12 +74,12 @@ class UUri:
 
     @property
     def is_method(self) -> bool:
-        """True if requests may go here."""
+        """True if requests may be sent to it."""
         return 0 < self.resource < FIRST_TOPIC
 
     @property
     def is_topic(self) -> bool:
-        """True if publications and notifications may come from here."""
+        """True if publications and notifications may come from it."""
         return FIRST_TOPIC <= self.resource < ANY_PART
 
     @property
@@ -98,7 +98,7 @@ class UUri:
 
 @lru_cache(maxsize=1024)
 def parse_uuri(text: str) -> UUri:
-    """Take an address apart. May raise `UUriError`, which says what is wrong with it."""
+    """Parse an address. May raise `UUriError`, with the reason."""
     found = _TEXT.fullmatch(text)
     if found is None:
         raise UUriError(f"{text[:100]!r} is no address: {_FORM}")
@@ -108,7 +108,7 @@ def parse_uuri(text: str) -> UUri:
 
 
 def parse_entity(text: str) -> UUri:
-    """Take an entity, an address without resource, apart. May raise `UUriError`: it is none, or a pattern."""
+    """Parse an entity, an address without resource. May raise `UUriError`: invalid, or a pattern."""
     try:
         entity = parse_uuri(f"{text}/0")
     except UUriError as error:
@@ -119,14 +119,14 @@ def parse_entity(text: str) -> UUri:
 
 
 def no_entity(text: str, error: UUriError) -> str:
-    """The fault of a text that is no entity: its form, or its authority, of which the error tells."""
+    """Reason why a text is not an entity: its form, or its authority, as in the error."""
     why = error if _TEXT.fullmatch(f"{text}/0") else "it has the form //device1/10AB/3"
     return f"{text[:100]!r} is no entity: {why}"
 
 
 @lru_cache(maxsize=1024)
 def check_authority(authority: str) -> None:
-    """Check the name of a host, empty or a wildcard. May raise `UUriError`, which says what is wrong with it."""
+    """Check the name of a host, which may be empty or a wildcard. May raise `UUriError`, with the reason."""
     if len(authority) > LONGEST_AUTHORITY:
         raise UUriError(f"an authority of {len(authority)} characters: the limit is {LONGEST_AUTHORITY}: {authority[:40]!r}")
     if not authority or authority == ANY_AUTHORITY or _NAME.fullmatch(authority):

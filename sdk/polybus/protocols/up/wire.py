@@ -1,9 +1,8 @@
-"""The messages UMessage, UAttributes, UUri and UUID of ``uprotocol.v1`` as protocol buffers, by hand.
+"""Protobuf encoding of UMessage, UAttributes, UUri and UUID of ``uprotocol.v1``, without the protobuf package.
 
-Fields are written in the order of their numbers, and what has its default is left out. Read are all forms that proto3 allows,
-fields without a known number are passed over. An id is its 16 bytes, the first one first. On the wire it is two fixed64, whose
-bytes stand the other way round: ``09`` and the time, version and counter, ``11`` and the variant and the random part. Sessions
-make, compare and keep ids in that form of 18 bytes.
+Fields are written in the order of their numbers, and defaults are left out. All forms that proto3 allows are read, and unknown
+fields are skipped. An id is 16 bytes, in order. On the wire it is two fixed64 with reversed bytes: ``09`` with time, version
+and counter, ``11`` with variant and random part. Sessions make, compare and store ids in that form of 18 bytes.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _VARIANT: Final = 2 << 62
 
 
 class WireIds:
-    """Makes ids of version 7 (RFC 9562): unique and in order, whatever the clock does.
+    """Makes unique, ordered ids of version 7 (RFC 9562), even if the clock is set back.
 
-    When more than 4,096 are asked for within a millisecond, or the clock was set back, the millisecond in them runs ahead of
-    the clock until that has caught up. Not to be shared between threads.
+    After 4,096 ids within a millisecond, or a clock that was set back, the time in the ids runs ahead of the clock until the
+    clock catches up. Not thread-safe.
     """
 
     __slots__ = ("_clock", "_next", "_limit", "suffix")
@@ -40,7 +39,7 @@ class WireIds:
         self._next = self._limit = -1
 
     def next(self) -> bytes:
-        """A new id, which is later than all before it."""
+        """Make an id that is later than all earlier ones."""
         first = (self._clock() // 1_000_000) << 16 | _VERSION
         number = self._next
         if first > number or number == self._limit:
@@ -52,18 +51,18 @@ class WireIds:
 
 
 def is_wire_id(id: bytes) -> bool:
-    """True if a message UUID is in the usual form, and its id of version 7."""
+    """True if a message UUID has the usual form and version 7."""
     return len(id) == _SIZE and id[0] == 9 and id[9] == 17 and id[2] >> 4 == 7 and id[17] >> 6 == 2
 
 
 def wire_ms(id: bytes) -> int:
-    """The time in an id: milliseconds since 1970."""
+    """Time in an id, in milliseconds since 1970."""
     return int.from_bytes(id[3:9], "little")
 
 
 _LONGEST_UUID: Final = 64
 _LONGEST_UUri: Final = 2 * LONGEST_AUTHORITY
-"""Bytes that are remembered; no address of this wire needs more."""
+"""Maximum bytes of a cached address; no valid address needs more."""
 _NUMBERS: Final = {2: "type", 5: "priority", 6: "ttl", 7: "permission_level", 8: "commstatus", 12: "payload_format"}
 _IDS: Final = {1: "id", 9: "reqid"}
 _ADDRESSES: Final = {3: "source", 4: "sink"}
@@ -77,7 +76,7 @@ def write_uuid(id: bytes) -> bytes:
 
 
 def read_uuid(data: bytes) -> bytes:
-    """The id of a message UUID. May raise `ValueError`: it is none."""
+    """The id of a message UUID. May raise `ValueError`."""
     if len(data) == 18 and data[0] == 9 and data[9] == 17:
         return data[8:0:-1] + data[17:9:-1]
     if len(data) > _LONGEST_UUID:
@@ -102,8 +101,8 @@ def write_uuri(uri: UUri) -> bytes:
 
 
 def read_uuri(data: bytes) -> UUri:
-    """The address of a message UUri. May raise `ValueError`: it is none, or breaks a rule of addresses."""
-    if len(data) > _LONGEST_UUri:  # so that what is remembered is small
+    """The address of a message UUri. May raise `ValueError`: malformed, or against a rule of addresses."""
+    if len(data) > _LONGEST_UUri:  # keeps the cache small
         raise UUriError(f"an address of {len(data)} bytes: an authority has at most {LONGEST_AUTHORITY} characters")
     return _read_uuri(data)
 
@@ -128,7 +127,7 @@ def _read_uuri(data: bytes) -> UUri:
 
 
 def write_attributes(given: Attributes) -> bytes:
-    """The message UAttributes."""
+    """Write UAttributes."""
     parts = [head_of(given.type, given.source, given.sink, given.priority)]
     if given.id:
         parts.insert(0, b"\x0a\x12" + write_uuid(given.id))
@@ -147,7 +146,7 @@ def write_attributes(given: Attributes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def head_of(type: int, source: UUri | None, sink: UUri | None, priority: int) -> bytes:
-    """The fields of a message's type, addresses and priority, which are those of many messages."""
+    """The fields of a message's type, addresses and priority, shared by many messages."""
     parts = [b"\x10" + varint(type)] if type else []
     if source is not None:
         parts.append(field(b"\x1a", write_uuri(source)))
@@ -159,12 +158,12 @@ def head_of(type: int, source: UUri | None, sink: UUri | None, priority: int) ->
 
 
 def varint_field(tag: int, number: int) -> bytes:
-    """A field with a number; nothing where that is 0."""
+    """A numeric field; empty for 0."""
     return bytes((tag,)) + varint(number) if number else b""
 
 
 def read_attributes(data: bytes) -> Attributes:
-    """The message UAttributes; no rule but those of the wire is looked at. May raise `ValueError`: it is none."""
+    """Read UAttributes; checks only the encoding. May raise `ValueError`."""
     found = Attributes()
     at, end, count = 0, len(data), 0
     try:
@@ -192,7 +191,7 @@ def read_attributes(data: bytes) -> Attributes:
 
 
 def _after(data: bytes, at: int) -> int:
-    """The place behind a field of any number and kind. May raise `ValueError`, `IndexError`: there is no such field."""
+    """Position after a field of any number and kind. May raise `ValueError`, `IndexError`: malformed."""
     tag, at = read_varint(data, at)
     if tag >> 3 in _FIELDS:
         raise ValueError(f"{_FIELDS[tag >> 3]} is of another type")
@@ -219,7 +218,7 @@ def _set_number(found: Attributes, number: int, value: int) -> None:
             raise ValueError(f"{_FIELDS.get(number, 'field 0')} is no number")
         return
     if value > _LARGEST.get(number, 2**31 - 1):
-        # An int32 below 0 has ten bytes; a uint32 has 32 bits, and proto3 takes the low ones.
+        # A negative int32 has ten bytes; of a uint32 proto3 takes the low 32 bits.
         value &= 0xFFFF_FFFF
         if number not in _LARGEST and value > 2**31 - 1:
             value -= 2**32
@@ -238,13 +237,13 @@ def _set_part(found: Attributes, number: int, part: bytes) -> None:
 
 
 def write_message(attributes: bytes, payload: bytes | None) -> bytes:
-    """The message UMessage of written attributes."""
+    """Write a UMessage from encoded attributes."""
     head = b"\x0a" + length(attributes) + attributes
     return head if payload is None else head + b"\x12" + length(payload) + payload
 
 
 def split_message(frame: bytes) -> tuple[bytes | None, bytes | None]:
-    """Attributes and payload of a message UMessage, unread. May raise `ValueError`: it is none."""
+    """Attributes and payload of a UMessage, unread. May raise `ValueError`."""
     attributes: bytes | None = None
     payload: bytes | None = None
     for number, part in read_fields(frame):

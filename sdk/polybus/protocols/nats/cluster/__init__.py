@@ -1,1 +1,1 @@
-"""The dialect among the nodes of a cluster: subjects of its own, and who has which request."""
+"""The dialect for nodes of a cluster, with its own subjects and tracking of requests."""

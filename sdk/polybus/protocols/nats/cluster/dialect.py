@@ -1,10 +1,10 @@
-"""The dialect among the nodes of a cluster: the buses beyond the engine are one bus with this one.
+"""The dialect for nodes of a cluster: all buses on the engine form one bus.
 
-The engine's subscriptions are the directory: who handles a subject, whom a user is connected to, which node lives; where there
-is nobody, it says so itself (503). What it does not say is added here: a node that cannot answer in the turn in which a request
-comes says that it has it (102, with its name); nodes that have something of this one, or of which this one has something, are
-asked once a second whether they are there. What one has refused before a handler saw it is asked elsewhere. Nodes tell what
-they handle: a subject that nobody handles, and that was handled lately, is unavailable for a while before it counts as unknown.
+The engine's subscriptions are the directory of handlers, users and nodes; a request to a subject without subscriber gets a 503.
+This module adds the rest. A node that cannot answer a request in the same loop turn sends a receipt (102, with its name). Nodes
+that share a request or channel check each other once a second. A request that a node refused before its handler saw it is sent
+again, to another node. Nodes announce their handlers, so that a subject that had a handler until recently is unavailable for a
+while before it counts as unknown.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from .words import (
 )
 
 _SOURCES: Final = 1024
-"""Beginnings of reply subjects of publications that are remembered: a node has two, another program perhaps one for each."""
+"""Cached prefixes of publications' reply subjects: a node has two, a foreign program perhaps one per message."""
 _OVER: Final = 1024
-"""Requests that are remembered after their end: a cancel may follow."""
+"""Ended requests that are remembered, because a cancel may follow."""
 _ELSEWHERE: Final = 2
-"""Times that a request is asked again which no handler has seen."""
+"""Attempts to send a request again that no handler has seen."""
 _AT_ONCE: Final = 256
-"""Requests of which it says so in one message."""
+"""Requests per receipt."""
 _UNDELIVERED: Final = "undelivered"
 _GONE: Final = "gone"
-"""The reason of a node that has not got the client which is asked any more."""
+"""Reason for a request to a client that has left the node."""
 _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE, _ERROR = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.ERROR
 
 
@@ -93,69 +93,68 @@ class ClusterDialect:
         self.inbox: str = f"{self._subjects.mine}>"
         self.probes: tuple[bytes, ...] = (write_publication(self._subjects.nobody, None, b"", b""),)
         self._own: tuple[str, ...] = (self._subjects.mine,)
-        """The beginnings of the subjects at which this node is answered; of other connections of this bus, too."""
-        self.echo: bool = True  # or the only member of a group would not hear its own node
+        """Prefixes of this node's reply subjects, including the bus's other connection."""
+        self.echo: bool = True  # or the only member of a group would not get its own node's messages
         self._tokens = RequestTokens(connection.rng)
         self._asked: dict[str, AskedRequest] = {}
         self._over: dict[str, AskedRequest] = {}
         self._fresh: dict[Any, str] = {}
-        """Requests of the last turns without an answer: the nodes that have asked, empty where it is none of ours."""
+        """Unanswered requests of the last turns: the asking nodes, empty for other programs."""
         self._turns: deque[list[Any]] = deque()
-        """The ids of what came in each of these turns. The end of a turn is told when the next one may have begun already."""
+        """Ids that arrived in each of these turns; the next turn may begin before the last one's end is reported."""
         self._turn = -math.inf
-        """The time at which the last one came: what the transport hands on together has one."""
+        """Time of the last turn: everything that the transport delivers together has the same time."""
         self._held: dict[Any, str] = {}
-        """Requests and channels of others that this node has."""
+        """Requests and channels of other nodes that this node handles."""
         self._serial = 0
         self._nodes = ClusterNodes(connection, self._subjects, self._tokens)
         self._sources: Memo[str, ToAll] = Memo(lambda beginning: ToAll(self._subjects.source(beginning)), _SOURCES)
-        """Whom publications are from, by their reply subject without its last token."""
+        """Senders of publications, by reply subject without its last token."""
         self._due = math.inf
 
     @property
     def idle(self) -> bool:
-        """True if nothing is under way, in either direction."""
+        """True if no request or channel is active in either direction."""
         return not (self._asked or self._held or self._fresh)
 
     @property
     def signs(self) -> Sequence[str]:
-        """The beginning of the subjects at which this node is answered."""
+        """Prefix of this node's reply subjects."""
         return self._own[:1]
 
     def know(self, signs: Sequence[str]) -> None:
-        """Take what another connection of this bus says for what this side has said."""
         self._own = (self._subjects.mine, *signs)
 
     def holds(self, key: Any) -> bool:
-        """Tell whether a request or channel is one that this node has asked, or has, on this connection."""
+        """True if this node sent, or handles, the request or channel on this connection."""
         return key in self._asked or key in self._held or key in self._fresh or key in self._over
 
     def asked(self) -> list[str]:
-        """List the tokens of the requests and channels that are not over."""
+        """The tokens of active requests and channels."""
         return [*self._asked]
 
     @property
     def due(self) -> float:
-        """The time at which what is under way is looked at, or the others are greeted again."""
+        """Time of the next check of requests, or of the next greeting."""
         return min(self._due, self._nodes.hello_at)
 
     def ready(self) -> None:
-        """Say hello to the others, who answer."""
+        """Greet the other nodes, which answer."""
         connection, subjects = self._connection, self._subjects
         connection.events.append(Ready(bare=True, node=self.node))
         connection.subscribe(f"{subjects.cluster}.a", tag=ClusterDialect._announced)
         self._nodes.greet_all()
 
     def servers_joined(self) -> None:
-        """Say hello again, in a moment."""
+        """Greet again soon."""
         self._nodes.greet_later()
 
     def leave(self) -> None:
-        """Say goodbye to the others."""
+        """Say goodbye to the other nodes."""
         self._nodes.say(f"{self._subjects.cluster}.a", "bye")
 
     def lost(self) -> None:
-        """Forget all: the connection is gone, and the link ends what was under way."""
+        """Drop all state: the connection is lost, and the link ends active requests."""
         self._asked.clear()
         self._over.clear()
         self._fresh.clear()
@@ -163,22 +162,21 @@ class ClusterDialect:
         self._held.clear()
         self._nodes.all_gone()
 
-    # -- in: by what it was subscribed for ----------------------------------------------------------------------------------
+    # -- in: by the tag of the subscription ----------------------------------------------------------------------------------
 
     def delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Take a message of the server."""
         if sid == INBOX_SID:
             if headers is None and subject.startswith(self._answers):
                 token = subject[len(self._answers) :]
                 asked = self._asked.get(token)
-                if asked is not None and asked.publication is None:  # as nearly all are: what a handler has returned
+                if asked is not None and asked.publication is None:  # the usual case: a handler's result
                     del self._asked[token]
                     self._connection.events.append(self._message(_RESPONSE, "", token, None, payload))
                     return
             self._for_this_node(subject[len(self._subjects.mine) :], reply, headers, payload)
             return
         subscription = self._connection.subscriptions.by_sid.get(sid)
-        if subscription is None:  # it was given up while this was on its way
+        if subscription is None:  # ended while the message was in flight
             return
         try:
             subscription.tag(self, subscription, subject, reply, headers, payload)
@@ -190,11 +188,11 @@ class ClusterDialect:
     def _published(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        if reply is not None and reply.startswith(self._own):  # its echo, or where it is told what was stored
+        if reply is not None and reply.startswith(self._own):  # this node's own publication, or a confirmation from the store
             return
         if not self._connection.subscriptions.counts(subscription, subject):
             return
-        if headers is not None and (headers.only is not None or headers.again):  # it was heard when it was published first
+        if headers is not None and (headers.only is not None or headers.again):  # received when it was first published
             return
         to = _NO_SOURCE if reply is None else self._sources[reply.rpartition(".")[0]]
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
@@ -223,7 +221,7 @@ class ClusterDialect:
     def _stored(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        """A stored publication that a reader of this node has asked for, or a word of the engine to it."""
+        """Handle a stored publication for a reader, or a status message from the engine."""
         if headers is not None and headers.status is not None:
             self._connection.events.append(word_of_engine(subscription.name, headers))
             return
@@ -232,7 +230,7 @@ class ClusterDialect:
         self._connection.events.append(message)
 
     def _unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
-        """Give a reader what cannot be read. False where nobody knows what it was."""
+        """Pass an unreadable message to its reader. False if its address is unreadable, too."""
         read = self._connection.codec.reader.headers.read
         try:
             to, headers, payload = give_unreadable(subscription.name, error.text, frame, read)
@@ -256,10 +254,10 @@ class ClusterDialect:
     def _announced(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        """A node has come, or leaves."""
+        """Handle the arrival or departure of a node."""
         self._nodes.announced(self._own, reply, payload)
 
-    # -- in: what is for this node alone ------------------------------------------------------------------------------------
+    # -- in: addressed to this node only -------------------------------------------------------------------------------------
 
     def _for_this_node(self, rest: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
         what, _, tail = rest.partition(".")
@@ -283,9 +281,9 @@ class ClusterDialect:
                 if reply is not None and self._subjects.asker(reply):
                     self._connection.frames.append(write_have_it(self.node, reply))
             elif what == "h":
-                if payload:  # otherwise it is said that nobody else is there
+                if payload:  # otherwise the engine reports that there is no other node
                     self._nodes.announced(self._own, reply, payload)
-            elif what != "p":  # there comes only that nobody wanted a publication
+            elif what != "p":  # "p" only reports that a publication had no subscriber
                 raise refuse(f"{rest[:60]!r} is nothing that a node is told", "invalid_subject")
         except RemoteProtocolError as error:
             self._connection.events.append(Refused(error))
@@ -293,13 +291,13 @@ class ClusterDialect:
                 self._answer_malformed(error, reply)
 
     def _question(self, subject: str | int, to: Any, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Make a request, an open, or where no answer is wanted a notification."""
+        """Make a request or open, or a notification if there is no reply subject."""
         events, serial, asker = self._connection.events, 0, ""
         if reply is None:
             message = self._message(_NOTIFY, subject, None, headers, payload, None, to)
         else:
             asker = self._subjects.askers[reply.rpartition(".")[0]]
-            if not asker:  # others may ask again under the same reply subject
+            if not asker:  # a foreign program may reuse its reply subject
                 self._serial = serial = self._serial + 1
             message = self._message(_REQUEST, subject, (reply, serial), headers, payload, reply, to)
         if headers is not None and headers.user is not None:
@@ -308,7 +306,7 @@ class ClusterDialect:
             if headers is not None and headers.kind is not None:
                 read_open(message, headers.kind)
                 self._held[message.id] = asker
-                if asker:  # it is had for longer than a turn
+                if asker:  # a channel lasts longer than a turn
                     self._connection.frames.append(write_have_it(self.node, reply))
                     self._look_at(self._connection.heard + PACE)
             else:
@@ -321,7 +319,7 @@ class ClusterDialect:
         events.append(message)
 
     def _say_taken(self, turn: list[Any]) -> None:
-        """Say which of the requests of a turn this node still has: one word to each asker."""
+        """Send each asker one receipt for all its requests of a turn that are still unanswered."""
         tokens: dict[str, list[str]] = {}
         for id in turn:
             asker = self._fresh.pop(id, None)
@@ -337,7 +335,7 @@ class ClusterDialect:
             self._look_at(self._connection.heard + PACE)
 
     def _controlled(self, tail: str, headers: HeaderBlock | None, payload: bytes) -> None:
-        """A cancel, item, credit or end of a node that has asked this one."""
+        """Handle a cancel, item, credit or end for a request that another node sent here."""
         asker, dot, token = tail.partition(".")
         if not dot or headers is None or headers.kind is None:
             raise refuse(f"{tail[:60]!r} names no request, or does not say what is done to it", "malformed")
@@ -381,7 +379,7 @@ class ClusterDialect:
         events.append(self._message(_RESPONSE, "", token, headers, payload))
 
     def _answered_of_store(self, token: str, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Take what the engine says of a publication; whoever else has heard it, and answers, says nothing of the store."""
+        """Handle the engine's confirmation of a publication, and ignore answers of other subscribers."""
         said = None if headers is not None else read_stored(payload)
         if said is not None:
             del self._asked[token]
@@ -390,7 +388,7 @@ class ClusterDialect:
             self._connection.events.append(answer)
 
     def _refused(self, token: str, asked: AskedRequest, headers: HeaderBlock) -> bool:
-        """Ask elsewhere what no handler has seen, or say that nobody is there. False where that is to be told as it came."""
+        """Send an unseen request to another node, or report a missing receiver. False if the error should be passed on."""
         if headers.kind == _UNDELIVERED:
             if asked.frame is None or asked.to is not None or asked.again >= _ELSEWHERE:
                 return False
@@ -413,7 +411,7 @@ class ClusterDialect:
         return True
 
     def _taken(self, token: str, asked: AskedRequest | None, node: str) -> None:
-        """A node has said that it has a request, or that it is there. May raise `RemoteProtocolError`: that is no node."""
+        """Handle a receipt or sign of life. May raise `RemoteProtocolError`: the name is not a node's."""
         if not is_node(node):
             raise refuse(f"{node[:60]!r} is no node, and has no request", "malformed")
         if asked is not None:
@@ -426,7 +424,7 @@ class ClusterDialect:
         self._nodes.greet(node)
 
     def _several_taken(self, headers: HeaderBlock | None, payload: bytes) -> None:
-        """A node has said which requests of one turn it has. May raise `RemoteProtocolError`: it has not."""
+        """Handle a receipt for several requests of one turn. May raise `RemoteProtocolError`: malformed."""
         tokens = payload.decode("ascii", "replace").split(" ")
         if headers is None or headers.status != HAVE_IT or len(tokens) > _AT_ONCE:
             raise refuse(f"{payload[:60]!r} is no list of requests that a node has", "malformed")
@@ -440,7 +438,6 @@ class ClusterDialect:
             self._write_control(node, token, kind, block, payload)
 
     def malformed(self, error: RemoteProtocolError, subject: str, sid: str, frame: bytes) -> None:
-        """Note which request a malformed answer belongs to, and answer a malformed question."""
         if sid == INBOX_SID and subject.startswith(self._subjects.answers):
             error.reply_id = subject.removeprefix(self._subjects.answers)
         subscription = self._connection.subscriptions.by_sid.get(sid)
@@ -452,16 +449,15 @@ class ClusterDialect:
             self._answer_malformed(error, error.answer_id)
 
     def _answer_malformed(self, error: RemoteProtocolError, reply: str) -> None:
-        with suppress(RemoteProtocolError):  # it is to be answered where no asker is
+        with suppress(RemoteProtocolError):  # malformed or foreign reply subject
             self._subjects.asker(reply)
             self._connection.answer_malformed(error, reply)
 
     def judged(self, error: ServerError) -> ServerError:
-        """Give an error with all that it means."""
         return self._nodes.judged(error)
 
     def not_allowed(self, error: ServerError) -> None:
-        """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""
+        """Report the error to the reader, asker or subscriber concerned; otherwise as an undelivered message."""
         connection, subject, text = self._connection, error.refused or "", f"the NATS server says: {error.text}"
         if (word := read_refusal(error)) is not None:
             connection.events.append(word)
@@ -482,7 +478,7 @@ class ClusterDialect:
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float) -> str | None:
-        """Queue a message. For a request or an open: its token."""
+        """Queue a message. For a request or open: return its token."""
         kind = message.kind
         if kind is _REQUEST or kind is Kind.OPEN:
             return self._ask(message, now)
@@ -529,7 +525,7 @@ class ClusterDialect:
         return token
 
     def _holder(self, to: Any) -> str:
-        """The node that has what is asked, as far as that is known; of the engine this one, which need not ask for its life."""
+        """The node that handles the request, if known; for the engine this node itself, which needs no check."""
         if isinstance(to, ToUser):
             return ""
         return self.node if isinstance(to, (ToEngine, ToStore)) else str(to.node)
@@ -559,7 +555,7 @@ class ClusterDialect:
 
         if "reader" in extras:
             key = extras["reader"]
-            # In a group, of one: what is on its way when it is given up still comes.
+            # A queue group of one, so that messages in flight at UNSUB are still delivered.
             change(self._subjects.of_reader(key), HANDLERS, tag=ClusterDialect._stored, name=key)
             return
         if "user" in extras:
@@ -578,7 +574,7 @@ class ClusterDialect:
             change(f"{subjects.cluster}.p.{pattern}", tag=ClusterDialect._published, name=message.subject)
 
     def _send_control(self, message: Message) -> None:
-        """Write a cancel, item, credit or end to the node at the other end of a request or channel."""
+        """Send a cancel, item, credit or end to the node at the other end of a request or channel."""
         connection, kind, id = self._connection, message.kind, message.id
         own: list[tuple[str, str]] = []
         payload, word = b"", WORDS[kind]
@@ -596,7 +592,7 @@ class ClusterDialect:
             connection.queue(write_publication(id[0], None, block, payload))
             return
         asked = self._asked.get(id) or self._over.pop(id, None)
-        if asked is None or isinstance(asked.to, (ToEngine, ToStore)):  # which knows no such words
+        if asked is None or isinstance(asked.to, (ToEngine, ToStore)):  # the engine does not support them
             return
         if asked.node:
             self._write_control(asked.node, id, word, block, payload)
@@ -609,7 +605,7 @@ class ClusterDialect:
         self._connection.queue(write_publication(subject, None, block, payload))
 
     def forget(self, key: Any, now: float) -> None:
-        """Forget a request or a channel that is over; a cancel of it may still follow."""
+        """Forget a finished request or channel; a cancel may still follow."""
         if isinstance(key, tuple):
             self._fresh.pop(key, None)
             self._held.pop(key, None)
@@ -624,13 +620,13 @@ class ClusterDialect:
     # -- time ------------------------------------------------------------------------------------------------------------
 
     def _look_at(self, when: float) -> None:
-        """Look soon after that time at what is under way."""
+        """Check requests at a time, or earlier."""
         if when < self._due:
             self._due = when
             self._connection.events.append(Due(when))
 
     def tick(self, now: float) -> None:
-        """At the end of a turn: say which of its requests this node has. Once a second: look at what is under way."""
+        """At the end of a turn: send receipts. Once a second: check active requests."""
         if self._turns:
             turn = self._turns.popleft()
             if not self._fresh.keys().isdisjoint(turn):
@@ -645,16 +641,16 @@ class ClusterDialect:
         if now >= self._nodes.hello_at:
             self._nodes.greet_all()
         due = self.due
-        if due < math.inf:  # who calls remembers the nearest time alone
+        if due < math.inf:  # the caller stores only the nearest time
             self._connection.events.append(Due(due))
 
     def _look(self, now: float) -> None:
-        """Ask the nodes that have something of this one, or of which it has something, whether they are there."""
+        """Check the nodes that share a request or channel with this one."""
         untaken = [token for token, asked in self._asked.items() if not asked.node and asked.at <= now - PACE]
         concerned = (*(asked.node for asked in self._asked.values()), *self._held.values())
         for node in self._nodes.look(concerned, now, everyone=bool(untaken)):
             self._gone(node)
-        # The asker of what nobody has said to have: if a node is gone since it was asked, that one may have had it.
+        # A request without receipt is lost if a node has failed since it was sent, because that node may have had it.
         gone = self._nodes.liveness.last_gone
         lost = [token for token in untaken if self._asked[token].at <= now - 2 * PACE and self._asked[token].at < gone]
         for token in lost:
@@ -668,14 +664,14 @@ class ClusterDialect:
             self._look_at(now + PACE)
 
     def _send_again(self, token: str, asked: AskedRequest, now: float) -> None:
-        """Send a publication again of which the engine has said nothing; what it says of either counts."""
+        """Send a publication again that the engine has not confirmed; a confirmation of either copy counts."""
         assert asked.publication is not None
         asked.at, asked.pause = now, min(2 * asked.pause, LONGEST_PAUSE)
         asked.to = asked.publication.attributes["to"] = evolve(asked.to, again=True)
         self._connection.queue(write_frame(self._connection, asked.names + token, asked.publication, None))
 
     def _gone(self, node: str) -> None:
-        """End what a node had, and what it has asked: it is gone."""
+        """End all requests and channels shared with a failed node."""
         taken = [token for token, asked in self._asked.items() if asked.node == node]
         given = [id for id, asker in self._held.items() if asker == node]
         for token in taken:
@@ -689,5 +685,5 @@ class ClusterDialect:
 
 _QUESTIONS: Final = (ClusterDialect._asked_of_handlers, ClusterDialect._asked_of_user)
 _NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p", "t"))
-"""The first token of what a node is told, and has no answer even where it is not understood."""
+"""First tokens of messages to a node that get no answer, even if malformed."""
 _NO_SOURCE: Final = ToAll()

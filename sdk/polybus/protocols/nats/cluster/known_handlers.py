@@ -1,4 +1,4 @@
-"""The handlers that nodes have told of: whether a subject that nobody handles has been handled lately."""
+"""Handlers that nodes have announced, so that a recently handled subject is distinguished from an unknown one."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from attrs import define, field
 from .subjects import covers
 
 TOLD: Final = 1024
-"""Patterns that a node tells of at the most, and that are kept of it."""
+"""Maximum number of patterns that a node announces, and that are kept per node."""
 TOLD_CHARACTERS: Final = 32 * 1024
-"""Characters of these patterns, together."""
+"""Maximum length of these patterns together, in characters."""
 _MOST: Final = 4 * 1024 * 1024
-"""Characters that are kept of all nodes, and as many of those that are gone."""
+"""Characters kept for all present nodes, and again for departed ones."""
 
 
 @define(eq=False)
 class KnownHandlers:
-    """The patterns that the other nodes handle, as they stand on the wire, and those whose last node has gone.
+    """The patterns that other nodes handle, in their wire form, and patterns of departed nodes.
 
-    One for the life of a bus: it outlasts the connections to the engine.
+    One object for the life of a bus, across connections to the engine.
 
     Args:
-        remember: Seconds for which a pattern is remembered whose last node has gone.
+        remember: Seconds to remember a pattern after its last node has left.
     """
 
     remember: float = 0.0
@@ -32,20 +32,20 @@ class KnownHandlers:
     _present: dict[str, set[str]] = field(factory=dict, init=False)
     """Nodes by pattern."""
     _gone: dict[str, float] = field(factory=dict, init=False)
-    """Patterns that no node has any more, and since when; the oldest first."""
+    """Patterns without a node and the time that the last one left, oldest first."""
     _wide: dict[str, None] = field(factory=dict, init=False)
-    """Patterns of both that have wildcards."""
+    """Patterns of both kinds with wildcards."""
     _kept: int = field(default=0, init=False)
-    """Characters of what the nodes have told."""
+    """Characters kept for present nodes."""
     _kept_gone: int = field(default=0, init=False)
 
     @property
     def characters(self) -> int:
-        """Characters of all patterns that are kept."""
+        """Characters of all kept patterns."""
         return self._kept + self._kept_gone
 
     def told(self, node: str, patterns: Any) -> None:
-        """Take note of what a node handles, in place of what it told before; any node may tell anything."""
+        """Replace the announced patterns of a node. Input is untrusted."""
         if not isinstance(patterns, list) or not self.remember:
             return
         self._forget(node)
@@ -62,7 +62,7 @@ class KnownHandlers:
                 self._wide[pattern] = None
 
     def left(self, node: str, now: float) -> None:
-        """Take note that a node has gone, or cannot be reached: what it alone has handled is remembered for a while."""
+        """Record that a node has left or is unreachable; patterns that only it handled are remembered for a while."""
         for pattern in self._forget(node):
             self._recall(pattern)
             self._gone[pattern] = now
@@ -73,16 +73,16 @@ class KnownHandlers:
             self._drop_oldest()
 
     def all_left(self, now: float) -> None:
-        """Take note that the engine is gone, and with it all nodes."""
+        """Record that the engine, and with it each node, is unreachable."""
         for node in list(self._nodes):
             self.left(node, now)
 
     def nodes_with(self, subject: str) -> set[str]:
-        """Find the nodes that have told of a handler of a subject."""
+        """The nodes that announced a handler of a subject."""
         return set[str]().union(*(self._present.get(pattern, ()) for pattern in self._matching(subject)))
 
     def last_seen(self, subject: str, now: float) -> float | None:
-        """Find when the last handler of a subject went; `now` where a node has one still, None where it is not known."""
+        """Time that the last handler of a subject left; `now` if one is present, None if unknown."""
         times = [now if pattern in self._present else self._gone[pattern] for pattern in self._matching(subject)]
         last = max(times, default=None)
         return None if last is None or last + self.remember <= now else last
@@ -92,7 +92,7 @@ class KnownHandlers:
         return exact + [pattern for pattern in self._wide if covers(pattern, subject)]
 
     def _forget(self, node: str) -> list[str]:
-        """Forget a node. Gives the patterns that no other has."""
+        """Forget a node, and return the patterns that no other node has."""
         orphans = list[str]()
         for pattern in self._nodes.pop(node, ()):
             self._kept -= len(pattern)
@@ -105,7 +105,7 @@ class KnownHandlers:
         return orphans
 
     def _recall(self, pattern: str) -> None:
-        """Take a pattern from those that are gone."""
+        """Remove a pattern from the departed ones."""
         if self._gone.pop(pattern, None) is not None:
             self._kept_gone -= len(pattern)
 
@@ -116,7 +116,7 @@ class KnownHandlers:
 
 
 def bounded_list(patterns: Iterable[str]) -> list[str]:
-    """As many patterns as a node tells of."""
+    """Limit patterns to the number and size that a node announces."""
     return list(_bounded(patterns))
 
 

@@ -1,8 +1,7 @@
-"""The other nodes of a cluster: which live, and what they handle.
+"""The other nodes of a cluster and their handlers.
 
-A node says hello when it connects, and again when it handles something new; the others answer. Nodes that have something of
-this one, or of which this one has something, are asked once a second whether they are there: the engine answers for those that
-are not.
+A node greets the others when it connects and when it gets a new handler, and they answer. Nodes that share a request or channel
+check each other once a second; the engine answers for a node that has left.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ from .known_handlers import KnownHandlers, bounded_list
 from .subjects import ClusterSubjects, is_node
 
 _NODES: Final = 4096
-"""Nodes that are known at the most."""
+"""Maximum number of known nodes."""
 _LONGEST_FACT: Final = 200
-"""Characters that are kept of what a node says of itself."""
+"""Characters kept of a fact in a greeting."""
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
 PACE: Final = 1.0
-"""Seconds between two looks at what is under way."""
+"""Seconds between two checks."""
 
 
 @define(eq=False)
 class Liveness:
-    """The nodes that have been asked, and have not answered yet."""
+    """The nodes that were checked and have not answered yet."""
 
     _patience: float
-    """Seconds after which a node that does not answer is taken for gone."""
+    """Seconds after which a silent node counts as failed."""
     _asked: dict[str, tuple[str, float]] = field(factory=dict)
-    """Token of the question and its time, by node."""
+    """Token and time of the check, by node."""
     _by_token: dict[str, str] = field(factory=dict)
-    """Nodes by the token of the question."""
+    """Nodes by token of the check."""
     _looked: float = float("-inf")
-    """The time of the last look."""
+    """Time of the last call of `silent`."""
     last_gone: float = float("-inf")
-    """The time at which a node was last found to be gone."""
+    """Time that a node was last found to have failed."""
 
     def ask(self, node: str, token: str, now: float) -> str:
-        """Note a question. Its token: that of the one which is out already, where the node may have died with it."""
+        """Start a check and return its token; a pending check keeps its token, as the node may have failed since."""
         out = self._asked.get(node)
         if out is not None:
             return out[0]
@@ -61,23 +60,23 @@ class Liveness:
         return token
 
     def answered(self, token: str) -> str | None:
-        """The node that a question with this token was asked; it is not out any more."""
+        """End the check with a token and return its node."""
         node = self._by_token.pop(token, None)
         if node is not None:
             del self._asked[node]
         return node
 
     def forget(self, node: str) -> None:
-        """Ask no more about a node."""
+        """End the check of a node."""
         asked = self._asked.pop(node, None)
         if asked is not None:
             del self._by_token[asked[0]]
 
     def silent(self, now: float) -> list[str]:
-        """The nodes that have not answered for too long.
+        """The nodes that have been silent for too long.
 
-        After a time in which this node itself was away (stopped, or its machine asleep) they have that long once more: what
-        they have said meanwhile is still to be read.
+        After a pause of this process (stopped, or its machine asleep) each check gets its full time again, because answers may
+        wait to be read.
         """
         away, self._looked = now - self._looked > 2 * PACE, now
         if away:
@@ -86,7 +85,7 @@ class Liveness:
 
 
 class ClusterNodes:
-    """The nodes that one connection knows of."""
+    """The nodes that one connection knows."""
 
     __slots__ = (
         "_connection",
@@ -109,23 +108,23 @@ class ClusterNodes:
         limits = connection.limits
         self.liveness: Final = Liveness(limits.ping_interval + limits.ping_timeout)
         self._nodes: dict[str, str | None] = {}
-        """The nodes that are known, and the bus that each is."""
+        """Known nodes and their buses."""
         self._greeted: set[str] = set()
-        """Nodes that are not known, have spoken since the last look, and were told that this one is there."""
+        """Unknown nodes that this node has greeted since the last look."""
         self._handled: dict[str, None] = {}
-        """Patterns that this node handles, as they stand on the wire: the others are told."""
+        """Patterns that this node handles, in their wire form, for announcement."""
         self.untold: bool = False
-        """True if the others have not been told of a pattern."""
+        """True if a pattern was not announced yet."""
         self._known: KnownHandlers = connection.options.known_handlers
         self.doubted: set[str] = set()
-        """Nodes that have told of a handler which the engine knows nothing of: the next look asks whether they are there."""
+        """Nodes that announced a handler unknown to the engine; the next look checks them."""
         self.hello_at: float = math.inf
-        """Time at which all are greeted again."""
+        """Time of the next greeting of all nodes."""
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def say(self, subject: str, word: str, reply: str | None = None) -> None:
-        """Say hello or bye to those at a subject."""
+        """Send a hello or bye to a subject."""
         options = self._connection.options
         facts: dict[str, Any] = {word: self._subjects.node, "bus": options.member, "name": options.client, "host": options.host}
         if word == "hello" and self._handled:
@@ -133,17 +132,17 @@ class ClusterNodes:
         self._connection.frames.append(write_publication(subject, reply, b"", _encode(facts)))
 
     def greet_all(self) -> None:
-        """Say hello to the others, who answer."""
+        """Greet the other nodes, which answer."""
         self.hello_at = math.inf
         self.say(f"{self._subjects.cluster}.a", "hello", reply=f"{self._subjects.mine}h")
 
     def greet_later(self) -> None:
-        """Say hello again, in a moment: a network that was cut in two may be one again, and its halves know nothing of it."""
+        """Greet again soon: a split network may have joined again without its halves noticing."""
         self.hello_at = self._connection.heard + PACE
         self._connection.events.append(Due(self.hello_at))
 
     def greet(self, node: str) -> None:
-        """Say hello to a node that is there and is not known: it was taken for gone, or its hello was lost."""
+        """Greet a node that is present but unknown: it was silent for too long, or its hello was lost."""
         if (
             node not in self._nodes
             and node != self._subjects.node
@@ -154,21 +153,27 @@ class ClusterNodes:
             self.say(self._subjects.of_node(node, "h"), "hello", reply=f"{self._subjects.mine}h")
 
     def handle(self, pattern: str) -> None:
-        """Tell the others, at the end of the turn, that this node handles a pattern."""
+        """Announce a handled pattern at the end of the turn."""
         if pattern not in self._handled:
             self._handled[pattern] = None
             self.untold = True
             self._connection.events.append(Due(-math.inf))
 
     def tell(self) -> None:
-        """Tell the others what this node handles, and want no answer."""
+        """Announce this node's patterns, without asking for an answer."""
         self.untold = False
         self.say(f"{self._subjects.cluster}.a", "hello")
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def announced(self, own: tuple[str, ...], reply: str | None, payload: bytes) -> None:
-        """A node has come, or goes; `own` are beginnings of subjects of this one. May raise `RemoteProtocolError`: neither."""
+        """Handle a hello or bye. May raise `RemoteProtocolError`: neither.
+
+        Args:
+            own: Prefixes of this node's subjects.
+            reply: Subject that the other node expects a hello at.
+            payload: Facts of the other node.
+        """
         try:
             facts = _decode(payload)
         except (ValueError, RecursionError):
@@ -192,7 +197,8 @@ class ClusterNodes:
         bus = told["bus"]
         full = len(self._nodes) >= _NODES
         for other, its_bus in self._nodes.items():
-            # Of a bus that has come back the earlier name is gone, as are others by and by, which nobody has asked for since.
+            # Check the earlier node of a bus that has returned and, at the limit, each node, so that failed ones leave the
+            # table.
             if full or (its_bus is not None and its_bus == bus):
                 self._probe(other, now)
         if not full:
@@ -207,7 +213,7 @@ class ClusterNodes:
             self._connection.events.append(NodeLeft(node, orderly=orderly))
 
     def judged(self, error: ServerError) -> ServerError:
-        """Give an error with all that it means: a node that can be told nothing, or cannot answer, would swallow requests."""
+        """Mark errors as fatal that keep this node from receiving or answering, because such a node would lose requests."""
         cluster = self._subjects.cluster
         needed = f"{self._subjects.mine}>" if error.subscribing else self._subjects.nobody
         if error.refused not in (needed, f"{cluster}.a"):
@@ -215,10 +221,10 @@ class ClusterNodes:
         text = f"{error.text}; allow this user to publish and to subscribe to {cluster}.>, or correct the name of the cluster"
         return evolve(error, text=text, ends=True, error=Forbidden(f"the NATS server says: {text}"))
 
-    # -- which live ------------------------------------------------------------------------------------------------------
+    # -- liveness ---------------------------------------------------------------------------------------------------------
 
     def look(self, concerned: Iterable[str], now: float, everyone: bool) -> list[str]:
-        """Ask nodes whether they are there, or everyone. Gives those that have not answered for too long."""
+        """Check the given nodes, or each node, and return the ones that have been silent for too long."""
         self._greeted.clear()
         nodes = dict.fromkeys((*concerned, *self.doubted, *(self._nodes if everyone else ())))
         self.doubted.clear()
@@ -236,18 +242,18 @@ class ClusterNodes:
         self._connection.frames.append(write_publication(subject, self._subjects.answers + token, b"", b""))
 
     def gone(self, node: str) -> None:
-        """Take note that a node is gone."""
+        """Record that a node has failed."""
         self.liveness.last_gone = self._connection.heard
         self._left(node)
 
     def all_gone(self) -> None:
-        """Take note that the engine is gone, and with it all nodes."""
+        """Record that the engine, and with it each node, is unreachable."""
         self._known.all_left(self._connection.heard)
 
-    # -- what they handle ------------------------------------------------------------------------------------------------
+    # -- handlers ---------------------------------------------------------------------------------------------------------
 
     def nobody_handles(self, token: str, subject: str) -> Message:
-        """Make the error of a request that no node handles: one that was handled lately is worth asking again."""
+        """Make the error for a request without handler: unavailable, and worth a retry, if it had one until recently."""
         now = self._connection.heard
         last = self._known.last_seen(subject, now)
         code, text = Code.UNIMPLEMENTED, "nobody handles this in the cluster"

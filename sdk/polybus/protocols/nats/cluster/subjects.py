@@ -1,21 +1,19 @@
-"""Subjects of a cluster on the wire, and the names of the bus in them.
+"""Subjects of a cluster on the wire, and the bus's names in them.
 
-Of a cluster named ``shop``:
+For a cluster named ``shop``:
 
 ========================  ===========================  =======================================================
-``shop.p.<subject>``      every node that wants it     publications
-``shop.p.<subject>``      a group                      publications for one of the group
-``shop.r.<subject>``      the group ``h``              requests, notifications, opens
-``shop.u.<key>.<...>``    nodes that have the user     publications for all connections of a user
-``shop.k.<key>.<...>``    one of these nodes           what one connection of a user is asked
-``shop.n.<node>.<...>``   the node                     answers, items, what is for it or a client of it alone
-``shop.j.<node>.<...>``   the node                     stored publications that it has asked for
-``shop.dead.<...>``       a store                      publications that no handler could deal with
-``shop.a``                every node                   hello and goodbye
-========================  ===========================  =======================================================
+``shop.p.<subject>``      each interested node         publications ``shop.p.<subject>``      a queue group
+publications for one member of the group ``shop.r.<subject>``      the queue group ``h``        requests, notifications, opens
+``shop.u.<key>.<...>``    nodes connected to the user  publications for all connections of a user ``shop.k.<key>.<...>``    one
+of these nodes           requests to one connection of a user ``shop.n.<node>.<...>``   the node                     answers,
+items, messages for the node or one of its clients ``shop.j.<node>.<...>``   the node                     stored publications
+that it has requested ``shop.dead.<...>``       a store                      publications that no handler could process
+``shop.a``                each node                    hello and goodbye ========================  ===========================
+=======================================================
 
-Subjects of the bus stand there as they are, but for what this wire cannot carry: blanks and control characters are written as
-in URLs, a number as ``%i65537``, a URI as ``%u`` and its segments.
+Subjects are unchanged except for characters that NATS cannot carry: blanks and control characters are percent-encoded, a number
+becomes ``%i65537``, a URI becomes ``%u`` and its segments.
 """
 
 from __future__ import annotations
@@ -33,16 +31,16 @@ from ..checks import is_answerable, refuse
 from ..memo import Memo
 
 REPLAY: Final = "replay-"
-"""The beginning of the names of consumers of a node that only read."""
+"""Prefix of a node's read-only consumers."""
 HANDLERS: Final = "h"
-"""The queue group of handlers, and of the nodes that a user is connected to."""
+"""Queue group of handlers, and of the nodes that a user is connected to."""
 NODE_LETTERS: Final = string.ascii_lowercase + string.digits
 NODE_LENGTH: Final = 12
-"""Letters of the name of a node, and how many it has."""
+"""Characters and length of a node's name."""
 _NODE_NAME: Final = frozenset(NODE_LETTERS)
 _LONGEST_NODE: Final = 64
 _BESIDE: Final = 256
-"""Bytes of a line beside its subject: where an answer is wanted, and two lengths. Servers cut who sends a longer line."""
+"""Bytes of a line for reply subject and lengths. Servers disconnect a client that sends a longer line."""
 _READABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 _IN_A_TOKEN: Final = "".join(character for character in _READABLE if character not in ".*>")
 _NUMBER: Final = "%i"
@@ -51,20 +49,20 @@ _EMPTY: Final = "%0"
 
 
 def escape_token(text: str) -> str:
-    """Make one token of any text. May raise `LocalProtocolError`: a part of it is no text."""
+    """Encode any text as one token. May raise `LocalProtocolError`: lone surrogate."""
     try:
-        return quote(text, safe=_IN_A_TOKEN).replace(".", "%2E") if text else _EMPTY  # which quote() leaves as it is
+        return quote(text, safe=_IN_A_TOKEN).replace(".", "%2E") if text else _EMPTY  # quote() leaves dots
     except UnicodeEncodeError:
         raise LocalProtocolError(f"lone surrogate in {text[:60]!a}", protocol="nats") from None
 
 
 def unescape_token(token: str) -> str:
-    """Read such a token. Whatever it is, it gives a text."""
+    """Decode a token; never raises."""
     return "" if token == _EMPTY else unquote(token)
 
 
 def escape_subject(subject: str | int) -> str:
-    """Write a subject of the bus. May raise `LocalProtocolError`: a token is empty, or the text is none."""
+    """Encode a subject of the bus. May raise `LocalProtocolError`: empty token or lone surrogate."""
     if isinstance(subject, int):
         return f"{_NUMBER}{subject}"
     try:
@@ -84,7 +82,7 @@ _SPECIAL: Final = frozenset(" %")
 
 
 def escape_pattern(pattern: str | int) -> str:
-    """Write a pattern; one of URIs stands for all of them, and the bus looks again. May raise `LocalProtocolError`."""
+    """Encode a pattern. URI patterns become one that covers all URIs, and the bus filters. May raise `LocalProtocolError`."""
     made = wire_pattern(pattern)
     if isinstance(made, str) and "/" in made and is_pattern(made):
         return f"{_URI}.>"
@@ -92,15 +90,15 @@ def escape_pattern(pattern: str | int) -> str:
 
 
 def publication_pattern(cluster: str) -> Callable[[str | int], str]:
-    """Make what writes a pattern of publications of a cluster, as nodes subscribe to it, and streams keep it.
+    """Make the function that encodes a cluster's publication patterns, for nodes and streams.
 
-    That may raise `LocalProtocolError`, as `escape_pattern`.
+    That function may raise `LocalProtocolError`, as `escape_pattern`.
     """
     return lambda pattern: f"{cluster}.p.{escape_pattern(pattern)}"
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Tell whether one pattern of the wire matches all that another one does."""
+    """True if one wire pattern matches everything that another one matches."""
     given = narrow.split(".")
     for place, token in enumerate(wide.split(".")):
         if token == ">":
@@ -111,7 +109,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def unescape_subject(text: str) -> str | int:
-    """Read a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
+    """Decode a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
     if "%" not in text:
         return text
     if text.startswith(_NUMBER):
@@ -127,39 +125,39 @@ def unescape_subject(text: str) -> str | int:
 
 @define(eq=False)
 class ClusterSubjects:
-    """The subjects of one cluster, as one of its nodes writes and reads them.
+    """The subjects of one cluster from the viewpoint of one node.
 
     Attributes:
-        cluster: Its name, one token.
-        node: The name of this node, one token.
-        limit: Bytes that a subject of the bus may have on this wire.
+        cluster: Cluster name, one token.
+        node: Name of this node, one token.
+        limit: Maximum bytes of a subject on this wire.
     """
 
     cluster: str
     node: str
     limit: int
     mine: str = field(init=False)
-    """The beginning of what is for this node alone."""
+    """Prefix of messages to this node."""
     answers: str = field(init=False)
-    """The beginning of where answers come, before the token."""
+    """Prefix of answers, before the token."""
     nobody: str = field(init=False)
-    """A subject as nodes answer to, at which there is none."""
+    """Subject of a node that does not exist."""
     echo: str = field(init=False)
-    """A reply subject that publications of this node carry: by it the node knows its own."""
+    """Reply subject of this node's publications, by which it recognises them."""
     written: Memo[str | int, str] = field(init=False)
-    """A subject of the bus as a part of one on the wire. May raise `LocalProtocolError`."""
+    """Encoded subjects. May raise `LocalProtocolError`."""
     handled: Memo[str | int, str] = field(init=False)
-    """The subject on the wire of requests for any handler. May raise as `written`."""
+    """Wire subjects of requests to any handler. May raise as `written`."""
     asked: Memo[str | int, str] = field(init=False)
-    """The names of such a request, up to the token."""
+    """Subject and reply prefix of such a request."""
     published: Memo[str | int, str] = field(init=False)
-    """The names of a publication for all: subject and `echo`."""
+    """Subject and `echo` of a publication to all nodes."""
     read: Memo[str, str | int] = field(init=False)
-    """The subject of the bus, by what stands in one on the wire. May raise `RemoteProtocolError`."""
+    """Decoded subjects. May raise `RemoteProtocolError`."""
     named: Memo[str, str | int] = field(init=False)
-    """The same, by the whole subject of a request or a publication."""
+    """Decoded subjects by the whole wire subject of a request or publication."""
     askers: Memo[str, str] = field(init=False)
-    """The node that an answer goes to, by the reply subject without its last token; empty where it is none of ours."""
+    """Asking node by reply subject without its last token; empty for foreign programs."""
     _skipped: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -177,15 +175,15 @@ class ClusterSubjects:
         self.askers = Memo(self._asker)
 
     def rest(self, subject: str) -> str:
-        """The part behind the letter that says what it is."""
+        """The part after the letter that gives the kind."""
         return subject[self._skipped :]
 
     def pattern(self, pattern: str | int) -> str:
-        """A pattern on the wire. May raise `LocalProtocolError`."""
+        """Encode a pattern. May raise `LocalProtocolError`."""
         return self._checked(escape_pattern(pattern))
 
     def keyed(self, what: str, key: str, rest: str) -> str:
-        """A subject of a user or of a client, by its key: `what` stands before that. May raise `LocalProtocolError`."""
+        """A subject of a user or client; `what` precedes its key. May raise `LocalProtocolError`."""
         return self._checked(f"{self.cluster}.{what}.{escape_token(key)}.{rest}", self.limit - _BESIDE)
 
     def _checked(self, text: str, limit: int | None = None) -> str:
@@ -197,15 +195,15 @@ class ClusterSubjects:
         return text
 
     def asker(self, reply: str) -> str:
-        """The node that an answer goes to; empty where it is none of ours.
+        """The node that an answer goes to; empty for a foreign program.
 
         Raises:
-            RemoteProtocolError: It is to go where no asker is.
+            RemoteProtocolError: The reply subject cannot be an asker's.
         """
         return self.askers[reply.rpartition(".")[0]]
 
     def _asker(self, beginning: str) -> str:
-        """By what stands before the last token: else who may only ask would publish, in this node's name, whatever it likes."""
+        """Check the prefix, because a program that may only send requests could otherwise publish in this node's name."""
         if beginning == self.cluster or beginning.startswith(f"{self.cluster}."):
             if (node := self.source(beginning)) and beginning == self.of_node(node, "a"):
                 return node
@@ -214,12 +212,12 @@ class ClusterSubjects:
         raise refuse(f"an answer is asked for at {beginning[:60]!r}, where no asker hears it", "malformed")
 
     def source(self, beginning: str) -> str:
-        """The node that a publication is from, by its reply subject without its last token; empty where it says none."""
+        """The node that a publication is from, by reply subject without its last token; empty if unknown."""
         node = beginning.removeprefix(f"{self.cluster}.n.").partition(".")[0]
         return node if beginning.startswith(f"{self.cluster}.n.") and is_node(node) else ""
 
     def of_reader(self, reader: int) -> str:
-        """The subject at which a reader of this node is given stored publications."""
+        """Subject of stored publications for a reader of this node."""
         return f"{self.cluster}.j.{self.node}.{reader}"
 
     def of_node(self, node: str, rest: str) -> str:
@@ -228,9 +226,9 @@ class ClusterSubjects:
 
 
 def node_word(subject: str) -> str | None:
-    """Find what a subject of one node is for: the token behind its name, ``j`` for its readers; None for any other subject.
+    """The token after a node's name, ``j`` for its readers; None for any other subject.
 
-    For who does not know the name of the cluster, as readers of recordings: the name of a node is told by its shape.
+    For readers of captures, which do not know the cluster's name: a node is recognised by the form of its name.
     """
     tokens = subject.split(".", 4)
     if len(tokens) < 4 or len(tokens[2]) != NODE_LENGTH or not _NODE_NAME.issuperset(tokens[2]):
@@ -241,12 +239,12 @@ def node_word(subject: str) -> str | None:
 
 
 def is_node(name: Any) -> TypeGuard[str]:
-    """True for the name of a node: one short token, that can stand in any subject."""
+    """True for a node's name: one short token, valid in any subject."""
     return isinstance(name, str) and len(name) <= _LONGEST_NODE and name.isascii() and name.isalnum()
 
 
 def split_key(rest: str) -> tuple[str, str]:
-    """Key of a user and the rest. May raise `RemoteProtocolError`."""
+    """Split the key of a user from the rest. May raise `RemoteProtocolError`."""
     key, dot, subject = rest.partition(".")
     if not dot:
         raise _no_subject(rest)

@@ -1,4 +1,4 @@
-"""The words among the nodes of a cluster: what a request is until it is answered, and single messages, read and written."""
+"""Messages between nodes of a cluster, and the state of an unanswered request."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from ..stored import ToEngine, ToStore, write_to_engine
 from .subjects import ClusterSubjects
 
 PUBLISHED: Final = "publish"
-"""The kind of a publication for a client of one node."""
+"""Kind of a publication for a client of one node."""
 _CONTROLS: Final = {"cancel": Kind.CANCEL, "item": Kind.ITEM, "credit": Kind.CREDIT, "end": Kind.END}
 WORDS: Final = {kind: word for word, kind in _CONTROLS.items()}
 
 
 _AGAIN: Final = 2.0
 LONGEST_PAUSE: Final = 16.0
-"""Seconds after which a publication is sent again of which the engine has said nothing: first, and at the most."""
+"""First and longest wait, in seconds, before an unconfirmed publication is sent again."""
 
 
 @define(eq=False)
 class AskedRequest:
-    """A request, or an open channel, of this node.
+    """A request or open channel of this node.
 
     Attributes:
-        names: Where it was sent, and where answers come, on the wire.
-        to: Whom it is for, or None: any node that handles it.
-        at: Time at which it was last sent.
-        frame: Its bytes, to be asked elsewhere, until somebody has it; None where it is for one alone.
-        node: The node that has it, as soon as that is known.
-        again: Times that it was asked elsewhere.
-        controls: Written for the node that has it, before that is known.
-        publication: Of a store, until the engine has said that it is stored.
-        pause: Seconds after which that is sent again.
+        names: Wire subject and reply subject.
+        to: Address; None for any node with a handler.
+        at: Time of the last attempt.
+        frame: Bytes for another attempt, until a node has sent a receipt; None if addressed to one node.
+        node: Handling node, once known.
+        again: Number of repeated attempts.
+        controls: Control messages that wait until the handling node is known.
+        publication: Publication for a store, until confirmed.
+        pause: Seconds until it is sent again.
     """
 
     names: str
@@ -57,7 +57,7 @@ class AskedRequest:
 
 
 def subject_of(subjects: ClusterSubjects, message: Message, to: Any) -> str:
-    """The subject that a request, an open or a notification goes to."""
+    """Subject of a request, open or notification."""
     if to is None:
         return subjects.handled[message.subject]
     if isinstance(to, ToEngine):
@@ -73,7 +73,7 @@ def subject_of(subjects: ClusterSubjects, message: Message, to: Any) -> str:
 
 
 def write_frame(connection: NatsConnection, names: str, message: Message, kind: str | None) -> bytes:
-    """PUB or HPUB; `names` are the subject and, behind a blank, where an answer is wanted."""
+    """Write a message; `names` is the subject and, after a blank, the optional reply subject."""
     payload, own = connection.codec.payload(message)
     extras = message.extras
     user = None if extras is None else extras.get("user")
@@ -93,7 +93,7 @@ def write_frame(connection: NatsConnection, names: str, message: Message, kind: 
 
 
 def write_published(connection: NatsConnection, subjects: ClusterSubjects, message: Message) -> bytes:
-    """PUB or HPUB of a publication: for all nodes, for a user, or for a client of one node."""
+    """Write a publication for all nodes, a user, or a client of one node."""
     to = None if message.extras is None else message.extras.get("to")
     if to is None:
         return write_frame(connection, subjects.published[message.subject], message, None)
@@ -105,12 +105,12 @@ def write_published(connection: NatsConnection, subjects: ClusterSubjects, messa
 
 
 def write_have_it(node: str, reply: str, payload: bytes = b"") -> bytes:
-    """Say that this node has a request, or that it is there."""
+    """Write a receipt for requests, or a sign of life."""
     return write_publication(reply, None, f"NATS/1.0 {HAVE_IT} {node}\r\n\r\n".encode(), payload)
 
 
 def read_open(message: Message, kind: str) -> None:
-    """Make an open of a question, by what its header says. May raise `RemoteProtocolError`: it opens nothing."""
+    """Turn a request into an open, by its header. May raise `RemoteProtocolError`: malformed."""
     parts = kind.split(" ")
     if parts[0] != "open" or len(parts) != 4 or not (_is_number(parts[2]) and _is_number(parts[3])):
         raise refuse(f"{kind[:60]!r} is nothing that is asked", "malformed")
@@ -119,7 +119,7 @@ def read_open(message: Message, kind: str) -> None:
 
 
 def read_control(codec: NatsCodec, id: Any, headers: HeaderBlock, payload: bytes) -> Message:
-    """A cancel, item, credit or end. May raise `RemoteProtocolError`: a kind that is not known."""
+    """Read a cancel, item, credit or end. May raise `RemoteProtocolError`: unknown kind."""
     word, _, argument = (headers.kind or "").partition(" ")
     kind = _CONTROLS.get(word)
     if kind is None:
@@ -143,7 +143,7 @@ def _is_number(text: str) -> bool:
 
 
 def not_there(to: Any) -> str:
-    """Words for the error of a question to one who is not there."""
+    """Error text for a request to a missing user, client or node."""
     if isinstance(to, ToUser):
         return f"the user {to.key!r} is connected to no node of the cluster"
     if isinstance(to, ToClient):
