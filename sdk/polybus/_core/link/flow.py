@@ -1,4 +1,6 @@
-"""The way out of a link: messages leave at once while it flows, else wait within limits until the connection takes them."""
+"""Outgoing messages of a link: sent at once while the link flows, otherwise queued within limits until the connection takes
+them.
+"""
 
 from __future__ import annotations
 
@@ -28,30 +30,30 @@ logger: logging.Logger = logging.getLogger("polybus.link")
 
 @define(eq=False, repr=False, weakref_slot=False)
 class LinkFlow(LinkWire, ABC):
-    """The way out of a link, and what waits there."""
+    """Outgoing messages of a link, and its queue."""
 
     when_full: str = field(default="drop_oldest", kw_only=True)
     outbox: SendQueue | None = field(default=None, init=False)
     paused: bool = field(default=False, init=False)
     share: Share | None = field(default=None, init=False)
-    """Its part of `Limits.total_bytes`; None where this bus has dialled one peer: then nothing is held back for others."""
+    """Its share of `Limits.total_bytes`; None if this bus dialled a single peer: then memory needs no sharing."""
     slow: int = field(default=0, init=False)
-    """Publications dropped since the peer was last keeping up."""
+    """Publications dropped since the peer last kept up."""
     unwritten: MemoryBudget = field(init=False)
-    """Bytes that the connection held when it last asked for a pause."""
+    """Bytes in the connection at its last pause."""
     bodies: MemoryBudget = field(init=False)
-    """Large bodies of requests that run."""
+    """Large bodies of running requests."""
     stalled: dict[StalledCalls, None] = field(factory=dict, init=False)
-    """Requests of the peers which wait until this connection takes answers again."""
+    """Requests of the peers that wait until this connection takes answers again."""
     holds: bool = field(default=False, init=False)
-    """True while all but answers waits, since others are not back yet."""
+    """True while everything but answers waits for other links to return."""
     _ending: Ending | None = field(default=None, init=False)
     _arriving: MemoryBudget | None = field(default=None, init=False)
 
     # -- what leaves -----------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message, peer: PeerPort, deadline: float) -> bool:
-        """Send a publication or let it wait; False if there is no room (then nothing has happened)."""
+        """Send or queue a publication. False, without any effect, if there is no room."""
         session = self.session
         if self.multiplexed is not None and peer.gone:
             return True  # no peer will read it
@@ -63,7 +65,7 @@ class LinkFlow(LinkWire, ABC):
                 frame = shared.get(codec)
                 if frame is None:
                     frame = self._shared_frame(message, codec)
-                self.transport.send(frame)  # type: ignore[union-attr]  # a session stands on a transport
+                self.transport.send(frame)  # type: ignore[union-attr]  # a session implies a transport
             else:
                 self.send_frames(session.send(message, self.runtime.time(), peer.key)[1])
             return True
@@ -71,10 +73,10 @@ class LinkFlow(LinkWire, ABC):
         return self._wait(message, peer, None, deadline, droppable=True)
 
     def request(self, message: Message, reply: Reply[Any], peer: PeerPort) -> None:
-        """Send a request or let it wait.
+        """Send or queue a request.
 
         Raises:
-            EncodeError, Unsupported, LocalProtocolError: Misuse; anything else fails the reply.
+            EncodeError, Unsupported, LocalProtocolError: Misuse; other errors fail the reply.
         """
         if self.multiplexed is not None and peer.gone:
             reply.fail(Disconnected("the peer has gone", peer.address, False))
@@ -91,9 +93,10 @@ class LinkFlow(LinkWire, ABC):
         self.send_request(message, reply, peer, reply.started)
 
     def answer(self, message: Message, peer: PeerPort, *, alone: bool = False) -> None:
-        """Send what must not be dropped: answers, items, control. A peer that does not read even these loses its link.
+        """Send a message that must not be dropped: an answer, item or control message. A peer that does not even read these
+        loses its link.
 
-        `alone` is an answer behind which no other is expected in this turn of the event loop.
+        `alone` marks an answer without a successor in this turn of the event loop.
         """
         if self.flowing and self.multiplexed is None:
             self.services.counters.sent += 1
@@ -111,16 +114,16 @@ class LinkFlow(LinkWire, ABC):
 
     @property
     def takes_answers(self) -> bool:
-        """True while requests of its peers may begin: they have read all answers but a few."""
+        """True while requests of its peers may begin: few of their answers are unread."""
         return self.outbox is None or self.outbox.takes_answers
 
     @property
     def unread(self) -> int:
-        """Bytes of answers and the like that its peers have not taken, as far as that is known."""
+        """Known bytes of answers and control messages that its peers have not read."""
         return self.unwritten.held + (0 if self.outbox is None else self.outbox.kept_bytes)
 
     def too_slow(self, peer: Any, text: str) -> None:
-        """End the link of a peer that does not read; one of many is sent away alone."""
+        """End the link of a peer that does not read; on a multiplexed link only that peer is disconnected."""
         if self.multiplexed is not None and peer.gone:
             return
         self.services.emit(PeerSlow(peer=peer.public, policy="disconnect", dropped=self.slow))
@@ -133,7 +136,7 @@ class LinkFlow(LinkWire, ABC):
         self.abort(slow, comes_back=True)
 
     def tell_end(self, why: Closed) -> None:
-        """Tell why an accepted connection ends; of one that is dialled again its dialer tells."""
+        """Log why an accepted connection ends; for a dialled one its dialer does."""
         if not self.opened:
             template = "the connection of %s has ended: %.200s"
             self.runtime.warnings.warn(logger, template, self.address, why.reason, extra=self.log_fields())
@@ -148,27 +151,27 @@ class LinkFlow(LinkWire, ABC):
 
     def _wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
         if not self._comes:
-            return True  # no peer will read it; the caller learns from the link's end
+            return True  # no peer will read it; the caller learns of that when the link ends
         if self.outbox is None:
             self.outbox = SendQueue(self)
         return self.outbox.wait(message, peer, reply, deadline, droppable=droppable)
 
     @property
     def _comes(self) -> bool:
-        """True while a connection is there, or will be, for what begins to wait now."""
+        """True while a connection exists, or will exist, for newly queued messages."""
         ending = self._ending
         return self.state is not State.CLOSED and (ending is None or (self.opened and ending.returns))
 
     @property
     def takes_more(self) -> bool:
-        """True while the connection is up and takes what waits: not of one that is ended to make another."""
+        """True while the connection is up and takes queued messages; False if it is being replaced."""
         return not self.paused and self.stands and not (self.opened and self._ending is not None and self._ending.returns)
 
     def update_flow(self) -> None:
         self.flowing = self.state is State.UP and not self.paused and not self.outbox and self.initiates and not self.holds
 
     def drain_outbox(self) -> None:
-        """Write what waits, as far as the connection takes it."""
+        """Write queued messages, as far as the connection takes them."""
         outbox = self.outbox
         if outbox is not None and not self.holds:
             outbox.drain()
@@ -179,33 +182,33 @@ class LinkFlow(LinkWire, ABC):
         self.let_begin()
 
     def let_begin(self) -> None:
-        """Let requests begin that waited until their peers read."""
+        """Start requests that waited until their peers read."""
         if self.stalled:
             stalled, self.stalled = self.stalled, {}
             for calls in stalled:
                 calls.resume()
 
     async def room(self, deadline: float) -> bool:
-        """Wait until the outbox may have room again. False when the deadline passed or the link ended."""
+        """Wait until the outbox may have room again. False if the deadline passed or the link ended."""
         if self.state is State.CLOSED:
             return False
         return self.outbox is None or await self.outbox.room(deadline)
 
     async def room_for_answer(self) -> None:
-        """Let the answer of a handler wait as long as too many others do: it keeps the handler's place meanwhile.
+        """Delay a handler's answer while too many others wait; it keeps the handler's slot.
 
-        So a peer that reads gets all it has asked for, however much that is. One that does not read ends at `write_timeout`.
+        So a peer that reads gets all its answers, however large. A peer that does not read ends at `write_timeout`.
         """
         while self.stands and self.outbox is not None and not self.outbox.takes_answers:
             await self.room(math.inf)
 
     def hold(self) -> None:
-        """Let all but answers wait, until `release`."""
+        """Queue everything but answers, until `release`."""
         self.holds = True
         self.update_flow()
 
     def release(self) -> None:
-        """Write what waits."""
+        """Write the queued messages."""
         if self.holds:
             self.holds = False
             self.drain_outbox()
@@ -223,26 +226,26 @@ class LinkFlow(LinkWire, ABC):
         self.drain_outbox()
 
     def _charge(self, size: int) -> None:
-        """Charge what a stalled connection holds, which counts in `Limits.total_bytes` like what waits for it."""
+        """Charge the bytes in a stalled connection to `Limits.total_bytes`, like queued messages."""
         self.unwritten.charge(size - self.unwritten.held)
 
     # -- what is kept meanwhile ------------------------------------------------------------------------------------------
 
     def share_with(self, share: Share | None) -> None:
-        """Charge what comes from now on to a share, or to none."""
+        """Charge memory to a share from now on, or to none."""
         self.share = share
         self.unwritten = MemoryBudget(self.runtime, share=share)
         self.bodies = MemoryBudget(self.runtime, share=share)
 
     def hold_back(self) -> None:
-        """Share memory and places with other links, though this bus has dialled: clients of others ask over this one."""
+        """Share memory and slots with other links, although this bus dialled: the peer relays requests of other clients."""
         self._charge(0)
         self.share_with(Share())
-        self.share.join(self.runtime.addresses, f"broker {self.address}")  # type: ignore[union-attr]  # no address of a client
+        self.share.join(self.runtime.addresses, f"broker {self.address}")  # type: ignore[union-attr]  # not an address of a client
 
     def charge_arrival(self, transport: Transport) -> None:
-        """Charge the part of a frame that comes slowly, since it is kept for long, in `Limits.total_bytes`."""
-        slow_arrival = getattr(transport, "slow_arrival", None)  # alone: it is asked for once a second on every connection
+        """Charge a partly received frame to `Limits.total_bytes` if it arrives slowly, since it stays for long."""
+        slow_arrival = getattr(transport, "slow_arrival", None)  # read alone: this runs every second on every connection
         size: int = slow_arrival() if slow_arrival is not None else 0
         budget = self._arriving
         if budget is None:
@@ -256,13 +259,13 @@ class LinkFlow(LinkWire, ABC):
             self.abort(Closed(1013, text), comes_back=True)
 
     def discharge(self) -> None:
-        """Charge nothing more for the connection: it is gone."""
+        """Release the charges of a lost connection."""
         self._charge(0)
         if self._arriving is not None:
             self._arriving.release(self._arriving.held)
 
     def disconnected(self, *, sent: bool) -> BusError:
-        """Make the error that says why nothing can be sent any more."""
+        """Make the error for sending on an ended link."""
         why = None if self._ending is None else self._ending.why
         if why is not None and why.error is not None:
             return another(why.error)
@@ -270,4 +273,4 @@ class LinkFlow(LinkWire, ABC):
 
     @abstractmethod
     def abort(self, why: Closed, *, comes_back: bool = False) -> None:
-        """Cut the connection: it is the link that ends."""
+        """Cut the connection, and end the link."""

@@ -1,8 +1,7 @@
-"""One link: a session joined to a transport, its peers, and its connections one after the other.
+"""A link: a session joined to a transport, its peers, and its successive connections.
 
-A transport reports to its link. On the way in it hands messages to its peers, on the way out it takes them from the peers
-to the session; there is no queue and no task in between, unless the connection is slow or down: then messages wait in a
-`SendQueue`.
+The transport reports to its link. Incoming messages go to the peers, outgoing ones from the peers to the session, without a
+queue or task in between. Only while the connection is slow or down do messages wait in a `SendQueue`.
 """
 
 from __future__ import annotations
@@ -51,37 +50,37 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 _SILENT: Final = 3.0
-"""Seconds after which an inner link counts as silent: its session asks it before for a sign of life."""
+"""Seconds until an inner link counts as silent; its session pings earlier."""
 _BROKEN: Final = frozenset({1002, 1003, 1007, 1008, 1009})
-"""Codes of connections that end because an end has broken a rule of the transport."""
+"""Close codes after a violation of the transport's rules, by either end."""
 
 
 @define(eq=False, repr=False, weakref_slot=False)
 class Link(LinkFlow):
-    """A connection that this bus opened (it may come back) or accepted (it ends once)."""
+    """A connection that this bus opened (it may reconnect) or accepted (it ends once)."""
 
     dialer: LinkDialer | None = field(default=None, kw_only=True)
     serves: tuple[str | int, ...] = field(default=(), kw_only=True)
     admission: Admission | None = field(default=None, kw_only=True)
-    """The identity and the handshake of one that was accepted."""
+    """Identity and handshake of an accepted link."""
     deferred: list[Callable[[], None]] = field(factory=list, init=False)
-    """Functions to call when all that came in at once has been looked at."""
+    """Functions to call once the current batch of frames is handled."""
     was_up: bool = field(default=False, init=False)
     renews: bool = field(default=False, init=False)
-    """True where every attempt asks for credentials anew."""
+    """True if every attempt asks for new credentials."""
     insists: bool = field(default=False, init=False)
-    """True where a refusal is tried again once it was up."""
+    """True if a link that was up retries after a refusal."""
     reader: LinkReader | None = field(default=None, kw_only=True)
-    """Takes what says in `Message.peer` whom it is for."""
+    """Handles messages that name their addressee in `Message.peer`."""
     inner: bool = field(default=False, kw_only=True)
-    """True where the buses beyond it are this very bus: what comes over it counts as its own."""
+    """True if the link leads back to this bus: its messages count as the bus's own."""
     beyond: str = field(default="", kw_only=True)
-    """The other end of an inner link, for people."""
+    """Name of an inner link's other end, for texts."""
     most_running: int | None = field(default=None, init=False)
     most_waiting: int | None = field(default=None, init=False)
-    """Limits of this link in place of `Limits.running` and `Limits.waiting`."""
+    """Limits of this link that replace `Limits.running` and `Limits.waiting`."""
     recorder: Recorder | None = field(default=None, init=False)
-    """Records this link, besides the recorders of the whole bus."""
+    """Records this link, in addition to the bus-wide recorders."""
     expires: float | None = field(init=False)
     offences: ViolationCounter = field(factory=ViolationCounter, init=False)
     receiver: ConnectionReceiver | None = field(default=None, init=False)
@@ -89,10 +88,10 @@ class Link(LinkFlow):
     confirmations: Confirmations | None = field(default=None, init=False)
     _since: float = field(default=0.0, init=False)
     _lost_at: float | None = field(default=None, init=False)
-    """Time at which the last connection that could be used was lost; None where one can be used, and before the first."""
+    """Time at which the last usable connection was lost; None while one is usable, and before the first."""
     _lost_why: str = field(default="", init=False)
     due: float = field(default=math.inf, init=False)
-    """Time at which the session is to be called, where it has asked for that."""
+    """Time of the next call that the session asked for."""
 
     def __attrs_post_init__(self) -> None:
         runtime = self.services.running
@@ -119,22 +118,22 @@ class Link(LinkFlow):
 
     @property
     def ends(self) -> Closed | None:
-        """The reason why it is over, or is about to be, and does not come back."""
+        """Reason for the final end, past or imminent."""
         ending = self._ending
         return ending.why if ending is not None and (self.state is State.CLOSED or not ending.returns) else None
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def attach(self, transport: Transport) -> None:
-        """Begin a session on a new connection."""
+        """Start a session on a new connection."""
         role: Role = "client" if self.opened else "server"
         now = self.runtime.time()
-        hear: Hear | None = getattr(transport, "hear", None)  # of its `TransportFeatures`, for speed
+        hear: Hear | None = getattr(transport, "hear", None)  # one of its `TransportFeatures`, read directly for speed
         if hear is None:
             self.session = self.adapter.session(role, self.runtime.limits, sources.get().rng)
         else:
             self.session = self._session_on_fabric(role, hear)
-        self.due = math.inf  # what the last one wished for would hide what this one wishes
+        self.due = math.inf  # a due time of the last session would hide an earlier one of this session
         self.transport: Transport | None = transport
         if not self.opened and self.share is not None:
             self.share.join(self.runtime.addresses, transport.address)
@@ -152,7 +151,7 @@ class Link(LinkFlow):
         self.receiver = ConnectionReceiver(self, transport, session)
         if self.urgency is not None:
             TransportFeatures.of(transport).keep_short()
-        transport.start(cast("Receiver", self.receiver))  # pyright takes an attribute that is a function for a method
+        transport.start(cast("Receiver", self.receiver))  # pyright takes a function attribute for a method
         self._take(output, session, now)
 
     def _session_on_fabric(self, role: Role, hear: Hear) -> Session:
@@ -162,14 +161,14 @@ class Link(LinkFlow):
         return fabric.session(role, self.runtime.limits, sources.get().rng, hear)
 
     def record(self, recorder: Recorder) -> None:
-        """Record every frame of this connection from now on. Not to be called while a frame is being handled."""
+        """Record every frame of this connection from now on. Not while a frame is being handled."""
         if self.session is not None and self.transport is not None:
             taps = self.taps = self.taps or Taps(self.session, self.transport)
             if taps.add(recorder, self.adapter, self.transport, opened=self.opened):
                 self._wrap(taps)
 
     def unrecord(self, recorder: Recorder) -> None:
-        """Record no more. Not to be called while a frame is being handled."""
+        """Stop recording. Not while a frame is being handled."""
         if self.session is not None and self.taps is not None and self.taps.remove(recorder):
             self._wrap(self.taps)
 
@@ -185,7 +184,7 @@ class Link(LinkFlow):
     def ready(self, bare: bool) -> None:
         self._move(Change.READY)
         if self.state is not State.UP:
-            return  # it is being closed, or has been cut
+            return  # it is closing, or was cut
         assert self.session is not None
         capabilities = self.session.capabilities
         if capabilities.many_peers:
@@ -208,7 +207,7 @@ class Link(LinkFlow):
         self.services.emit(LinkUp(peer=None if self.peer is None else self.peer.public, url=self.url, again=again))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Say goodbye and close; what waits in the outbox is written first where the connection takes it."""
+        """Say goodbye and close, after writing the outbox if the connection takes it."""
         if self.state is State.CLOSED:
             return
         self._ending = ending_after(self._ending, Closed(code, reason))
@@ -221,26 +220,26 @@ class Link(LinkFlow):
         transport.close(code, reason)
 
     def abort(self, why: Closed, *, comes_back: bool = False) -> None:
-        """Cut the connection; with `comes_back` to protect this process, so that an opened link is made anew."""
+        """Cut the connection; with `comes_back`, to protect this process, a dialled link reconnects."""
         if comes_back and self.state is State.DOWN:
-            return  # it is on its way back already, and must not come twice
+            return  # it is reconnecting already, and must not do so twice
         self._ending = ending_after(self._ending, why, returns=comes_back)
         if self.transport is not None and self.state is not State.DOWN and self.state is not State.CLOSED:
-            # Nothing more of what has already come in is looked at, and nothing more is written.
+            # The rest of the input is dropped, and nothing more is written.
             self._move(Change.CUT)
             if self.session is not None:
                 self.session.connection_lost(why.reason)
                 self.session = None
             try:
                 self.transport.abort(why)
-            except Exception:  # of a plugin's transport: whoever cuts a link goes on with the others
+            except Exception:  # a faulty plugin transport must not keep the caller from cutting other links
                 logger.exception("the connection of %s could not be cut; it is given up", self.address, extra=self.log_fields())
                 self._ended(why)
         else:
             self._ended(why)
 
     def tick(self, now: float) -> None:
-        """Look at what is due. Called about once a second."""
+        """Handle what is due. Called about once a second."""
         transport, session = self.transport, self.session
         if self.expires is not None and self.expires <= now:
             self.expires = None
@@ -264,14 +263,14 @@ class Link(LinkFlow):
             self.take(self.session.tick(self.runtime.time()))
 
     def call_when_due(self, due: float, now: float) -> None:
-        if due <= now:  # when handlers have had their turn as well, which begins behind this one
+        if due <= now:  # after the handlers, whose turn begins behind this one
             self.runtime.call_soon(self.runtime.call_soon, self._tick_session)
         elif due < self.due:
             self.due = due
             self.runtime.watch(self, due)
 
     def _expire(self, now: float) -> float:
-        """Call the session where it is time for that. The next time."""
+        """Call the session if it is due, and return the next time."""
         if self.due <= now:
             self.due = math.inf
             self._tick_session()
@@ -296,7 +295,7 @@ class Link(LinkFlow):
                         output.peer = peer.public
                         peer.receive(output, now)
                 elif not self._take(output, session, now):
-                    break  # what comes after a violation is not looked at
+                    break  # input after a violation is dropped
                 if self.session is not session:
                     break
             if self.deferred:
@@ -307,7 +306,7 @@ class Link(LinkFlow):
                 raise  # Ctrl-C, in a hook
 
     def take(self, output: SessionOutput) -> None:
-        """Act on what the session says by itself."""
+        """Handle output that the session gave without a frame."""
         try:
             if self.session is not None:
                 self._take(output, self.session, self.runtime.time())
@@ -319,7 +318,7 @@ class Link(LinkFlow):
                 raise
 
     def _take(self, output: SessionOutput, session: Session, now: float) -> bool:
-        """Do one after the other. False where nothing more of the session is looked at."""
+        """Handle output item by item. False if the rest of the session's output must be dropped."""
         for one in each(output):
             if isinstance(one, Message):
                 self._deliver(one, now)
@@ -341,12 +340,12 @@ class Link(LinkFlow):
         if peer is not None:
             message.peer = peer.public
             peer.receive(message, now)
-        elif self.multiplexed is not None:  # it was sent away, has never been opened, or waits to be let in
+        elif self.multiplexed is not None:  # a peer that was disconnected, never opened, or waits for authentication
             self.multiplexed.hold(message)
 
     @property
     def ending(self) -> bool:
-        """True once nothing more is looked at."""
+        """True once further input is dropped."""
         return self._ending is not None or self.session is None
 
     def _do_deferred(self) -> None:
@@ -355,7 +354,7 @@ class Link(LinkFlow):
             act()
 
     def broken(self) -> None:
-        """Cut the link for a mistake of ours, or of a plugin, which must not cost the event loop or other links."""
+        """Cut the link after a bug of this package or a plugin, which must not harm the event loop or other links."""
         logger.exception("what came from %s could not be handled; its link is cut", self.address, extra=self.log_fields())
         self.abort(Closed(1011, "an internal error"), comes_back=True)
 
@@ -364,7 +363,7 @@ class Link(LinkFlow):
         return peer
 
     def receive_all(self, messages: list[Message]) -> None:
-        """Act on messages that one of many peers has sent before it was authenticated."""
+        """Handle messages that a peer of a multiplexed link sent before it was authenticated."""
         now = self.runtime.time()
         for message in messages:
             peer = self.peer_of(message.peer)
@@ -375,18 +374,18 @@ class Link(LinkFlow):
             self._do_deferred()
 
     def break_off(self, why: Closed) -> None:
-        """Close the connection because the protocol wants it: a link that this bus has opened comes back."""
+        """Close the connection on behalf of the protocol: a dialled link reconnects."""
         self._ending = ending_after(self._ending, why, returns=True)
         self._move(Change.CLOSE)
         if self.transport is not None:
             self.transport.close(why.code, why.reason)
 
     def refused(self, reason: str, text: str, now: float, key: Any = None) -> None:
-        """Count one malformed message, of many peers of the one with that key. See `session_events.refuse`."""
+        """Count one malformed message. See `session_events.refuse`."""
         refuse(self, reason, text, now, key)
 
     def lost(self, count: int, why: str) -> None:
-        """Count messages that the transport has dropped."""
+        """Count messages that the transport dropped."""
         self.services.counters.dropped += count
         if why:
             template = "%s messages on the connection of %s are dropped: %s"
@@ -395,9 +394,9 @@ class Link(LinkFlow):
     # -- what leaves -----------------------------------------------------------------------------------------------------
 
     async def written(self) -> None:
-        """Wait until all that was written so far has left, or the connection is gone.
+        """Wait until everything written so far has left, or the connection is gone.
 
-        Only where writing takes a while (HTTP): on other transports what the connection takes has left.
+        It waits only where writing takes a while (HTTP): other transports have already sent what they took.
         """
         written = TransportFeatures.of(self.transport).written
         if written is None:
@@ -406,19 +405,19 @@ class Link(LinkFlow):
         await written()
 
     async def _outbox_written(self) -> None:
-        """Wait until what waits now has been handed to the transport."""
+        """Wait until the current outbox has been passed to the transport."""
         last = self.outbox.last if self.outbox is not None else None
         while last is not None and last.waits and self.stands:
             await self.room(math.inf)
 
     async def confirmed(self) -> Collection[str | int]:
-        """Wait until the other end has handled all that was sent so far, on wires that can ask for that.
+        """Wait until the other end has handled everything sent so far, on wires with confirmations.
 
         Returns:
-            Patterns whose subscriptions it refuses.
+            Refused patterns of subscriptions.
 
         Raises:
-            Disconnected: The connection ended meanwhile.
+            Disconnected: The connection ended first.
         """
         if SessionFeatures.of(self.session).confirm is None:
             return ()
@@ -436,7 +435,7 @@ class Link(LinkFlow):
         return await asked.answer(self.address)
 
     def absence(self, longest: float = 0.0) -> str:
-        """Say since when it is down; empty while it is not, and where that is no longer than so many seconds."""
+        """Describe how long the link has been down; empty if it is up, or was down for less than `longest` seconds."""
         if self._lost_at is None or self.runtime.time() - self._lost_at < longest:
             return ""
         which = f"the link to {self.beyond} is down " if self.inner else ""
@@ -444,7 +443,7 @@ class Link(LinkFlow):
         return f"{which}since {self.runtime.time() - self._lost_at:.3g} s{why}"
 
     def silence(self, longest: float = 0.0) -> str:
-        """Say that an inner link is silent for longer than so many seconds, and than it may be; else empty."""
+        """Describe how long an inner link has been silent; empty if within `longest` seconds and `_SILENT`."""
         heard: float | None = getattr(self.session, "heard", None) if self.inner else None
         silent = 0.0 if heard is None else self.runtime.time() - heard
         return (
@@ -452,7 +451,7 @@ class Link(LinkFlow):
         )
 
     def still_down(self, address: str) -> Disconnected:
-        """Make the error of a request that has waited in vain for the connection to come back."""
+        """Make the error of a request that timed out while the link was down."""
         if self.inner and self._lost_at is not None:
             return Disconnected(self.absence(), "", False)
         absence = f"{self.absence()}; it did not come back within the timeout"
@@ -461,16 +460,16 @@ class Link(LinkFlow):
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def closing(self, why: Closed) -> None:
-        """Fail what waits for answers: none can come any more, though the connection is not gone."""
+        """Fail everything that waits for answers: none can come, though the connection is not gone."""
         comes_back = self._comes_back(why)
         if not comes_back and self._ending is None:
-            self._ending = Ending(why)  # so that no request begins to wait
+            self._ending = Ending(why)  # so that no further request waits
         self._move(Change.CUT)
         for peer in self.peers:
             peer.cut_off(why.reason, None if comes_back else why.error)
 
     def closed(self, why: Closed) -> None:
-        """End the connection: it is gone."""
+        """End the lost connection."""
         first = self._ending.why if self._ending is not None else why
         if (why.stalled or why.code in _BROKEN) and first is why:
             self.tell_end(why)
@@ -479,7 +478,7 @@ class Link(LinkFlow):
         self._ended(why)
 
     def _ended(self, why: Closed) -> None:
-        """The connection is gone. An opened link may come back (its dialer decides), an accepted one is over."""
+        """End the lost connection. A dialled link may reconnect (its dialer decides), an accepted one ends."""
         if self.state is State.CLOSED:
             return
         before = self.state
@@ -518,7 +517,7 @@ class Link(LinkFlow):
         self.runtime.notifier.signal()
 
     def _comes_back(self, why: Closed) -> bool:
-        # An identity that expires is no refusal where the next attempt brings a new one.
+        # An expired identity is not a refusal if the next attempt uses new credentials.
         renewed = self.was_up and (self.insists or (self.renews and isinstance(why.error, Unauthorized)))
         refused = isinstance(why.error, (Unauthorized, Forbidden)) and not renewed
         final = refused or (self._ending is not None and not self._ending.returns)

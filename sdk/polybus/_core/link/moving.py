@@ -1,8 +1,8 @@
-"""A link that goes on over another connection before the one that it has is left: its server has said that it is about to end.
+"""Moves a link to a new connection before it leaves the old one, when its server announces its end.
 
-For a while both are up. What is new leaves over the new one; what the old one has begun ends there. The other end gives a group
-each message on one of the two, and all other subscriptions a copy on both, so that none is missed: the second copy is left out.
-Foreign publishers mark nothing, so copies are known by what is in them.
+For a while both are up. New messages leave over the new connection; requests begun on the old one end there. The server
+delivers each message of a queue group on one of the two, and copies of all other subscriptions on both, so that none is lost;
+the link drops the second copy. Foreign publishers mark nothing, so copies are recognised by their contents.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from .receiver import Taps
 
 _COPIES: Final = 65_536
-"""Publications whose second copy is waited for: a bound for what comes while both connections are up."""
+"""Publications with an outstanding second copy: a bound for the time while both connections are up."""
 _OF_ONE: Final = (CloseWanted, Confirmed, NodeJoined, NodeLeft, OtherServers, Ready)
-"""Events of the connection that is left which are no affair of the link any more."""
+"""Events of the old connection that no longer concern the link."""
 
 
 def next_connection(link: Link, transport: Transport) -> NextConnection | None:
-    """Begin a session on another connection, beside the one that is up; None where the protocol has no way for that."""
+    """Start a session on a second connection beside the current one; None if the protocol cannot move."""
     moves = SessionFeatures.of(link.session).moves
     if moves is None or link.state is not State.UP:
         return None
     session = link.adapter.session("client", link.runtime.limits, sources.get().rng)
     moves.beside(session)
-    SessionFeatures.of(session).moves.beside(link.session)  # type: ignore[union-attr]  # it is of the same protocol
+    SessionFeatures.of(session).moves.beside(link.session)  # type: ignore[union-attr]  # of the same protocol
     return NextConnection(link, transport, session)
 
 
 class NextConnection:
-    """A connection that is not the link's own yet: until its session is let in."""
+    """A second connection, which becomes the link's once its session is admitted."""
 
     def __init__(self, link: Link, transport: Transport, session: Session) -> None:
         self.link = link
@@ -56,19 +56,18 @@ class NextConnection:
         self.decided: anyio.Event = anyio.Event()
         self.moving: Moving | None = None
         self.why: str = ""
-        """The reason why it will not be the link's."""
+        """Reason why the move failed."""
         self._early: list[Message | SessionEvent] = []
-        """Messages and events since the session was let in, which is first in it."""
+        """Output of the session since its admission, which comes first."""
         self.receiver: ConnectionReceiver = ConnectionReceiver(self, transport, session)
 
     def start(self) -> None:
-        """Begin the handshake."""
         output = self.session.start(self.runtime.time())
-        self.transport.start(cast("Receiver", self.receiver))  # pyright takes an attribute that is a function for a method
+        self.transport.start(cast("Receiver", self.receiver))  # pyright takes a function attribute for a method
         self._take(output)
 
     def give_up(self, why: str) -> None:
-        """Cut it."""
+        """Abort the new connection."""
         self.why = self.why or why
         if self.moving is None:
             self.receiver.over()
@@ -91,7 +90,7 @@ class NextConnection:
             self.decided.set()
 
     def _go_on(self) -> Moving | None:
-        """Let the link go on over this connection; None where it is not up any more."""
+        """Move the link to this connection; None if the link is no longer up."""
         link = self.link
         old, transport, receiver = link.session, link.transport, link.receiver
         if link.state is not State.UP or old is None or transport is None or receiver is None:
@@ -135,7 +134,7 @@ class NextConnection:
         self.give_up(text)
 
     def lost(self, count: int, why: str) -> None:
-        """Nothing is dropped before it is let in."""
+        """Nothing is dropped before admission."""
 
     def pause_writing(self) -> None:
         """A handshake is short."""
@@ -145,11 +144,11 @@ class NextConnection:
 
 
 class Moving:
-    """The session of a link with two connections; the one that is left reports to it, too. Implements `plugins.Session`."""
+    """The session of a link with two connections; the old one also reports here. Implements `plugins.Session`."""
 
     ask: None = None
     tell: None = None
-    """Both look at no connection: `send` does."""
+    """Unused: they bypass the choice of connection that `send` makes."""
 
     def __init__(
         self, link: Link, new: Session, early: list[Any], old: Session, transport: Transport, receiver: Any, taps: Taps | None
@@ -161,12 +160,12 @@ class Moving:
         self._transport = transport
         self._taps = taps
         self.left: anyio.Event = anyio.Event()
-        """Set when the connection that is left is over."""
+        """Set when the old connection has ended."""
         self.runtime: Runtime = link.runtime
         self._missing: dict[int, int] = {}
-        """Of the contents of publications: how many copies of the new connection are to come, or, below 0, of the old one."""
+        """Outstanding copies by content: positive from the new connection, negative from the old one."""
         self._early_copies: dict[int, int] = {}
-        """Copies in `_missing` that the old one had brought before the new one brought the same."""
+        """Copies in `_missing` that the old connection delivered first."""
         self._moves: SessionMoves | None = SessionFeatures.of(old).moves
         receiver.hand_over(self)
 
@@ -174,16 +173,16 @@ class Moving:
         return getattr(self.new, name)
 
     def began(self) -> Iterator[Message | SessionEvent | bytes]:
-        """Give what the new connection has brought, but for that it was let in: the link is up."""
+        """Return the early output of the new connection, except its admission: the link is already up."""
         return self._once([event for event in self._early if not isinstance(event, Ready)], 1)
 
     def subscribed(self) -> None:
-        """Take note that the new connection brings all publications: a copy that is late by now may be one of before."""
+        """Note that the new connection delivers all publications: copies still missing may date from before."""
         self._early_copies = {content: count for content, count in self._missing.items() if count > 0}
 
     def retire(self) -> None:
-        """Take back what the old connection has subscribed to; it ends as soon as all is answered."""
-        for content, early in self._early_copies.items():  # no copy of these comes: the next that is the same is another
+        """Unsubscribe on the old connection; it ends once all its requests are answered."""
+        for content, early in self._early_copies.items():  # their copies will not come: the next equal publication is a new one
             count = self._missing.get(content, 0)
             if count > 0:
                 self._missing[content] = max(0, count - early)
@@ -191,7 +190,7 @@ class Moving:
             self._write(self._moves.retire())
 
     def settle(self) -> None:
-        """The connection before is over: let the link do without what stood between."""
+        """Remove this object from the link: the old connection has ended."""
         if self._link.session is self:
             self._link.session = self.new
             self._link.set_shared()
@@ -207,7 +206,7 @@ class Moving:
         return self.new.capabilities
 
     def start(self, now: float) -> SessionOutput:
-        """Its handshake is over."""
+        """The handshake is already over."""
         return ()
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
@@ -226,7 +225,7 @@ class Moving:
                 yield one
 
     def _is_second(self, event: Any, side: int) -> bool:
-        """Tell whether the other connection has brought a publication already."""
+        """Check whether the other connection has already delivered a publication."""
         if not isinstance(event, Message) or event.kind is not Kind.PUBLISH or not _has_copies(event):
             return False
         headers = None if event.headers is None else tuple(event.headers.items())
@@ -278,13 +277,13 @@ class Moving:
         return self.new.close(code, reason, now, peer_key)
 
     def connection_lost(self, reason: str) -> None:
-        """The new one is gone, and with it the link's: the old one has nobody to report to."""
+        """Abort the old connection too: with the new one the link is lost."""
         self.new.connection_lost(reason)
         if self._old is not None:
             self._transport.abort(Closed(1006, reason))
             self.closed(Closed(1006, reason))
 
-    # -- what the connection that is left reports: as of `ConnectionReceiver` -------------------------------------------------
+    # -- reports of the old connection: as `ConnectionReceiver` --------------------------------------------------------------
 
     @property
     def ending(self) -> bool:
@@ -296,7 +295,7 @@ class Moving:
                 self._link.take(self._of_old(self._old.receive(frame, self.runtime.time())))
 
     def closing(self, why: Closed) -> None:
-        """Its end follows."""
+        """`closed` follows."""
 
     def closed(self, why: Closed) -> None:
         old, self._old = self._old, None
@@ -318,14 +317,14 @@ class Moving:
         self._link.lost(count, why)
 
     def pause_writing(self) -> None:
-        """Little is written there: answers, each to a question."""
+        """Only answers are written there."""
 
     def resume_writing(self) -> None:
         """Nothing waits."""
 
 
 def _has_copies(message: Message) -> bool:
-    """Tell whether both connections bring a publication: not one for a member of a group, a reader, or one client."""
+    """Check whether both connections deliver a publication: not if it is for a queue group member, a reader or one client."""
     if message.peer is not None:
         return isinstance(message.peer, (ToAll, ToUser))
     return message.extras is None or "group" not in message.extras

@@ -1,4 +1,6 @@
-"""The peers of a connection that carries many: clients behind a broker. They are authenticated, come, go and are sent away."""
+"""The peers of a multiplexed connection, such as clients behind a broker: they are authenticated, come, go and are
+disconnected.
+"""
 
 from __future__ import annotations
 
@@ -20,28 +22,28 @@ if TYPE_CHECKING:
     from .ports import PeerPort
 
 _PARTS = 16
-"""The part of the memory for all pending peers that one of them may take."""
+"""Fraction (1/n) of the memory for pending peers that one of them may take."""
 
 _CODES: dict[type[BusError], int] = {Unauthorized: 4401, Forbidden: 4403}
 
 
 @define(eq=False)
 class PendingPeer:
-    """A peer that waits for `authenticate`, and the messages that it has sent meanwhile."""
+    """A peer that waits for `authenticate`, with the messages it has sent so far."""
 
     event: PeerOpened
     budget: MemoryBudget
     messages: list[Message] = field(factory=list)
 
     def forget(self) -> list[Message]:
-        """Release the messages, and give them."""
+        """Release the memory, and return the messages."""
         self.budget.release(self.budget.held)
         messages, self.messages = self.messages, []
         return messages
 
 
 class MultiplexedPeers:
-    """The peers of one link by the session's keys, and those that still wait for `authenticate`."""
+    """The peers of one link, by the session's keys, and the peers that still wait for `authenticate`."""
 
     __slots__ = ("_budget", "_asking", "_due", "_expires", "_link", "_offences", "_pending", "_unasked", "peers")
 
@@ -50,7 +52,7 @@ class MultiplexedPeers:
         self._budget = MemoryBudget(link.runtime, link.runtime.limits.queue_bytes, link.share)
         self._pending: dict[Any, PendingPeer] = {}
         self._unasked: dict[Any, PendingPeer] = {}
-        """Pending peers about which `authenticate` has not been asked yet."""
+        """Pending peers before their call of `authenticate`."""
         self._asking = 0
         self._expires: dict[Any, float] = {}
         self._offences: dict[Any, ViolationCounter] = {}
@@ -58,7 +60,7 @@ class MultiplexedPeers:
         self.peers: dict[Any, Any] = {}
 
     def opened(self, event: PeerOpened) -> None:
-        """Take in a new peer, or ask `authenticate` first. Messages that it sends meanwhile wait."""
+        """Admit a new peer, or call `authenticate` first. Its messages wait for the outcome."""
         link, key = self._link, event.key
         limits = link.runtime.limits
         self.closed(key, "its key was given to another")
@@ -74,7 +76,7 @@ class MultiplexedPeers:
                 link.runtime.spawn(self._ask_all)
 
     async def _ask_all(self) -> None:
-        """Ask about one pending peer after the other. `Limits.handshakes` of these tasks run."""
+        """Authenticate pending peers one after the other. `Limits.handshakes` of these tasks run."""
         try:
             while self._unasked:
                 pending = self._unasked.pop(next(iter(self._unasked)))
@@ -90,12 +92,12 @@ class MultiplexedPeers:
         )
         try:
             outcome = await link.services.access.admit(handshake)
-        except KeyboardInterrupt:  # the program is to end, and the peer need not wait for that
+        except KeyboardInterrupt:  # the program ends, and the peer need not wait for that
             self._refuse(event.key, 1013, "authentication is unavailable: try again later")
             self.closed(event.key, "not let in")
             raise
         if self._pending.get(event.key) is not pending or link.multiplexed is not self:
-            return  # it has gone meanwhile, and maybe another has come under its key
+            return  # the peer has left, and another may have taken its key
         del self._pending[event.key]
         messages = pending.forget()
         if isinstance(outcome, Admission):
@@ -121,7 +123,7 @@ class MultiplexedPeers:
             link.send_frames(link.session.close(code, reason, link.runtime.time(), key))
 
     def hold(self, message: Message) -> None:
-        """Keep the message of a pending peer while `authenticate` is asked about it; drop that of an unknown one."""
+        """Keep a message of a pending peer until `authenticate` returns; drop one of an unknown peer."""
         link, pending = self._link, self._pending.get(message.peer)
         if pending is None:
             link.services.counters.dropped += 1
@@ -139,7 +141,7 @@ class MultiplexedPeers:
                     link.send_frames(link.session.send(answer, link.runtime.time(), message.peer)[1])
 
     def tick(self, now: float) -> None:
-        """Send peers away whose identity has expired. Looks at all only when one has."""
+        """Disconnect peers with an expired identity. It iterates only if one has expired."""
         if now < self._due:
             return
         error = Unauthorized("the identity has expired")
@@ -148,23 +150,23 @@ class MultiplexedPeers:
         self._due = min(self._expires.values(), default=math.inf)
 
     def send_away(self, peer: PeerPort, code: int, reason: str, error: BusError | None = None) -> None:
-        """End one peer; the connection and the others stay."""
+        """Disconnect one peer; the connection and the others stay."""
         if self.peers.get(peer.key) is peer:
             self.expel(peer.key, code, reason, error)
 
     def expel(self, key: Any, code: int, reason: str, error: BusError | None = None) -> None:
-        """End the peer with this key, which may still wait for `authenticate`."""
+        """Disconnect the peer with this key, even if it still waits for `authenticate`."""
         self._refuse(key, code, reason)
         self.closed(key, reason, code, error)
 
     def offences_of(self, key: Any) -> ViolationCounter | None:
-        """The count of what one peer has sent that is malformed; None where no peer has this key."""
+        """Count of malformed messages of one peer; None if no peer has this key."""
         if key not in self.peers and key not in self._pending:
             return None
         return self._offences.setdefault(key, ViolationCounter())
 
     def closed(self, key: Any, reason: str, code: int = 1000, error: BusError | None = None) -> None:
-        """End a peer that has gone, and what was in flight with it."""
+        """End a peer that has left, and everything in flight with it."""
         self._unasked.pop(key, None)
         self._expires.pop(key, None)
         self._offences.pop(key, None)
@@ -179,7 +181,7 @@ class MultiplexedPeers:
             self._link.services.emit(LinkDown(peer=peer.public, url=self._link.url, code=code, reason=reason))
 
     def lost(self, reason: str, error: BusError | None) -> None:
-        """End all: the connection is gone. A peer that comes back is a new one."""
+        """End all peers: the connection is gone. A peer that returns is a new one."""
         for pending in self._pending.values():
             pending.forget()
         self._pending.clear()

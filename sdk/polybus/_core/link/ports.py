@@ -1,6 +1,6 @@
-"""Ports of a link: what it asks of the rooms above, which hand it in.
+"""Ports of a link: interfaces that higher layers implement and pass in.
 
-A peer that a link hands on, in an event or as `Link.peer`, has the type `Any`: only the rooms above know its class.
+Peers in events and in `Link.peer` have the type `Any`, since only higher layers know their class.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LinkOwner(Protocol):
     """The registry of a bus's links."""
 
     def open_peer(self, link: Link, key: Any, identity: Identity, address: str, /) -> Any:
-        """Make the peer of a connection, or one of many: a `PeerPort`."""
+        """Make the peer of a connection, or one of several on it: a `PeerPort`."""
         ...
 
     def link_up(self, link: Link) -> None: ...
@@ -30,7 +30,7 @@ class LinkOwner(Protocol):
 
 
 class LinkDialer(Protocol):
-    """The part that has dialled a link, and dials it again."""
+    """The dialer of a link, which also redials it."""
 
     def link_up(self) -> None: ...
     def link_down(self, why: Closed) -> None: ...
@@ -43,7 +43,7 @@ class PeerPort(Protocol):
     key: Any
     pending: dict[Any, Reply[Any]]
     until: float
-    """Requests that are due before this are to be watched."""
+    """Requests with an earlier deadline must be watched."""
 
     @property
     def address(self) -> str: ...
@@ -58,44 +58,44 @@ class PeerPort(Protocol):
     def speaks_extensions(self) -> bool | None: ...
 
     def mark_bare(self) -> None:
-        """Remember that it is no polybus peer, as its handshake has shown."""
+        """Record that the peer is not a polybus, as its handshake showed."""
 
     def receive(self, message: Message, now: float) -> None:
-        """Act on a message that has come from it."""
+        """Handle a message from the peer."""
 
     def in_flight(self, id: Any) -> bool:
-        """Tell whether a request or channel of the peer has this id."""
+        """Check whether a request or channel of the peer has this id."""
         ...
 
     def answered_badly(self, error: RemoteProtocolError) -> None:
-        """Fail a request whose answer was malformed."""
+        """Fail a request with a malformed answer."""
 
     def answered_in_vain(self, key: Any, text: str) -> None:
-        """Note an answer that is not taken: where no other comes, the end of the request says so."""
+        """Record an answer that cannot be used: the request fails with this text unless another answer comes."""
 
     def watch_reply(self, reply: Reply[Any]) -> None:
         """End a request soon after its deadline."""
 
     def request_waits(self, reply: Reply[Any]) -> None:
-        """Note that a request has been put into the outbox."""
+        """Record that a request entered the outbox."""
 
     def request_leaves(self, reply: Reply[Any]) -> None:
-        """Note that a request is taken out of the outbox, to be sent."""
+        """Record that a request left the outbox, to be sent."""
 
     def abandoned(self, reply: Reply[Any]) -> None:
-        """Forget a request: no task waits for its answer any more."""
+        """Forget a request: no task waits for its answer."""
 
     def lost(self, ids: Collection[Any], error: BusError) -> None:
-        """Fail requests and channels to the peer, and stop those of it, that come to no end."""
+        """Fail requests and channels to the peer, and stop its own, by id."""
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
-        """Fail what waits for it: nothing more will come from it."""
+        """Fail requests that wait for the peer: it will send nothing more."""
 
     def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
-        """End what was in flight: the connection is gone; with `going_on` the link will come back."""
+        """End everything in flight on a lost connection; with `going_on` the link will reconnect."""
 
 
 class StalledCalls(Protocol):
-    """Requests of a peer which wait until it has read the answers to others."""
+    """Requests of a peer that wait until it has read other answers."""
 
     def resume(self) -> None: ...

@@ -1,5 +1,4 @@
-"""The receiver of one connection of a link. Long frames, and many that come together, are handled in pieces, one in each turn
-of the event loop."""
+"""The receiver of one connection of a link. It splits long frames and large batches over several turns of the event loop."""
 
 from __future__ import annotations
 
@@ -21,21 +20,20 @@ if TYPE_CHECKING:
     from .link import Link
 
 _AT_ONCE: Final = 16 * 1024
-"""Bytes of frames that came together and are handled in one turn: a command of 4 KiB may end and enter a thousand
-subscriptions, and 256 KiB of these took a second."""
+"""Bytes of frames handled in one turn: a command of 4 KiB may end and enter a thousand subscriptions, and 256 KiB of these took
+a second."""
 _LONG: Final = 32 * 1024
-"""Bytes of a frame that is handled as it is."""
+"""Bytes of a frame that is handled whole."""
 _EACH: Final = 32
-"""Bytes as which a frame counts besides: an empty one costs something, too."""
+"""Bytes added for each frame, since even an empty one costs time."""
 _STILL_COME: Final = 1024 * 1024
-"""Bytes that may come behind a frame over a transport that cannot be asked to wait; with more all is handled at once."""
+"""Bytes that may queue up on a transport that cannot pause; beyond that everything is handled at once."""
 
 
 class ConnectionReceiver:
-    """Receives what one connection of a link reports; implements `plugins.Receiver`.
+    """Receives the reports of one connection of a link; implements `plugins.Receiver`.
 
-    Once the connection is over it tells the link nothing more: a transport may report often and late, and the link may have its
-    next connection by then.
+    Once detached it reports nothing more: a transport may report late, when the link already has its next connection.
     """
 
     __slots__ = ("_link", "_pieces", "frames_received")
@@ -43,18 +41,18 @@ class ConnectionReceiver:
     def __init__(self, link: Any, transport: Transport, session: Session) -> None:
         self._link: Link | Any | None = link
         self._pieces: _FramePieces | None = None
-        self.frames_received: Callable[[Sequence[bytes]], None] = link.frames_received  # no call in between, for speed
+        self.frames_received: Callable[[Sequence[bytes]], None] = link.frames_received  # without a call in between, for speed
         if (cut := SessionFeatures.of(session).pieces) is not None:
             self._pieces = _FramePieces(link, transport, cut)
             self.frames_received = self._pieces.frames_received
 
     def hand_over(self, link: Any) -> None:
-        """Report to another from now on."""
+        """Report to another object from now on."""
         self._link = link
         self.frames_received = link.frames_received
 
     def over(self) -> None:
-        """Detach from the link: the connection is no longer its own."""
+        """Detach from the link."""
         self._link = None
         self.frames_received = _drop_frames
         if self._pieces is not None:
@@ -91,17 +89,17 @@ class ConnectionReceiver:
 
 @define(eq=False, weakref_slot=False)
 class _FramePieces:
-    """The frames of one connection that are still to be handled, in order. Meanwhile nothing more is read there."""
+    """Frames of one connection that are still to be handled, in order. Reading is paused until then."""
 
     _link: Link
     _transport: Transport
     _pieces: Callable[[bytes], Sequence[bytes]]
-    """Cuts a frame; gives one that it cannot cut as it is."""
+    """Splits a frame; returns it unchanged if it cannot."""
     _waiting: deque[bytes] = field(factory=deque)
     _bytes: int = 0
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Handle frames at once, unless one of them is long or others wait already."""
+        """Handle frames at once, unless one is long or others wait."""
         if self._waiting:
             self._waiting.extend(frames)
             self._bytes += sum(map(len, frames))
@@ -116,12 +114,12 @@ class _FramePieces:
                 self._link.runtime.call_soon(self._turn)
 
     def finish(self) -> None:
-        """Handle what is left: nothing comes behind it."""
+        """Handle the remaining frames: no others follow."""
         while self._handle_one():
             pass
 
     def drop(self) -> None:
-        """Drop what is left: the connection is no longer the link's."""
+        """Drop the remaining frames."""
         self._waiting.clear()
 
     def _turn(self) -> None:
@@ -135,7 +133,7 @@ class _FramePieces:
         """Handle the next piece. True if there is another."""
         waiting = self._waiting
         if waiting and self._link.ending:
-            waiting.clear()  # as a transport that is being closed hands on nothing more
+            waiting.clear()  # like a closing transport, which delivers nothing more
         if not waiting:
             return False
         frame = waiting.popleft()
@@ -150,7 +148,7 @@ class _FramePieces:
 
 
 def each(output: SessionOutput) -> Iterable[Message | SessionEvent | bytes]:
-    """Give what a session says, one after the other."""
+    """Iterate over the output of a session."""
     return (output,) if isinstance(output, Message) else output
 
 
@@ -160,24 +158,24 @@ def _drop_frames(frames: Sequence[bytes]) -> None:
 
 @define(eq=False)
 class Confirmations:
-    """The questions of one link that wait for their answer."""
+    """Pending confirmation requests of one link."""
 
     _asked: dict[Any, _Asked] = field(factory=dict)
 
     def ask(self, key: Any) -> _Asked:
-        """Wait for the answer to the question with this key."""
+        """Register the request with this key."""
         asked = self._asked[key] = _Asked()
         return asked
 
     def answered(self, event: Confirmed) -> None:
-        """Wake who has asked."""
+        """Wake the task that asked."""
         asked = self._asked.pop(event.key, None)
         if asked is not None:
             asked.refused = event.refused
             asked.over.set()
 
     def lost(self) -> None:
-        """Wake all: the connection is gone."""
+        """Wake all tasks: the connection is gone."""
         waiting, self._asked = self._asked, {}
         for asked in waiting.values():
             asked.lost = True
@@ -186,14 +184,14 @@ class Confirmations:
 
 @define(eq=False)
 class _Asked:
-    """One question. Its wait is bounded by the life of the connection, whose heartbeat is answered behind it."""
+    """One confirmation request. Its wait ends with the connection at the latest, since the heartbeat is answered after it."""
 
     over: anyio.Event = field(factory=anyio.Event)
     refused: Collection[str | int] = ()
     lost: bool = False
 
     async def answer(self, address: str) -> Collection[str | int]:
-        """Wait, and give the patterns that are refused.
+        """Wait for the confirmation, and return the refused patterns.
 
         Raises:
             Disconnected: The connection is gone.
@@ -213,20 +211,20 @@ class Taps:
     _taps: list[Tap] = field(factory=list)
 
     def add(self, recorder: Recorder, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> bool:
-        """Record there from now on. False if it is recorded there already."""
+        """Start recording. False if this recorder already records the connection."""
         if any(tap.recorder is recorder for tap in self._taps):
             return False
         self._taps.append(recorder.tap(adapter, transport, opened=opened))
         return True
 
     def remove(self, recorder: Recorder) -> bool:
-        """Stop recording there. True if it was recorded there."""
+        """Stop recording. False if this recorder did not record the connection."""
         before = len(self._taps)
         self._taps = [tap for tap in self._taps if tap.recorder is not recorder]
         return len(self._taps) < before
 
     def around(self) -> tuple[Session, Transport]:
-        """The session and the transport with all taps around them."""
+        """The session and the transport, wrapped in all taps."""
         session: Any = self._session
         transport: Any = self._transport
         for tap in self._taps:
@@ -234,6 +232,6 @@ class Taps:
         return session, transport
 
     def over(self, why: Closed) -> None:
-        """End the taps: the connection is over."""
+        """End the taps with the connection."""
         for tap in self._taps:
             tap.over(why)

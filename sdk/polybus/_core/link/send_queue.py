@@ -1,4 +1,4 @@
-"""The send queue of a link that is slow or down: bounded in messages and bytes, in order or by the wire's priorities."""
+"""The send queue of a slow or disconnected link: bounded in messages and bytes, ordered by time or by the wire's priorities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger: logging.Logger = logging.getLogger("polybus.link")
 
 @define(eq=False)
 class WaitingMessage:
-    """One message in a send queue. `message` is None once it was dropped or given up.
+    """A message in a send queue. `message` is None once it was dropped.
 
     Attributes:
         level: The priority: the highest goes first.
@@ -45,10 +45,10 @@ class WaitingMessage:
 
 @define(eq=False)
 class _PeerEntries:
-    """The messages that wait for one of the peers of a link.
+    """Messages that wait for one peer of a link.
 
     Attributes:
-        droppable: In order; entries that wait no more are taken off when they come to the front.
+        droppable: In order; stale entries are removed once they reach the front.
     """
 
     count: int = 0
@@ -57,10 +57,10 @@ class _PeerEntries:
 
 
 class SendQueue:
-    """Messages that wait for a link, with limits of their own and a share in the bus's `total_bytes`.
+    """Messages that wait for a link, with their own limits and a share in the bus's `total_bytes`.
 
-    A link has one only while its connection takes nothing. Of a link with many peers all are in one queue, in order; when it is
-    full, room is made at the cost of the peer with most in it.
+    A link has a queue only while its connection takes nothing. A multiplexed link has one queue for all its peers, in order;
+    when it is full, the peer with the most entries makes room.
     """
 
     __slots__ = ("_budget", "_count", "_earliest", "_entries", "_kept", "_link", "_room", "_shares", "kept_bytes", "last")
@@ -75,9 +75,8 @@ class SendQueue:
         self._kept = 0
         """Messages that must not be dropped: requests, answers, items, control."""
         self.kept_bytes: int = 0
-        """Bytes of messages that must not be dropped."""
         self.last: WaitingMessage | None = None
-        """The entry that was added last; perhaps it waits no more."""
+        """The last entry added; it may have left already."""
         self._room = Notifier(link.runtime.loop)
         """Awaited by publishers that wait for room."""
 
@@ -89,23 +88,22 @@ class SendQueue:
 
     @property
     def bytes(self) -> int:
-        """Bytes that wait."""
         return self._budget.held
 
     def has_room(self, size: int) -> bool:
-        """Check that one more message of this size fits. An empty outbox takes any message."""
+        """Check that a message of this size fits. An empty outbox takes any message."""
         return self._count == 0 or (self._count < self._link.runtime.limits.outbox and self._budget.has_room(size))
 
     @property
     def takes_answers(self) -> bool:
-        """True if an answer may be added now, and need not wait: half is left to what cannot wait."""
+        """True if an answer may be added at once: half of the queue is reserved for messages that cannot wait."""
         if self._count == 0:
             return True
         limits = self._link.runtime.limits
         return 2 * self._kept < limits.outbox and 2 * self.kept_bytes < limits.outbox_bytes and self._budget.has_room(0)
 
     def add(self, entry: WaitingMessage) -> None:
-        """Add an entry, without a look at the limits."""
+        """Add an entry, regardless of the limits."""
         share = self._shares.get(entry.peer)
         if share is None:
             share = self._shares[entry.peer] = _PeerEntries()
@@ -117,7 +115,7 @@ class SendQueue:
         self._count_in(entry, share, 1)
 
     def pop(self) -> WaitingMessage | None:
-        """Take the next entry that still waits, or None: the oldest of the highest priority."""
+        """Take the oldest waiting entry of the highest priority, or None."""
         while self._entries:
             entry = self._entries.popleft()
             if entry.waits:
@@ -126,16 +124,16 @@ class SendQueue:
         return None
 
     def drop(self, entry: WaitingMessage) -> None:
-        """Give an entry up; its place in the order goes when its turn comes."""
+        """Drop an entry. It stays in the queue until its turn."""
         if entry.waits:
             self._release(entry)
             entry.message = None
-            # Dropped entries must not pile up behind one that cannot be dropped.
+            # Dropped entries must not pile up behind an undroppable one.
             if len(self._entries) > 2 * self._count + 64:
                 self._entries.retain(lambda entry: entry.waits)
 
     def greediest(self) -> PeerPort:
-        """Find the peer with most in a box that is not empty: in messages or in bytes, by what is nearer to its limit."""
+        """Find the peer with the largest part of a non-empty queue, in messages or bytes, whichever is nearer to its limit."""
         limits = self._link.runtime.limits
 
         def part(peer: PeerPort) -> float:
@@ -145,7 +143,7 @@ class SendQueue:
         return max(self._shares, key=part)
 
     def drop_oldest(self, peer: PeerPort) -> bool:
-        """Give up the oldest message for a peer that may be dropped. False if there is none."""
+        """Drop the oldest droppable message for a peer. False if there is none."""
         share = self._shares.get(peer)
         if share is None or not share.droppable:
             return False
@@ -153,7 +151,7 @@ class SendQueue:
         return True
 
     def drop_expired(self, now: float) -> int:
-        """Give up the expired publications, and count them. Looks at all only when one may have expired."""
+        """Drop expired publications, and return their number. It iterates only if one may have expired."""
         if now < self._earliest:
             return 0
         droppable = [entry for share in self._shares.values() for entry in share.droppable if entry.waits]
@@ -164,20 +162,20 @@ class SendQueue:
         return len(expired)
 
     def drop_bound(self) -> None:
-        """Give up what belonged to a lost connection: answers and control. Requests and publications wait for the next one."""
+        """Drop answers and control messages of a lost connection. Requests and publications wait for the next one."""
         for entry in list(self._entries):
             if entry.reply is None and not entry.droppable:
                 self.drop(entry)
 
     def drop_all(self, peer: PeerPort) -> None:
-        """Give up what waits for a peer that has gone: it must not reach another under its key."""
+        """Drop the queue of a peer that has left: another peer may get its key."""
         if peer in self._shares:
             for entry in list(self._entries):
                 if entry.peer is peer:
                     self.drop(entry)
 
     def clear(self) -> list[WaitingMessage]:
-        """Empty the outbox, and give the entries that still waited."""
+        """Empty the queue, and return the entries that still waited."""
         left = []
         while (entry := self.pop()) is not None:
             left.append(entry)
@@ -200,7 +198,7 @@ class SendQueue:
         heads = share.droppable
         while heads and not heads[0].waits:
             heads.popleft()
-        if len(heads) > 2 * share.count + 64:  # urgent entries have left from behind one that still waits
+        if len(heads) > 2 * share.count + 64:  # urgent entries have left from behind a waiting one
             share.droppable = deque(e for e in heads if e.waits)
         if not share.count:
             del self._shares[entry.peer]
@@ -210,7 +208,7 @@ class SendQueue:
     def entry(
         self, message: Message, peer: PeerPort, deadline: float, reply: Reply[Any] | None = None, droppable: bool = True
     ) -> WaitingMessage:
-        """Make the entry of a message: encoded, so that its size is known.
+        """Make the entry of a message, encoded to know its size.
 
         Raises:
             EncodeError: The body does not fit the wire.
@@ -222,8 +220,8 @@ class SendQueue:
         return WaitingMessage(message, peer, reply, deadline, droppable, cost(message), level)
 
     def wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
-        """Let a message wait. False if there is no room for it."""
-        if not droppable:  # a publication has one body for all its peers
+        """Queue a message. False if there is no room for it."""
+        if not droppable:  # a publication shares one body among all its peers
             trim(message)
         entry = self.entry(message, peer, deadline, reply, droppable)
         if not self.make_room(entry):
@@ -241,7 +239,7 @@ class SendQueue:
         return True
 
     def make_room(self, entry: WaitingMessage) -> bool:
-        """Make room for one more message, by the policy. False where there is none."""
+        """Make room for one more message by the policy. False if that fails."""
         link, size = self._link, entry.size
         if self.has_room(size):
             return True
@@ -249,7 +247,7 @@ class SendQueue:
         if self.has_room(size):
             return True
         if link.upstream and (entry.droppable or entry.reply is not None):
-            return False  # the publisher waits, the client is told
+            return False  # the publisher waits, or the request fails
         while not self.has_room(size):
             greediest = entry.peer if link.multiplexed is None else self.greediest()
             if entry.droppable and greediest is entry.peer and link.when_full != "drop_oldest":
@@ -269,7 +267,7 @@ class SendQueue:
     # -- room ------------------------------------------------------------------------------------------------------------
 
     async def room(self, deadline: float) -> bool:
-        """Wait until there may be room again. False when the deadline has passed."""
+        """Wait until there may be room again. False if the deadline has passed."""
         runtime = self._link.runtime
         with anyio.move_on_at(deadline) as scope:
             if self._earliest < deadline:
@@ -278,12 +276,12 @@ class SendQueue:
         return not scope.cancelled_caught
 
     def wake(self) -> None:
-        """Let publishers go on that wait for room, and requests that wait for answers to leave."""
+        """Resume publishers that wait for room, and requests that wait for answers to leave."""
         self._room.signal()
         self._link.let_begin()
 
     def _expire(self, now: float) -> float:
-        """Drop what has expired, which makes room. The time at which more expires."""
+        """Drop expired messages to make room, and return the next expiry time."""
         if not self._room.waiting:
             return math.inf
         if expired := self.drop_expired(now):
@@ -294,7 +292,7 @@ class SendQueue:
     # -- writing ---------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Write what waits, as far as the connection takes it."""
+        """Write queued messages, as far as the connection takes them."""
         link = self._link
         now = link.runtime.time()
         while link.takes_more and (entry := self.pop()) is not None:
@@ -307,7 +305,7 @@ class SendQueue:
         if reply is not None:
             if reply.done():
                 return
-            if message.ttl is not None:  # part of it has passed here
+            if message.ttl is not None:  # minus the time spent in the queue
                 message.ttl = max(0.0, message.ttl - (now - reply.started))
             peer.request_leaves(reply)
             try:

@@ -1,4 +1,4 @@
-"""The actions of a link on what its session tells, one for each type of event."""
+"""The actions of a link on the events of its session, one per type."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ _ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)
 
 
 def act_on(link: Link, event: Any, now: float) -> None:
-    """
+    """Act on an event of the session.
+
     Raises:
-        TypeError: It is no event.
+        TypeError: Not an event.
     """
     action = _ACTIONS.get(type(event))
     if action is None:
@@ -50,9 +51,9 @@ def act_on(link: Link, event: Any, now: float) -> None:
 
 
 def refuse(link: Link, reason: str, text: str, now: float, key: Any = None) -> None:
-    """Count one malformed message. Too many in a minute end the link, or of many peers the one with that key.
+    """Count one malformed message. Too many in a minute end the link; on a multiplexed link only the peer with that key.
 
-    A connection that many senders share stays: nobody knows which of them sends what is malformed.
+    A connection with many unidentified senders stays, since the bus cannot tell which one sends malformed messages.
     """
     link.services.counters.malformed += 1
     multiplexed = link.multiplexed
@@ -79,12 +80,12 @@ def _ready(link: Link, event: Ready, now: float) -> None:
 
 
 def _refused(link: Link, event: Refused, now: float) -> None:
-    """Count what was malformed, and answer it unless its id is in flight: the peer would take this for the answer to that."""
+    """Count a malformed message, and answer it unless its id is in flight: the peer would take this answer for that request."""
     key, answer = event.peer_key, event.answer
     refuse(link, event.error.reason, str(event.error), now, key)
     peer = link.peer_of(key)
     if answer is not None and link.session is not None and not (peer is not None and peer.in_flight(answer.id)):
-        with suppress(BusError):  # one of many has gone meanwhile
+        with suppress(BusError):  # the peer has left a multiplexed link
             link.send_frames(link.session.send(answer, now, key)[1])
     if event.error.reply_id is not None and (peer := link.peer_of(key)) is not None:
         peer.answered_badly(event.error)
@@ -94,7 +95,7 @@ def _undelivered(link: Link, event: Undelivered, now: float) -> None:
     message = event.message
     link.services.counters.dropped += 1
     text = f"{event.reason}: {event.text}" if event.text else event.reason
-    if event.code is Code.PERMISSION_DENIED:  # of a handler nobody else would hear
+    if event.code is Code.PERMISSION_DENIED:  # otherwise no handler would report it
         template = "%s refuses %s of %.100r: %.200s"
         fields = link.log_fields(message)
         link.runtime.warnings.warn(logger, template, link.address, message.kind.value, message.subject, text, extra=fields)

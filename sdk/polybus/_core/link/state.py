@@ -12,17 +12,15 @@ from ...plugins import Closed
 
 
 class State(enum.Enum):
-    """A state of a link."""
-
     CONNECTING = "connecting"
-    """Its first connection is to come, or a handshake is under way."""
+    """The first connection or a handshake is outstanding."""
     UP = "up"
     CLOSING = "closing"
-    """Goodbye has been said; what waits is still written, as far as the connection takes it."""
+    """Goodbye is sent; the outbox is still written as far as the connection takes it."""
     FAILING = "failing"
-    """The connection is of no use any more, but not gone: nothing is written."""
+    """The connection is unusable but not gone: nothing is written."""
     DOWN = "down"
-    """The connection is gone, and the link comes back."""
+    """The connection is gone, and the link will reconnect."""
     CLOSED = "closed"
 
 
@@ -33,10 +31,10 @@ class Change(enum.Enum):
     READY = "ready"
     """The handshake of the protocol is over."""
     CLOSE = "close"
-    """Goodbye is said, from this side or because the protocol wants it."""
+    """This side says goodbye, or the protocol requires it."""
     CUT = "cut"
     LOST = "lost"
-    """The connection is gone, and another one will be made."""
+    """The connection is gone, and the link will reconnect."""
     ENDED = "ended"
 
 
@@ -56,10 +54,10 @@ TRANSITIONS: Final[Mapping[State, Mapping[Change, State]]] = {
 
 @frozen
 class Ending:
-    """The end that a link is coming to, or has come to.
+    """The current or final end of a link.
 
     Attributes:
-        returns: True where the application has not asked for the end: a link that this bus has opened comes back.
+        returns: True if the application did not ask for the end: a link that this bus opened reconnects.
     """
 
     why: Closed
@@ -67,5 +65,5 @@ class Ending:
 
 
 def ending_after(before: Ending | None, why: Closed, *, returns: bool = False) -> Ending:
-    """The end of a link when another reason joins what has begun: the first says why, and all must let it come back."""
+    """Merge a further end of a link: the first gives the reason, and the link reconnects only if all allow it."""
     return Ending(why, returns) if before is None else Ending(before.why, returns and before.returns)

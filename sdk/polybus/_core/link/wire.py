@@ -1,4 +1,4 @@
-"""The wire of a link: what its protocol and its connection carry, and how messages are written there."""
+"""The wire of a link: what its protocol and connection support, and how messages are written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @define(eq=False, repr=False, weakref_slot=False)
 class LinkWire:
-    """The session of a link on its transport, as far as messages are written there."""
+    """The session of a link on its transport, for writing messages."""
 
     owner: LinkOwner
     services: Services
@@ -33,59 +33,58 @@ class LinkWire:
     url: str
     runtime: Runtime = field(init=False)
     opened: bool = field(init=False)
-    """True of a connection that this bus has dialled, not accepted."""
+    """True if this bus dialled the connection, False if it accepted it."""
     state: State = field(default=State.CONNECTING, init=False)
     session: Session | None = field(default=None, init=False)
     transport: Transport | None = field(default=None, init=False)
     peer: Any = field(default=None, init=False)
-    """The one peer of a point-to-point link, or None: a `PeerPort`, which the rooms above know as a `Peer`."""
+    """The peer of a point-to-point link, or None: a `PeerPort`, in higher layers a `Peer`."""
     multiplexed: MultiplexedPeers | None = field(default=None, init=False)
-    """The peers of a connection that carries many."""
+    """The peers of a multiplexed connection."""
     carries_headers: bool = field(default=True, init=False)
-    """True where the wire has headers: known since the first session, also while the link is down."""
+    """True if the wire carries headers: known from the first session on, even while the link is down."""
     bare_headers: bool = field(default=False, init=False)
-    """True where a bare peer reads them too."""
+    """True if plain peers read them too."""
     own_headers: frozenset[str] = field(default=frozenset(), init=False)
-    """Headers that the wire has a place for, where it has none for others."""
+    """Headers that the wire carries even if it carries no others."""
     destinations: bool = field(default=False, init=False)
-    """True where a notification may go to an address behind the peer."""
+    """True if a notification may go to an address behind the peer."""
     has_groups: bool = field(default=False, init=False)
-    """True where groups share handlers and publications on this wire, each with a copy of its own; known while it is down."""
+    """True if queue groups share handlers and publications on this wire, each with its own copy; known while it is down."""
     format: BodyFormat = field(init=False)
     format_for: Callable[[Any, str | int], BodyFormat] = field(init=False)
     one_format: bool = field(init=False)
-    """True where `format_for` need not be asked: it always says `format`."""
+    """True if `format_for` always returns `format`."""
     urgency: Callable[[Message], int] | None = field(init=False)
-    """Tells the priority of a message, where the wire has priorities."""
+    """Returns the priority of a message, on wires with priorities."""
     shared: Codec | None = field(default=None, init=False)
-    """The codec, where a publication has the same frame on all its sessions."""
+    """The codec, if a publication has the same frame on all its sessions."""
     framing: tuple[Codec, type[Transport], str] | None = field(default=None, init=False)
-    """The key of a publication's bytes, where they are the same on all links with that key: they are made once."""
+    """Cache key of a publication's bytes, which all links with the same key share."""
     send_framed: Callable[[bytes, int], None] | None = field(default=None, init=False)
-    """Writes bytes that `framed` has made."""
+    """Writes bytes made by `framed`."""
     send_alone: Callable[[bytes], None] | None = field(default=None, init=False)
     ask: Callable[[str | int, bytes | None, float], tuple[Any, bytes]] | None = field(default=None, init=False)
-    """Makes a request without a `Message`, where the session can; as `tell` makes an answer."""
+    """Sends a request without a `Message`, if the session can; likewise `tell` for an answer."""
     tell: Callable[[Any, bytes | None], bytes] | None = field(default=None, init=False)
     flowing: bool = field(default=False, init=False)
-    """Up, not paused, and nothing waits: messages go straight to the session."""
+    """Up, not paused, nothing waits: messages go straight to the session."""
     initiates: bool = field(default=True, init=False)
-    """True where this side may begin requests and publications."""
+    """True if this side may send requests and publications."""
 
     @property
     def address(self) -> str:
-        """The address of the other end."""
         return self.transport.address if self.transport is not None else self.url
 
     @property
     def stands(self) -> bool:
-        """True while messages are exchanged, also while it is being closed."""
+        """True while messages are exchanged, including while the link closes."""
         state = self.state
         return state is State.UP or state is State.CLOSING
 
     @property
     def upstream(self) -> bool:
-        """True where there is one peer, which this bus has dialled: a server, not clients behind a broker."""
+        """True for a dialled connection with one peer: a server, not clients behind a broker."""
         return self.opened and self.multiplexed is None
 
     def log_fields(self, message: Message | None = None) -> dict[str, object]:
@@ -97,13 +96,13 @@ class LinkWire:
         return fields
 
     def set_shared(self) -> None:
-        """Find out what of a publication this link shares with others: for a new session, or once the peer is known."""
+        """Update what this link shares with others for publications: for a new session, or once the peer is known."""
         session, transport = self.session, self.transport
         assert session is not None and transport is not None
         can = session.capabilities
         self.carries_headers, self.bare_headers, self.own_headers = can.headers, can.bare_headers, can.own_headers
         self.destinations, self.has_groups = can.destinations, can.groups
-        # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
+        # If publications are an extension, plain subscribers get a form of their own: see the session.
         known = self.opened or not can.asks_before_publishing or (self.peer is not None and self.peer.speaks_extensions)
         self.shared = session.codec if can.shared_publish and known else None
         features = TransportFeatures.of(transport)
@@ -119,14 +118,14 @@ class LinkWire:
             self.framing = self.shared, type(transport), session.codec.writes
 
     def framed(self, message: Message) -> bytes:
-        """Make the bytes of a publication on all links with the same `framing`.
+        """Encode a publication for all links with the same `framing`.
 
         Raises:
             EncodeError, Unsupported, TooLarge: The wire cannot carry it.
         """
         framing, transport = self.framing, self.transport
         assert framing is not None and transport is not None
-        data: bytes = transport.framed(framing[0].encode((message,)))  # type: ignore[attr-defined]  # it goes with `send_framed`
+        data: bytes = transport.framed(framing[0].encode((message,)))  # type: ignore[attr-defined]  # present together with `send_framed`
         message.shared[framing] = data
         return data
 
@@ -141,21 +140,21 @@ class LinkWire:
         return frame
 
     def send_frames(self, frames: Frames) -> None:
-        """Hand frames of the session to the transport."""
-        send = self.transport.send  # type: ignore[union-attr]  # a session stands on a transport
+        """Write frames of the session to the transport."""
+        send = self.transport.send  # type: ignore[union-attr]  # a session implies a transport
         for frame in (frames,) if isinstance(frames, bytes) else frames:
             send(frame)
 
     def forget(self, key: Any) -> None:
-        """Tell the session that nobody waits for the answer to this key."""
+        """Drop the answer to this key in the session."""
         if self.session is not None:
             self.send_frames(self.session.forget(key, self.runtime.time()))
 
     def write(self, message: Message, peer: PeerPort) -> Any:
-        """Give a message to the session now, whatever the state of the connection.
+        """Pass a message to the session now, in any state of the connection.
 
-        Nothing is written to one of many peers that has gone, or to which goodbye has been said with all of them: its key may
-        be another's by now.
+        On a multiplexed link, nothing is written to a peer that has left, or after goodbye: its key may belong to another peer
+        by now.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As `Session.send`.
@@ -167,13 +166,14 @@ class LinkWire:
         self.services.counters.sent += 1
         key, frames = session.send(message, self.runtime.time(), peer.key)
         if isinstance(frames, bytes):
-            self.transport.send(frames)  # type: ignore[union-attr]  # a session stands on a transport
+            self.transport.send(frames)  # type: ignore[union-attr]  # a session implies a transport
         else:
             self.send_frames(frames)
         return key
 
     def check_initiates(self, peer: PeerPort) -> None:
-        """
+        """Check that this side may send requests and publications.
+
         Raises:
             Unsupported: This side may only answer (a plain HTTP server).
         """
@@ -181,7 +181,7 @@ class LinkWire:
             raise Unsupported(f"{peer!r} can only be answered: on this connection its server begins nothing")
 
     def publish_alone(self, message: Message, peer: PeerPort) -> None:
-        """`publish` for a link that is flowing and a publication that goes nowhere else: nothing is kept for others."""
+        """`publish` on a flowing link for a publication with one receiver: no frame is cached."""
         codec = self.shared
         if codec is None:
             self.write(message, peer)
@@ -195,10 +195,10 @@ class LinkWire:
     def send_request(
         self, message: Message | None, reply: Reply[Any], peer: PeerPort, now: float, raw: bytes | None = None
     ) -> None:
-        """Write a request now, before anything that waits; without a message the one that `reply` and `raw` say, by `ask`.
+        """Write a request now, ahead of waiting messages; without a message, through `ask`.
 
         Raises:
-            EncodeError, Unsupported, LocalProtocolError: Misuse; anything else fails the reply.
+            EncodeError, Unsupported, LocalProtocolError: Misuse; other errors fail the reply.
         """
         pending = peer.pending
         if len(pending) >= self.runtime.limits.pending:
@@ -223,6 +223,6 @@ class LinkWire:
                 ((len(pending) == 1 and self.send_alone) or self.transport.send)(frames)  # type: ignore[union-attr]
             else:
                 self.send_frames(frames)
-        except TooLarge as error:  # for a connection that takes less than the session does: a tunnel
+        except TooLarge as error:  # the connection, a tunnel, takes less than the session
             pending.pop(key, None)
             reply.fail(error)

@@ -1,4 +1,4 @@
-"""Connections through a tunnel: a place to connect to, the transport that is had there, and the channel and frames below it."""
+"""Connections through a tunnel: the place to connect to, the transport, and the channel with its frames."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from ..peer.streams import Streams
 
 _MARGIN: Final = 512
-"""Bytes of the outer frame that are not the inner one, at the most, besides the name."""
+"""Bytes that the outer frame adds to the inner one at most, without the name."""
 _DEPTH: Final = 8
 """Levels of nesting that the outer message takes from `Limits.depth`."""
 _decode: Final = msgspec.json.Decoder().decode
 
 
 def _is_document(frame: bytes, depth: int) -> bool:
-    """Tell whether a frame is a JSON object or array that may stand in another one as it is."""
+    """Check whether a frame is a JSON object or array that can be embedded as it is."""
     if frame[:1] not in (b"{", b"["):
         return False
     try:
         check_json(frame, depth)
-        _decode(frame)  # not only passed over: who reads the outer message reads the numbers in it too
+        _decode(frame)  # fully decoded, since a reader of the outer message also parses the numbers
     except (ValueError, RecursionError, EncodeError):
         return False
     return True
@@ -61,19 +61,19 @@ class Packing:
     """Form and size of frames on an outer wire."""
 
     text: bool
-    """True where a frame that is a JSON document goes as such."""
+    """True if JSON frames are embedded as such."""
     octets: bool
-    """True where the wire has a place for bytes in an item; else they are a value."""
+    """True if items carry raw bytes; otherwise bytes are a value."""
     depth: int
     plain: int
-    """The largest frame that goes as it is."""
+    """Size limit of a frame sent as it is."""
     encoded: int
-    """The largest one that a text wire must write as base64."""
+    """Size limit of a frame that a text wire sends as base64."""
     outer: int
-    """The largest frame of the outer connection."""
+    """Size limit of the outer connection."""
 
     def choose(self, frame: bytes) -> BodyFormat | None:
-        """JSON, bytes, or None for a value of the wire's own.
+        """Choose JSON, bytes, or None for a value of the wire's own.
 
         Raises:
             TooLarge: It does not fit.
@@ -91,7 +91,7 @@ class Packing:
 
 
 def packing_for(peer: PeerParty, name: str | int, *, text: bool) -> Packing:
-    """Find the form and size of frames in a tunnel over the link of a peer, where the inner protocol writes text, or not."""
+    """Form and size of frames in a tunnel over the link of a peer; `text` if the inner protocol writes text."""
     link = peer.link
     limits, transport = link.runtime.limits, link.transport
     codec = link.adapter.codec(limits)
@@ -110,7 +110,7 @@ def packing_for(peer: PeerParty, name: str | int, *, text: bool) -> Packing:
 
 
 def frame_of(message: Message) -> bytes | None:
-    """The frame in an item; None where there is none."""
+    """The frame in an item, or None."""
     raw, body_format = message.raw, message.format
     if raw is not None and (body_format is OCTETS or (body_format is JSON and raw[:1] in b"{[")):
         return raw
@@ -124,7 +124,7 @@ def frame_of(message: Message) -> bytes | None:
 
 
 WINDOW: Final = 256
-"""Frames that a side grants before it has read any; besides, `channel.CREDIT_BYTES`."""
+"""Frames granted before the first is read, in addition to `channel.CREDIT_BYTES`."""
 _CODES: Final[Mapping[int, Code]] = {
     1000: Code.CANCELLED,
     1001: Code.UNAVAILABLE,
@@ -137,7 +137,7 @@ _CODES: Final[Mapping[int, Code]] = {
 
 
 class FrameChannel(Channel[bytes, bytes]):
-    """The channel below a tunnel: it hands frames to a receiver as they come, and keeps what it may not write yet."""
+    """The channel below a tunnel: passes frames to a receiver, and queues frames that it may not send yet."""
 
     def __init__(self, peer: PeerParty, name: str | int, credit: int, *, text: bool) -> None:
         super().__init__(peer.link.runtime.loop, peer.streams, name, credit, window=WINDOW)
@@ -150,12 +150,12 @@ class FrameChannel(Channel[bytes, bytes]):
         self.queued: int = 0
         self._receiver: Receiver | None = None
         self._arrived: list[bytes] = []
-        """Frames of the batch that the outer link is looking at."""
+        """Frames of the outer link's current batch."""
         self._deaf = True
         self._paused = False
         self._stalled = False
         self._since = 0.0
-        """Time at which a frame was written last, or began to wait."""
+        """Time of the last written frame, or of the oldest waiting one."""
         self._goodbye: Closed | None = None
         self._why: Closed | None = None
         self._told = False
@@ -165,10 +165,10 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- the opener's wait -----------------------------------------------------------------------------------------------
 
     async def acceptance(self) -> None:
-        """Wait until the other side takes the tunnel.
+        """Wait until the other side accepts the tunnel.
 
         Raises:
-            BusError: It does not, or is gone.
+            BusError: It refuses, or is gone.
         """
         while not self.accepted and self._why is None:
             self._waiter = self._loop.waiter()
@@ -179,7 +179,7 @@ class FrameChannel(Channel[bytes, bytes]):
             raise RequestError(Code.UNAVAILABLE, self._why.reason or "the tunnel ended at once")
 
     def accept(self) -> None:
-        """Take it: tell the opener of the room here."""
+        """Accept the tunnel: send the opener its credit."""
         self.accepted = True
         self._port.channel_send(self, Kind.CREDIT, None, None, {"credit": WINDOW})
 
@@ -190,7 +190,7 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def put(self, frame: bytes) -> None:
-        """Write a frame, or keep it until it may be written.
+        """Write a frame, or queue it until it may be written.
 
         Raises:
             TooLarge: It does not fit the outer connection.
@@ -222,7 +222,7 @@ class FrameChannel(Channel[bytes, bytes]):
         return False
 
     async def _wait_for_room(self) -> None:
-        """The outer connection is slow: one task waits for it, whatever waits here."""
+        """Wait for the slow outer connection, in one task for all queued frames."""
         try:
             if (room := self._port.channel_room()) is not None:
                 await room
@@ -237,7 +237,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._ahead_bytes += size
 
     def _pump(self) -> None:
-        """Write what waits, as far as that is allowed."""
+        """Write queued frames, as far as allowed."""
         while self._queue and self._sending and self._may_write():
             frame, chosen = self._queue.popleft()
             self.queued -= len(frame)
@@ -263,13 +263,13 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def attach(self, receiver: Receiver) -> None:
-        """Hand frames to a receiver from the next turn on."""
+        """Pass frames to a receiver from the next turn on."""
         self._receiver = receiver
         self._deaf = False
         self._loop.call_soon(self._deliver)
 
     def listen(self, *, on: bool) -> None:
-        """Take frames, or leave them where they are: the other side may then send only what it was granted."""
+        """Take frames, or leave them queued: the other side can then send only what it was granted."""
         if self._deaf is on:
             self._deaf = not on
             self._loop.call_soon(self._deliver)
@@ -293,7 +293,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._consumed_bytes += cost(message)
 
     def _hand_over(self) -> None:
-        """Hand over at once what came in at once."""
+        """Pass the frames of a batch on together."""
         frames, self._arrived = self._arrived, []
         if frames and self._receiver is not None:
             self._receiver.frames_received(frames)
@@ -306,7 +306,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self.cut(Closed(1008, f"more frames than the credit of {WINDOW} allows"))
 
     def _deliver(self) -> None:
-        """Hand over what came before there was a receiver, and then the end."""
+        """Pass on frames that came before the receiver, and then the end."""
         receiver = self._receiver
         if receiver is None or (self._deaf and self._why is None):
             return
@@ -323,13 +323,13 @@ class FrameChannel(Channel[bytes, bytes]):
             self._grant(size)
         if self._why is not None and not self._told and (not self._items or self._error is not None):
             self._told = True
-            self.discard()  # what came while there was no reader
+            self.discard()  # frames that came without a reader
             receiver.closed(self._why)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def close(self, why: Closed) -> None:
-        """Write what waits, then say goodbye."""
+        """Write queued frames, then say goodbye."""
         if self._goodbye is None and self._sending:
             self._goodbye = why
             self._since = self._loop.time()
@@ -340,16 +340,16 @@ class FrameChannel(Channel[bytes, bytes]):
 
     def _say_goodbye(self, why: Closed) -> None:
         if why.code == 1000 and not why.reason:
-            self._finish_sending()  # the other half ends when all of the peer's frames are here
+            self._finish_sending()  # the other half ends when all frames of the peer have arrived
             if self._done:
                 self._end(why)
         else:
             self.cut(why)
 
     def cut(self, why: Closed) -> None:
-        """End both halves at once, and tell the other side why."""
+        """End both halves at once, and send the reason."""
         if self.id is None:
-            return  # the other side has not heard of it
+            return  # the other side does not know of it
         self._drop()
         self._goodbye = self._goodbye or why
         if not self._done:
@@ -388,10 +388,10 @@ class FrameChannel(Channel[bytes, bytes]):
             self._why = why
             self._answered()
             self._loop.call_soon(self._deliver)
-            self._hold_writer()  # which learns of the end in the next turn only, and must not wait for that in vain
+            self._hold_writer()  # the writer learns of the end only in the next turn, and must not wait for room until then
 
     def watch(self, now: float, write_timeout: float, close_timeout: float) -> None:
-        """About once a second."""
+        """Check the timeouts, about once a second."""
         if self._why is not None or self._done:
             return
         if self._goodbye is not None and now - self._since > close_timeout:
@@ -401,12 +401,12 @@ class FrameChannel(Channel[bytes, bytes]):
 
 
 def too_large(error: BusError) -> Closed:
-    """Make the end of a tunnel whose frame the outer connection does not take, when it is too late to tell its sender."""
+    """End of a tunnel after a frame that was too large for the outer connection, when its sender can no longer get an error."""
     return Closed(1009, getattr(error, "text", "") or str(error))
 
 
 def _closed_by(error: BusError) -> Closed:
-    """Make the end of the inner connection where the outer side says why."""
+    """End of the inner connection, from the error of the outer side."""
     if isinstance(error, RequestError) and error.received:
         given = error.detail.get("close") if isinstance(error.detail, dict) else None
         if type(given) is int and 1000 <= given < 5000:
@@ -430,7 +430,7 @@ class TunnelTransport:
         self.max_frame: int = min(host.limits.message, channel.packing.plain)
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting.
+        """Send a frame without waiting.
 
         Raises:
             TooLarge: It does not fit the outer connection; the text has both limits.
@@ -442,32 +442,30 @@ class TunnelTransport:
         self._channel.attach(receiver)
 
     def write_backlog(self) -> int:
-        """Bytes that the other side has granted no room for."""
+        """Bytes queued for lack of credit."""
         return self._channel.queued
 
     def pause_reading(self) -> None:
-        """Take nothing for now: the other side may send what it was granted."""
+        """Pause: the other side may send what it was granted."""
         self._channel.listen(on=False)
 
     def resume_reading(self) -> None:
-        """Go on taking."""
         self._channel.listen(on=True)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """End in order."""
         self._channel.close(Closed(code, reason))
 
     def abort(self, why: Closed) -> None:
-        """Cut: what has not been written is lost."""
+        """Cut the connection; queued frames are lost."""
         self._channel.cut(why)
 
     def tick(self, now: float) -> None:
-        """The time limits of writing and closing."""
+        """Check the timeouts of writing and closing."""
         self._channel.watch(now, self._limits.write_timeout, self._limits.close_timeout)
 
 
 def tunnel_facts(protocol: str, headers: Mapping[str, str], params: Mapping[str, str]) -> dict[str, Any]:
-    """Make the body of an open: the protocol inside, and what the inner handshake shall see."""
+    """Make the body of an open: the inner protocol, and facts for the inner handshake."""
     facts: dict[str, Any] = {"protocol": protocol}
     if headers:
         facts["headers"] = dict(headers)
@@ -490,19 +488,19 @@ class TunnelConnector:
 
     @property
     def reconnects(self) -> bool:
-        """True while the outer link may come back."""
+        """True while the outer link may reconnect."""
         return self._lasting()
 
     def __repr__(self) -> str:
         return f"<TunnelConnector {self._name!r}>"
 
     async def connect(self, options: DialOptions) -> TunnelTransport:
-        """One attempt.
+        """Make one attempt.
 
         Raises:
-            ConnectFailed: Nobody serves the tunnel, the outer link is down, or it would be one hop too many.
-            Unauthorized, Forbidden: The other side refuses who we are.
-            LocalProtocolError, AmbiguousRoute: The outer bus is not entered; it does not know whom to ask.
+            ConnectFailed: No peer serves the tunnel, the outer link is down, or the tunnel would exceed `Limits.hops`.
+            Unauthorized, Forbidden: The other side refuses our credentials.
+            LocalProtocolError, AmbiguousRoute: The outer bus is not entered; several peers could serve the tunnel.
         """
         if options.tls is not None:
             raise LocalProtocolError("tls= given for a tunnel, which is as safe as its outer connection", protocol="tunnel")
@@ -548,5 +546,5 @@ class TunnelConnector:
 
 
 def too_deep(depth: int, limit: int) -> str:
-    """Why a tunnel is refused."""
+    """Reason for refusing a tunnel that is nested too deep."""
     return f"it would be tunnel number {depth} one in the other: the limit is {limit} (Limits.hops)"

@@ -1,4 +1,4 @@
-"""The far end of tunnels: the names that it serves, and a new tunnel on its way to a link of the inner bus."""
+"""The far end of tunnels: the names that it serves, and admission of new tunnels as links of the inner bus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TunnelGate(Gate, Protocol):
-    """The way into the inner bus: a gate that knows who has come in through it."""
+    """The gate of the inner bus, with the links accepted through it."""
 
     links: dict[Link, str]
 
@@ -39,11 +39,11 @@ class GateRegistry(Protocol):
     """The gates of a bus."""
 
     def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> Any:
-        """Make a gate: a `TunnelGate`, for `add_gate`."""
+        """Make a gate, a `TunnelGate`, for `add_gate`."""
         ...
 
     def add_gate(self, gate: Any, listening: Listening) -> None:
-        """Have others come in."""
+        """Let connections in through a gate."""
 
 
 class Hosting(Protocol):
@@ -74,9 +74,10 @@ class _Opening:
 
 
 def _read(message: Message) -> _Opening:
-    """
+    """Parse the body of an open.
+
     Raises:
-        BadRequest: It is not what `connection.tunnel_facts` gives.
+        BadRequest: It is not what `connection.tunnel_facts` makes.
     """
     body = message.body if message.has_body else {}
     if not isinstance(body, dict):
@@ -96,7 +97,7 @@ def _texts(body: dict[str, Any], member: str) -> dict[str, str]:
 
 
 class Entrance:
-    """The names of a pattern, and the bus behind them. Found in place of a handler; implements `Listening`."""
+    """The tunnels of a name pattern, and the bus behind them. Found in place of a handler; implements `Listening`."""
 
     style = "tunnel"
 
@@ -112,15 +113,15 @@ class Entrance:
         self._opening: anyio.Event | None = None
 
     def fits(self, name: str | int) -> bool:
-        """Tell whether a name belongs here."""
+        """Check whether a name matches the pattern."""
         return matches(self.pattern, name)
 
     async def aclose(self) -> None:
-        """The inner bus is left."""
+        """Forget the gate: the inner bus is left."""
         self._gate = None
 
     async def gate(self) -> TunnelGate:
-        """Open the way into the inner bus. One that does not run yet is entered, and left together with the outer one.
+        """Open the gate of the inner bus. An inner bus that does not run yet is entered, and left together with the outer one.
 
         Raises:
             LocalProtocolError: The inner bus runs in another event loop.
@@ -144,16 +145,16 @@ class Entrance:
         return gate
 
     async def drain(self, reason: str, outer: Collection[Peer] | None = None) -> None:
-        """Let what runs inside, or came over the given peers, be answered, then say goodbye.
+        """Answer the calls in these tunnels, or in those over the given peers, then say goodbye.
 
-        The inner bus goes on: others may run it.
+        The inner bus keeps running.
         """
         gate, runtime = self._gate, self._runtime
         if gate is None or runtime is None or self._inner.services.runtime is not runtime:
             return
         links = [link for link in gate.links if outer is None or (link.admission and link.admission.handshake.outer in outer)]
         if not links:
-            return  # also what ends the way through buses that lead to themselves
+            return  # this also ends the recursion through buses that lead to themselves
         peers = [peer for link in links for peer in link.peers]
         for further in self._inner.lookup.entrances:
             await further.drain(reason, [peer.public for peer in peers])
@@ -179,10 +180,10 @@ class Entrance:
         return channel
 
     async def admit(self, peer: PeerParty, message: Message, channel: FrameChannel) -> None:
-        """Let a tunnel in: from then on it is a link of the inner bus.
+        """Admit a tunnel as a link of the inner bus.
 
         Raises:
-            RequestError: It is not let in.
+            RequestError: It is refused.
         """
         given = _read(message)
         inner, name = self._inner, str(message.subject)
@@ -209,10 +210,10 @@ class Entrance:
         gate.opened(TunnelTransport(inner.services.running, channel, peer.address, depth), admission)
 
     async def _asked(self, handshake: Handshake) -> Admission:
-        """Find the identity of the opener: by `authenticate` of the inner bus, or without it that of the outer peer.
+        """Find the identity of the opener: from `authenticate` of the inner bus, or else from the outer peer.
 
         Raises:
-            BusError: It is not let in.
+            BusError: It is refused.
         """
         authority = self._inner.services.access
         if authority.authenticate is None:
@@ -241,13 +242,13 @@ class Entrance:
 
 
 def hops_of(message: Message) -> int:
-    """Count the tunnels and bridges that an open has come through: what it says, and those of the link that brought it."""
+    """Number of tunnels and bridges that an open has passed: the number it states, and those of the link that delivered it."""
     said = message.attributes.get("hops")
     return (said if isinstance(said, int) else 0) + depth_of_sender(message)
 
 
 class TunnelCall(Call):
-    """An open on its way to the inner bus. The tunnel itself is no call: it takes no place of a request while it lasts."""
+    """The admission of a tunnel. The tunnel itself occupies no request slot."""
 
     __slots__ = ("_entrance", "channel")
     sizes_known: ClassVar[bool] = False
@@ -285,7 +286,7 @@ class TunnelCall(Call):
             self.channel.abort(code, text, reason, detail)
 
     def expire(self) -> None:
-        """An open has no deadline of its own that would end a tunnel which stands."""
+        """Clear the deadline: it would end an open tunnel."""
         self.deadline: float = math.inf
 
     def stop(self) -> None:
