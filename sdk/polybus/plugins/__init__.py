@@ -1,12 +1,12 @@
-"""The interfaces for third parties: protocols and transports that polybus does not know.
+"""Interfaces for third-party protocols and transports.
 
-They are `typing.Protocol` classes: nothing has to be inherited. A distribution offers its own by entry points in the groups
+All are `typing.Protocol` classes, so a plugin need not inherit. A distribution registers entry points in the groups
 ``polybus.protocols`` and ``polybus.transports``; the name of the entry point is the word in the URL.
 
-A **codec** translates between one frame and messages. It is pure: no role, no state, no clock; so recorded traffic, the
-command line and relays use it alone. A **session** stands on a codec and knows one connection: who asks, which ids are
-pending, the handshake. It does no I/O either: the link calls it with frames and the time and takes frames and events away.
-A **transport** is one connection that carries whole frames, and calls its **receiver**.
+A **codec** translates between one frame and messages. It is pure, without role, state or clock, so recorded traffic, the
+command line and relays use it without a connection. A **session** uses a codec and represents one connection: its handshake,
+requests and pending ids. It does no I/O either: the link passes in frames and the time, and takes out frames and events. A
+**transport** is one connection that carries whole frames, and calls its **receiver**.
 """
 
 from .features import (

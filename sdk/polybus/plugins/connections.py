@@ -1,4 +1,4 @@
-"""Parts that transports over a connection have in common: its states, water marks, the slowest pace, and a timer."""
+"""Shared parts of transports over a connection: states, water marks, the slowest pace, and a timer."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import anyio
 from .transports import Host
 
 HIGH_WATER: Final = 32 * 1024
-"""Bytes that wait to be written above which whoever writes is asked to pause."""
+"""Unsent bytes above which writers are asked to pause."""
 LOW_WATER: Final = 8 * 1024
-"""Bytes below which it may go on."""
+"""Unsent bytes below which writers may resume."""
 
 SLOWEST: Final = 512
-"""Bytes a second, on average over `Limits.frame_timeout`: half of what the slowest line in use carries (GPRS, 8 kbit/s). Who
-sends less has us keep what is there of a frame at next to no cost of its own."""
+"""Bytes per second, averaged over `Limits.frame_timeout`: half of the slowest line in use (GPRS, 8 kbit/s). A slower sender
+makes us keep its partial frame at next to no cost of its own."""
 
 
 class TransportState(enum.Enum):
-    """States of a connection."""
+    """State of a connection."""
 
     OPEN = 1
     CLOSING = 2
-    """The last words are said; what still comes in is thrown away."""
+    """The close is sent; further input is discarded."""
     LOST = 3
 
 
 class Pace:
-    """The pace of one frame or body that has begun to arrive: a bound on progress, whatever its size.
+    """Progress of one frame or body that has begun to arrive; must stay above a minimum for any size.
 
     Args:
         now: When its beginning was seen.
-        arrived: How much of it was there.
+        arrived: Bytes that had arrived by then.
     """
 
     __slots__ = ("_arrived", "_since", "began")
@@ -46,8 +46,8 @@ class Pace:
         self._arrived = arrived
 
     def deadline(self, now: float, arrived: int, seconds: float) -> float:
-        """Time at which it is too slow, unless more comes: `seconds` after it last was `SLOWEST` times `seconds` further."""
-        if arrived < self._arrived:  # another one
+        """Time at which it is too slow without further bytes: `seconds` after it last gained `SLOWEST` times `seconds`."""
+        if arrived < self._arrived:
             self.began = self._since = now
             self._arrived = arrived
         elif arrived - self._arrived >= SLOWEST * seconds:
@@ -57,7 +57,7 @@ class Pace:
 
 
 def call_later(host: Host, delay: float, function: Callable[[], None]) -> Callable[[], None]:
-    """Call after `delay` seconds; what is returned cancels it."""
+    """Call `function` after `delay` seconds; call the returned function to cancel."""
     if host.backend == "asyncio":
         return asyncio.get_running_loop().call_later(delay, function).cancel
     scope = anyio.CancelScope()

@@ -1,4 +1,4 @@
-"""Extensions of a bus: parts that a wing adds, which are told of its life, its links and its clients."""
+"""Extensions of a bus: parts added by a wing, which follow its life, its links and its clients."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 party_of: Callable[[Any], Any] = attrgetter("_party")
-"""Gives what stands behind a `Peer`, a `RemotePeer` or a `User`: of a peer what its link knows. No call of Python's."""
+"""Internal object behind a `Peer`, a `RemotePeer` or a `User`: of a peer, the link's. Runs no Python code."""
 
 
 class Extension:
-    """A part of a bus that is told of its life, its links and its clients. By itself it does nothing with that."""
+    """Part of a bus that is notified about its life, its links and its clients. The defaults do nothing."""
 
     @property
     def busy(self) -> bool:
@@ -28,174 +28,174 @@ class Extension:
         return False
 
     async def begin(self) -> None:
-        """Begin: the bus takes requests, for the first time or after a drain."""
+        """The bus takes requests, for the first time or after a drain."""
 
     def withdraw(self) -> None:
-        """Take nothing new: the bus drains."""
+        """The bus drains: take nothing new."""
 
     def last_turn(self) -> None:
-        """Act before all links are told goodbye, in the same turn: everything has been answered."""
+        """All requests are answered; runs in the event loop iteration in which the links say goodbye, before they do."""
 
     async def finish(self, until: float) -> None:
-        """Finish what the end of the links has left, until that time at the most."""
+        """The links have ended: finish the rest, until that time at most."""
 
     def give_back(self) -> None:
-        """Give up what is not finished: the bus closes."""
+        """The bus closes: give up unfinished work."""
 
     def clear(self) -> None:
-        """Forget all: the bus has been left."""
+        """The bus was left: forget all."""
 
     def why_not_ready(self) -> str:
-        """Say why a load balancer should send nothing here now; empty while it should."""
+        """Reason why a load balancer should send nothing here now; empty if ready."""
         return ""
 
     def link_up(self, link: BusLink) -> None:
-        """Take note that a link which the bus has opened can be used, for the first time or again."""
+        """A link that the bus opened is connected or reconnected."""
 
     def link_moved(self, link: BusLink) -> None:
-        """Take note that a link goes on over another connection."""
+        """A link continues over another connection."""
 
     def link_down(self, link: BusLink) -> None:
-        """Take note that a link has lost its connection, which may come back."""
+        """A link lost its connection, which may come back."""
 
     async def leave(self, link: BusLink, patience: float) -> None:
-        """Finish what a link is used for, in so many seconds: it is about to be closed, or has been."""
+        """Finish the use of a link within `patience` seconds: it is about to be closed, or has been."""
 
     def link_gone(self, link: BusLink, error: BusError | None) -> None:
-        """Take note that a link does not come back, and why; None where it was closed."""
+        """A link does not come back; `error` is None if it was closed."""
 
     def client_up(self, peer: BusPeer) -> None:
-        """Take note of a client that has connected here."""
+        """A client connected here."""
 
     def client_gone(self, peer: BusPeer) -> None:
-        """Take note of a client whose connection is gone."""
+        """A client's connection is gone."""
 
 
 class LinkReader(Protocol):
-    """The part of a bus that takes what a session says to be for somebody, in `Message.peer`, and not for its one peer."""
+    """Receives messages that a session addresses to others than its one peer, in `Message.peer`."""
 
     def named(self, node: str) -> None:
-        """Take note of the name that this bus has on its next connection."""
+        """The next connection gives this bus another name."""
 
     def receive(self, message: Message, now: float) -> None:
-        """Act on a message."""
+        """Handle a message."""
 
     def node_event(self, event: NodeJoined | NodeLeft) -> None:
-        """Take note of a node that has come or gone."""
+        """A node joined or left."""
 
 
 class Mesh(Protocol):
-    """The `Extension` that makes several buses one, which reach each other over a link of each."""
+    """The `Extension` that joins several buses into one, over a link of each."""
 
     @property
     def resumption(self) -> Resumption | None:
-        """The part that has sessions go on at another bus; None where none can."""
+        """The part that lets a client's session continue at another bus; None if none can."""
         ...
 
     @property
     def peer(self) -> Any:
-        """All other buses together, as the peer of that link; None while it has not been up."""
+        """All other buses together, as the peer of that link; None before its first connect."""
         ...
 
     @property
     def entered(self) -> bool:
-        """True once they were reached, and all is there that this bus wants of them."""
+        """True once the others were reached and everything that this bus needs exists."""
         ...
 
     def around(self, lifespan: Any) -> Any:
-        """Make the lifespan that connects before the given one begins, and leaves after it."""
+        """Lifespan that connects before the given one begins and leaves after it ends."""
         ...
 
     def forward(self, pattern: str | int) -> None:
-        """Send what clients ask, and this bus does not handle, on to the others."""
+        """Forward clients' requests that this bus does not handle to the others."""
 
     async def nodes(self) -> Survey[Node]:
-        """Ask all buses for what they are."""
+        """Ask all buses for their nodes."""
         ...
 
     async def present(self, pattern: str | int) -> Survey[Any]:
-        """Ask all buses which of their clients have subscribed to a pattern."""
+        """Ask all buses for their clients with a subscription to a pattern."""
         ...
 
     async def peers_of(self, key: str) -> Survey[Any]:
-        """Ask all buses which of their clients are a user."""
+        """Ask all buses for the clients of a user."""
         ...
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        """Give the name of this bus, and the metrics of the others on this machine: texts by name, None of a silent one."""
+        """Name of this bus, and the metrics of the others on this machine: texts by name, None for a silent one."""
         ...
 
 
 class Keeper(Protocol):
-    """A place where publications are kept: they are published there until that has been confirmed."""
+    """A store that confirms publications."""
 
     async def publish(self, message: Message, id: str | None, deadline: float) -> None:
-        """Return when a publication is kept."""
+        """Return when the publication is stored; repeat until it is confirmed."""
 
 
 class Reading(Protocol):
-    """A reading of what is kept, as `on` or `subscribe` was asked for it."""
+    """Options for reading a store, from `on` or `subscribe`."""
 
     @property
     def name(self) -> str:
-        """The name under which it is remembered how far it is; empty for one that leaves no trace."""
+        """Name under which the position is stored; empty for a reader without one."""
         ...
 
     @property
     def unread(self) -> int:
-        """Publications that may wait to be read where nothing is said."""
+        """Default for the number of unread publications."""
         ...
 
     @property
     def settled(self) -> bool:
-        """True where the reader says what becomes of each publication."""
+        """True if the reader settles each publication."""
         ...
 
 
 class Storage(Protocol):
-    """The `Extension` that keeps publications and reads what is kept."""
+    """The `Extension` that stores publications and reads stores."""
 
     expected: bool
-    """True where a link is being opened, or was, behind which something may be kept."""
+    """True if a link that may lead to a store was opened or is being opened."""
 
     @property
     def progress(self) -> Collection[DurableStats]:
-        """The state of handlers that read what is kept."""
+        """State of durable handlers."""
         ...
 
     def check_handlers(self) -> None:
-        """Raise `LocalProtocolError` where nothing is kept for a handler that reads that."""
+        """Raise `LocalProtocolError` if a durable handler has no store."""
 
     async def attach(self, link: BusLink) -> None:
-        """Read what is kept behind a new link, for handlers for which nobody does yet."""
+        """Let durable handlers without a store read from the store behind a new link."""
 
     async def subscribe(self, subscription: BusSubscription, reading: Any) -> None:
-        """Hand what is kept to a subscription, as its `Reading` says, until `unsubscribe`."""
+        """Pass stored publications to a subscription, according to its `Reading`, until `unsubscribe`."""
 
     def unsubscribe(self, subscription: BusSubscription) -> None:
-        """Hand nothing more to a subscription; one that is not in is ignored."""
+        """Stop passing publications to a subscription; ignores an unknown one."""
 
     def keeper(self, subject: str | int, peers: Sequence[BusPeer] | None, id: str | None, kept: bool) -> tuple[Keeper, BusPeer]:
-        """Find who keeps a publication, and the peer that has it thereby.
+        """Find the store of a publication, and the peer that gets it by that.
 
         Args:
-            subject: Of the publication.
-            peers: Whom alone it is for; None for all.
-            id: Under which it is kept once.
-            kept: Whether the mesh keeps the subject.
+            subject: Subject of the publication.
+            peers: The only receivers; None for all.
+            id: Id for deduplication.
+            kept: True if the mesh stores the subject.
         """
         ...
 
 
 class Resumption(Protocol):
-    """Sessions of clients that another bus goes on with: what is published between goodbye and hello reaches them there."""
+    """Continuation of clients' sessions at another bus, with the publications between goodbye and hello."""
 
     def token(self, peer: BusPeer) -> str | None:
-        """Give the token that a client shows where it comes back; None where nothing will be kept for it."""
+        """Token that a client presents when it comes back; None if nothing will be kept for it."""
         ...
 
     def greeted(self, peer: BusPeer, token: str | None) -> None:
-        """Take note of a hello: it shows the token of an earlier connection before anything else on this one."""
+        """A client sent its hello; its first message shows the token of an earlier connection."""
 
     def resumed(self, peer: BusPeer) -> None:
-        """Take note that a client has told all its subscriptions."""
+        """A client has announced all its subscriptions."""

@@ -1,9 +1,9 @@
-"""Optional abilities of plugins: what an object may have besides its interface, and what holds where it does not.
+"""Optional abilities of plugins, with the defaults for objects that lack them.
 
-A plugin offers one by having an attribute or method of that name, and nothing has to be inherited or declared. One of them is a
-fabric: a net of nodes in which a message goes by its key to whoever has asked for such keys. It has no peers that could be told
-apart. A transport that leads to one has a method `TransportFeatures.hear`, which the `Fabric` of a protocol hands to its
-sessions there: they say with it what is to be heard.
+A plugin offers an ability by an attribute or method of that name, without inheritance or declaration. One of them is a
+fabric: a network that delivers a message by its key to all nodes interested in the key. Its peers cannot be told apart. A
+transport to a fabric has a method `TransportFeatures.hear`, which the `Fabric` of a protocol passes to its sessions, so that
+they can say which keys to receive.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from .transports import HttpBinding, WebEndpoint
 
 Hear: TypeAlias = Callable[[Sequence[str]], None]
-"""Takes the expressions of all keys that are to be heard from now on, in place of those before. In an expression ``*`` stands
-for any one segment. What several of them let through is heard once."""
+"""Sets the expressions of all keys to receive from now on, in place of earlier ones. In an expression ``*`` matches one
+segment. A message that matches several expressions is received once."""
 LEVELS: Final = 7
-"""Priorities of a fabric, from 0, which waits for all others, to 6, which waits for none."""
+"""Priorities of a fabric, from 0, the lowest, to 6."""
 
 
 @frozen
@@ -38,8 +38,8 @@ class Sample:
     """One message on a fabric.
 
     Attributes:
-        key: Its name, by which it is heard: segments between slashes.
-        attachment: What goes beside the payload; None where there is nothing.
+        key: Its name for receivers: segments between slashes.
+        attachment: Data beside the payload; None without any.
         payload: The content.
         level: Its priority, 0 to 6.
     """
@@ -51,37 +51,37 @@ class Sample:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes while it waits, all its parts together."""
+        """Bytes of all its parts while it waits."""
         return len(self.key) + len(self.attachment or b"") + len(self.payload)
 
 
 class Fabric(Protocol):
-    """Form of a protocol on a fabric: its frames as samples, and sessions that say what they want to hear."""
+    """Protocol on a fabric: frames as samples, and sessions that choose what to receive."""
 
     def session(self, role: Role, limits: Limits, rng: random.Random | None, hear: Hear) -> Session:
-        """A session on a fabric; as `ProtocolAdapter.session`.
+        """Session on a fabric, as `ProtocolAdapter.session`.
 
         Args:
-            role: Both ends of a fabric speak alike, most often.
-            limits: Of the bus.
-            rng: Makes ids.
-            hear: Called by the session when it starts, and whenever it wants to hear something else.
+            role: Both ends of a fabric usually behave alike.
+            limits: Limits of the bus.
+            rng: Source of ids.
+            hear: The session calls it at its start, and to change the keys to receive.
         """
         ...
 
     def sample(self, frame: bytes) -> Sample:
-        """The sample of a frame that a session has made."""
+        """Sample for a frame of a session."""
         ...
 
     def sender(self, key: str) -> str:
-        """Name of the sender of a sample, as far as its key says: what waits is limited for each. Called from any thread."""
+        """Sender of a sample as far as the key tells: the transport limits its backlog per sender. Called from any thread."""
         ...
 
     def frame(self, sample: Sample, limits: Limits) -> bytes | None:
-        """The frame of a sample; None of one in a form of others on the same fabric, which is left out without a word.
+        """Frame of a sample; None for a sample of other programs on the same fabric, which is ignored silently.
 
         Raises:
-            RemoteProtocolError: It is none: too large, cut off, or its key is not that of its content.
+            RemoteProtocolError: Invalid: too large, cut off, or its key does not match its content.
         """
         ...
 
@@ -90,7 +90,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 def _nothing(*_: object) -> None:
-    """Is called where an ability is not there."""
+    """No-op default."""
 
 
 class _Features:
@@ -98,7 +98,7 @@ class _Features:
 
     @classmethod
     def of(cls, plugin: object) -> Self:
-        """Abilities of an object, as they are now."""
+        """Current abilities of an object."""
         given: dict[str, Any] = {}
         for name in cls.__annotations__:
             if (ability := getattr(plugin, name, _Features)) is not _Features:
@@ -111,38 +111,37 @@ class TransportFeatures(_Features):
     """Optional abilities of a `Transport`."""
 
     initiates: bool = True
-    """This end may begin requests and publications. Where it may only answer, they are `Unsupported`."""
+    """This end may begin requests and publications. If it may only answer, they are `Unsupported`."""
     admitted: bool = True
-    """The server has let the client in. Where a connection is established before, without a word when it does, and the
-    protocol has no handshake either, a first connect waits for a moment whether a refusal comes."""
+    """The server has admitted the client. If the connection can precede admission, without a later signal, and the protocol
+    has no handshake either, a first connect waits briefly for a refusal."""
     framed: Callable[[bytes], bytes | None] | None = None
-    """``framed(frame)`` gives the bytes of a frame where they are the same on every connection, so that fan-out makes them
-    once; None: not on this one after all."""
+    """``framed(frame)`` returns the bytes of a frame if they are the same on every connection, so that fan-out makes them
+    once; None if this connection differs."""
     send_framed: Callable[[bytes, int], None] | None = None
-    """``send_framed(data, turn)`` takes such bytes; `turn` is a number of the current turn of the event loop, so that the
-    first write of a turn can leave at once."""
+    """``send_framed(data, turn)`` sends such bytes. `turn` counts the iterations of the event loop, so that the first write
+    of an iteration can leave at once."""
     send_alone: Callable[[bytes], None] | None = None
-    """`send` for a frame behind which no other is expected in this turn of the event loop: it need not wait for the end of
-    that."""
+    """Send and flush now: no other frame follows in this iteration of the event loop."""
     keep_short: Callable[[], None] = _nothing
-    """Called on wires with priorities before ``start``: from then on as little as possible waits in a queue of the system,
-    where no urgent message can overtake it."""
+    """Called before ``start`` on wires with priorities: keep queues of the operating system short, because urgent messages
+    cannot overtake there."""
     pause_reading: Callable[[], None] = _nothing
-    """Holds back a peer whose other end is slow. Without it what comes in is kept up to a limit, then the connection
-    ends."""
+    """Stop reading from a peer because its receiver is slow. Without it the bus keeps input up to a limit, then ends the
+    connection."""
     resume_reading: Callable[[], None] = _nothing
-    """Reads on."""
+    """Resume reading."""
     written: Callable[[], Awaitable[None]] | None = None
-    """Returns when all that was sent so far has left, where writing takes a while."""
+    """Returns when all sent data has left, where writing takes a while."""
     slow_arrival: Callable[[], int] | None = None
-    """Bytes that are there of frames which take long to arrive: of what has not come to its end since the last `tick`, or
-    waits to be handed on. They are charged to `Limits.total_bytes`."""
+    """Bytes of frames that arrive slowly: frames unfinished since the last `tick`, or not yet passed on. Charged to
+    `Limits.total_bytes`."""
     idle: Callable[[], float] | None = None
-    """Seconds since the peer has asked for anything; 0 while it waits for something. On a transport without a connection of its
-    own: where there are too many peers such a one gives way after ten seconds."""
+    """Seconds since the peer's last request; 0 while it waits for something. On transports without a connection of their own:
+    if there are too many peers, one that is idle for ten seconds gives way."""
     hear: Hear | None = None
-    """Takes what is to be heard: this transport leads to a fabric, and hears nothing else. The sessions on it are made by
-    `ProtocolFeatures.fabric`."""
+    """Sets the keys to receive: this transport leads to a fabric and receives nothing else. `ProtocolFeatures.fabric` makes
+    its sessions."""
 
 
 @frozen(kw_only=True)
@@ -150,35 +149,35 @@ class ReceiverFeatures(_Features):
     """Optional abilities of a `Receiver`."""
 
     closing: Callable[[Closed], None] = _nothing
-    """Told that nothing more comes in or is sent, where the end of the connection takes a while, for example until the peer
-    has read why. Requests without an answer end then; `closed` follows."""
+    """Called when nothing more is sent or received but the end takes a while, for example until the peer has read the reason.
+    Unanswered requests end now; `closed` follows."""
     lost: Callable[[int, str], None] = _nothing
-    """``lost(count, why)`` tells how many messages this end has dropped, in either direction, and why; nothing is logged where
-    that is empty."""
+    """``lost(count, why)`` reports messages that this end dropped, in either direction, and the reason; an empty one is not
+    logged."""
     malformed: Callable[[RemoteProtocolError], None] = _nothing
-    """``malformed(error)`` tells of something that came in and is no frame."""
+    """``malformed(error)`` reports input that is not a frame."""
 
 
 @frozen(kw_only=True)
 class EndpointFeatures(_Features):
-    """Optional abilities of a `Connector`, of a `TransportAdapter`, and, as far as `load` goes, of an `HttpBinding`."""
+    """Optional abilities of a `Connector`, of a `TransportAdapter`, and (`load` only) of an `HttpBinding`."""
 
     spent: bool = False
-    """The connector is used up: ``connect(..., wait=)`` does not wait for another attempt."""
+    """The connector cannot be used again: ``connect(..., wait=)`` does not wait for another attempt."""
     other_servers: Callable[[Sequence[str], bool], None] = _nothing
-    """``other_servers(addresses, leaving)`` tells a connector of more addresses (``host:port``) of its service, which are tried
-    in turn where one does not answer; with `leaving` the last one is about to go."""
+    """``other_servers(addresses, leaving)`` gives a connector more addresses (``host:port``) of its service, to try in turn
+    if one does not answer. With `leaving` the current server is about to stop."""
     carries_query: bool = False
-    """The handshake shows the server a query: the members of a URL's query that are no options of the protocol stay in the
+    """The handshake shows the server a query: members of a URL's query that are not options of the protocol stay in the
     address."""
     bind: Callable[[str], Awaitable[list[socket.socket]]] | None = None
-    """``await bind(url)`` binds the address; `listen` takes what it gives in ``ListenOptions.sockets``. So several processes
-    serve at sockets that one of them has bound. May raise `OSError`."""
+    """``await bind(url)`` binds the address and returns sockets for ``ListenOptions.sockets``, so that several processes can
+    serve at sockets bound by one of them. May raise `OSError`."""
     keeps_sessions: bool = False
-    """A client comes over several connections, one after the other, and all have to come to the same process."""
+    """A client uses several connections in succession, which must all reach the same process."""
     load: Callable[[bool], None] = _nothing
-    """``load(serves)`` imports the modules that listeners need, or else connections. It is called when a URL names the
-    transport: before the event loop, where the program does so there, and then nothing is imported while others wait."""
+    """``load(serves)`` imports the modules for listeners, or for connections. Called when a URL names the transport, if
+    possible before the event loop starts, so that no import blocks it."""
 
 
 @frozen(kw_only=True)
@@ -186,7 +185,7 @@ class FramingFeatures(_Features):
     """Optional abilities of a `Framing`."""
 
     gathers: bool = False
-    """The peer only passes on what it gets: what is made in a turn leaves together, and it is not woken for parts of it."""
+    """The peer only relays: frames of one event loop iteration leave together, without waking the peer for parts of them."""
 
 
 @frozen(kw_only=True)
@@ -194,33 +193,33 @@ class CodecFeatures(_Features):
     """Optional abilities of a `Codec`."""
 
     item_formats: tuple[BodyFormat, ...] | None = None
-    """Body formats of items (of streams, channels and tunnels) where they may have others than the rest. In a tunnel frames
-    travel as `body.OCTETS` where those are among them, on a wire of text also as `body.JSON`, untouched; where neither is,
-    as a value of the wire."""
+    """Body formats of items (of streams, channels and tunnels) if they differ from other bodies. In a tunnel frames travel
+    untouched as `body.OCTETS` if listed, on a wire of text also as `body.JSON`; otherwise as a value of the wire."""
     one_format: bool = False
-    """True where each value is written in the first of `Codec.formats`, so that nobody need ask `Codec.format_for`."""
+    """True if every value is written in the first of `Codec.formats`, so that `Codec.format_for` need not be called."""
     urgency: Callable[[Message], int] | None = None
-    """``urgency(message)`` says how urgent it is, on wires with priorities; more is sooner."""
+    """``urgency(message)`` returns its urgency on wires with priorities; higher goes first."""
 
 
 class SessionMoves(Protocol):
-    """Abilities of a session whose other end may be about to end, and names others in `OtherServers`: the link dials one of
-    these, and for a while has a connection to each."""
+    """Abilities of a session for a server that can announce its end and other servers in `OtherServers`: the link dials one
+    of these, and has both connections for a while."""
 
     def beside(self, other: Any) -> None:
-        """Know a session on the other connection: what it says is of this bus, too. Called of both, before the handshake."""
+        """Register the session on the other connection; its messages are also of this bus. Called on both, before the
+        handshake."""
 
     def retire(self) -> Frames:
-        """Take back all subscriptions, since the other connection has them. What comes until the other end knows is told as
-        before; when all is answered, `CloseWanted` follows."""
+        """Withdraw all subscriptions, since the other connection has them. Messages sent before the other end knows are
+        delivered as before; `CloseWanted` follows when all is answered."""
         ...
 
     def holds(self, key: Any) -> bool:
-        """Tell whether a request or channel, by its id or key, is one of this connection."""
+        """True if this connection has a request or channel with that id or key."""
         ...
 
     def asked(self) -> list[Any]:
-        """List the keys of the requests of this side that are not answered."""
+        """Keys of this side's unanswered requests."""
         ...
 
 
@@ -229,19 +228,18 @@ class SessionFeatures(_Features):
     """Optional abilities of a `Session`."""
 
     pieces: Callable[[bytes], Sequence[bytes]] | None = None
-    """``pieces(frame)`` gives the same messages as several frames, each of which takes a few milliseconds to handle, where
-    a frame may hold very many. The bus lets others run in between."""
+    """``pieces(frame)`` splits a frame that holds very many messages into several frames, each of which takes a few
+    milliseconds. The bus runs other work in between."""
     confirm: Callable[[float], tuple[Any, Frames]] | None = None
-    """``confirm(now)`` gives a key and a question, the answer to which shows that the other end has handled all that was sent
-    before; `Confirmed` with that key is the answer. On wires that have such a question, entering a subscription waits
-    for it."""
+    """``confirm(now)`` returns a key and a request. Its answer, `Confirmed` with that key, shows that the other end has handled
+    all earlier messages. Where it exists, entering a subscription waits for it."""
     ask: Callable[[str | int, bytes | None, float], tuple[Any, bytes]] | None = None
-    """``ask(subject, raw, ttl)`` is `Session.send` for a request as most are: with a time to live below 10^12 seconds, without
-    headers, its body (if any) in the first of `Codec.formats`. No `Message` is made of one, if the codec has `one_format`."""
+    """``ask(subject, raw, ttl)`` replaces `Session.send` for the usual request: a time to live below 10^12 seconds, no
+    headers, and its body (if any) in the first of `Codec.formats`. With the codec's `one_format` no `Message` is created."""
     tell: Callable[[Any, bytes | None], bytes] | None = None
-    """``tell(id, raw)`` gives the frame of a response in the same way."""
+    """``tell(id, raw)`` does the same for the frame of a response."""
     moves: SessionMoves | None = None
-    """For a session whose link may go on over another connection, before this one is left."""
+    """For sessions that can move to another connection."""
 
 
 @frozen(kw_only=True)
@@ -249,41 +247,40 @@ class ProtocolFeatures(_Features):
     """Optional abilities of a `ProtocolAdapter`."""
 
     connections: Callable[[], Sequence[ProtocolAdapter]] | None = None
-    """Gives the adapter of each connection, of a protocol that wants several to one place."""
+    """Adapters of the connections, for a protocol that needs several to one place."""
     dials: bool = False
-    """Servers do not listen but connect, because their clients come through a broker."""
+    """Servers connect instead of listening, because their clients come through a broker."""
     keeps: bool = False
-    """Something may be kept behind its links, which handlers and subscriptions read."""
+    """Its links may lead to a store for handlers and subscriptions."""
     web_endpoint: Callable[[str], WebEndpoint] | None = None
-    """``web_endpoint(path)`` is what `polybus.fastapi.attach` and servers of ``http`` serve; see `WebEndpoint`."""
+    """``web_endpoint(path)`` returns the endpoint for `polybus.fastapi.attach` and servers of ``http``; see `WebEndpoint`."""
     http_binding: type[HttpBinding] | None = None
-    """Form of the protocol over HTTP, at both ends; its `web_endpoint` is served where the adapter has none."""
+    """The protocol over HTTP, at both ends; its `web_endpoint` is the fallback for the adapter's."""
     option_names: Collection[str] | None = None
-    """Members of a URL's query that are options; without it the attrs fields of the adapter."""
+    """Members of a URL's query that are options; default: the attrs fields of the adapter."""
     actions: Sequence[tuple[str, int]] = ()
-    """Numbers of subjects' names, which no URL can say; captures keep them."""
+    """Numbers of named subjects, which no URL can contain; captures keep them."""
     dissect: Callable[[bytes], Sequence[FrameField]] | None = None
     """Fields of a frame for people; see `Dissector`."""
     framing: Framing | None = None
-    """Its own framing on byte streams and WebSockets, in place of those of the transports."""
+    """Its own framing on byte streams and WebSockets, instead of the transport's."""
     fabric: Fabric | None = None
-    """Its form on fabrics such as Zenoh; without one it has none there."""
+    """The protocol on fabrics such as Zenoh; unsupported there without it."""
     user_options: Callable[[str, str | None], Mapping[str, str]] | None = None
-    """``user_options(user, password)`` gives the options that the user and the password of a URL stand for: on transports that
-    carry none, the protocol tells them to the server."""
+    """``user_options(user, password)`` turns the user and password of a URL into options: the protocol sends them to the
+    server if the transport cannot."""
     files: Mapping[str, str] = _NOTHING
-    """Paths of files that each connection needs the text of, as it is then, such as keys that are replaced while the program
-    runs; and for people a name of each. The bus reads them before it connects, and gives them to `with_files`."""
+    """Paths of files that each connection needs the current text of, such as keys that are replaced while the program runs,
+    with a name for people. The bus reads them before it connects, and passes them to `with_files`."""
     with_files: Callable[[Mapping[str, str]], ProtocolAdapter] | None = None
-    """``with_files(texts)`` gives the adapter of one connection, from the text of each path; `ValueError` says that a file is
-    not what it should be. As long as files cannot be read, or a server refuses what is in them, a connection that has been
-    lost is tried again."""
+    """``with_files(texts)`` returns the adapter of one connection for the text of each path; raises `ValueError` for an
+    invalid file. A lost connection is retried as long as files cannot be read, or a server rejects their contents."""
     default_port: int | None = None
-    """Port of URLs with ``tcp`` and ``tls`` that name none. WebSockets and HTTP have those of the web."""
+    """Default port of ``tcp`` and ``tls``. WebSockets and HTTP use the web's."""
     spellings: Callable[[str | int], tuple[str, ...]] | None = None
-    """``spellings(subject)`` gives what else a publication of this side is called, on wires with names and addresses: the
+    """``spellings(subject)`` returns other names of a publication of this side, on wires with names and addresses: the
     address of a name, and the name of an address."""
     unhandled: str | None = None
-    """A subject that nobody handles, for `polybus doctor`, on wires where not any name is a subject."""
+    """Subject without a handler for `polybus doctor`, on wires where not every name is a subject."""
     inspect_options: Mapping[str, str] | None = None
-    """Options with which frames that are only looked at are read; see `Dissector`."""
+    """Options for frames that are only inspected; see `Dissector`."""

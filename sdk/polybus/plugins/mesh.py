@@ -1,7 +1,8 @@
-"""Nodes of a mesh, as a session between them names them: whom a message is for, who comes and goes, what is lost with them.
+"""Nodes of a mesh as a session between them names them: addresses, arrivals and departures, and lost requests.
 
-A session of such a wire has one peer, all of them, and says in `Message.peer` of what comes in whom it is for: one of the
-classes here, or None for what any node may take. In `Message.attributes` of what goes out ``to`` says the same.
+A session of such a wire has one peer, which stands for all nodes. `Message.peer` of an incoming message is its address: one
+of the classes here, or None for a message that any node may take. Outgoing messages have the address in ``to`` of
+`Message.attributes`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from attrs import field, frozen
 
 @frozen
 class ToAll:
-    """A publication for each node: its own subscriptions and those of its clients.
+    """A publication for every node: for its own and its clients' subscriptions.
 
     Attributes:
-        source: The node that has sent it; empty where it is no node of ours.
+        source: The sending node; empty if it is not one of ours.
     """
 
     source: str = ""
@@ -25,11 +26,11 @@ class ToAll:
 
 @frozen
 class ToGroup:
-    """A publication for one member of a group.
+    """A publication for one member of a queue group.
 
     Attributes:
-        group: The name of the group.
-        pattern: The pattern of the subscription, as it was told to the wire.
+        group: Name of the group.
+        pattern: Pattern of the subscription as sent to the wire.
     """
 
     group: str
@@ -38,21 +39,21 @@ class ToGroup:
 
 @frozen
 class ToUser:
-    """A message for a user: publications for all connections of the user, all else for one of them."""
+    """A message for a user: publications reach all connections of the user, requests one."""
 
     key: str
 
 
 @frozen
 class ToNode:
-    """A message for one node itself."""
+    """A message for a node itself."""
 
     node: str
 
 
 @frozen
 class ToClient:
-    """A message for one client, which is connected to the node."""
+    """A message for a client that is connected to the node."""
 
     node: str
     id: str
@@ -60,11 +61,11 @@ class ToClient:
 
 @frozen
 class NodeJoined:
-    """A node is there: it has said so, or answered when this one did.
+    """A node announced itself, or answered the announcement of this one.
 
     Attributes:
-        node: Its name on this wire, another one for each of its connections.
-        facts: What it says of itself: ``bus``, an id that stays, and ``name`` for people.
+        node: Its name on this wire, new for each connection.
+        facts: Its own description: ``bus``, a permanent id, and ``name`` for people.
     """
 
     node: str
@@ -73,10 +74,10 @@ class NodeJoined:
 
 @frozen
 class NodeLeft:
-    """A node is not there any more.
+    """A node left.
 
     Attributes:
-        orderly: It has said goodbye; otherwise its connection is gone.
+        orderly: True if it announced its exit; False if its connection is gone.
     """
 
     node: str
@@ -85,11 +86,11 @@ class NodeLeft:
 
 @frozen
 class Lost:
-    """Requests and channels that come to no end, for the node is gone that had them or has asked for them.
+    """Requests and channels that will not end because the node at their other end is gone.
 
     Attributes:
-        ids: Keys that `Session.send` gave, and ids of what came in.
-        sent: False where nobody has got them.
+        ids: Keys from `Session.send`, and ids of incoming messages.
+        sent: False if no node received them.
     """
 
     ids: Collection[Any]
@@ -99,10 +100,9 @@ class Lost:
 
 @frozen
 class Due:
-    """A wish of a session to be called (`Session.tick`) at that time, sooner than once a second.
+    """Request of a session for a call of `Session.tick` at that time, sooner than the usual second.
 
-    A time that has passed is the end of the next turn of the event loop: what came in this one and can be answered at once
-    has its answer by then.
+    A time in the past means the end of the next event loop iteration: answers that can be given at once are sent by then.
     """
 
     at: float

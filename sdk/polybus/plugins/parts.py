@@ -1,7 +1,7 @@
-"""A bus from inside, for those who add a part to it: a mesh, a store, a recorder, instrumentation, a blocking twin.
+"""Internals of a bus for extensions: meshes, stores, recorders, instrumentation, blocking twins.
 
-`parts_of` gives the parts of a bus, and an `Extension` is handed them when it is made. Here is what such a part needs; the
-classes behind have more, which may change from release to release.
+`parts_of` returns the parts of a bus, which an `Extension` receives at its creation. The Protocols here contain what
+extensions need; the classes behind them have more, which may change between releases.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 
 class BusRuntime(Host, Protocol):
-    """A bus while it is entered: its event loop, clock and tasks."""
+    """An entered bus: its event loop, clock and tasks."""
 
     @property
     def notifier(self) -> Notifier:
-        """Wakes what waits for a change of the bus."""
+        """Wakes waiters for changes of the bus."""
         ...
 
     @property
     def warnings(self) -> Warnings:
-        """Keeps peers from filling the log."""
+        """Log warnings about peers at a limited rate."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class BusRuntime(Host, Protocol):
 
 
 class RegisteredHandler(Protocol):
-    """A handler as it was registered."""
+    """A registered handler."""
 
     @property
     def name(self) -> str: ...
@@ -64,7 +64,7 @@ class RegisteredHandler(Protocol):
 
 
 class RegisteredSubscriber(Protocol):
-    """An `on` handler as it was registered."""
+    """A registered `on` handler."""
 
     @property
     def handler(self) -> Any:
@@ -75,106 +75,106 @@ class RegisteredSubscriber(Protocol):
     def concurrency(self) -> int: ...
     @property
     def reading(self) -> Any:
-        """Its `plugins.extensions.Reading`, where it reads what is kept."""
+        """Its `plugins.extensions.Reading` if it reads a store."""
         ...
 
 
 class HandlerRunner(Protocol):
-    """Runs handlers, with the middleware around them."""
+    """Runs handlers with their middleware."""
 
     def run(self, handler: Any, message: Message, deadline: float | None) -> Awaitable[Any]:
         """Run a handler.
 
         Raises:
-            Exception: (here or by awaiting) As the handler or a middleware raises it.
+            Exception: (from the call or the await) Any error of the handler or a middleware.
         """
         ...
 
     def is_own_cancellation(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Tell whether the bus itself stopped it."""
+        """True if the bus itself cancelled the handler."""
         ...
 
     def must_propagate(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Tell whether what it raised ends more than the handler."""
+        """True if the error ends more than the handler."""
         ...
 
     def publication_failed(self, message: Message, error: BaseException) -> str:
-        """Log and count a failure, and give the id of the error."""
+        """Log and count a failure; returns the id of the error."""
         ...
 
 
 class BusServices(Protocol):
-    """Limits, counters, events and life of a bus."""
+    """Limits, counters, events and state of a bus."""
 
     id: str
-    """Random text that tells buses apart."""
+    """Random text that identifies the bus."""
     bus: Any
     """The `Bus`."""
     limits: Limits
     counters: Counters
     ready: bool
-    """True from the lifespan's yield to the beginning of a drain."""
+    """True from the lifespan's yield to the start of a drain."""
     leaving: bool
-    """True from the beginning of a drain to the end."""
+    """True from the start of a drain to the end."""
 
     @property
     def executor(self) -> HandlerRunner: ...
     @property
     def runtime(self) -> BusRuntime | None:
-        """Present while the bus is entered."""
+        """None while the bus is not entered."""
         ...
 
     @property
     def running(self) -> BusRuntime:
-        """The same; `LocalProtocolError` where it is not entered."""
+        """The runtime; raises `LocalProtocolError` if the bus is not entered."""
         ...
 
     def emit(self, event: BusEvent, /) -> None:
-        """Tell readers of `Bus.events`."""
+        """Send an event to readers of `Bus.events`."""
 
     def signal(self) -> None:
-        """Tell a drain that something has ended which it may wait for."""
+        """Notify a drain that something ended."""
 
     def dead_letter(self, peer: Any, message: Message, code: Code, reason: str) -> None:
-        """Tell readers of events that a message could not be delivered."""
+        """Report an undelivered message to readers of events."""
 
 
 class BusLink(Protocol):
     """A link of a bus."""
 
     inner: bool
-    """True where the buses beyond are this very one."""
+    """True if the link leads to other nodes of this bus."""
     opened: bool
-    """True where this bus has opened it."""
+    """True if this bus opened it."""
     url: str
     session: Session | None
     adapter: ProtocolAdapter
     multiplexed: Any
-    """Present where it leads to many peers, behind a broker."""
+    """Set if it leads to many peers, behind a broker."""
     peer: Any
-    """The `BusPeer` at its other end; None before it was up, and where there are many."""
+    """The `BusPeer` at its other end; None before the first connect, and on a link with many peers."""
     reader: LinkReader | None
-    """Takes what its session says to be for somebody else than its one peer."""
+    """Takes messages that the session addresses to others than its one peer."""
     most_running: int | None
-    """Requests of this link that run at the same time, where that is not `Limits.running`."""
+    """Limit for concurrent requests of this link instead of `Limits.running`."""
     most_waiting: int | None
 
     @property
     def serves(self) -> Sequence[str | int]:
-        """Patterns of the requests that belong to it; none where it takes all."""
+        """Patterns of the requests for this link; empty if it takes all."""
         ...
 
     @property
     def runtime(self) -> BusRuntime: ...
     def answer(self, message: Message, peer: Any) -> None:
-        """Write what a peer waits for, or the session itself asks for.
+        """Send an answer, or a message that the session asks for.
 
         Raises:
             BusError: It cannot be written.
         """
 
     def publish(self, message: Message, peer: Any, deadline: float) -> bool:
-        """Write a publication. False where there is no room for it now.
+        """Send a publication. Returns False if there is no room now.
 
         Raises:
             BusError: It cannot be written.
@@ -182,38 +182,38 @@ class BusLink(Protocol):
         ...
 
     async def room(self, deadline: float) -> bool:
-        """Wait for room. False where there was none until then."""
+        """Wait for room; False at the deadline."""
         ...
 
     def hold(self) -> None:
-        """Keep what this bus sends until `release`."""
+        """Hold back outgoing messages until `release`."""
 
     def release(self) -> None:
-        """Send what was kept."""
+        """Send the messages that `hold` held back."""
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Write what was sent, and close."""
+        """Send the queue, then close."""
 
     def disconnected(self, *, sent: bool) -> BusError:
-        """Make the error of what cannot be sent because it is down."""
+        """Error for a message that cannot be sent because the link is down."""
         ...
 
     def absence(self, longest: float = 0.0) -> str:
-        """Say since when it is down, if that is longer; else empty."""
+        """Duration of the outage as text, if over `longest` seconds; else empty."""
         ...
 
     def silence(self, longest: float = 0.0) -> str:
-        """Say since when nothing has come, if that is longer; else empty."""
+        """Duration of the silence as text, if over `longest` seconds; else empty."""
         ...
 
 
 class BusPeer(Protocol):
-    """The other end of a link, as the parts of a bus know it."""
+    """The other end of a link."""
 
     link: Any
     """Its `BusLink`."""
     public: Any
-    """The `Peer` that the application knows."""
+    """The `Peer` for the application."""
     connected_at: datetime.datetime
 
     @property
@@ -228,28 +228,28 @@ class BusPeer(Protocol):
     def connected(self) -> bool: ...
     @property
     def gone(self) -> bool:
-        """True where it does not come back."""
+        """True if it does not come back."""
         ...
 
     @property
     def patterns(self) -> Collection[str | int]:
-        """The patterns that it has subscribed to."""
+        """Patterns that it has subscribed to."""
         ...
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a task for as long as it is there."""
+        """Run a task for the lifetime of the peer."""
 
     def pass_on(self, message: Message, timeout: float) -> Awaitable[Any]:
-        """Ask it what somebody else has asked, and await its answer; the body goes as it is.
+        """Forward a request and await its answer; the body stays as it is.
 
         Raises:
-            BusError: (here or by awaiting) As `Peer.request`.
+            BusError: (from the call or the await) As `Peer.request`.
         """
         ...
 
 
 class PublicationQueue(Protocol):
-    """The queue of a subscription: publications that match a pattern are offered to it."""
+    """Queue of a subscription, which is offered the publications that match a pattern."""
 
     @property
     def pattern(self) -> str | int: ...
@@ -257,50 +257,50 @@ class PublicationQueue(Protocol):
     def group(self) -> str | None: ...
     @property
     def queue(self) -> int:
-        """The most that it takes."""
+        """Maximum number of publications."""
         ...
 
     @property
     def local(self) -> bool:
-        """True where it takes what this bus publishes."""
+        """True if it takes publications of this bus."""
         ...
 
     @property
     def peers(self) -> bool:
-        """True where it takes what peers publish."""
+        """True if it takes publications of peers."""
         ...
 
     @property
     def leads_on(self) -> bool:
-        """True where it leads to another bus."""
+        """True if it leads to another bus."""
         ...
 
     @property
     def full(self) -> bool: ...
     async def room(self, deadline: float) -> bool:
-        """Wait for room. False where there was none until then."""
+        """Wait for room; False at the deadline."""
         ...
 
     def offer(self, message: Message) -> None:
         """Take a publication."""
 
     def offer_shared(self, message: Message) -> None:
-        """Take a publication that others are given too."""
+        """Take a publication that other queues share."""
 
 
 class BusSubscription(Protocol):
-    """A subscription that is handed what is kept."""
+    """Subscription to a store."""
 
     @property
     def pattern(self) -> str | int: ...
     @property
     def peer(self) -> Any:
-        """The `BusPeer` that it is to; None where it is to all."""
+        """The `BusPeer` that it is limited to; None for all."""
         ...
 
     @property
     def queue(self) -> int:
-        """The most that it takes."""
+        """Maximum number of publications."""
         ...
 
     @property
@@ -312,7 +312,7 @@ class BusSubscription(Protocol):
         """Count and log a publication that cannot be read."""
 
     def end(self, error: BusError | None) -> None:
-        """End the iteration after what has come; with an error by that."""
+        """End the iteration after the queued publications, with an error if given."""
 
 
 class BusPort(Protocol):
@@ -326,34 +326,34 @@ class BusPort(Protocol):
     def storage(self) -> Storage: ...
     @property
     def subscribers(self) -> Sequence[RegisteredSubscriber]:
-        """The functions that are registered by `Bus.on`."""
+        """Functions registered by `Bus.on`."""
         ...
 
     @property
     def opened(self) -> Sequence[BusLink]:
-        """The links that the bus has opened."""
+        """Links that the bus has opened."""
         ...
 
     @property
     def peers(self) -> Sequence[BusPeer]:
-        """The peers on all links."""
+        """Peers on all links."""
         ...
 
     @property
     def clients(self) -> Sequence[BusPeer]:
-        """The peers that have dialled in and are connected."""
+        """Connected peers that have dialled in."""
         ...
 
     def is_inside(self) -> bool:
-        """Tell whether the caller is a handler of this bus, or its lifespan."""
+        """True if the caller is a handler of this bus, or its lifespan."""
         ...
 
     def clients_of(self, key: str) -> Sequence[BusPeer]:
-        """The clients that are one user."""
+        """Connections of one user."""
         ...
 
     async def gone(self, peer: Any) -> BusError:
-        """Wait until a `Peer` has left that does not come back, and give the reason."""
+        """Wait until a `Peer` is gone for good; returns the reason."""
         ...
 
     def connecting(
@@ -367,160 +367,160 @@ class BusPort(Protocol):
         wait: float,
         beyond: str,
     ) -> AbstractAsyncContextManager[Any]:
-        """Open the link behind which the other buses of a mesh are.
+        """Open the link to the other buses of a mesh.
 
         Args:
-            connector: Where to.
+            connector: The address.
             adapter: The protocol.
-            reader: Takes what is for this bus or a client of it.
-            tls: A context for clients.
+            reader: Receives messages for this bus or one of its clients.
+            tls: TLS context for clients.
             backoff: Pauses between attempts.
-            wait: Seconds in which the first attempt is repeated.
-            beyond: What is there, for the texts of errors.
+            wait: Seconds during which the first attempt is repeated.
+            beyond: Name of the other end for error texts.
         """
         ...
 
     # -- answers -----------------------------------------------------------------------------------------------------------
 
     def answer(self, message: Message, value: Any) -> None:
-        """Answer what another bus of the mesh has asked this one itself.
+        """Answer a request of another bus of the mesh to this bus itself.
 
         Raises:
             BusError: It cannot be written.
         """
 
     def refuse(self, message: Message, code: Code, text: str, reason: str | None = None, *, kind: Kind = ...) -> None:
-        """Answer with an error; `kind` is that of the answer, `Kind.ERROR` where nothing is said."""
+        """Answer with an error; `kind` is the kind of the answer, by default `Kind.ERROR`."""
 
     def ask_inside(
         self, to: Any, subject: str, body: Any, timeout: float, ended: Callable[[], None] | None = None
     ) -> Awaitable[Any]:
-        """Ask another bus of the mesh itself, as `plugins.ToNode` names it.
+        """Send a request to another bus of the mesh itself, addressed as in `plugins.mesh`.
 
         Args:
-            to: Whom.
-            subject: What.
-            body: Of the question, written as JSON.
+            to: The address.
+            subject: The subject.
+            body: Value, written as JSON.
             timeout: Seconds for the answer.
-            ended: Is called where the answer comes among what else comes, or where there will be none.
+            ended: Called if the answer arrives among other messages, or if there will be none.
 
         Raises:
-            BusError: (here or by awaiting) As `Peer.request`.
+            BusError: (from the call or the await) As `Peer.request`.
         """
         ...
 
     def tell_inside(self, to: Any, subject: str, body: bytes | None = None) -> None:
-        """Tell another bus of the mesh something, in JSON.
+        """Send a notification in JSON to another bus of the mesh.
 
         Raises:
             BusError: It cannot be written.
         """
 
     def pass_to(self, message: Message, client: Any, now: float) -> None:
-        """Have a client asked what another bus of the mesh asks it."""
+        """Pass a request from another bus of the mesh to a client."""
 
     def pass_on(self, pattern: str | int, choose: Callable[[], Any]) -> None:
-        """Have what clients ask, and nobody here handles, asked of a peer that is chosen each time."""
+        """Forward clients' requests without a handler here to a peer chosen for each."""
 
     def remote(self, id: str, node: str, key: str | None, protocol: str) -> Any:
-        """Make the `RemotePeer` for a client of another bus of the mesh."""
+        """`RemotePeer` for a client of another bus of the mesh."""
         ...
 
     # -- publications ------------------------------------------------------------------------------------------------------
 
     def publication(self, subject: str | int, body: Any) -> Message:
-        """Make a publication with its body encoded.
+        """Publication with its body encoded.
 
         Raises:
             EncodeError: The body cannot be written.
-            LocalProtocolError, ReservedSubject: The subject is not the application's to use.
+            LocalProtocolError, ReservedSubject: The application may not use the subject.
         """
         ...
 
     def send(self, message: Message, peer: Any, how: str = "published") -> None:
-        """Send a publication to one peer; what cannot be is counted and logged as not `how`."""
+        """Send a publication to one peer; a failure is counted and logged as "not `how`"."""
 
     def unsent(self, message: Message, peer: Any, how: str, error: BusError) -> None:
         """Count and log a publication that cannot be sent."""
 
     @property
     def deliver_to_all(self) -> Callable[[Message, Any], Iterable[Any]]:
-        """Deliver what came over the mesh to the subscriptions of this bus and of its clients, and give the queues."""
+        """Deliver a publication from the mesh to the subscriptions of this bus and its clients; returns the queues."""
         ...
 
     def deliver_to_group(self, message: Message, peer: Any, group: str, pattern: str | int) -> None:
-        """Deliver what came over the mesh for one member of a group here."""
+        """Deliver a publication from the mesh to one member of a queue group here."""
 
     def is_of_this_bus(self, message: Message) -> bool:
-        """Tell whether a publication begins here: it has not come over the mesh, and is not from a client for itself."""
+        """True if a publication starts here: not from the mesh, and not from a client for itself."""
         ...
 
     def keep(self, keeps: Callable[[str | int], bool] | None) -> None:
-        """Have publications kept of which this is true, until it is taken back by None."""
+        """Store the publications that `keeps` accepts; None ends that."""
 
     # -- interest ----------------------------------------------------------------------------------------------------------
 
     def joined(self, peer: Any, in_net: Callable[[], None]) -> None:
-        """Tell the mesh, which is this peer, what this bus and its clients want.
+        """Announce the interests of this bus and its clients to the mesh.
 
         Args:
             peer: All other buses together.
-            in_net: Is called when what this bus publishes may come back over a peer.
+            in_net: Called when this bus's publications may come back over a peer.
         """
 
     def parted(self) -> None:
-        """Tell the mesh nothing: it is away."""
+        """The mesh is away: stop announcing."""
 
     @property
     def in_net(self) -> bool:
-        """True where what this bus publishes may come back over a peer."""
+        """True if this bus's publications may come back over a peer."""
         ...
 
     def join_net(self) -> None:
-        """Take note that it may: over another bus of the mesh."""
+        """From now on they may, over another bus of the mesh."""
 
     async def announce_handlers(self) -> None:
-        """Have this bus asked what it handles."""
+        """Announce the handlers of this bus, so that requests reach it."""
 
     def add_interest(self, interest: Any) -> None:
-        """Tell the mesh of a pattern, or of a `plugins.ToUser`, until `remove_interest`."""
+        """Announce a pattern, or a `plugins.ToUser`, until `remove_interest`."""
 
     def remove_interest(self, interest: Any) -> None:
-        """Take that back."""
+        """Withdraw the announcement."""
 
     async def interest_known(self) -> None:
-        """Return when the mesh knows of all."""
+        """Return when the mesh knows all interests."""
 
     # -- clients whose publications wait -----------------------------------------------------------------------------------
 
     def withhold(self, peer: Any) -> bool:
-        """Send a client on a wire without subscriptions nothing for now. False where it would not be sent everything."""
+        """Stop sending to a client on a wire without subscriptions. False if it does not get every publication anyway."""
         ...
 
     def send_all(self, peer: Any) -> None:
-        """Send it everything, until it has shown to be ours."""
+        """Send every publication, until the client proves to be polybus."""
 
     def queue_for(self, peer: Any, queue: PublicationQueue | None) -> None:
-        """Offer what a client has subscribed to, and will, to a queue in its place; None ends that."""
+        """Offer the client's present and future subscriptions to a queue instead; None ends that."""
 
     def take_over(self, peer: Any, queue: PublicationQueue) -> tuple[Sequence[str | int], Sequence[Message]]:
-        """Offer what a client has subscribed to to a queue that outlasts it: gives the patterns, and what has not left."""
+        """Offer the client's subscriptions to a queue that outlives it; returns the patterns, and the unsent messages."""
         ...
 
     def weigh(self, message: Message) -> int:
-        """Tell what a message costs that is to wait, in bytes; what its encoder has left over is given back."""
+        """Cost in bytes of a message that has to wait; frees spare memory of its encoder."""
         ...
 
     def add_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
-        """Offer publications to a queue."""
+        """Offer matching publications to a queue."""
 
     def remove_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
-        """Offer it no more."""
+        """Stop offering them."""
 
     def queues(self, subject: str | int) -> Collection[Any]:
-        """Find the queues that are offered a publication."""
+        """Queues for a publication."""
         ...
 
 
 parts_of: Callable[[Any], BusPort] = attrgetter("_parts")
-"""Gives the parts of a `Bus`."""
+"""Returns the parts of a `Bus`."""

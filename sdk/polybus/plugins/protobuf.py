@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers, as far as this package writes and reads it by hand: lengths and fields of bytes."""
+"""The parts of the protocol buffers wire format that polybus reads and writes by hand: lengths and fields of bytes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 LENGTHS: Final = tuple(bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7)) for n in range(16384))
-"""Varints below 2^14, which are most."""
+"""Varints below 2^14, the most frequent ones."""
 
 
 def varint(number: int) -> bytes:
-    """A whole number, not below 0."""
+    """Varint of a whole number, at least 0."""
     if number < 16384:
         return LENGTHS[number]
     parts = bytearray()
@@ -22,18 +22,18 @@ def varint(number: int) -> bytes:
 
 
 def length(data: bytes) -> bytes:
-    """The length of data, as a varint."""
+    """Length of data as a varint."""
     size = len(data)
     return LENGTHS[size] if size < 16384 else varint(size)
 
 
 def field(tag: bytes, data: bytes) -> bytes:
-    """A field of bytes: tag, length, data."""
+    """Field of bytes: tag, length, data."""
     return tag + length(data) + data
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where the next thing begins. May raise `ValueError`: over 64 bits; `IndexError`: the data ends in it."""
+    """A number, and the position after it. Raises `ValueError` over 64 bits, `IndexError` if the data ends in it."""
     number = shift = 0
     while shift < 70:
         byte = data[at]
@@ -48,11 +48,12 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 _FIXED: Final = {1: 8, 5: 4}
 _LARGEST_NUMBER: Final = 2**29 - 1
 MOST_FIELDS: Final = 4096
-"""Fields of one message; those that are read here have a few. Each costs more than a hundred bytes do where they are a body."""
+"""Fields of one message: our messages have a few. Each takes more memory than a hundred bytes in a body."""
 
 
 def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | bytes]]:
-    """The fields of a message: number, and a varint or bytes. May raise `ValueError`: it is none, has groups, or too many."""
+    """Fields of a message: number, and a varint or bytes. Raises `ValueError` for an invalid message, groups, or too many
+    fields."""
     fields: list[tuple[int, int | bytes]] = []
     at, end = 0, len(data)
     try:
@@ -81,8 +82,8 @@ def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | b
 
 
 def walk_fields(frame: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int | bytes, int | None, str]]:
-    """The fields of any bytes, for people: where one begins and ends, its number (0 where it has none), its value, where the
-    bytes of that begin, and what is wrong with it. The last one says where they are cut off."""
+    """Fields of any bytes, for people: start, end, number (0 without one), value, start of the value's bytes, and fault. The
+    last field tells where the bytes are cut off."""
     while at < end:
         start = at
         try:

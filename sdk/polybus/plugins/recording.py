@@ -1,4 +1,4 @@
-"""Recording: the interface by which links, buses and brokers use a recorder."""
+"""Interface between recorders and links, buses or brokers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 @frozen
 class RecorderStats:
-    """Figures of a recorder so far."""
+    """Figures of a recorder."""
 
     frames: int
-    """Frames written, with the rows that mark the begin and the end of connections."""
+    """Frames written, including rows for the start and end of connections."""
     bytes: int
     """Bytes written."""
     dropped: int
-    """Frames lost, because the writer could not keep up, or the disk took nothing."""
+    """Frames lost because the writer was too slow, or the disk failed."""
     redacted: int
-    """Frames in which something was blanked."""
+    """Frames with redacted parts."""
     waiting: int
-    """Frames not written yet."""
+    """Frames not yet written."""
 
 
 class Recorder(Protocol):
-    """Writes the frames of connections down. `open` and `close` may take a while: not for event loops."""
+    """Records the frames of connections. `open` and `close` may block: do not call them in event loops."""
 
     @property
     def path(self) -> Path:
@@ -39,45 +39,45 @@ class Recorder(Protocol):
 
     @property
     def capture_id(self) -> str:
-        """The name of all that it records."""
+        """Name of the capture."""
         ...
 
     def claim(self) -> None:
         """Reserve it for one use.
 
         Raises:
-            LocalProtocolError: It has been used before.
+            LocalProtocolError: It was used before.
         """
 
     def open(self) -> None:
-        """Begin to write."""
+        """Start writing."""
 
     def close(self) -> None:
-        """Write the rest, and end."""
+        """Write the rest and stop."""
 
     def stats(self) -> RecorderStats:
         """Figures so far."""
         ...
 
     def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> Tap:
-        """Begin to record a connection of a protocol; `opened` by this side."""
+        """Start recording a connection of a protocol; `opened` is true if this side opened it."""
         ...
 
 
 class Tap(Protocol):
-    """One connection that is recorded."""
+    """A recorded connection."""
 
     @property
     def recorder(self) -> Recorder:
-        """The recorder that it belongs to."""
+        """Its recorder."""
         ...
 
     def around(self, session: Any, transport: Any) -> tuple[Any, Any]:
-        """A session and a transport that record each frame, for use in place of these."""
+        """Wrap a session and a transport so that each frame is recorded."""
         ...
 
     def listening_in(self, transport: Any) -> tuple[Any, Callable[[Receiver], Receiver]]:
-        """The same without a session: a transport, and a function that wraps its receiver."""
+        """Wrap a transport, without a session; returns also a function that wraps its receiver."""
         ...
 
     def over(self, why: Closed) -> None:

@@ -1,4 +1,4 @@
-"""URLs: ``<protocol>+<transport>://<address>[/path][?option=value&...]``, and the plugins that their words name."""
+"""URLs, ``<protocol>+<transport>://<address>[/path][?option=value&...]``, and the plugins that they name."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from .recording import Recorder
 
 _OVER_HTTP = frozenset({"http", "https"})
-"""Transports that carry no frames of a protocol, but its `HttpBinding`."""
+"""Transports that carry a protocol's `HttpBinding` instead of frames."""
 _WITH_QUERY = frozenset({"memory", "ws", "wss", *_OVER_HTTP})
-"""Transports whose handshake has a query; those of others say ``carries_query = True``."""
+"""Built-in transports with a query in their handshake; others set ``carries_query = True``."""
 _WITHOUT_PORTS = frozenset({"tcp", "tls"})
-"""Transports with no port of their own: a protocol may have one (`ProtocolFeatures.default_port`)."""
+"""Transports without a default port; a protocol may have one (`ProtocolFeatures.default_port`)."""
 _WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
-"""Transports that could carry the user of a URL, as HTTP's basic authentication: in the headers, where its maker sees it."""
+"""Transports with headers, into which an application puts credentials instead of a URL's user."""
 
 
 @frozen
 class SplitUrl:
-    """A URL in its parts: the address keeps its scheme (``ws://host/path``), the query is apart."""
+    """Parts of a URL: the address keeps its scheme (``ws://host/path``), the query is separate."""
 
     protocol: str
     transport: str
@@ -45,11 +45,11 @@ class SplitUrl:
 
 
 def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
-    """Take a URL apart.
+    """Split a URL into its parts.
 
     Args:
         url: ``<protocol>+<transport>://<address>``
-        takes_user: Whether its user is for the protocol, whatever the transport.
+        takes_user: The user is for the protocol, whatever the transport.
 
     Raises:
         ValueError: No protocol, no transport, or no ``://``; the text shows the right form.
@@ -80,11 +80,11 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         raise ValueError(
             f"{shown}: the URL carries no user and no password; put a token into headers={{'authorization': 'Bearer TOKEN'}}"
         )
-    # Not `urlunsplit`: it makes unix:/path of unix:///path.
+    # `urlunsplit` would turn unix:///path into unix:/path.
     address = f"{transport}://{rest.partition('?')[0]}"
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = dict(pairs)
-    if len(options) < len(pairs) and transport not in _WITH_QUERY:  # there a server may be shown a name more than once
+    if len(options) < len(pairs) and transport not in _WITH_QUERY:  # a server's query may repeat a name
         twice = sorted(name for name in options if sum(name == one for one, _ in pairs) > 1)
         raise ValueError(f"{shown}: {', '.join(twice)} stands there more than once: write each option once")
     return SplitUrl(protocol, transport, address, options)
@@ -93,18 +93,18 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
 def resolve_url(
     url: str, protocol: str | ProtocolAdapter | None = None, *, serves: bool = False
 ) -> tuple[ProtocolAdapter, TransportAdapter, str]:
-    """Protocol, transport, and the address for it: what a URL means.
+    """Protocol, transport, and the transport's address for a URL.
 
-    Members of the query that are no options of the protocol stay with the address where the transport shows them to the server
+    Members of the query that are not options of the protocol stay in the address if the transport shows them to the server
     (`Handshake.query`): WebSocket, HTTP, memory.
 
     Args:
         url: ``<protocol>+<transport>://<address>``
-        protocol: Instead of the one in the URL, for example an adapter with options that no URL can say.
-        serves: It is the address of a server, whose query no peer would be shown.
+        protocol: Replaces the one in the URL, for example an adapter with options that a URL cannot contain.
+        serves: The URL is for a server; no peer would see its query.
 
     Raises:
-        ValueError: Malformed; a protocol or transport that is not installed; an option that is not known.
+        ValueError: Malformed; a protocol or transport that is not installed; an unknown option.
     """
     user_options = _user_options(protocol or url.partition("+")[0].lower())
     parts = split_url(url, takes_user=user_options is not None)
@@ -130,12 +130,12 @@ def resolve_url(
 
 
 def mistyped_options(url: str, protocol: str | ProtocolAdapter | None = None) -> str:
-    """Members of a URL's query that go to the server, and are so close to an option that they were probably meant to be one.
+    """Find members of a URL's query that go to the server but closely resemble an option.
 
     Args: as `resolve_url`.
 
     Returns:
-        What to tell of them; nothing where there are none.
+        A warning; empty without such members.
     """
     parts = split_url(url, takes_user=True)
     if parts.transport not in _WITH_QUERY or not parts.options:
@@ -148,19 +148,19 @@ def mistyped_options(url: str, protocol: str | ProtocolAdapter | None = None) ->
 
 
 def _user_options(protocol: str | ProtocolAdapter) -> Callable[[str, str | None], Mapping[str, str]] | None:
-    """Find what a protocol makes of the user of a URL, if anything."""
+    """The protocol's `user_options`, if any."""
     if isinstance(protocol, str):
         try:
             protocol = _load("protocols", protocol)
         except ValueError:
-            return None  # it is looked for again, and its absence told
+            return None  # reported by the look-up that follows
     return ProtocolFeatures.of(protocol).user_options
 
 
 def _without_user(
     parts: SplitUrl, user_options: Callable[[str, str | None], Mapping[str, str]]
 ) -> tuple[SplitUrl, Mapping[str, str]]:
-    """A URL without its user, and the options that this is."""
+    """URL without its user, and the options from it."""
     url = urlsplit(parts.address)
     if url.username is None:
         return parts, {}
@@ -170,7 +170,7 @@ def _without_user(
 
 
 def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
-    """A URL with this port, where it has a host and no port."""
+    """URL with this port if it has a host without a port."""
     url = urlsplit(parts.address)
     if url.hostname is None or url.port is not None:
         return parts
@@ -179,23 +179,23 @@ def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
 
 
 def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:
-    """The members of a query that belong to a protocol: what it says itself, else its attrs fields, else all (None)."""
+    """Members of a query that belong to a protocol: its `option_names`, else its attrs fields, else all (None)."""
     kind: Any = _load("protocols", protocol) if isinstance(protocol, str) else type(protocol)
     names = ProtocolFeatures.of(kind).option_names
     return tuple(fields_dict(kind)) if names is None and has(kind) else names
 
 
 def join_url(protocol: ProtocolAdapter, address: str) -> str:
-    """The URL of a protocol at a real address, with the options that differ from the defaults."""
+    """URL of a protocol at an address, with the options that differ from their defaults."""
     query = urlencode(protocol.url_options)
     return f"{protocol.name}+{address}{'&' if '?' in address else '?'}{query}" if query else f"{protocol.name}+{address}"
 
 
 def find_protocol(protocol: str | ProtocolAdapter, options: Mapping[str, str]) -> ProtocolAdapter:
-    """The protocol with its options.
+    """Adapter of a protocol with options.
 
     Raises:
-        ValueError: Not installed, or an option that it does not know.
+        ValueError: The protocol is not installed, or an option is unknown.
     """
     if not isinstance(protocol, str):
         if options:
@@ -207,7 +207,7 @@ def find_protocol(protocol: str | ProtocolAdapter, options: Mapping[str, str]) -
 
 
 def find_reader(protocol: str, options: Mapping[str, str]) -> ProtocolAdapter:
-    """The protocol with its options, and of the others those that read the most: for frames that are only looked at.
+    """Adapter for frames to inspect: the given options, else the most tolerant ones.
 
     Raises:
         ValueError: As `find_protocol`.
@@ -217,7 +217,7 @@ def find_reader(protocol: str, options: Mapping[str, str]) -> ProtocolAdapter:
 
 
 def find_transport(name: str) -> TransportAdapter:
-    """The transport of a name.
+    """Transport with a name.
 
     Raises:
         ValueError: Not installed.
@@ -226,7 +226,7 @@ def find_transport(name: str) -> TransportAdapter:
 
 
 def find_http_binding(adapter: ProtocolAdapter) -> type[HttpBinding] | None:
-    """The form of a protocol over HTTP, if it has one."""
+    """Binding of a protocol to HTTP, if any."""
     own = ProtocolFeatures.of(adapter).http_binding
     return (
         cast("type[HttpBinding]", _load("bindings", adapter.name))
@@ -236,7 +236,7 @@ def find_http_binding(adapter: ProtocolAdapter) -> type[HttpBinding] | None:
 
 
 def find_web_endpoint(adapter: ProtocolAdapter, path: str) -> WebEndpoint | None:
-    """The endpoint of a protocol in a web application, if it has one of its own."""
+    """Web endpoint of a protocol, if it has its own."""
     make = ProtocolFeatures.of(adapter).web_endpoint
     if make is None and (binding := find_http_binding(adapter)) is not None:
         make = binding.from_options({}).web_endpoint
@@ -244,43 +244,43 @@ def find_web_endpoint(adapter: ProtocolAdapter, path: str) -> WebEndpoint | None
 
 
 def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
-    """A recorder that writes to a folder, not open yet.
+    """Recorder for a folder, not opened yet.
 
     Raises:
         ImportError: pyarrow is not installed.
-        TypeError, ValueError: An argument is not what it should be.
+        TypeError, ValueError: An argument is invalid.
     """
     return cast("Recorder", _load("recorders", "folder")(path, **options))
 
 
 def make_extension(name: str, *parts: Any) -> Any:
-    """An `Extension` of a bus, made with what it is handed of the bus: ``mesh`` is a `Mesh`, ``storage`` a `Storage`.
+    """Create an `Extension` of a bus from parts of the bus: ``mesh`` is a `Mesh`, ``storage`` a `Storage`.
 
-    ``reading`` is no part of it, but a `Reading` for a storage.
+    ``reading`` creates a `Reading` for a storage instead.
     """
     return _load("extensions", name)(*parts)
 
 
 def supervise(**options: Any) -> int:
-    """Run several workers until they have ended; gives the exit status."""
+    """Run several workers until they end; returns the exit status."""
     return cast("int", _load("supervisors", "workers")(**options))
 
 
 def worker_here() -> Any:
-    """This process as one of several workers; None where it is none.
+    """This process as one of several workers; None if it is not.
 
     Raises:
-        LocalProtocolError: It has been one already.
+        LocalProtocolError: It was already used as one.
     """
     return _load("supervisors", "worker").here()
 
 
 def metrics_maker(name: str, option: str) -> Callable[..., Any]:
-    """Find what makes the text of a page ``/metrics``.
+    """Function that renders a ``/metrics`` page.
 
     Args:
-        name: ``scrape`` of a bus, ``workers`` of a process that has started several, ``broker``.
-        option: The argument that asks for it, for the text of the error.
+        name: ``scrape`` for a bus, ``workers`` for the parent process of workers, ``broker``.
+        option: The option that needs it, for the error text.
 
     Raises:
         ImportError: prometheus-client is not installed.
@@ -294,7 +294,7 @@ def metrics_maker(name: str, option: str) -> Callable[..., Any]:
 
 @cache
 def _own_entry_points() -> Mapping[str, Mapping[str, str]]:
-    """Read what the package itself brings: by group and name the place, ``module:attribute``."""
+    """Built-in plugins: ``module:attribute`` by group and name."""
     found: dict[str, dict[str, str]] = {}
     group: dict[str, str] = {}
     for line in (get_data("polybus", "entry_points.txt") or b"").decode().splitlines():
@@ -312,7 +312,7 @@ def _load(group: str, name: str) -> Any:
     if name in known:
         module, _, attribute = known[name].partition(":")
         return getattr(import_module(module), attribute)
-    from importlib import metadata  # only for names that are not ours
+    from importlib import metadata  # only for plugins of others
 
     installed = {entry.name: entry for entry in metadata.entry_points(group=f"polybus.{group}")}
     if name not in installed:
@@ -329,7 +329,7 @@ _SECURE = ("tls", "wss", "https")
 def resolve_target(
     target: str | Connector, protocol: str | ProtocolAdapter | None, verb: str = "connect"
 ) -> tuple[ProtocolAdapter, Connector]:
-    """Protocol and connector of what `connect` was given; with the verb ``listen``, what `Bus.serve` was.
+    """Protocol and connector for the target of `connect`, or with the verb ``listen`` of `Bus.serve`.
 
     Raises:
         ValueError: The URL is not of the form ``<protocol>+<transport>://<address>``, or one of its parts is unknown.
@@ -352,7 +352,7 @@ def resolve_target(
 
 
 def check_transport(target: object, verb: str) -> None:
-    """Raise TypeError for what is neither a URL nor a transport object."""
+    """Raise TypeError unless `target` is a URL or a transport object."""
     if not callable(getattr(target, verb, None)):
         hint = ""
         if isinstance(target, (list, tuple)):
@@ -366,18 +366,18 @@ def check_transport(target: object, verb: str) -> None:
 
 
 def has_tls(url: str) -> bool:
-    """True if an address is one of TLS."""
+    """True if an address uses TLS."""
     return split_url(url).transport in _SECURE
 
 
 def with_tls(urls: Iterable[str]) -> list[str]:
-    """The URLs that a context belongs to: with TLS, or all where none has it, which then refuse the context."""
+    """URLs that a TLS context is meant for: all with TLS, or else all URLs, which then refuse the context."""
     all_of_them = list(urls)
     return [url for url in all_of_them if has_tls(url)] or all_of_them
 
 
 def check_serves(serves: object) -> tuple[str | int, ...]:
-    """The patterns of ``serves=``; raise TypeError for what is none."""
+    """Patterns of ``serves=``; raises TypeError for anything else."""
     if isinstance(serves, (str, int)):
         serves = (serves,)
     if not isinstance(serves, Iterable):

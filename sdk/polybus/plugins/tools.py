@@ -1,6 +1,5 @@
-"""Small tools of polybus itself, for those who write protocols, transports and integrations: checks of arguments, texts without
-secrets, fields and bounds for logs, time and chance that a simulation can replace, and work that has to be finished.
-"""
+"""Small tools for authors of protocols, transports and integrations: argument checks, redaction, fields and rate limits for
+logs, time and randomness that a simulation can replace, and work that must be finished."""
 
 from .._plain_forms import plain_form, scalar_form, writes_aliases
 from .._util.broadcast import EventHub

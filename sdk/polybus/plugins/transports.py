@@ -1,8 +1,8 @@
-"""Interfaces of transports: connections, framings, dialling and listening, the gate that is asked, and protocols over HTTP.
+"""Interfaces of transports: connections, framings, dialling and listening, admission, and protocols over HTTP.
 
 Without a framing, a transport over a byte stream writes a length before each frame, and a WebSocket carries each frame as a
-message. A protocol that has had a form of its own on TCP before, by line ends or lengths in its text, brings it along: its
-adapter has an attribute ``framing`` (see `ProtocolFeatures`).
+message. A protocol with its own form on TCP, such as line ends or lengths as text, has an attribute ``framing`` in its
+adapter (see `ProtocolFeatures`).
 """
 
 from __future__ import annotations
@@ -26,102 +26,103 @@ if TYPE_CHECKING:
 
 
 class FrameCutter(Protocol):
-    """One direction of one connection: cuts what comes in into frames, without I/O."""
+    """Cuts the input of one connection into frames, without I/O."""
 
     @property
     def partial(self) -> str:
-        """Arrived part of the frame that has begun, for people; empty between two frames."""
+        """Description of the unfinished frame for people; empty between two frames."""
         ...
 
     @property
     def arrived(self) -> int:
-        """The same in bytes; 0 between two frames."""
+        """Bytes of the unfinished frame; 0 between two frames."""
         ...
 
     @property
     def broken(self) -> RemoteProtocolError | None:
-        """Why nothing more is cut: what came is not of this protocol. Its `close_code` ends the connection."""
+        """Error after input that is not of this protocol: nothing more is cut. Its `close_code` ends the connection."""
         ...
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """The frames that this chunk completes. Never raises: see `broken`."""
+        """Frames completed by this chunk. Never raises: see `broken`."""
         ...
 
 
 class Framing(Protocol):
-    """Form in which a protocol's frames lie in a stream of bytes.
+    """Form of a protocol's frames in a byte stream.
 
-    On ``tcp``, ``tls`` and ``unix`` the stream is the connection; on ``ws`` and ``wss`` it comes in binary messages, each a
-    chunk of any size. In memory frames stay as they are.
+    On ``tcp``, ``tls`` and ``unix`` the connection is the stream; on ``ws`` and ``wss`` binary messages carry it in chunks of
+    any size. In memory frames are passed whole.
     """
 
     def cutter(self, limits: Limits, transport: str) -> FrameCutter:
-        """Make the cutter of one connection, which keeps to `Limits.message`.
+        """Cutter for one connection, which enforces `Limits.message`.
 
         Args:
-            limits: Of the bus.
-            transport: Its word in the URL: ``tcp``, ``tls``, ``ws``...
+            limits: Limits of the bus.
+            transport: The transport's word in the URL: ``tcp``, ``tls``, ``ws``...
         """
         ...
 
     def pack(self, frame: bytes, /) -> bytes:
-        """The bytes of a frame in the stream."""
+        """Bytes of a frame in the stream."""
         ...
 
     def plain_preface(self, data: bytes) -> int | None:
-        """Length of a server's first words, which come in plain before the TLS handshake on ``tls``.
+        """Length of a server's first message, which arrives in plain text before the TLS handshake on ``tls``.
 
         Args:
-            data: What has come so far.
+            data: The input so far.
 
         Returns:
-            0 as long as more of them must come; None where TLS begins at once.
+            0 if more input is needed; None if TLS begins at once.
 
         Raises:
-            RemoteProtocolError: The server does not speak this protocol, or without TLS alone.
+            RemoteProtocolError: The server does not speak this protocol, or only without TLS.
         """
         ...
 
 
 @frozen
 class Closed:
-    """Why a connection ended."""
+    """Reason for the end of a connection."""
 
     code: int = 1006
-    """A WebSocket close code: 1000 orderly, 1001 going away, 1006 without a word, 4401 unauthorized, 4403 forbidden..."""
+    """WebSocket close code: 1000 orderly, 1001 going away, 1006 without a close message, 4401 unauthorized, 4403 forbidden...
+    """
     reason: str = ""
     error: BusError | None = None
-    """Error for waiting callers where it is more than a `Disconnected`: `Unauthorized`, `Forbidden`, ..."""
+    """Error for waiting callers instead of a `Disconnected`: `Unauthorized`, `Forbidden`, ..."""
     stalled: bool = False
-    """True where this side has cut a connection whose peer took nothing: a server logs that."""
+    """True if this side cut the connection because its peer read nothing: servers log that."""
 
 
 class Receiver(Protocol):
     """The user of a transport. All methods are synchronous, are called on the event loop, and never raise.
 
-    It may offer more: see `ReceiverFeatures`.
+    Optional abilities: `ReceiverFeatures`.
     """
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Whole frames, in order, as many as one read gave."""
+        """Whole frames, in order: all that one read completed."""
 
     def closed(self, why: Closed) -> None:
-        """The last call: nothing is sent or received any more."""
+        """The last call: nothing more is sent or received."""
 
     def pause_writing(self) -> None:
-        """The peer is slow: send nothing more until `resume_writing`. (A frame sent all the same is kept.)"""
+        """The peer is slow: send nothing until `resume_writing`. (The transport keeps a frame sent anyway.)"""
 
     def resume_writing(self) -> None:
         """There is room again."""
 
 
 class Transport(Protocol):
-    """One established connection that carries whole frames.
+    """An established connection that carries whole frames.
 
-    Frames are handed on as they are, in both directions. So a session and a transport that know each other may mark them: a
-    subclass of ``bytes`` can say in which exchange a frame came, and in which one its answer leaves.
+    Frames are passed on unchanged in both directions. A session and a transport that know each other may therefore mark them
+    with a subclass of ``bytes``, for example to tell which exchange a frame and its answer belong to.
 
-    It may offer more: see `TransportFeatures`.
+    Optional abilities: `TransportFeatures`.
     """
 
     @property
@@ -131,55 +132,55 @@ class Transport(Protocol):
 
     @property
     def max_frame(self) -> int:
-        """The largest frame in bytes that `send` takes."""
+        """Largest frame that `send` accepts, in bytes."""
         ...
 
     @property
     def hops(self) -> int:
-        """Number of tunnels that this connection already runs through: 0 on a network."""
+        """Tunnels that this connection runs through: 0 on a network."""
         ...
 
     @property
     def address(self) -> str:
-        """Of the other end, for people and logs."""
+        """Address of the other end, for people and logs."""
         ...
 
     def start(self, receiver: Receiver) -> None:
-        """Deliver from the next turn of the event loop on, first what has already come in. Called once."""
+        """Start delivery in the next iteration of the event loop, beginning with earlier input. Called once."""
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting; those of one turn of the event loop leave in one write. After the end: ignored.
+        """Queue a frame without waiting; frames of one event loop iteration leave in one write. Ignored after the end.
 
         Raises:
             TooLarge: The frame is over `max_frame`, which is `Limits.message`.
         """
 
     def write_backlog(self) -> int:
-        """Bytes handed over that the operating system has not taken yet."""
+        """Bytes queued but not yet taken by the operating system."""
         ...
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
+        """Write the queue, tell the peer, close; abort after `Limits.close_timeout`. `Receiver.closed` follows."""
 
     def abort(self, why: Closed) -> None:
-        """Cut at once. `Receiver.closed` follows with this reason."""
+        """Close at once. `Receiver.closed` follows with this reason."""
 
     def tick(self, now: float) -> None:
-        """About once a second: pings, frame and write deadlines, close timeout."""
+        """Called about once a second: pings, frame and write deadlines, close timeout."""
 
 
 class Reservation(Protocol):
-    """Bytes that are kept for a client before it has a connection: within `Limits.total_bytes` and the share of its address."""
+    """Memory for a client before it has a connection, within `Limits.total_bytes` and the share of its address."""
 
     def hold(self, size: int) -> bool:
-        """Keep so much more. False, and nothing more is kept, if there is no room."""
+        """Reserve more bytes. Returns False, and reserves nothing, if there is no room."""
         ...
 
     def give_back(self, size: int) -> None:
-        """Keep so much less."""
+        """Reserve fewer bytes."""
 
     def release(self) -> None:
-        """Keep nothing any more. To be called once, at the end."""
+        """Release all. Call it once, at the end."""
 
 
 class Host(Protocol):
@@ -192,47 +193,47 @@ class Host(Protocol):
     def limits(self) -> Limits: ...
 
     def time(self) -> float:
-        """Monotonic seconds: the clock of all `now` arguments."""
+        """Monotonic seconds, the clock for all `now` arguments."""
         ...
 
     def reserve(self, address: str) -> Reservation:
-        """Bytes for a client whom the bus has not let in.
+        """Reserve memory for a client that is not yet admitted.
 
         Args:
-            address: Where it comes from, with its port.
+            address: The client's address with its port.
         """
         ...
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """Call in the next turn of the event loop. The function must not raise."""
+        """Call in the next iteration of the event loop. The function must not raise."""
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a coroutine function as a task of the bus, cancelled when the bus is left. What it raises is logged."""
+        """Run a coroutine function as a task of the bus, cancelled when the bus is left. Its errors are logged."""
 
 
 @frozen(kw_only=True)
 class Handshake:
-    """Facts about a peer that is not admitted yet; `Bus(authenticate=...)` decides on them."""
+    """Facts about a peer before admission, for `Bus(authenticate=...)`."""
 
     protocol: str = ""
     transport: str = ""
     url: str = ""
-    """Of the listener."""
+    """URL of the listener."""
     path: str = "/"
     query: Mapping[str, str] = field(factory=dict, repr=shown_members)
     headers: Mapping[str, str] = field(factory=dict, repr=shown_members)
-    """Lower-case names; empty where the transport has none."""
+    """Names in lower case; empty if the transport has no headers."""
     cookies: Mapping[str, str] = field(factory=dict, repr=lambda cookies: f"<{len(cookies)}>")
     origin: str | None = None
     address: str = ""
     tls_peer: Mapping[str, Any] | None = None
-    """The verified client certificate, as `ssl.SSLSocket.getpeercert` gives it."""
+    """The verified client certificate, as returned by `ssl.SSLSocket.getpeercert`."""
     outer: Any = None
     """Of a tunnel: the outer peer."""
     params: Mapping[str, str] = field(factory=dict, repr=shown_members)
-    """Facts that the protocol's own handshake or a tunnel passed along."""
+    """Facts from the protocol's own handshake or a tunnel."""
     scope: Mapping[str, Any] | None = field(default=None, repr=False)
-    """In a web application: its ASGI scope, with what middleware has put there (``session``, ``user``, ``path_params``)."""
+    """ASGI scope in a web application, with the additions of middleware (``session``, ``user``, ``path_params``)."""
 
 
 @frozen
@@ -240,9 +241,9 @@ class Identity:
     """Identity of a peer.
 
     Attributes:
-        value: Anything: shown as `Peer.identity` and `Context.identity`.
-        key: For `Bus.peers_of`: all connections of one user share it.
-        expires_at: An aware datetime at which the link ends (WebSocket close code 4401).
+        value: Any object: becomes `Peer.identity` and `Context.identity`.
+        key: The user, shared by all of the user's connections, for `Bus.peers_of`.
+        expires_at: Aware datetime at which the link ends (WebSocket close code 4401).
     """
 
     value: Any = None
@@ -250,7 +251,7 @@ class Identity:
     expires_at: Any = None
 
     def ends(self, now: float) -> float | None:
-        """Tell when it ends, on the clock of which this is the time; None where it does not."""
+        """Time at which it ends, on the clock of `now`; None for never."""
         if self.expires_at is None:
             return None
         return now + float((self.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds())
@@ -258,31 +259,31 @@ class Identity:
 
 @frozen
 class Admission:
-    """The outcome of `Gate.admit` for a peer that is admitted."""
+    """Result of `Gate.admit` for an admitted peer."""
 
     identity: Identity
     handshake: Handshake
 
 
 class Gate(Protocol):
-    """The bus's side of accepting: transports ask it."""
+    """Access control of a bus for its transports."""
 
     def knock(self, address: str) -> BusError | None:
-        """A connection was accepted, nothing is read yet. None lets it go on; an error says why not (limits, draining)."""
+        """A connection was accepted; nothing is read yet. Returns an error to reject it with (limits, draining), or None."""
         ...
 
     def left(self, address: str) -> None:
-        """A connection that knocked went away before `opened`."""
+        """A connection ended after `knock` and before `opened`."""
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Ask for admission of a peer. `decided` is called once, at once or later."""
+        """Ask for admission of a peer. `decided` is called once, now or later."""
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         """The connection is established; the bus calls `transport.start`."""
 
 
 def cookies_of(text: str) -> dict[str, str]:
-    """The cookies in the value of a Cookie header, for `Handshake.cookies`; none where it is malformed."""
+    """Cookies of a Cookie header, for `Handshake.cookies`; empty if it is malformed."""
     try:
         return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
     except CookieError:
@@ -300,42 +301,42 @@ class DialOptions:
     headers: Mapping[str, str] = field(factory=dict, repr=shown_members)
     tls: ssl.SSLContext | None = None
     adapter: ProtocolAdapter | None = None
-    """The protocol, for transports that carry its messages in a form of their own (HTTP)."""
+    """The protocol, for transports with a special form of its messages (HTTP)."""
     framing: Framing | None = None
-    """The protocol's own framing, for transports over byte streams and WebSockets; None for theirs."""
+    """The protocol's own framing, for transports over byte streams and WebSockets; None for the transport's."""
 
 
 class Connector(Protocol):
-    """Makes connections to one place; what `connect()` takes in place of a URL.
+    """Connects to one place; `connect()` accepts it instead of a URL.
 
-    It may offer more: see `EndpointFeatures`.
+    Optional abilities: `EndpointFeatures`.
     """
 
     @property
     def url(self) -> str:
-        """For people and errors."""
+        """URL for people and errors."""
         ...
 
     @property
     def reconnects(self) -> bool:
-        """True if it can be asked again after a connection was lost."""
+        """True if it can connect again after a lost connection."""
         ...
 
     async def connect(self, options: DialOptions) -> Transport:
-        """One attempt, bounded by `Limits.connect_timeout` and `Limits.handshake_timeout`.
+        """Make one attempt, bounded by `Limits.connect_timeout` and `Limits.handshake_timeout`.
 
         Raises:
-            ConnectFailed: With the address and the reason.
-            Unauthorized: The server refuses who we are.
-            Forbidden: The server does not let us in.
+            ConnectFailed: The attempt failed; with the address and the reason.
+            Unauthorized: The server rejects our credentials.
+            Forbidden: The server does not admit us.
             Unsupported: The protocol has no form over this transport.
-            LocalProtocolError: Headers or TLS options for a connection that has none, or a header of the handshake's own.
+            LocalProtocolError: Headers or TLS options for a connection without them, or a header reserved for the handshake.
         """
         ...
 
 
 def _unheard(address: str, why: str, about: str) -> None:
-    """Tell nobody."""
+    """No-op."""
 
 
 @frozen(kw_only=True)
@@ -352,18 +353,18 @@ class ListenOptions:
     hosts: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
     private: bool = False
-    """Every peer is admitted, so none may come from another machine. Checked by listeners that learn from a connection at which
-    address it came in, or where its client is."""
+    """Every peer is admitted, so none may come from another machine. Listeners check it that can see at which address a
+    connection arrived, or where its client is."""
     adapter: ProtocolAdapter | None = None
-    """The protocol, for transports that carry its messages in a form of their own (HTTP)."""
+    """The protocol, for transports with a special form of its messages (HTTP)."""
     framing: Framing | None = None
     """The protocol's own framing, as in `DialOptions`."""
     sockets: tuple[socket.socket, ...] = ()
-    """Bound already, by `EndpointFeatures.bind` in another process too, and now the listener's: it binds nothing, and leaves
-    what belongs to the address, such as the file of a Unix socket, to others."""
+    """Sockets already bound by `EndpointFeatures.bind`, perhaps in another process. The listener owns them but not what
+    belongs to the address, such as the file of a Unix socket."""
     turned_away: Callable[[str, str, str], None] = _unheard
-    """``turned_away(address, why, about)`` is told of a client that breaks a rule of this listener, such as `origins`: for the
-    log, in which those with the same word `about` are counted together."""
+    """``turned_away(address, why, about)`` logs a client that violates a rule of this listener, such as `origins`; entries
+    with the same `about` are counted together."""
 
 
 class Listening(Protocol):
@@ -379,30 +380,30 @@ class Listening(Protocol):
 
 
 class TransportAdapter(Protocol):
-    """One transport of the URL: how to dial and how to listen.
+    """A transport of URLs: dials and listens.
 
-    It may offer more: see `EndpointFeatures`.
+    Optional abilities: `EndpointFeatures`.
     """
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol, for example ``ws://host/path``.
+        """Connector for an address without the protocol, for example ``ws://host/path``.
 
         Raises:
-            ValueError: The address lacks something, or has what means nothing here; the text says what.
+            ValueError: The address lacks something, or has parts without a meaning here; the text names them.
         """
         ...
 
     def is_private(self, url: str) -> bool:
-        """True if only this machine can reach that address when it is bound (loopback, Unix socket, memory)."""
+        """True if only this machine can reach that address (loopback, Unix socket, memory)."""
         ...
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and accept.
 
         Raises:
-            OSError: The address is taken or not ours.
-            ValueError: The address lacks something, or something in `origins` or `hosts` is none.
-            LocalProtocolError: `tls` is given without need, or is missing.
+            OSError: The address is in use or not ours.
+            ValueError: The address lacks something, or an entry of `origins` or `hosts` is invalid.
+            LocalProtocolError: `tls` is unnecessary or missing.
             Unsupported: The protocol has no form over this transport.
         """
         ...
@@ -417,12 +418,12 @@ AsgiApp: TypeAlias = Callable[
 
 @frozen
 class WebRoute:
-    """One address of a protocol in a web application.
+    """Address of a protocol in a web application.
 
     Attributes:
-        path: Relative to the path that was attached: empty for that path itself, or beginning with ``/``.
-        app: Called for every connection or request there; the application's own routing has cut nothing off `scope["path"]`.
-        methods: Of HTTP, such as ``("GET", "POST")``; None for WebSockets.
+        path: Relative to the attached path: empty for that path itself, or beginning with ``/``.
+        app: Called for every connection or request there, with the full `scope["path"]`.
+        methods: HTTP methods, such as ``("GET", "POST")``; None for WebSockets.
     """
 
     path: str
@@ -431,10 +432,10 @@ class WebRoute:
 
 
 class WebEndpoint(Protocol):
-    """Server side of a protocol in a web application: its routes, which hand over the connections that are made there.
+    """Server side of a protocol in a web application: routes that accept connections.
 
-    `polybus.fastapi.attach` asks the protocol's adapter for one: ``adapter.web_endpoint(path)``, or that of its `HttpBinding`.
-    An adapter with neither gets WebSockets at the path, which any protocol can use.
+    `polybus.fastapi.attach` asks the protocol's adapter for one: ``adapter.web_endpoint(path)``, or that of its
+    `HttpBinding`. Without either, the protocol uses WebSockets at the path.
     """
 
     def routes(self) -> Sequence[WebRoute]:
@@ -442,27 +443,27 @@ class WebEndpoint(Protocol):
         ...
 
     async def listen(self, options: ListenOptions) -> Listening:
-        """Hand connections to `options.gate` from now on, until `Listening.aclose`.
+        """Pass connections to `options.gate` until `Listening.aclose`.
 
         Raises:
-            ValueError: Something in the options is wrong, for example no origin.
+            ValueError: An option is invalid, for example an origin.
             LocalProtocolError: It is served already.
         """
         ...
 
 
 class HttpBinding(Protocol):
-    """A protocol over HTTP, at both ends. An adapter offers the class as ``http_binding``; each URL gets an object of it.
+    """A protocol over HTTP, at both ends. An adapter offers the class as ``http_binding``, with one instance per URL.
 
     ``connect("lines+http://host/path")`` calls `connect`; ``serve()`` with such a URL, and `polybus.fastapi.attach`, call
-    `web_endpoint`, unless the adapter itself has a method of that name.
+    `web_endpoint`, unless the adapter has a method of that name.
     """
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """Make one from those members of a URL's query that are in the class's ``option_names``, any collection of names.
+        """Create one from the members of a URL's query in the class's ``option_names``, any collection of names.
 
-        The server is shown the others (`Handshake.query`). A server's own URL has none.
+        The server sees the others (`Handshake.query`). A server's own URL has none of these.
 
         Raises:
             ValueError: A value is not known.
@@ -475,15 +476,15 @@ class HttpBinding(Protocol):
         ...
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
-        """Make one connection to ``http://host/path`` or ``https://host/path``, as `Connector.connect`.
+        """Connect to ``http://host/path`` or ``https://host/path``, as `Connector.connect`.
 
         Raises:
-            ConnectFailed: With the address and the reason.
-            Unauthorized: The server refuses who we are.
-            Forbidden: The server does not let us in.
+            ConnectFailed: The attempt failed; with the address and the reason.
+            Unauthorized: The server rejects our credentials.
+            Forbidden: The server does not admit us.
         """
         ...
 
     def web_endpoint(self, path: str) -> WebEndpoint:
-        """Make the endpoint of a server at this path."""
+        """Endpoint of a server at this path."""
         ...
