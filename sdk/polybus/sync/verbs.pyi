@@ -58,25 +58,25 @@ class BlockingPeer(Twin):
         """
     @property
     def id(self) -> str:
-        """Random text that tells peers apart."""
+        """Random text that identifies the peer."""
     @property
     def identity(self) -> Any:
-        """The value that `authenticate` gave."""
+        """The value that `authenticate` returned."""
     @property
     def identity_key(self) -> str | None:
-        """The key under which `BlockingBus.peers_of` finds it."""
+        """The key for `BlockingBus.peers_of`."""
     @property
     def address(self) -> str:
         """Network address, as far as the transport knows it."""
     @property
     def protocol(self) -> str:
-        """Name of the protocol."""
+        """"""
     @property
     def transport(self) -> str:
         """Name of the transport; empty while there is no connection."""
     @property
     def connected(self) -> bool:
-        """True while the link is up, and the peer there."""
+        """True while the link is up and the peer is present."""
     @property
     def connected_at(self) -> datetime.datetime:
         """Time at which the link came up (aware, UTC)."""
@@ -126,12 +126,12 @@ class BlockingPeer(Twin):
         """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
         Raises:
-            EncodeError: The body cannot be written; the error names the path.
+            EncodeError: The body cannot be encoded; the error names the path.
             Unsupported: The wire cannot carry this.
-            NoHandler: Of `BlockingBus.as_`: this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
-            TypeError, ValueError: An argument is of a wrong type, or cannot be.
-            Disconnected: Whom it is for has gone, or is not connected: then with ``sent=False``.
+            NoHandler: Under `BlockingBus.as_`: this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            TypeError, ValueError: An argument has a wrong type or value.
+            Disconnected: The receiver has left, or is not connected: then with ``sent=False``.
             BusError: As `Reply` says.
         """
     @overload
@@ -154,18 +154,18 @@ class BlockingPeer(Twin):
         timeout: float = ...,
         id: str | None = ...,
     ) -> None:
-        """Publish to this peer alone. See `BlockingBus.publish`.
+        """Publish to this peer only. See `BlockingBus.publish`.
 
         Args:
-            id: Over a link to a NATS network: returns when a stream there has stored it, once under this id.
+            id: Over a link to a NATS network: wait until a stream there has stored the publication, once per id.
 
         Raises:
-            EncodeError: The body cannot be written.
-            QueueFull: There was no room in the outbox for `timeout` seconds, or in the stream.
-            Disconnected: The peer has gone.
-            LocalProtocolError: With `id`, and no stream keeps it.
-            DeadlineExceeded: With `id`: no stream has said in time that it is stored, and it may be.
-            Unsupported: With `id`: no streams are behind such a link.
+            EncodeError: The body cannot be encoded.
+            QueueFull: The outbox or the stream had no room for `timeout` seconds.
+            Disconnected: The peer has left.
+            LocalProtocolError: With `id`: no stream stores the subject.
+            DeadlineExceeded: With `id`: no stream has confirmed it in time; it may be stored.
+            Unsupported: With `id`: the link does not lead to streams.
         """
     @overload
     def subscribe(
@@ -208,18 +208,19 @@ class BlockingPeer(Twin):
         start: Start | None = ...,
         ordered: bool = ...,
     ) -> BlockingSubscription[Any]:
-        """Receive what this peer publishes: ``with peer.subscribe("news.*") as news: for message in news: ...``
+        """Receive publications of this peer: ``with peer.subscribe("news.*") as news: for message in news: ...``
 
-        This peer alone is asked, also one that dialled in. Entering returns when it knows. On a link that this bus opened the
-        subscription is restored when the link comes back; otherwise iterating raises `Disconnected` when the peer has gone.
+        Only this peer is asked, even one that dialled in. Entering returns once the peer knows the subscription. On a link that
+        this bus opened the subscription is restored after a reconnect; otherwise iterating raises `Disconnected` when the peer
+        has left.
 
-        Args: as `BlockingBus.subscribe`. `durable`, and `start` alone, read what a stream of others keeps: over links to NATS
+        Args: as `BlockingBus.subscribe`. `durable`, or `start` without it, reads an external stream, over links to NATS
         networks.
 
         Raises:
             LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As `BlockingBus.subscribe`.
             Unsupported: (on entering) The wire or a bare peer cannot carry it.
-            Disconnected: (on entering, by iterating) The peer has gone.
+            Disconnected: (on entering, by iterating) The peer has left.
         """
     @overload
     def notify(
@@ -229,18 +230,18 @@ class BlockingPeer(Twin):
     def notify(
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: str | None = ...
     ) -> None:
-        """Tell one handler, without an answer. See `BlockingBus.notify`.
+        """Send a notification to one handler, which sends no answer. See `BlockingBus.notify`.
 
         Args:
-            subject: What it is about.
-            body: Anything that the wire can carry.
+            subject: Subject of the handler.
+            body: Any value that the wire can carry.
             headers: Text to text.
-            to: An address behind this peer, where many are reached over one link: ``//phone/CD/4`` of `protocols.Up`.
+            to: An address behind this peer, if its link leads to several: ``//phone/CD/4`` of `protocols.Up`.
 
         Raises:
-            EncodeError: The body cannot be written.
+            EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
-            Disconnected: The peer has gone.
+            Disconnected: The peer has left.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
         """
     @overload
@@ -255,7 +256,7 @@ class BlockingPeer(Twin):
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
     ) -> BlockingChannel[Any, Any]:
-        """Ask for a stream. See `BlockingBus.stream`.
+        """Request a stream. See `BlockingBus.stream`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.
@@ -288,10 +289,10 @@ class BlockingPeer(Twin):
             ReservedSubject, LocalProtocolError, TypeError: As `BlockingBus.tunnel`.
         """
     def close(self, reason: str = "") -> None:
-        """Send the peer away. Returns when it has been told, without waiting for it.
+        """Disconnect the peer. Sends the goodbye and returns without waiting for the peer.
 
         Args:
-            reason: Shown to the peer where the wire can.
+            reason: Shown to the peer if the wire carries it.
 
         Raises:
             LocalProtocolError: The bus does not run, or this thread runs its event loop.
@@ -373,25 +374,25 @@ class BlockingRemotePeer(Twin):
         """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
         Raises:
-            EncodeError: The body cannot be written; the error names the path.
+            EncodeError: The body cannot be encoded; the error names the path.
             Unsupported: The wire cannot carry this.
-            NoHandler: Of `BlockingBus.as_`: this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
-            TypeError, ValueError: An argument is of a wrong type, or cannot be.
-            Disconnected: Whom it is for has gone, or is not connected: then with ``sent=False``.
+            NoHandler: Under `BlockingBus.as_`: this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            TypeError, ValueError: An argument has a wrong type or value.
+            Disconnected: The receiver has left, or is not connected: then with ``sent=False``.
             BusError: As `Reply` says.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Tell one handler, without an answer. See `BlockingBus.notify`.
+        """Send a notification to one handler, which sends no answer. See `BlockingBus.notify`.
 
         Raises:
-            EncodeError: The body cannot be written.
+            EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
-            Disconnected: Whom it is for has gone, or is not connected.
-            BadRequest, NoHandler: Of `BlockingBus.as_`: the handler answers a stream or channel, or there is none.
+            Disconnected: The receiver has left, or is not connected.
+            BadRequest, NoHandler: Under `BlockingBus.as_`: the handler answers a stream or channel, or there is no handler.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
         """
     @overload
@@ -420,7 +421,7 @@ class BlockingRemotePeer(Twin):
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
     ) -> BlockingChannel[Any, Any]:
-        """Ask for a stream. See `BlockingBus.stream`.
+        """Request a stream. See `BlockingBus.stream`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.
@@ -514,25 +515,25 @@ class BlockingUser(Twin):
         """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
         Raises:
-            EncodeError: The body cannot be written; the error names the path.
+            EncodeError: The body cannot be encoded; the error names the path.
             Unsupported: The wire cannot carry this.
-            NoHandler: Of `BlockingBus.as_`: this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
-            TypeError, ValueError: An argument is of a wrong type, or cannot be.
-            Disconnected: Whom it is for has gone, or is not connected: then with ``sent=False``.
+            NoHandler: Under `BlockingBus.as_`: this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            TypeError, ValueError: An argument has a wrong type or value.
+            Disconnected: The receiver has left, or is not connected: then with ``sent=False``.
             BusError: As `Reply` says.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Tell one handler, without an answer. See `BlockingBus.notify`.
+        """Send a notification to one handler, which sends no answer. See `BlockingBus.notify`.
 
         Raises:
-            EncodeError: The body cannot be written.
+            EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
-            Disconnected: Whom it is for has gone, or is not connected.
-            BadRequest, NoHandler: Of `BlockingBus.as_`: the handler answers a stream or channel, or there is none.
+            Disconnected: The receiver has left, or is not connected.
+            BadRequest, NoHandler: Under `BlockingBus.as_`: the handler answers a stream or channel, or there is no handler.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
         """
     @overload
@@ -561,7 +562,7 @@ class BlockingUser(Twin):
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
     ) -> BlockingChannel[Any, Any]:
-        """Ask for a stream. See `BlockingBus.stream`.
+        """Request a stream. See `BlockingBus.stream`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.
@@ -671,25 +672,25 @@ class BlockingCaller(Twin):
         """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
         Raises:
-            EncodeError: The body cannot be written; the error names the path.
+            EncodeError: The body cannot be encoded; the error names the path.
             Unsupported: The wire cannot carry this.
-            NoHandler: Of `BlockingBus.as_`: this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
-            TypeError, ValueError: An argument is of a wrong type, or cannot be.
-            Disconnected: Whom it is for has gone, or is not connected: then with ``sent=False``.
+            NoHandler: Under `BlockingBus.as_`: this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            TypeError, ValueError: An argument has a wrong type or value.
+            Disconnected: The receiver has left, or is not connected: then with ``sent=False``.
             BusError: As `Reply` says.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Tell one handler, without an answer. See `BlockingBus.notify`.
+        """Send a notification to one handler, which sends no answer. See `BlockingBus.notify`.
 
         Raises:
-            EncodeError: The body cannot be written.
+            EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
-            Disconnected: Whom it is for has gone, or is not connected.
-            BadRequest, NoHandler: Of `BlockingBus.as_`: the handler answers a stream or channel, or there is none.
+            Disconnected: The receiver has left, or is not connected.
+            BadRequest, NoHandler: Under `BlockingBus.as_`: the handler answers a stream or channel, or there is no handler.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
         """
     @overload
@@ -704,7 +705,7 @@ class BlockingCaller(Twin):
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
     ) -> BlockingChannel[Any, Any]:
-        """Ask for a stream. See `BlockingBus.stream`.
+        """Request a stream. See `BlockingBus.stream`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.

@@ -44,7 +44,7 @@ class LinkWire:
     carries_headers: bool = field(default=True, init=False)
     """True if the wire carries headers: known from the first session on, even while the link is down."""
     bare_headers: bool = field(default=False, init=False)
-    """True if plain peers read them too."""
+    """True if bare peers read them too."""
     own_headers: frozenset[str] = field(default=frozenset(), init=False)
     """Headers that the wire carries even if it carries no others."""
     destinations: bool = field(default=False, init=False)
@@ -102,7 +102,7 @@ class LinkWire:
         can = session.capabilities
         self.carries_headers, self.bare_headers, self.own_headers = can.headers, can.bare_headers, can.own_headers
         self.destinations, self.has_groups = can.destinations, can.groups
-        # If publications are an extension, plain subscribers get a form of their own: see the session.
+        # If publications are an extension, bare subscribers get a form of their own: see the session.
         known = self.opened or not can.asks_before_publishing or (self.peer is not None and self.peer.speaks_extensions)
         self.shared = session.codec if can.shared_publish and known else None
         features = TransportFeatures.of(transport)

@@ -1,1 +1,1 @@
-"""The other end of a link: verbs towards it, subscriptions, and dispatch of what it sends."""
+"""The other end of a link: verbs towards it, subscriptions, and dispatch of its messages."""

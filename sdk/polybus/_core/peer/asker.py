@@ -1,4 +1,4 @@
-"""Verbs that ask one party: a peer, a client at another node, a user, or a bus's own handlers in somebody's name."""
+"""Verbs towards one party: a peer, a client at another node, a user, or the bus's own handlers under `Bus.as_`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ T = TypeVar("T")
 
 
 class Party(Protocol):
-    """Whoever can be asked: how each is sent there, with arguments that have been checked."""
+    """A receiver of requests: how to send them there, with checked arguments."""
 
     @property
-    def services(self) -> Services:
-        """The services of the bus that asks."""
-        ...
+    def services(self) -> Services: ...
 
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
@@ -118,15 +116,15 @@ class PartyVerbs:
         headers: Mapping[str, str] | None = None,
         retry: Retry | None = None,
     ) -> Reply[Any]:
-        """Ask. See `Bus.request`.
+        """Send a request. See `Bus.request`.
 
         Raises:
-            EncodeError: The body cannot be written; the error names the path.
+            EncodeError: The body cannot be encoded; the error names the path.
             Unsupported: The wire cannot carry this.
-            NoHandler: Of `Bus.as_`: this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
-            TypeError, ValueError: An argument is of a wrong type, or cannot be.
-            Disconnected: (by awaiting) Whom it is for has gone, or is not connected: then with ``sent=False``.
+            NoHandler: Under `Bus.as_`: this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            TypeError, ValueError: An argument has a wrong type or value.
+            Disconnected: (by awaiting) The receiver has left, or is not connected: then with ``sent=False``.
             BusError: (by awaiting) As `Reply` says.
         """
         name, returns = resolve(subject, returns)
@@ -153,13 +151,13 @@ class PartyVerbs:
     @overload
     async def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     async def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Tell one handler, without an answer. See `Bus.notify`.
+        """Send a notification to one handler, which sends no answer. See `Bus.notify`.
 
         Raises:
-            EncodeError: The body cannot be written.
+            EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
-            Disconnected: Whom it is for has gone, or is not connected.
-            BadRequest, NoHandler: Of `Bus.as_`: the handler answers a stream or channel, or there is none.
+            Disconnected: The receiver has left, or is not connected.
+            BadRequest, NoHandler: Under `Bus.as_`: the handler answers a stream or channel, or there is no handler.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.notify`.
         """
         await self._party.send_notify(*notification(self._party.services, subject, body, headers))
@@ -177,7 +175,7 @@ class PartyVerbs:
     def stream(
         self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
     ) -> ChannelContext[Any, Any]:
-        """Ask for a stream. See `Bus.stream`.
+        """Request a stream. See `Bus.stream`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.stream`.
@@ -215,7 +213,7 @@ class PartyVerbs:
         return opening(self._party.services, self._party.open_channel, name, None, "channel", timeout, receives)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make an object with the methods of a Protocol class, each of which asks by a verb of this. See `Bus.client`.
+        """Make a client for a Protocol class: each of its methods calls a verb of this object. See `Bus.client`.
 
         Raises:
             TypeError: As `Bus.client`.
@@ -246,7 +244,7 @@ def opening(
 def notification(
     services: Services, subject: AnySubject, body: Any, headers: Mapping[str, str] | None
 ) -> tuple[str | int, Any, dict[str, str] | None]:
-    """Check what a notification is made of: the name of its subject, its body and its headers.
+    """Check the arguments of a notification, and return its subject name, body and headers.
 
     Raises:
         ReservedSubject, LocalProtocolError, TypeError, ValueError: As `PartyVerbs.notify`.

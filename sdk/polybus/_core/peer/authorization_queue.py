@@ -1,4 +1,4 @@
-"""Messages of a peer and to it while an asynchronous `authorize` decides about one: in order, bounded, and charged."""
+"""Messages from and to a peer that wait for an asynchronous `authorize`: in order, bounded, and charged."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 def receive(peer: PeerParty, message: Message) -> None:
-    """Act on a publication, a subscription or its end as far as `authorize` allows it.
+    """Handle a publication, subscription or unsubscription as far as `authorize` allows it.
 
-    While an asynchronous answer is out, what follows from this peer waits behind it, in order.
+    While an asynchronous answer is outstanding, further messages of this peer wait behind it, in order.
     """
     services = peer.link.services
     if services.authorize is None:
         _act(peer, message)
         return
-    # `authorize` is asked about the very spelling that is granted.
+    # `authorize` sees the exact spelling that is granted.
     subscribes = message.kind is Kind.SUBSCRIBE
     message.subject = canonical_pattern(message.subject) if subscribes else canonical_subject(message.subject)
     if peer.undecided is not None:
         peer.undecided.add(message)
         return
     if message.kind is Kind.UNSUBSCRIBE:
-        _act(peer, message)  # who may not subscribe any more may still leave
+        _act(peer, message)  # a peer may always unsubscribe
         return
     allowed = services.access.asks(peer, _verb(message), message.subject, message)
     if inspect.isawaitable(allowed):
@@ -61,7 +61,7 @@ def receive(peer: PeerParty, message: Message) -> None:
 
 
 def hello(peer: PeerParty, message: Message) -> None:
-    """Answer a request to a reserved subject. A hello is a barrier: what was written before it is decided first."""
+    """Answer a request to a reserved subject. A hello is a barrier: earlier messages are decided first."""
     if message.subject != HELLO:
         send_error(peer, message, Code.UNIMPLEMENTED, f"{message.subject!r} is not known to this version of polybus")
     elif peer.undecided is not None:
@@ -95,16 +95,16 @@ def _refuse(peer: PeerParty, message: Message) -> None:
 
 @define(eq=False)
 class InboundAuthorization:
-    """Messages of a peer that wait behind the one about which `authorize` decides.
+    """Messages of a peer behind the one that `authorize` is deciding.
 
-    There is one for a peer as long as an answer is out, and one task with it.
+    A peer has one such object, with one task, while an answer is outstanding.
     """
 
     _peer: PeerParty
     _waiting: deque[Message] = field(factory=deque)
 
     def add(self, message: Message) -> None:
-        """Let one more wait, or drop it."""
+        """Queue one more message, or drop it."""
         peer = self._peer
         if len(self._waiting) < peer.link.runtime.limits.waiting and peer.hold(message):
             self._waiting.append(message)
@@ -112,9 +112,9 @@ class InboundAuthorization:
             peer.link.services.counters.dropped += 1
 
     async def run(self, message: Message | None, allowed: Any) -> None:
-        """Wait for `authorize`, then do what waited behind the answer, as far as no further answer is needed.
+        """Wait for `authorize`, then handle the queued messages, asking again where needed.
 
-        Ends with the peer. What is held of its messages is released: the one in hand here, the others by `lost`.
+        Ends with the peer. This method releases the memory of the current message, `lost` the rest.
         """
         peer, waiting = self._peer, self._waiting
         services = peer.link.services
@@ -129,14 +129,14 @@ class InboundAuthorization:
                         allowed = services.access.asks(peer, _verb(message), message.subject, message)
                     granted, allowed = await services.access.answer(allowed), None
                     if peer.undecided is not self:
-                        return  # the peer has gone meanwhile
+                        return  # the peer has left
                     self._decided(message, granted)
                 peer.release(message)
                 message = waiting.popleft() if waiting else None
         finally:
             if message is not None:
                 peer.release(message)
-            # A cancellation that escaped from `authorize` refuses what waited; it must not block what follows.
+            # A cancellation that escapes from `authorize` refuses the queue and must not block later messages.
             if peer.undecided is self:
                 services.counters.refused += len(waiting)
                 self.lost()
@@ -152,17 +152,17 @@ class InboundAuthorization:
             _refuse(self._peer, message)
 
     def lost(self) -> None:
-        """End: the peer has gone, or no answer comes any more."""
+        """End: the peer has left, or no answer will come."""
         for message in self._waiting:
             self._peer.release(message)
         self._peer.undecided = None
 
 
 class OutboundAuthorization:
-    """Publications to a peer that wait behind the one about which `authorize` decides, up to the size of an outbox; then the
-    listener's `when_full` decides.
+    """Publications to a peer behind the one that `authorize` is deciding, up to the size of an outbox; then the listener's
+    `when_full` applies.
 
-    There is one for a peer as long as an answer is out, and one task with it.
+    A peer has one such object, with one task, while an answer is outstanding.
     """
 
     __slots__ = ("_box", "_changed", "_deciding", "_entry", "_peer")
@@ -172,14 +172,14 @@ class OutboundAuthorization:
         self._peer = peer
         self._box = SendQueue(link)
         self._deciding = MemoryBudget(link.runtime, share=link.share)
-        """The publication that is being decided about."""
+        """The publication being decided."""
         self._entry: WaitingMessage | None = None
-        """The same, in the box."""
+        """Its entry in the box."""
         self._changed = Notifier(link.runtime.loop)
         """Signalled when a publication has been sent or refused, or none will be."""
 
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> WaitingMessage:
-        """Let the first publication wait, about which `authorize` has been asked."""
+        """Queue the first publication, after `authorize` was called about it."""
         peer = self._peer
         entry = self._entry = self._box.entry(message, peer, deadline)
         peer.undelivered = self
@@ -187,7 +187,7 @@ class OutboundAuthorization:
         return entry
 
     def add(self, message: Message, deadline: float) -> WaitingMessage:
-        """Let one more wait, behind the others."""
+        """Queue one more publication."""
         entry = self._box.entry(message, self._peer, deadline)
         if self._box.make_room(entry):
             self._box.add(entry)
@@ -196,7 +196,7 @@ class OutboundAuthorization:
         return entry
 
     async def settled(self, entry: WaitingMessage, deadline: float) -> None:
-        """Wait until one has been sent or refused, or the deadline has passed."""
+        """Wait until a publication has been sent or refused, or until the deadline."""
         with anyio.move_on_at(deadline):
             await self._changed.until(lambda: not entry.waits or self._peer.undelivered is not self)
 
@@ -208,7 +208,7 @@ class OutboundAuthorization:
                 self._deciding.charge(entry.size)
                 granted = await allowed if inspect.isawaitable(allowed) else bool(allowed)
                 if peer.undelivered is not self:
-                    return  # the peer has gone meanwhile
+                    return  # the peer has left
                 self._decided(entry, granted)
                 self._deciding.release(entry.size)
                 entry = self._entry = self._box.pop()
@@ -218,7 +218,7 @@ class OutboundAuthorization:
                     allowed = link.services.access.may_receive(peer, entry.message.subject)
         finally:
             self._deciding.release(self._deciding.held)
-            # Also when a cancellation escapes from `authorize`: what waited is refused, and what follows is not blocked.
+            # A cancellation that escapes from `authorize` refuses the queue and must not block later publications.
             if peer.undelivered is self:
                 self.lost()
 
@@ -236,7 +236,7 @@ class OutboundAuthorization:
         self._changed.signal()
 
     def take(self) -> list[Message]:
-        """End, and give the publications that wait, which somebody else sends."""
+        """End, and return the queued publications for another sender."""
         first, self._entry = self._entry, None
         waiting = [entry for entry in (first, *self._box.clear()) if entry is not None]
         self._peer.undelivered = None
@@ -246,7 +246,7 @@ class OutboundAuthorization:
         return [entry.message for entry in waiting if entry.message is not None]
 
     def lost(self) -> None:
-        """End: the peer has gone, or no answer comes any more."""
+        """End: the peer has left, or no answer will come."""
         self._peer.link.services.counters.dropped += len(self._box.clear())
         self._peer.undelivered = None
         self._changed.signal()

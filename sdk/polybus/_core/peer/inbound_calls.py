@@ -1,4 +1,4 @@
-"""Requests and notifications of a peer: from their arrival to their answer, and what they make the bus keep meanwhile."""
+"""Requests and notifications of a peer, from arrival to answer, and the memory that they hold."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ DRAINING = "this bus takes no requests now, it is draining or has not started ye
 
 _REQUEST: Final = Kind.REQUEST
 _FIRST = 1_000
-"""The level of calls that had a place already: above all that a wire has, as is the one below it."""
+"""Priority of calls that already had a slot: above all priorities of a wire, as is the next lower one."""
 
 _LOOK: Final = 0.01
-"""Seconds at least between two looks at calls of which nobody knows how large their answers are."""
+"""Minimum of seconds between two checks of calls with unknown answer sizes."""
 _WAITS: Final = 4
-"""Looks in a row that have found a call where it was: it is taken for one that may wait for anything, such as another call.
-Looks are counted, not seconds: between two of them a machine that is busy has let it go on if it could."""
+"""Consecutive checks that find a call waiting before it counts as idle, for example waiting for another call. Checks are
+counted, not seconds: on a busy machine the call could run between two checks if it was able to."""
 _POLLS: Final = 16
-"""Looks that have found a call waiting, wherever: it may look for something again and again."""
+"""Total checks that find a call waiting before it counts as idle: it may poll for something."""
 
 _PASSED_BY: Final = 32
-"""Peers that are looked at in vain when a place becomes free: each place that does so moves on among them."""
+"""Peers skipped when a slot becomes free; the next free slot continues behind them."""
 
 
 class InboundCalls:
-    """The requests of one peer that are being served, running or waiting; the `ResponseSink` of their outcomes."""
+    """Requests of one peer that run or wait; the `ResponseSink` of their outcomes."""
 
     __slots__ = (
         "_deadlines",
@@ -71,29 +71,29 @@ class InboundCalls:
         self.peer: PeerParty = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget
-        """The peer's: requests that wait are charged to it."""
+        """The peer's: charged for waiting requests."""
         self.calls: dict[Any, Call] = {}
-        """Requests that run or wait, by their id."""
+        """Requests that run or wait, by id."""
         self.channel_calls: int = 0
-        """The number of them that are streams and channels."""
+        """Number of streams and channels among them."""
         self._deadlines = Deadlines()
         self.waiting: deque[Call] | PriorityQueue[Call] | None = None
-        """Requests that wait for a place: in order, and by urgency where the wire has priorities."""
+        """Requests that wait for a slot, in order, or by priority on wires with priorities."""
         self.held: int = 0
-        """Requests that wait for a place of their handler, and take none of this peer meanwhile."""
+        """Number of requests that wait for a slot of their handler, and occupy none of this peer."""
         self.large: dict[Call, int] | None = None
-        """Costs of the large bodies of requests that run."""
+        """Costs of large bodies of running requests."""
         self.expected: dict[Call, int] | None = None
-        """Bytes set aside for the large answers that requests which run will have, as far as that can be foreseen."""
+        """Bytes reserved for predicted large answers of running requests."""
         self.looked: float = -math.inf
-        """Time of the last look at the calls among these."""
+        """Time of the last check of those calls."""
         self.stopping: int = 0
-        """Handlers of requests that are over already: each keeps its place until it returns."""
+        """Number of ended requests with a handler that still runs: each keeps its slot until it returns."""
 
     # -- arrivals --------------------------------------------------------------------------------------------------------
 
     def request(self, message: Message, now: float) -> None:
-        """Take a request: start its handler, let it wait, or refuse it."""
+        """Start the handler of a request, queue the request, or refuse it."""
         link, peer, calls = self.link, self.peer, self.calls
         lookup, services = peer.host.lookup, link.services
         if message.id in calls:
@@ -122,7 +122,7 @@ class InboundCalls:
             self._watch(call)
 
     def _unhandled(self, message: Message, handler: Handler | None, deadline: float) -> Call | None:
-        """Answer a request that no handler gets; a call where `authorize` is asked before the answer."""
+        """Answer a request that has no handler; with `authorize` set, return a call that asks it first."""
         peer, subject = self.peer, message.subject
         lookup, services = peer.host.lookup, self.link.services
         if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
@@ -147,27 +147,27 @@ class InboundCalls:
         return None
 
     def _hint(self, subject: str | int) -> None:
-        """Log what an asker may have meant, now and then: the asker is a stranger, and is not told what there is."""
+        """Log what a caller may have meant, rate-limited. The caller is a stranger and gets no hint."""
         template = "%s asks for %.200r, which nobody handles: %s"
         if self.link.runtime.warnings.allows(template) and (meant := self.peer.host.lookup.meant(subject)):
             logger.info(template, self.peer, subject, meant, extra=log_fields(self.peer, subject=subject))
 
     def notify(self, message: Message) -> None:
-        """Take a notification: as a request, but for the answer."""
+        """Handle a notification like a request, without an answer."""
         link, peer = self.link, self.peer
         lookup, services = peer.host.lookup, link.services
         handler = lookup.find_for(message)
         side = None
         if handler is None and services.takes_requests:
             session = link.session
-            # To that peer a publication and a notification are one thing, which has come as the former just before.
+            # A peer with handlers gets publications and notifications alike; this one already came as a publication.
             published = session is not None and session.capabilities.handlers
             if published and peer.host.pubsub.receiver.takes(message):
                 return
-            if not published or lookup.side_for(message, "publish") is None:  # else it has crossed a bridge so
+            if not published or lookup.side_for(message, "publish") is None:  # otherwise a bridge has already passed it on
                 side = lookup.side_for(message, "request")
         if side is None and (handler is None or not services.takes_requests or handler.style in ("stream", "channel")):
-            # No answer was asked for, so none is refused; as for a publication without a subscriber, it is no offence.
+            # The caller expects no answer, so nothing is refused; like a publication without subscribers it is not a violation.
             why = "no handler" if handler is None else f"a {handler.style} handler" if services.takes_requests else "draining"
             services.counters.refused += handler is not None
             code = Code.UNAVAILABLE if not services.takes_requests else Code.UNIMPLEMENTED
@@ -182,11 +182,11 @@ class InboundCalls:
             if message.headers is not None and VIA in message.headers:
                 ViaHeader.strip(message)
             call = Call(services, self, peer, handler, message, deadline, handler.places)
-        message.id = call  # unique, and never written
+        message.id = call  # unique, and never sent
         self.start(call)
 
     def start(self, call: Call) -> None:
-        """Start a call that has been made elsewhere, let it wait, or refuse it."""
+        """Start a call made elsewhere, queue it, or refuse it."""
         self.calls[call.message.id] = call
         self.channel_calls += call.of_channel
         self._admit(call)
@@ -198,13 +198,13 @@ class InboundCalls:
         self.peer.watch(call.deadline)
 
     def expire(self, now: float) -> float:
-        """Refuse what is past its deadline. The earliest one that remains."""
+        """Refuse calls past their deadline, and return the earliest deadline left."""
         for call in self._deadlines.due(now, self.calls):
             call.expire()
         return self._deadlines.next
 
     def cancel(self, message: Message) -> None:
-        """Stop the handler of a request: the peer waits no more for its answer."""
+        """Stop the handler of a request: the peer gave it up."""
         call = self.calls.get(message.id)
         if call is None:
             return
@@ -231,16 +231,16 @@ class InboundCalls:
             link.answer(response_to(message, value, link, call), self.peer, alone=len(self.calls) == 1)
 
     async def answer_later(self, call: Call, value: Any) -> None:
-        """`answer`, when less waits for the peer. Until then it is charged, and keeps its place among those of this peer.
+        """`answer`, once less is queued for the peer. Until then it is charged and keeps its slot of this peer.
 
         Raises:
-            EncodeError: It cannot be written.
+            EncodeError: The value cannot be encoded.
         """
         if call.ended or call.message.kind is not Kind.REQUEST:
             return
         link, runtime = self.link, self.link.runtime
         response = response_to(call.message, value, link, call)
-        value = None  # what waits shall not be held twice
+        value = None  # otherwise the value would be kept twice
         trim(response)
         if call.places is not None:
             call.places.leave(call)
@@ -248,7 +248,7 @@ class InboundCalls:
         if not held.hold(size):
             link.too_slow(self.peer, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")
             return
-        self._count(-1)  # the handler is over, and its place among all is another's: many peers may stop reading
+        self._count(-1)  # frees the bus-wide slot, since many peers may stop reading
         runtime.answering += 1
         try:
             if runtime.backlogged:
@@ -298,15 +298,15 @@ class InboundCalls:
         self.free_place(call)
 
     def lost(self) -> None:
-        """End all calls, also those that wait: the connection is gone."""
+        """End all calls, including queued ones: the connection is gone."""
         waiting, self.waiting = self.waiting, None
         for call in waiting or ():
             self.budget.release(cost(call.message))
-            call.ended = True  # never started, so no place is to be given back
+            call.ended = True  # never started, so it has no slot to return
             call.discard()
         self.link.runtime.backlogged.pop(self, None)
         self.link.stalled.pop(self, None)
-        if self.held:  # first, so that none of them begins when others give their places back
+        if self.held:  # first, so that none of them starts when others return their slots
             for call in [call for call in self.calls.values() if call.places is not None and call.places.waits(call)]:
                 call.stop()
         for call in list(self.calls.values()):
@@ -314,10 +314,10 @@ class InboundCalls:
         self.calls.clear()
         self.channel_calls = 0
 
-    # -- the limit of those that run at once: nothing here waits ----------------------------------------------------------
+    # -- the concurrency limits: nothing here waits ----------------------------------------------------------------------
 
     def _admit(self, call: Call) -> None:
-        """Start a call, or let it wait for a place, or refuse it."""
+        """Start a call, queue it for a slot, or refuse it."""
         link = self.link
         runtime = link.runtime
         waiting, total = self.waiting, runtime.limits.total_running
@@ -326,7 +326,7 @@ class InboundCalls:
         if (
             not waiting
             and taken < most
-            and ((16 * runtime.running <= total and 2 * taken < total) or _has_place(runtime, link, taken))  # as that begins
+            and ((16 * runtime.running <= total and 2 * taken < total) or _has_place(runtime, link, taken))  # inlined
             and (link.outbox is None or self.may_begin())
             and (not call.sizes_known or not call.handler.answers.weight or self.reserve_answer(call))
         ):
@@ -361,7 +361,7 @@ class InboundCalls:
         return link.runtime.limits.waiting if link.most_waiting is None else link.most_waiting
 
     def _hold(self, call: Call, places: Places) -> None:
-        """Let a call wait for a place of its handler, or refuse it at once: in a cluster it is then asked elsewhere."""
+        """Queue a call for a slot of its handler, or refuse it at once, so that a cluster can ask another node."""
         if self.expected:
             self.expected.pop(call, None)
         if self.held + len(self.waiting or ()) >= self._most_waiting or not self.budget.hold(cost(call.message)):
@@ -387,7 +387,7 @@ class InboundCalls:
         return waiting
 
     def _why_full(self, call: Call) -> str:
-        """Reason why a request can neither begin nor wait: the limits that were reached, and figures of this peer alone."""
+        """Reason for refusing a request: the exceeded limits, and figures of this peer only."""
         runtime, budget, message = self.link.runtime, self.budget, call.message
         limits = runtime.limits
         waiting = len(self.waiting or ()) + self.held
@@ -424,10 +424,10 @@ class InboundCalls:
         call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
 
     def _next_call(self) -> None:
-        """Give a free place away: it goes round among the peers that have requests waiting.
+        """Assign free slots round-robin among the peers with queued requests.
 
-        Each step starts a request; or takes a peer out that must wait for a place of its own, and comes back with that; or
-        passes by one that has none, because others of its address have too many.
+        Each step starts a request, or removes a peer that must first free a slot of its own, or skips a peer without a slot
+        because others of its address have too many.
         """
         runtime = self.link.runtime
         backlogged = runtime.backlogged
@@ -455,7 +455,7 @@ class InboundCalls:
                 else:
                     waiting.appendleft(call)
                 continue
-            if call.places is not None and not call.places.take(call):  # what it is charged, it stays
+            if call.places is not None and not call.places.take(call):  # its charge stays
                 first.held += 1
                 if first.expected:
                     first.expected.pop(call, None)
@@ -467,7 +467,7 @@ class InboundCalls:
             size = cost(call.message)
             first.budget.release(size)
             if size > LARGE:
-                _ = first.charge_body(call, surely=True)  # it was kept until now
+                _ = first.charge_body(call, surely=True)  # its memory was already charged in the queue
             call.put_off = False
             runtime.running += 1
             if share is not None:
@@ -477,7 +477,9 @@ class InboundCalls:
                 backlogged[first] = None
 
     def put_off(self, call: Call) -> bool:
-        """Let a call wait again that has a place and has not begun, where its peer has stopped reading. True if it waits."""
+        """Put a call back into the queue that has a slot and has not started, if its peer has stopped reading. True if it
+        waits.
+        """
         if self.may_begin():
             return False
         self.budget.charge(cost(call.message))
@@ -488,20 +490,20 @@ class InboundCalls:
             waiting = self._begin_queue()
         if isinstance(waiting, PriorityQueue):
             waiting.append(call, _FIRST)
-        else:  # before those that had no place yet, and behind those that came before it
+        else:  # ahead of calls that never had a slot, behind earlier ones
             waiting.insert(sum(1 for _ in takewhile(lambda other: other.put_off, waiting)), call)
-        self.free_place(call)  # for another
+        self.free_place(call)  # for another call
         return True
 
     # -- places and memory -----------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Let requests begin that had to wait, where it is their turn."""
+        """Start the next waiting requests."""
         if self.waiting:
             self._next_call()
 
     def may_begin(self) -> bool:
-        """Tell whether requests may begin. If not, they do as soon as the connection takes answers again."""
+        """Check whether requests may begin. If not, they start once the connection takes answers again."""
         link = self.link
         if link.takes_answers:
             return True
@@ -509,12 +511,12 @@ class InboundCalls:
         return False
 
     def reserve_answer(self, call: Call) -> bool:
-        """Set aside for the answer that a call is expected to have. False where the peer has too much to read already.
+        """Reserve memory for the expected answer of a call. False if the peer already has too much to read.
 
-        It is not charged: it may be much less in the end.
+        The reservation is not charged: the answer may be much smaller.
         """
         link = self.link
-        if call.message.kind is not Kind.REQUEST or link.inner:  # the engine reads what all nodes are answered
+        if call.message.kind is not Kind.REQUEST or link.inner:  # the engine reads the answers to all nodes
             return True
         runtime = link.runtime
         now, most = runtime.time(), 2 * runtime.limits.outbox_bytes
@@ -536,13 +538,13 @@ class InboundCalls:
         return True
 
     def _look(self, expected: dict[Call, int], most: int, now: float, *, guess: bool) -> tuple[int, bool]:
-        """Look at the calls for which something is set aside. One that waits needs nothing where nobody knows what is right.
+        """Check the calls with a reservation. A waiting call needs none while the size of its answer is unknown.
 
         Args:
-            guess: The size of the next answer is a guess itself. Then no call that waits is counted.
+            guess: True if the size of the next answer is itself a guess: then no waiting call counts.
 
         Returns:
-            Bytes set aside but for calls that wait, and whether this may be less after another look.
+            Reserved bytes except for waiting calls, and whether another check may find less.
         """
         again = now >= self.looked + _LOOK
         if again:
@@ -562,7 +564,7 @@ class InboundCalls:
         return left, may_wait
 
     def charge_body(self, call: Call, *, surely: bool = False) -> bool:
-        """Charge a large body that a handler keeps. False if the bus keeps too much already."""
+        """Charge a large body that a handler keeps. False if the bus already holds too much."""
         size, bodies = cost(call.message), self.link.bodies
         if surely:
             bodies.charge(size)
@@ -578,7 +580,7 @@ class InboundCalls:
             share.address.running += places
 
     def free_place(self, call: Call) -> None:
-        """Give the place of a call back, and start the next."""
+        """Return the slot of a call, and start the next."""
         link, runtime = self.link, self.link.runtime
         runtime.running -= 1
         if (share := link.share) is not None:
@@ -596,17 +598,16 @@ class InboundCalls:
 
 
 def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:
-    """Tell whether a peer that has taken so many places may have one more.
+    """Check whether a peer with `taken` slots may have one more.
 
-    As of `total_bytes`, it may have the fewer the fewer are free, and so may all peers of its address together. One that has
-    none may have the last but those which are left for addresses that have none. Where one may have as many as there are, there
-    are no shares.
+    As with `total_bytes`, the share of a peer, and of all peers of its address together, shrinks with the free slots. The last
+    slots are reserved for addresses without any. Shares do not apply if one peer may have all slots.
     """
     limits, share = runtime.limits, link.share
     total, running = limits.total_running, runtime.running
     if taken >= (limits.running if link.most_running is None else link.most_running):
         return False
-    if 16 * running <= total and 2 * taken < total:  # no share is as small as that
+    if 16 * running <= total and 2 * taken < total:  # no share is that small
         return True
     free = total - running
     if free <= 0:
@@ -617,7 +618,7 @@ def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:
         return False
     if share is None:
         return True
-    # The fourth power, not the square: what an address may have at first is about the same, and more addresses find a place.
+    # The fourth power, not the square: an address starts with about the same share, and more addresses get a slot.
     others = share.address.running
     return not others or others * total**3 < 16 * free**4 or (not taken and 4 * free > total)
 

@@ -1,4 +1,4 @@
-"""Negotiation with a peer: whether it is a polybus peer, which speaks the extensions; asked, answered, and answered late."""
+"""Negotiation of the extensions with a peer: questions (hellos), answers, and late answers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from .ports import PeerPubSub
 
 HELLO_TIMEOUT: Final = 1.0
-"""Seconds for which a verb waits to learn whether the peer speaks the extensions. A later answer counts all the same."""
+"""Seconds that a verb waits for the answer to a hello. A later answer still counts."""
 
 
 class ExtensionProbe(Reply[Any]):
-    """A hello that was sent. It belongs to the peer: it goes on when the tasks that wait for it are cancelled."""
+    """A hello in flight. It belongs to the peer: it continues when the waiting tasks are cancelled."""
 
     __slots__ = ("_peer",)
     _tells_failure: ClassVar[bool] = False
@@ -52,7 +52,7 @@ class ExtensionProbe(Reply[Any]):
         peer = self._peer
         peer.negotiation.takes_note(None)
         peer.link.runtime.bus_identities.take_proof(peer, None)
-        if peer.speaks_extensions is None and self.sent:  # one that never left says nothing of the peer
+        if peer.speaks_extensions is None and self.sent:  # an unsent one says nothing about the peer
             if isinstance(error, DeadlineExceeded):
                 peer.negotiation.silent = True
             elif not isinstance(error, (Disconnected, RequestCancelled, QueueFull)):
@@ -61,38 +61,38 @@ class ExtensionProbe(Reply[Any]):
 
 
 _LATE: Final = 30
-"""Unanswered hellos that are remembered: a peer that is asked once a second may answer this many seconds late."""
+"""Unanswered hellos kept: a peer that is asked once a second may answer this many seconds late."""
 _LONGEST_TOKEN: Final = 200
-"""Characters of a token that is kept."""
+"""Maximal characters of a token."""
 _TURN: Final = 64
-"""Hellos that are answered before others have a turn."""
+"""Hellos answered before other tasks get a turn."""
 
 
 @define(eq=False, weakref_slot=False)
 class Negotiation:
-    """Facts that a peer has shown of itself, by its hellos and by its answers to those of this bus."""
+    """What this bus knows of a peer from its hellos and answers."""
 
     _peer: PeerParty
     speaks_extensions: bool | None = None
-    """None as long as the peer has neither answered nor asked."""
+    """None until the peer has answered or asked."""
     answers_only: bool = False
-    """Set by a peer that begins nothing on this connection."""
+    """True if the peer cannot send first on this connection."""
     passes_on: bool | None = False
-    """Set by a peer that passes publications on to other buses. None from the first hello until its answer."""
+    """True if the peer forwards publications to other buses. None from the first hello until its answer."""
     silent: bool = False
-    """Set by a hello that was not answered in time."""
+    """True after a hello was not answered in time."""
     probe: ExtensionProbe | None = None
     """The last hello that asked for the extensions."""
     _late: dict[Any, ExtensionProbe] | None = None
-    """Unanswered hellos, by their id."""
+    """Unanswered hellos, by id."""
     _deferred: deque[Message] | None = None
-    """Hellos of the peer that wait until it is known who else it is; while there are any."""
+    """Hellos that wait until the bus knows which other peers are the same bus; otherwise None."""
     _token: str | None = None
-    """Token by which another bus goes on with this session, after the goodbye of the one that gave it."""
+    """Token for resuming this session at another bus, after the goodbye of the bus that issued it."""
     _resumes: str | None = None
-    """Such a token of an earlier connection, until a hello with it has been answered."""
+    """Token of an earlier connection, until a hello with it is answered."""
     _resuming: bool = False
-    """True from the hello with a token until the subscriptions have been told."""
+    """True from the hello with a token until the subscriptions are sent."""
 
     @property
     def _pubsub(self) -> PeerPubSub:
@@ -101,10 +101,10 @@ class Negotiation:
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     async def extended(self) -> bool:
-        """Ask, where it is not known, and wait for the answer. See `Peer.extended`.
+        """Ask if unknown, and wait for the answer. See `Peer.extended`.
 
         Raises:
-            Disconnected: The link broke meanwhile.
+            Disconnected: The link broke while waiting.
         """
         if self.speaks_extensions is None:
             await _told(self.ask())
@@ -112,11 +112,11 @@ class Negotiation:
         return self.speaks_extensions
 
     async def reads_headers(self) -> bool:
-        """Tell whether a request to the peer may have headers. Where those are an extension, the peer is asked; one that was
-        silent once is not waited for again.
+        """Check whether a request to the peer may have headers. If they are an extension, the peer is asked; a peer that did
+        not answer once is not waited for again.
 
         Raises:
-            Disconnected: It is to be asked, and the link is down or broke meanwhile.
+            Disconnected: The link is down or broke, and the peer must be asked.
         """
         peer = self._peer
         link = peer.link
@@ -124,14 +124,14 @@ class Negotiation:
         if not session.capabilities.asks_before_headers:
             return session.capabilities.headers
         if self.silent and peer.connected:
-            _ = self.ask()  # not waited for again, but a late answer changes what follows
+            _ = self.ask()  # no second wait, but a late answer counts from then on
             return False
         return await self.extended()
 
     def ask(self, *, again: bool = False) -> ExtensionProbe:
-        """Send the hello that asks for the extensions, unless one is out: each waits for a second, so that is one a second.
+        """Send the hello that asks for the extensions, unless one is in flight: each waits a second, so that limits the rate.
 
-        With `again` it goes out on a new connection, whose other end knows nothing yet.
+        `again` sends it on a new connection, where the other end knows nothing yet.
         """
         peer, probe, ahead = self._peer, self.probe, self._ahead
         if probe is None or probe.done() or (ahead and not probe.sent):
@@ -141,40 +141,40 @@ class Negotiation:
 
     @property
     def _ahead(self) -> bool:
-        """True where a hello is to leave before all that waits."""
+        """True if a hello must overtake the queue."""
         peer, link = self._peer, self._peer.link
         return peer.connected and link.session is not None and link.initiates and not link.flowing
 
     async def confirm(self, patterns: list[str | int] | None = None) -> list[str | int]:
-        """Send a hello, wait for its answer, and give those of the patterns that the peer refused.
+        """Send a hello, wait for its answer, and return the patterns that the peer refused.
 
-        Also a barrier: what was written before has been handled when this returns.
+        Also a barrier: everything sent before it has been handled on return.
         """
         answer = await _told(self._send({"confirm": patterns} if patterns else {}))
         refused = answer.get("refused", []) if isinstance(answer, dict) else []
         return refused if isinstance(refused, list) else []
 
     def tell(self) -> None:
-        """Tell the peer what has changed here, by one more hello."""
+        """Announce a change here with another hello."""
         _ = self._send({})
 
     def greet(self) -> None:
-        """Ask on a new connection before anything else is written there, where that tells the other end what it must know.
+        """Send the hello first on a new connection, if it carries facts that the peer needs.
 
-        Subscriptions to a peer that is not known to be a polybus peer are sent without headers, on some wires; and a bus that
-        passes publications on gets them with where they have been. A bus that goes on with the session of another one has to
-        know that before it hears of subscriptions.
+        On some wires, subscriptions go to a peer without headers until it is known as a polybus peer; a bus that forwards
+        publications needs their routes in headers. A bus that resumes the session of another bus needs the token before the
+        subscriptions.
         """
         session = self._peer.link.session
         if session is not None and self.speaks_extensions is not False:
             asks = self.speaks_extensions and session.capabilities.asks_before_publishing
             if self._pubsub.passes_on or asks or self._resumes is not None:
                 _ = self.ask(again=True)
-            if self._resumes is not None:  # in this turn all subscriptions are told
+            if self._resumes is not None:  # in this turn all subscriptions are sent
                 self._peer.link.runtime.call_soon(self._restored)
 
     def _restored(self) -> None:
-        """Say that all subscriptions have been told on a new connection: the other end waits for that."""
+        """Announce that all subscriptions are sent on the new connection: the other end waits for that."""
         if self._resuming:
             self._resuming = False
             _ = self._send({"resumed": True}, ahead=self._ahead)
@@ -200,18 +200,18 @@ class Negotiation:
         try:
             message.format = chosen = link.format_for(body, HELLO)
             message.raw = message.checked = chosen.encode(body)
-            if ahead:  # of all that waits
+            if ahead:  # of the queue
                 link.send_request(message, probe, peer, now)
             else:
                 link.request(message, probe, peer)
-        except BusError as error:  # this wire cannot carry it, or not now
+        except BusError as error:  # the wire cannot carry it, or not now
             probe.fail(error)
         return probe
 
     # -- answers ---------------------------------------------------------------------------------------------------------
 
     def answered(self, answer: Any) -> None:
-        """Take in the answer to a hello."""
+        """Handle the answer to a hello."""
         identities = self._peer.link.runtime.bus_identities
         if is_answer(answer):
             self.answers_only = answer.get("answers_only") is True
@@ -227,7 +227,7 @@ class Negotiation:
             identities.take_proof(self._peer, None)
 
     def takes_note(self, facts: Any) -> None:
-        """Note whether the peer passes on, by its hello or its answer: at once, before it gets any publication."""
+        """Record whether the peer forwards publications, at once, before it receives any."""
         passes = isinstance(facts, dict) and facts.get("passes") is True
         if passes:
             self._pubsub.publisher.join_net()
@@ -236,7 +236,7 @@ class Negotiation:
         self.passes_on = self.passes_on or passes
 
     def is_ours(self, subscribes: Any = None) -> None:
-        """Note that the peer has shown to be a polybus peer, and how many subscriptions it will tell."""
+        """Record that the peer is a polybus peer, and the number of subscriptions that it will send."""
         peer, pubsub = self._peer, self._pubsub
         late = self.silent
         self.speaks_extensions, self.silent = True, False
@@ -247,7 +247,7 @@ class Negotiation:
             pubsub.announcer.confirm_late(peer)
 
     def unsupported(self, without: str) -> Unsupported:
-        """Make the error of a verb that takes a polybus peer; `without` is what cannot be done."""
+        """Make the error of a verb that needs a polybus peer; `without` names the missing ability."""
         if self.speaks_extensions is None:
             return Unsupported(
                 f"{self._peer!r} has not answered for {HELLO_TIMEOUT:.0f} s: it may be a bare peer, or busy; {without} until "
@@ -256,7 +256,7 @@ class Negotiation:
         return Unsupported(f"{self._peer!r} is not a polybus peer: {without}")
 
     def unanswered(self, probe: ExtensionProbe) -> None:
-        """Remember a hello that is out for long: its answer may still come."""
+        """Remember an unanswered hello: its answer may still come."""
         late = self._late = self._late if self._late is not None else {}
         late[probe.key] = probe
         session = self._peer.link.session
@@ -266,11 +266,11 @@ class Negotiation:
             self._peer.link.forget(oldest)
 
     def late_answer(self, id: Any) -> ExtensionProbe | None:
-        """Find the hello for which an answer comes that no pending request waits for."""
+        """Find the hello for a late answer, if no pending request has this id."""
         return self._late.pop(id, None) if self._late else None
 
     def lost(self) -> None:
-        """Forget unanswered hellos: the connection is gone, and comes back."""
+        """Forget unanswered hellos after the connection is lost."""
         self._resumes, self._token, self._resuming = self._token or self._resumes, None, False
         self.probe = self._late = None
         self.silent = False
@@ -282,13 +282,13 @@ class Negotiation:
         peer = self._peer
         try:
             self.takes_note(message.body)
-        except BusError as error:  # a wire that reads a body only when it is wanted
+        except BusError as error:  # a wire that parses bodies lazily
             send_error(peer, message, Code.INVALID_ARGUMENT, f"a hello that cannot be read: {error}")
             return
         resumption = peer.host.resumption
         if resumption is not None and not peer.link.upstream:
             self._resumed(message, resumption)
-        if not self._is_to_wait(message) or not peer.hold(message):  # who says so much at once has its answer before its time
+        if not self._is_to_wait(message) or not peer.hold(message):  # a peer with too many hellos gets an early answer
             self._answer(message)
         elif self._deferred is None:
             self._deferred = deque((message,))
@@ -297,7 +297,7 @@ class Negotiation:
             self._deferred.append(message)
 
     def _resumed(self, message: Message, resumption: Resumption) -> None:
-        """Act at once on what a hello says of an earlier connection: what comes behind it, comes after it."""
+        """Apply at once the resume facts of a hello: later messages must come after them."""
         body = message.body if isinstance(message.body, dict) else {}
         token = body.get("resume_token")
         resumption.greeted(self._peer, token if isinstance(token, str) else None)
@@ -305,22 +305,23 @@ class Negotiation:
             resumption.resumed(self._peer)
 
     def _is_to_wait(self, message: Message) -> bool:
-        """Tell whether a hello is answered later: when it is known who else the peer is, and, where it has subscribed and other
-        buses are this one, when those know that too."""
+        """Check whether the answer to a hello must wait: until it is known which other peers are the same bus and, for a peer
+        with subscriptions, until the cluster's other nodes know them.
+        """
         peer = self._peer
         link = peer.link
         body = message.body if isinstance(message.body, dict) else {}
         if link.upstream:
             return False
         key, value = peer.identity_key, peer.identity
-        known = None if link.opened else key if key is not None else value  # behind a broker each has one of its own
+        known = None if link.opened else key if key is not None else value  # behind a broker each link has a different one
         voice = known if isinstance(known, (str, int)) else None
         alone = link.runtime.bus_identities.take_secret(peer, body.get("secret"), voice)
         return not alone or (self._pubsub.tells_inside and bool(body.get("confirm")))
 
     async def _answer_later(self, deferred: deque[Message]) -> None:
         peer, identities = self._peer, self._peer.link.runtime.bus_identities
-        patience = HELLO_TIMEOUT / 2  # so that the peer hears of it in time
+        patience = HELLO_TIMEOUT / 2  # so that the answer arrives in time
         try:
             while deferred:
                 count = min(len(deferred), _TURN)
@@ -371,10 +372,10 @@ class Negotiation:
 
 
 async def _told(probe: ExtensionProbe) -> Any:
-    """Wait for the answer to a hello; None where there is none.
+    """Wait for the answer to a hello; None if there is no answer.
 
     Raises:
-        Disconnected: The link broke meanwhile.
+        Disconnected: The link broke while waiting.
     """
     try:
         return await probe

@@ -1,4 +1,4 @@
-"""The engine's side of a peer: the requests to it that wait for their answer, what it asks, and its parts."""
+"""The internal side of a peer: pending requests to it, its own requests, and its parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 _TELLING: Final = 1.0
-"""Seconds without an answer that say something of the peer: a shorter deadline says more of itself."""
+"""Minimum timeout in seconds for blaming the peer when no answer comes: a shorter one was probably too short."""
 _UNHEARD: Final = (
     "raise timeout= or look at the handler; nothing has come over this link yet: "
     "does the server speak {}, in the format and dialect of this URL?"
@@ -48,7 +48,7 @@ _UNHEARD: Final = (
 
 
 class PeerParty:
-    """The engine's side of one peer. Implements `asker.Party` and `_core.link.ports.PeerPort`."""
+    """The internal side of one peer. Implements `asker.Party` and `_core.link.ports.PeerPort`."""
 
     __slots__ = (
         "_budget",
@@ -77,25 +77,23 @@ class PeerParty:
 
     def __init__(self, host: PeerHost, link: Link, key: Any, identity: Identity, address: str = "") -> None:
         self.host: PeerHost = host
-        """The bus, as its peers see it."""
         self.link: Link = link
-        """The connection."""
         self.key: Any = key
-        """The name that the session has for this peer, where it has many."""
+        """The session's key of this peer, on a multiplexed link."""
         self.admitted: Identity = identity
-        """The identity with its key, as `authenticate` gave it."""
+        """The identity with its key, as `authenticate` returned it."""
         self.public: Peer = Peer(self)
-        """Stands for it in events, in `Message.peer` and before `authorize`."""
+        """Represents the peer in events, in `Message.peer` and for `authorize`."""
         self.connected_at: datetime.datetime = datetime.datetime.now(datetime.UTC)
         self.pending: dict[Any, Reply[Any]] = {}
-        """Requests that were written and wait for their answer."""
+        """Sent requests that wait for their answer."""
         self.due: float = math.inf
         """The earliest deadline that is watched."""
         self.until: float = math.inf
-        """Requests that are due before this are to be watched: `Deadlines.until`."""
+        """Requests with an earlier deadline must be watched: `Deadlines.until`."""
         self._deadlines: Deadlines | None = None
         self.grants: dict[str | int, bool] | None = None
-        """Subjects that `authorize` was asked about before they were sent, and its answers."""
+        """Cached answers of `authorize` about deliveries, by subject."""
         self.undecided: InboundAuthorization | None = None
         """Messages of the peer that wait for an asynchronous `authorize`."""
         self.undelivered: OutboundAuthorization | None = None
@@ -104,7 +102,7 @@ class PeerParty:
         self._id: str | None = None
         self._unsent: UnsentRequests | None = None
         self._scopes: set[anyio.CancelScope] | None = None
-        # Parts, each made when it is first needed: an idle connection has none.
+        # Parts, each made on first use: an idle connection has none.
         self._budget: MemoryBudget | None = None
         self._inbound: InboundCalls | None = None
         self._negotiation: Negotiation | None = None
@@ -115,19 +113,19 @@ class PeerParty:
 
     @property
     def id(self) -> str:
-        """Random text that tells peers apart."""
+        """Random text that identifies the peer."""
         if self._id is None:
             self._id = sources.get().urandom(6).hex()
         return self._id
 
     @property
     def identity(self) -> Any:
-        """The value that `authenticate` gave."""
+        """The value that `authenticate` returned."""
         return self.admitted.value
 
     @property
     def identity_key(self) -> str | None:
-        """The key under which `Bus.peers_of` finds it."""
+        """The key for `Bus.peers_of`."""
         return self.admitted.key
 
     @property
@@ -137,7 +135,6 @@ class PeerParty:
 
     @property
     def protocol(self) -> str:
-        """Name of the protocol."""
         return self.link.adapter.name
 
     @property
@@ -147,7 +144,7 @@ class PeerParty:
 
     @property
     def connected(self) -> bool:
-        """True while the link is up, and the peer there."""
+        """True while the link is up and the peer is present."""
         link = self.link
         if not link.stands:
             return False
@@ -155,7 +152,7 @@ class PeerParty:
 
     @property
     def gone(self) -> bool:
-        """True of a peer that has left for good; one whose link is to come back has not."""
+        """True once the peer has left for good; False if its link will reconnect."""
         link = self.link
         if self.key is not None:
             return link.multiplexed is None or link.multiplexed.peers.get(self.key) is not self
@@ -173,7 +170,7 @@ class PeerParty:
         return self.speaks_extensions or await self.negotiation.extended()
 
     def send_away(self, reason: str) -> None:
-        """End the link of the peer; of one of many, that peer alone."""
+        """End the link of the peer; on a multiplexed link only that peer is disconnected."""
         link = self.link
         link.runtime.check_here()
         if self.key is None:
@@ -185,7 +182,7 @@ class PeerParty:
 
     @property
     def budget(self) -> MemoryBudget:
-        """Bytes that this peer makes the bus keep: requests and hellos that wait, subscriptions, items that are not read."""
+        """Bytes held for this peer: queued requests and hellos, subscriptions, unread items."""
         budget = self._budget
         if budget is None:
             runtime = self.link.runtime
@@ -194,60 +191,57 @@ class PeerParty:
 
     @property
     def inbound(self) -> InboundCalls:
-        """Requests of the peer that are being served."""
         if self._inbound is None:
             self._inbound = InboundCalls(self)
         return self._inbound
 
     @property
     def negotiation(self) -> Negotiation:
-        """Hellos, by which the peer and this bus know one another."""
+        """Hellos between the peer and this bus."""
         if self._negotiation is None:
             self._negotiation = Negotiation(self)
         return self._negotiation
 
     @property
     def streams(self) -> Streams:
-        """Streams, channels and tunnels."""
         if self._streams is None:
             self._streams = Streams(self)
         return self._streams
 
     @property
     def subscriptions(self) -> Subscriptions:
-        """Subscriptions of the peer."""
         if self._subscriptions is None:
             self._subscriptions = Subscriptions(self)
         return self._subscriptions
 
     def greet(self) -> None:
-        """Ask for the extensions on a new connection, where that is to be done before anything else."""
+        """Send the hello on a new connection, if it must come first."""
         if self._negotiation is not None or self.host.pubsub.passes_on:
             self.negotiation.greet()
 
     def mark_bare(self) -> None:
         self.negotiation.speaks_extensions = False
 
-    # What follows asks the parts that are there, and makes none.
+    # The following properties read existing parts, and make none.
 
     @property
     def speaks_extensions(self) -> bool | None:
-        """True of a polybus peer; None as long as that is not known."""
+        """True for a polybus peer; None while unknown."""
         return None if self._negotiation is None else self._negotiation.speaks_extensions
 
     @property
     def silent(self) -> bool:
-        """True of a peer that has left a hello without an answer in time."""
+        """True if the peer has not answered a hello in time."""
         return self._negotiation is not None and self._negotiation.silent
 
     @property
     def passes_on(self) -> bool | None:
-        """True of a peer that has said that it passes publications on to other buses; None while it is asked who it is."""
+        """True if the peer forwards publications to other buses; None while that is being asked."""
         return False if self._negotiation is None else self._negotiation.passes_on
 
     @property
     def may_be_ours(self) -> bool:
-        """True if the peer is there, can be asked for the extensions, and has not shown to be no polybus peer."""
+        """True if the peer is connected, can be asked for the extensions, and may be a polybus peer."""
         session = self.link.session
         return (
             self.connected and self.speaks_extensions is not False and session is not None and session.capabilities.extensions
@@ -255,22 +249,21 @@ class PeerParty:
 
     @property
     def calls(self) -> Mapping[Any, Call]:
-        """Requests of the peer that run or wait, by their id."""
+        """Requests of the peer that run or wait, by id."""
         return {} if self._inbound is None else self._inbound.calls
 
     @property
     def waiting(self) -> int:
-        """Requests of the peer that wait for a place."""
+        """Requests of the peer that wait for a slot."""
         return 0 if self._inbound is None else len(self._inbound.waiting or ()) + self._inbound.held
 
     @property
     def channels(self) -> Mapping[Any, Channel[Any, Any]]:
-        """Open streams, channels and tunnels, by their id."""
+        """Open streams, channels and tunnels, by id."""
         return {} if self._streams is None else self._streams.channels
 
     @property
     def patterns(self) -> Mapping[str | int, int]:
-        """Patterns that the peer has subscribed to."""
         return {} if self._subscriptions is None else self._subscriptions.patterns
 
     @property
@@ -290,7 +283,7 @@ class PeerParty:
         headers: dict[str, str] | None,
         to: Any = None,
     ) -> Reply[Any]:
-        """Send a request whose arguments have been checked; `to` is for whom behind the peer it is, in a cluster.
+        """Send a request with checked arguments; `to` is its addressee behind the peer, in a cluster.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError: As `request`.
@@ -329,10 +322,10 @@ class PeerParty:
             raise
 
     def depart(self, message: Message) -> Departure:
-        """Call the bus's outgoing hooks for a message to this peer. Its own questions they are not told of.
+        """Call the bus's outgoing hooks for a message to this peer, except for messages of the bus itself.
 
         Raises:
-            ReservedSubject, LocalProtocolError: What a hook has added is no header.
+            ReservedSubject, LocalProtocolError: A hook added an invalid header.
         """
         services, subject, facts = self.link.services, message.subject, message.extras
         of_the_bus = isinstance(subject, str) and subject.startswith(RESERVED_PREFIX)
@@ -342,7 +335,7 @@ class PeerParty:
 
     @property
     def reads_headers(self) -> bool:
-        """True of a peer that reads headers, as far as that is known: by its wire's own specification, or as a polybus peer."""
+        """True if the peer is known to read headers: by its wire's specification, or as a polybus peer."""
         link = self.link
         if link.bare_headers or link.inner:
             return link.carries_headers
@@ -350,7 +343,6 @@ class PeerParty:
 
     @property
     def services(self) -> Services:
-        """The services of the bus."""
         return self.link.services
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None, to: Any = None) -> None:
@@ -367,10 +359,11 @@ class PeerParty:
         await self.send_notification(message)
 
     def _check_destination(self, to: Any) -> None:
-        """
+        """Check an address behind the peer.
+
         Raises:
             TypeError: Not an address.
-            Unsupported: The wire has none.
+            Unsupported: The wire has no such addresses.
         """
         if not isinstance(to, str):
             raise TypeError(f"to={shown(to)}: an address, which is text, not {type(to).__name__}")
@@ -387,7 +380,7 @@ class PeerParty:
         """Send a notification as soon as there is room.
 
         Raises:
-            QueueFull: There was none in time.
+            QueueFull: There was no room in time.
             EncodeError, Unsupported, TooLarge: The wire cannot carry it.
         """
         link = self.link
@@ -405,10 +398,10 @@ class PeerParty:
                 return
             if not await link.room(deadline):
                 raise QueueFull(f"no room in the outbox to {self.address}")
-        link.write(message, self)  # not `publish`: a notification has an id of its own, its frame is not shared
+        link.write(message, self)  # not `publish`: a notification has its own id, so its frame is not shared
 
     def pass_on(self, message: Message, timeout: float) -> Reply[Any]:
-        """Send a request that came over a bridge, its body as it is where the wire can carry that.
+        """Send a request that came over a bridge, with its body unchanged if the wire can carry it.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
@@ -423,7 +416,7 @@ class PeerParty:
         return reply
 
     def ask(self, message: Message, reply: Reply[Any]) -> None:
-        """Send a request that is encoded, for which the caller has made the reply.
+        """Send an encoded request for an existing reply.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
@@ -432,7 +425,7 @@ class PeerParty:
         self.link.request(message, reply, self)
 
     def fit_body(self, message: Message) -> None:
-        """Encode the body of a message that came over a bridge, where it has not come as bytes.
+        """Encode the body of a bridged message that did not come as bytes.
 
         Raises:
             EncodeError: The wire cannot carry it.
@@ -482,7 +475,7 @@ class PeerParty:
     # -- messages of the peer --------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, now: float) -> None:
-        """Act on a message that has come. Nothing waits here: handlers start through the workers, replies pass them by."""
+        """Handle a message. Nothing waits here: workers run the handlers, and replies bypass them."""
         services = self.link.services
         services.counters.received += 1
         kind = message.kind
@@ -507,7 +500,7 @@ class PeerParty:
             self._receive_other(message, now)
 
     def _first_request(self, message: Message, now: float) -> None:
-        """A peer that has only said hello has no calls."""
+        """Handle a first request without creating `inbound` for a mere hello."""
         if message.subject == HELLO and (message.ttl is None or message.ttl > 0):
             authorization_queue.hello(self, message)
         else:
@@ -534,7 +527,7 @@ class PeerParty:
             if reply is not None:
                 reply.reject(message, now)
             elif channel is not None:
-                channel.received_end(message)  # an open that was refused in the protocol's own words
+                channel.received_end(message)  # an open refused in the protocol's own way
             else:
                 self.link.services.counters.late += 1
         elif kind is Kind.NOTIFY:
@@ -564,18 +557,18 @@ class PeerParty:
     # -- memory and tasks ------------------------------------------------------------------------------------------------
 
     def hold(self, message: Message) -> bool:
-        """Charge a message of this peer that has to wait. False if too much waits already."""
+        """Charge a message of this peer that must wait. False if too much waits already."""
         if not self.budget.hold(cost(message)):
             return False
         message.forget_value()
         return True
 
     def release(self, message: Message) -> None:
-        """Charge for a message no longer: it does not wait any more."""
+        """Release the charge of a message that waited."""
         self.budget.release(cost(message))
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a task of the bus for as long as this peer is there."""
+        """Run a task of the bus until this peer leaves."""
         scope = anyio.CancelScope()
         scopes = self._scopes = self._scopes if self._scopes is not None else set()
         scopes.add(scope)
@@ -584,7 +577,7 @@ class PeerParty:
     # -- deadlines and endings -------------------------------------------------------------------------------------------
 
     def watch(self, deadline: float) -> None:
-        """End soon after a deadline what is past it."""
+        """Expire requests soon after a deadline."""
         if deadline < self.due:
             self.due = deadline
             self.link.runtime.watch(self, deadline)
@@ -596,7 +589,7 @@ class PeerParty:
         self.watch(reply.deadline)
 
     def _expire(self, now: float) -> float:
-        """End what is past its deadline. The earliest deadline that remains."""
+        """Expire what is past its deadline, and return the earliest deadline left."""
         self.due = due = math.inf
         if self._inbound is not None:
             self._inbound.resume()
@@ -612,7 +605,7 @@ class PeerParty:
             due = min(due, self._inbound.expire(now))
         if self._streams is not None:
             due = min(due, self._streams.expire(now))
-        due = self.due = min(due, self.due)  # what has ended may have brought a new deadline
+        due = self.due = min(due, self.due)  # expired requests may have added a deadline
         return due
 
     def _timed_out(self, reply: Reply[Any], now: float) -> None:
@@ -623,12 +616,13 @@ class PeerParty:
         if reply.on_cancel is not None:
             try:
                 reply.on_cancel(reply)
-            except Exception:  # of a plugin's session: it must not cost others their deadlines
+            except Exception:  # an error of a plugin's session must not cost others their deadlines
                 self.link.broken()
 
     def _is_understood(self, reply: Reply[Any]) -> bool:
-        """Check that the peer speaks our protocol, or that nothing says that it does not: a WebSocket has agreed on it, and the
-        engine of a cluster has let this node in."""
+        """Check that the peer speaks our protocol, or that nothing suggests otherwise: a WebSocket has negotiated it, and a
+        cluster's engine has admitted this node.
+        """
         link = self.link
         heard = self.transport in ("ws", "wss") or link.inner or link.services.counters.received > 0
         return heard or not reply.sent or reply.deadline - reply.started < _TELLING
@@ -645,7 +639,7 @@ class PeerParty:
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
         failed = error if error is not None else Disconnected(reason, self.address, True)
-        unread = error is None and reason == ALL_ANSWERED and not self.link.services.leaving  # else it may be our own farewell
+        unread = error is None and reason == ALL_ANSWERED and not self.link.services.leaving  # else it may be our goodbye
         unanswered = Disconnected(reason, self.address, False) if unread else failed
         pending, self.pending = self.pending, {}
         for reply in pending.values():
@@ -678,7 +672,7 @@ class PeerParty:
         if going_on and self.speaks_extensions and self._negotiation is not None:
             self._negotiation.lost()
         else:
-            self._negotiation = None  # another may answer at that address
+            self._negotiation = None  # another program may answer at that address
         if not going_on:
             for reply in [] if self._unsent is None else list(self._unsent.replies.values()):
                 reply.fail(Disconnected(reason, self.address, False) if error is None else another(error))

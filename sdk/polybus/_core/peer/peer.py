@@ -1,4 +1,4 @@
-"""A peer as the application sees it: what it is, and the verbs that ask it."""
+"""The public `Peer`: its properties and the verbs towards it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @injected_as("peer")
 class Peer(PartyVerbs):
-    """One peer: a connection's other end, or one of many behind a broker.
+    """One peer: the other end of a connection, or one of several behind a broker.
 
     Attributes:
         id: Random text, for logs and for telling peers apart.
@@ -43,7 +43,7 @@ class Peer(PartyVerbs):
 
     @property
     def id(self) -> str:
-        """Random text that tells peers apart."""
+        """Random text that identifies the peer."""
         return self._party.id
 
     @property
@@ -53,12 +53,12 @@ class Peer(PartyVerbs):
 
     @property
     def identity(self) -> Any:
-        """The value that `authenticate` gave."""
+        """The value that `authenticate` returned."""
         return self._party.identity
 
     @property
     def identity_key(self) -> str | None:
-        """The key under which `Bus.peers_of` finds it."""
+        """The key for `Bus.peers_of`."""
         return self._party.identity_key
 
     @property
@@ -68,7 +68,6 @@ class Peer(PartyVerbs):
 
     @property
     def protocol(self) -> str:
-        """Name of the protocol."""
         return self._party.protocol
 
     @property
@@ -78,25 +77,25 @@ class Peer(PartyVerbs):
 
     @property
     def connected(self) -> bool:
-        """True while the link is up, and the peer there."""
+        """True while the link is up and the peer is present."""
         return self._party.connected
 
     async def extended(self) -> bool:
-        """Tell whether the peer is a polybus peer, which speaks the extensions. It is asked when that is first needed.
+        """Check whether the peer is a polybus peer, which supports the extensions. The bus asks it on first use.
 
-        An answer or a refusal is final. Silence is not: the peer may be busy. Then this is False, the next use asks again, and
-        an answer that comes late counts.
+        An answer or a refusal is final. Without an answer in time the result is False: the peer may be busy. The next use asks
+        again, and a late answer counts.
 
         Raises:
-            Disconnected: The link broke meanwhile.
+            Disconnected: The link broke while waiting.
         """
         return await self._party.extended()
 
     async def aclose(self, reason: str = "") -> None:
-        """Send the peer away. Returns when it has been told, without waiting for it.
+        """Disconnect the peer. Sends the goodbye and returns without waiting for the peer.
 
         Args:
-            reason: Shown to the peer where the wire can.
+            reason: Shown to the peer if the wire carries it.
 
         Raises:
             LocalProtocolError: The bus runs in another event loop.
@@ -132,18 +131,18 @@ class Peer(PartyVerbs):
         timeout: float = 30.0,
         id: str | None = None,
     ) -> None:
-        """Publish to this peer alone. See `Bus.publish`.
+        """Publish to this peer only. See `Bus.publish`.
 
         Args:
-            id: Over a link to a NATS network: returns when a stream there has stored it, once under this id.
+            id: Over a link to a NATS network: wait until a stream there has stored the publication, once per id.
 
         Raises:
-            EncodeError: The body cannot be written.
-            QueueFull: There was no room in the outbox for `timeout` seconds, or in the stream.
-            Disconnected: The peer has gone.
-            LocalProtocolError: With `id`, and no stream keeps it.
-            DeadlineExceeded: With `id`: no stream has said in time that it is stored, and it may be.
-            Unsupported: With `id`: no streams are behind such a link.
+            EncodeError: The body cannot be encoded.
+            QueueFull: The outbox or the stream had no room for `timeout` seconds.
+            Disconnected: The peer has left.
+            LocalProtocolError: With `id`: no stream stores the subject.
+            DeadlineExceeded: With `id`: no stream has confirmed it in time; it may be stored.
+            Unsupported: With `id`: the link does not lead to streams.
         """
         await self._party.services.bus.publish(subject, body, headers=headers, to=self, timeout=timeout, id=id)
 
@@ -201,17 +200,18 @@ class Peer(PartyVerbs):
         start: Start | None = None,
         ordered: bool = False,
     ) -> Subscription[Any]:
-        """Receive what this peer publishes: ``async with peer.subscribe("news.*") as news: async for message in news: ...``
+        """Receive publications of this peer: ``async with peer.subscribe("news.*") as news: async for message in news: ...``
 
-        This peer alone is asked, also one that dialled in. Entering returns when it knows. On a link that this bus opened the
-        subscription is restored when the link comes back; otherwise iterating raises `Disconnected` when the peer has gone.
+        Only this peer is asked, even one that dialled in. Entering returns once the peer knows the subscription. On a link that
+        this bus opened the subscription is restored after a reconnect; otherwise iterating raises `Disconnected` when the peer
+        has left.
 
-        Args: as `Bus.subscribe`. `durable`, and `start` alone, read what a stream of others keeps: over links to NATS networks.
+        Args: as `Bus.subscribe`. `durable`, or `start` without it, reads an external stream, over links to NATS networks.
 
         Raises:
             LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As `Bus.subscribe`.
             Unsupported: (on entering) The wire or a bare peer cannot carry it.
-            Disconnected: (on entering, by iterating) The peer has gone.
+            Disconnected: (on entering, by iterating) The peer has left.
         """
         reading = reading_of(durable, retry, ack_wait, start, ordered)
         party = self._party
@@ -236,18 +236,18 @@ class Peer(PartyVerbs):
     async def notify(
         self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: str | None = None
     ) -> None:
-        """Tell one handler, without an answer. See `Bus.notify`.
+        """Send a notification to one handler, which sends no answer. See `Bus.notify`.
 
         Args:
-            subject: What it is about.
-            body: Anything that the wire can carry.
+            subject: Subject of the handler.
+            body: Any value that the wire can carry.
             headers: Text to text.
-            to: An address behind this peer, where many are reached over one link: ``//phone/CD/4`` of `protocols.Up`.
+            to: An address behind this peer, if its link leads to several: ``//phone/CD/4`` of `protocols.Up`.
 
         Raises:
-            EncodeError: The body cannot be written.
+            EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
-            Disconnected: The peer has gone.
+            Disconnected: The peer has left.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.notify`.
         """
         party = self._party

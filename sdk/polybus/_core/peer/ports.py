@@ -1,4 +1,4 @@
-"""Ports of a peer: what it asks of the rooms above, which hand it in. The classes there say what each does."""
+"""Ports of a peer: interfaces that higher layers implement and pass in. The implementing classes document the methods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AnnouncerPort(Protocol):
-    """Tells peers what this bus has subscribed to: `_core.pubsub.announcer`."""
+    """Sends this bus's subscriptions to peers: `_core.pubsub.announcer`."""
 
     def to_tell(self, peer: PeerParty, *, again: bool = False) -> int: ...
     def confirm_late(self, peer: PeerParty) -> None: ...
@@ -34,7 +34,7 @@ class PublisherPort(Protocol):
 
     @property
     def routes(self) -> MutableMapping[str | int, Any]:
-        """Recent routes, to be cleared where others may be right."""
+        """Cached routes, cleared when they may have changed."""
         ...
 
     def join_net(self) -> None: ...
@@ -42,7 +42,7 @@ class PublisherPort(Protocol):
 
 
 class RecipientsPort(Protocol):
-    """The peers that publications of this bus go to: `_core.pubsub.recipients`."""
+    """The receiving peers of this bus's publications: `_core.pubsub.recipients`."""
 
     def confirm(self, peer: PeerParty, subscribes: Any) -> None: ...
     def count_subscription(self, peer: PeerParty) -> None: ...
@@ -58,11 +58,11 @@ class PeerPubSub(Protocol):
     """Publications and subscriptions of the bus: `_core.pubsub.pubsub`."""
 
     local: SubjectIndex[Any]
-    """The subscriptions of this bus, and of peers whose publications wait."""
+    """Subscriptions of this bus, and of peers with held-back publications."""
     remote: SubjectIndex[PeerParty]
-    """The subscriptions of peers."""
+    """Subscriptions of peers."""
     tells_inside: bool
-    """True where other buses are this one, which are told of them."""
+    """True if the bus announces them over inner links."""
 
     @property
     def announcer(self) -> AnnouncerPort: ...
@@ -94,7 +94,7 @@ class PeerHost(Protocol):
     lookup: HandlerLookup
 
     resumption: Resumption | None
-    """Present where sessions can go on at another bus."""
+    """Set if sessions can be resumed at another bus."""
 
     @property
     def pubsub(self) -> PeerPubSub: ...

@@ -1,4 +1,4 @@
-"""Responses to what a peer has asked, and the errors that stand in their place."""
+"""Responses to requests of a peer, and error answers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from .party import PeerParty
 
 _RESPONSE: Final = Kind.RESPONSE
-"""The look at a member of an enum is a call of its class."""
+"""Cached: access to an enum member is a call."""
 
 
 def response_to(message: Message, value: Any, link: Link, call: Call | None = None) -> Message:
-    """Make the response to a request, its body encoded; `call` has served it, where a handler did."""
+    """Make the response to a request, with its body encoded; `call` is the request's call, if a handler served it."""
     response = Message(_RESPONSE, message.subject, message.id, None, link.format)
     response.reply_to = message.reply_to
     if message.answer_headers and link.carries_headers:
         response.headers = check_headers(message.answer_headers, link.runtime.limits.headers)
     if call is not None and call.forwards and isinstance(value, Message):
-        # Over a bridge: as it came, where this wire can carry that.
+        # bridged: passed on unchanged, if this wire can carry that
         if value.headers:
             response.headers = {**value.headers, **(response.headers or {})}
         response.raw, response.format, response.decoded = value.raw, value.format, value.decoded
@@ -55,11 +55,11 @@ def send_error(
     *,
     delivered: bool = False,
 ) -> None:
-    """Answer a message with an error: what its handler says where that had it (`delivered`), else the bus itself refuses it."""
+    """Answer a message with an error, raised by the handler (`delivered`) or by the bus."""
     link = peer.link
     if not delivered:
         link.services.dead_letter(peer.public, message, code, text)
-    text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
+    text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
     if isinstance(reason, str):
         reason = reason.encode("utf-8", "replace").decode()
     alternatives: tuple[dict[str, Any], ...] = (
@@ -68,7 +68,7 @@ def send_error(
         {"text": text[:200], "reason": None, "detail": None},
         {"text": "", "reason": None, "detail": None},
     )
-    # Some answer must go out: without its detail, with less text, and at last with hardly anything.
+    # Some answer must go out: without the detail, then with less text, finally with almost nothing.
     for facts in alternatives:
         if not delivered:
             facts["undelivered"] = True
@@ -83,7 +83,7 @@ def send_error(
 
 
 def refuse_duplicate(peer: PeerParty, message: Message, now: float) -> None:
-    """Refuse a message whose id is still in flight: what came second is not run."""
+    """Refuse a message with an id that is still in flight; its handler does not run."""
     link = peer.link
     text = f"the id of this {message.kind.value} for {message.subject!r} is still in flight"
     link.refused("duplicate_id", text, now, peer.key)

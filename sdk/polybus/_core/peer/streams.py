@@ -1,4 +1,4 @@
-"""Streams, channels and tunnels with a peer: those that this bus opens there, and those that the peer opens here."""
+"""Streams, channels and tunnels with a peer, opened by either side."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Streams:
         self._peer = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget
-        """The peer's: items that have not been read are charged to it."""
+        """The peer's: charged for unread items."""
         self.channels: dict[Any, Channel[Any, Any]] = {}
         self._tunnels = 0
-        """The number of them that are tunnels of the peer."""
+        """Number of tunnels that the peer opened."""
         self._deadlines = Deadlines()
 
     # -- opened by this bus ----------------------------------------------------------------------------------------------
@@ -52,10 +52,10 @@ class Streams:
         to: Any = None,
         headers: dict[str, str] | None = None,
     ) -> Channel[Any, Any]:
-        """Open a stream or channel at the peer; `to` is for whom behind the peer it is, in a cluster.
+        """Open a stream or channel at the peer; `to` is its addressee behind the peer, in a cluster.
 
         Raises:
-            Unsupported: The peer or its wire has none.
+            Unsupported: The peer or its wire does not support it.
             TooManyRequests, EncodeError, Disconnected: As `open_channel`.
         """
         channel: Channel[Any, Any] = Channel(self.link.runtime.loop, self, subject, 0)
@@ -74,12 +74,12 @@ class Streams:
         to: Any = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        """Write an open that has come through so many bridges and tunnels before this link.
+        """Send an open. `hops` is the number of bridges and tunnels before this link.
 
         Raises:
             Unsupported: The peer or its wire cannot carry it.
             TooManyRequests: Too many are open.
-            EncodeError: The body cannot be written.
+            EncodeError: The body cannot be encoded.
             Disconnected: The link is down.
         """
         link, peer, subject = self.link, self._peer, channel.subject
@@ -102,7 +102,7 @@ class Streams:
         if body is not None:
             message.format = chosen = link.format_for(body, subject)
             message.raw = message.checked = chosen.encode(body)
-        if link.outbox is not None:  # what was published before leaves before
+        if link.outbox is not None:  # earlier publications leave first
             await link.room(now + (30.0 if timeout is None else timeout))
         if not peer.connected:
             raise Disconnected(f"a {mode} does not wait for it to come back", peer.address, False)
@@ -120,7 +120,7 @@ class Streams:
                 peer.watch(channel.deadline)
 
     def expire(self, now: float) -> float:
-        """End what is past its deadline. The earliest one that remains."""
+        """End channels past their deadline, and return the earliest deadline left."""
         for channel in self._deadlines.due(now, self.channels):
             channel.expire(now)
         return self._deadlines.next
@@ -136,7 +136,7 @@ class Streams:
     # -- opened by the peer ----------------------------------------------------------------------------------------------
 
     def opened(self, message: Message, now: float) -> None:
-        """Begin what the peer opens, or refuse it."""
+        """Start a channel that the peer opens, or refuse it."""
         link, peer, channels = self.link, self._peer, self.channels
         lookup, services, limits = peer.host.lookup, link.services, link.runtime.limits
         inbound = peer.inbound
@@ -148,7 +148,7 @@ class Streams:
         if lookup.sides and mode != "tunnel" and (handler is None or handler.style != mode):
             side = lookup.side_for(message, mode)
         if message.id in channels or message.id in inbound.calls:
-            refuse_duplicate(peer, message, now)  # an end under this id would be the first one's
+            refuse_duplicate(peer, message, now)  # an end with this id would end the first one
             return
         problem: tuple[Code, str] | None = None
         unanswerable: tuple[Code, str] | None = None
@@ -179,7 +179,7 @@ class Streams:
         self._begin(message, mode, deadline, side, handler)
 
     def forward(self, message: Message, now: float, side: Any) -> None:
-        """Begin what another node has opened at a client of this one: `side` leads there."""
+        """Start a channel that another node opened to a client of this one: `side` leads there."""
         link, inbound = self.link, self._peer.inbound
         mode, limits = message.attributes.get("mode", "stream"), link.runtime.limits
         if message.id in self.channels or message.id in inbound.calls:
@@ -219,25 +219,25 @@ class Streams:
         inbound.start(call)
 
     def _count_opened(self) -> int:
-        """Streams, channels and tunnels that the peer has opened: tunnels are no calls any more once they stand."""
+        """Number of streams, channels and tunnels that the peer has opened; an open tunnel is no longer a call."""
         return self._peer.inbound.channel_calls + self._tunnels
 
     # -- the port of the channels ----------------------------------------------------------------------------------------
 
     @property
     def takes_items(self) -> bool:
-        """True if an item written now would not add to what waits for too long already."""
+        """True if another item would not add to an overlong queue."""
         return self.link.takes_answers
 
     def channel_frame(self, channel: Channel[Any, Any], frame: bytes, body_format: BodyFormat | None) -> int:
-        """Write a frame of a tunnel as an item, None for a value of this wire, and tell its cost as `channel_send` does."""
+        """Send a frame of a tunnel as an item (format None: a value of this wire), and return its cost like `channel_send`."""
         if body_format is None:
             return self.channel_send(channel, Kind.ITEM, frame, None, {})
         self.link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format, checked=frame), self._peer)
         return len(frame) + OVERHEAD
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """Write an item, a credit or an end, and tell what it costs the other side until it is read."""
+        """Send an item, a credit or an end, and return what it costs the other side until it is read."""
         link = self.link
         message = Message(kind, channel.subject, channel.id, None, link.format, code=code)
         if facts:
@@ -249,16 +249,15 @@ class Streams:
         return cost(message)
 
     def channel_room(self) -> Awaitable[None] | None:
-        """Give something to wait for while too much waits to be written."""
+        """An awaitable to wait for while too much is queued."""
         return self.link.room_for_answer() if self.link.outbox is not None else None
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
-        """Forget a channel that has ended."""
         if self.forget(channel.id):
             self.link.forget(channel.id)
 
     def forget(self, id: Any) -> bool:
-        """Forget a channel that has ended, or whose open was refused. False where there is none."""
+        """Forget a channel that has ended, or was refused. False if unknown."""
         channel = self.channels.pop(id, None)
         if channel is None:
             return False

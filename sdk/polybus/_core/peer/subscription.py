@@ -1,4 +1,4 @@
-"""Subscriptions that are iterated over, and the bounded queue that they share with those of `on` handlers."""
+"""Iterated subscriptions, and the bounded queue that they share with the subscriptions of `on` handlers."""
 
 from __future__ import annotations
 
@@ -34,19 +34,20 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 _STEP = 16 * 1024
-"""Bytes by which a queue may be larger than what is charged for it: a queue that is read costs no book-keeping."""
+"""Bytes that a queue may hold beyond its charge, so that a queue that is read promptly needs no book-keeping."""
 _PAUSE = 1.0
-"""Seconds between two events that tell of one queue."""
+"""Seconds between two events about one queue."""
 
 
 class SubscriptionQueue(ABC):
-    """A queue of publications, bounded in messages (`queue`) and in bytes (`Limits.queue_bytes`), with a policy for one more.
+    """A queue of publications with a policy for overflow, bounded in messages (`queue`) and in bytes (`Limits.queue_bytes`).
 
-    Each publication counts `OVERHEAD` bytes beside its body, so that small ones are bounded too where `queue` is not given.
-    It is full at either bound, so that the last message may be of any size. Beyond it, `Limits.queue_bytes` of what arrives
-    over links are held back where the policy is ``block``, and, whatever the policy, of what comes before the reader that was
-    woken has its turn: one read of a connection brings thousands of small messages, and to lose these would be no fault of
-    the reader. What such a reader does not take in its turn goes by the policy.
+    Each publication counts `OVERHEAD` bytes on top of its body, so that small ones are bounded even without `queue`. The queue
+    is full at either bound, so that the last message may have any size.
+
+    Beyond the bounds, up to `Limits.queue_bytes` of publications from links are held back: always under ``block``, and under
+    every policy until a woken reader has had its turn. One read of a connection can deliver thousands of small messages, and
+    their loss would not be the reader's fault. The policy applies to held-back messages that the reader leaves after its turn.
     """
 
     __slots__ = (
@@ -76,11 +77,11 @@ class SubscriptionQueue(ABC):
     )
 
     leads_on = False
-    """Tells whether it is the way to another bus."""
+    """True if the queue leads to another bus."""
 
     @property
     def peers(self) -> bool:
-        """Tells whether publications of peers are taken, and not the bus's own alone."""
+        """True if the queue accepts publications of peers, not only the bus's own."""
         return True
 
     def __init__(
@@ -101,31 +102,32 @@ class SubscriptionQueue(ABC):
         self.queue: int = queue
         self.when_full: WhenFull = when_full
         self.local: bool = local
-        """Tells whether the bus's own publications are taken too."""
+        """True if the queue accepts the bus's own publications."""
         self.group: str | None = group
-        """The group whose members share the publications of the pattern."""
+        """The queue group that shares the publications of the pattern."""
         self.paced: bool = paced
-        """Tells whether who offers looks at `full` before: what it offers is taken, and to be full is nothing to tell."""
+        """True if producers check `full` first: then every offer is accepted, and a full queue is not reported."""
         self.dropped: int = 0
         self._queue: deque[Message] = deque()
         self._reader_woken: bool = False
-        """Tells whether a reader has been woken and has not had its turn."""
+        """True if a reader was woken and has not had its turn."""
         self._half: int = (queue + 1) // 2
         self._mark: int = self._half
-        """Messages at which something is to be told or decided: the half first, then the whole, until the queue was empty."""
+        """Number of messages that triggers a report or a decision: first half of `queue`, then all of it, until the queue is
+        empty."""
         self._overflow: deque[int] | None = None
-        """Costs of the last messages of the queue, which are held back and not counted in `_bytes`."""
+        """Costs of the held-back messages at the end of the queue, which are not counted in `_bytes`."""
         self._held: MemoryBudget | None = None
         self._tells_at: float = math.inf
-        """The time at which something may be told again; infinite while nothing has been told of late."""
+        """Time of the next possible report; infinite if none was made lately."""
         self._told: int = 0
-        """The number dropped when that was told last."""
+        """Value of `dropped` in the last report."""
         self._lines: ViolationCounter = ViolationCounter()
         self._room: list[Any] | None = None
         self._most: int = services.limits.queue_bytes
         self._bytes: int = 0
         self._budget: MemoryBudget | None = None
-        # As long as `_bytes` stays between these two, what is charged need not change.
+        # While `_bytes` stays between these two, the charge need not change.
         self._most_free: int = min(_STEP, self._most)
         self._least_kept: int = -_STEP
 
@@ -133,19 +135,19 @@ class SubscriptionQueue(ABC):
         return len(self._queue)
 
     def offer(self, message: Message) -> None:
-        """Take a publication; one of this process (without a `Message.peer`) has waited for room."""
+        """Accept a publication; one of this process (without `Message.peer`) has already waited for room."""
         if (len(self._queue) < self._mark and self._bytes < self._most_free) or self._admits(message):
             self._queue.append(message)
             self._bytes += OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
             self._arrived()
 
     def offer_shared(self, message: Message) -> None:
-        """Take a publication that others are given too: here it becomes the reader's own."""
+        """Accept a publication that other queues also receive, as the reader's own copy."""
         self.offer(message.for_another())
 
     @abstractmethod
     def _arrived(self) -> None:
-        """Wake a reader: a publication has been added."""
+        """Wake a reader: a publication was added."""
 
     def take(self) -> Message:
         """Remove and return the oldest publication."""
@@ -166,7 +168,7 @@ class SubscriptionQueue(ABC):
         return message
 
     def expired(self, message: Message) -> bool:
-        """Tell whether a publication with an end was taken too late; then it is counted and told."""
+        """Check whether a publication expired before it was read; if so, count and report it."""
         if message.expires is None or message.expires >= self._host.time():
             return False
         self._count_dropped(1)
@@ -180,7 +182,7 @@ class SubscriptionQueue(ABC):
     # -- what is charged -------------------------------------------------------------------------------------------------
 
     def _charge(self) -> bool:
-        """Pay for what has come since the last time. False if the queue is full, or the bus keeps too much already."""
+        """Charge what has been added. False if the queue is full, or the bus holds too much."""
         if self._bytes >= self._most:
             return False
         if self._budget is None:
@@ -191,7 +193,7 @@ class SubscriptionQueue(ABC):
         return True
 
     def _settle(self) -> None:
-        """Pay for exactly what waits."""
+        """Charge exactly the current bytes."""
         budget = self._budget
         if budget is None:
             budget = self._budget = MemoryBudget(self._host)
@@ -205,7 +207,7 @@ class SubscriptionQueue(ABC):
     # -- what happens to one more ----------------------------------------------------------------------------------------
 
     def _admits(self, message: Message) -> bool:
-        """Decide whether one more is added, now that the queue is half full, or full, or its bytes are to be paid for."""
+        """Decide about a publication when the queue is half full, full, or must be charged."""
         if self.paced:
             self._settle()
             return True
@@ -230,7 +232,7 @@ class SubscriptionQueue(ABC):
         return self._displaces(message)
 
     def _displaces(self, message: Message) -> bool:
-        """Let the policy choose which publication goes. True if the new one stays."""
+        """Let the policy choose the publication to drop. True if the new one stays."""
         stays = self.when_full != "drop_newest"
         if not stays:
             self._count_dropped(1)
@@ -264,7 +266,7 @@ class SubscriptionQueue(ABC):
     # -- what is held back -----------------------------------------------------------------------------------------------
 
     def _hold(self, message: Message) -> bool:
-        """Keep one more beyond the size of the queue. False where that is too much."""
+        """Hold a publication back, beyond the size of the queue. False if that is too much."""
         if self._held is None:
             self._held = MemoryBudget(self._host, self._most)
         size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
@@ -280,10 +282,10 @@ class SubscriptionQueue(ABC):
 
     @abstractmethod
     def _overrun(self, message: Message) -> None:
-        """Handle one more for a ``block`` queue than may be held back."""
+        """Handle a publication that a ``block`` queue can no longer hold back."""
 
     def _begin_turn(self) -> None:
-        """Begin the turn of a reader: what it leaves beyond the size of the queue goes by the policy."""
+        """Begin a reader's turn: the policy applies to the overflow that it leaves."""
         if self.when_full != "block":
             self._host.call_soon(self._end_turn)
 
@@ -292,7 +294,7 @@ class SubscriptionQueue(ABC):
             self._release_held()
 
     def _release_held(self) -> None:
-        """Hold nothing back any more: what is held goes by the policy, as if it had come just now."""
+        """Apply the policy to all held-back publications, as if they had just arrived."""
         overflow = self._overflow
         if not overflow or self._held is None or self.when_full == "block":
             return
@@ -306,7 +308,7 @@ class SubscriptionQueue(ABC):
                 self._bytes += OVERHEAD + len(message.raw or b"")
 
     def _move_held_in(self) -> None:
-        """Move what was held back into the queue, as far as there is room, and charge it there."""
+        """Move held-back publications into the queue as far as there is room, and charge them there."""
         overflow, held = self._overflow, self._held
         assert held is not None
         while overflow and len(self._queue) - len(overflow) < self.queue and self._bytes < self._most:
@@ -319,7 +321,7 @@ class SubscriptionQueue(ABC):
     # -- what is told ----------------------------------------------------------------------------------------------------
 
     def _tell(self, peer: Any, unread: int) -> None:
-        """Tell that it is read too slowly; what follows within a second is told at the end of that."""
+        """Report a slow reader, at most once a second; later drops are reported at the end of that second."""
         if self._tells_at != math.inf:
             return
         runtime = self._host
@@ -340,14 +342,14 @@ class SubscriptionQueue(ABC):
         logger.log(level, text, self.pattern, unread, self.queue, self._most, self.when_full, self.dropped, extra=fields)
 
     def _skipped(self, message: Message, what: str, why: str) -> None:
-        """Log that a publication does not fit its reader: its sender must not fill the log, so others like it are counted."""
+        """Log a publication that does not fit its reader; similar ones only count, since a sender must not fill the log."""
         text = "a publication of %.200r from %s does not fit %.200s and is skipped: %.300r"
         sender = message.peer or "this bus"
         fields, about = log_fields(message=message, handler=what), (self.pattern, what)
         self._host.warnings.warn(logger, text, message.subject, sender, what, why, about=about, lines=1, extra=fields)
 
     def _expire(self, now: float) -> float:
-        """Tell what was dropped meanwhile, when the pause is over, and when it is to be called next. Called by the runtime."""
+        """Report later drops once the pause is over, and return the time of the next call. Called by the runtime."""
         if now < self._tells_at:
             return self._tells_at
         self._tells_at = math.inf
@@ -359,11 +361,11 @@ class SubscriptionQueue(ABC):
 
     @property
     def full(self) -> bool:
-        """Tells whether a publisher of this process has to wait."""
+        """True if a publisher of this process must wait."""
         return self.when_full == "block" and (len(self._queue) >= self.queue or self._bytes >= self._most)
 
     async def room(self, deadline: float) -> bool:
-        """Wait until there is room. False when the deadline passed."""
+        """Wait until there is room. False if the deadline passed."""
         while self.full:
             waiter = self._services.waiter()
             self._room = self._room if self._room is not None else []
@@ -375,7 +377,7 @@ class SubscriptionQueue(ABC):
                 if waiter in self._room:
                     self._room.remove(waiter)
                 else:
-                    self._wake_one()  # woken, and perhaps cancelled in the same turn: there is room for one more
+                    self._wake_one()  # woken, perhaps also cancelled in the same turn: the room is free for another
             if scope.cancelled_caught:
                 return False
         return True
@@ -385,15 +387,15 @@ class SubscriptionQueue(ABC):
             self._services.wake(self._room.pop(0))
 
     def clear(self) -> None:
-        """Forget what waits, and let publishers go on."""
-        if self._tells_at != math.inf and self.dropped != self._told:  # what would have been told within a second
+        """Drop the queue, and resume publishers."""
+        if self._tells_at != math.inf and self.dropped != self._told:  # the report that would follow within a second
             self._tells_at = math.inf
             self._tell(None, len(self._queue))
         self._queue.clear()
         self._bytes = 0
         if self._budget is not None:
             self._settle()
-            self._budget = None  # a subscription may be entered again, while the bus runs anew
+            self._budget = None  # a subscription may be entered again in the bus's next run
         if self._held is not None:
             self._held.release(self._held.held)
             self._held = self._overflow = None
@@ -405,7 +407,7 @@ class SubscriptionQueue(ABC):
 
 
 class IteratedQueue(SubscriptionQueue):
-    """The queue behind a `Subscription`, which takes part while that is entered."""
+    """The queue behind a `Subscription`, active while that is entered."""
 
     __slots__ = ("_active", "_entered", "_error", "_pubsub", "_readers", "_returns", "peer", "reading", "skipped")
 
@@ -425,9 +427,9 @@ class IteratedQueue(SubscriptionQueue):
         super().__init__(services, pattern, queue, when_full, local, group, paced=reading is not None)
         self._pubsub = pubsub
         self.peer: PeerParty | None = peer
-        """The peer whose publications it gets; None for those of all."""
+        """The only peer to receive from; None for all."""
         self.reading: Reading | None = reading
-        """None: it takes what is published meanwhile."""
+        """None for live publications."""
         self._returns = returns
         self._readers: deque[Any] = deque()
         self._active = False
@@ -436,10 +438,10 @@ class IteratedQueue(SubscriptionQueue):
         self.skipped: int = 0
 
     async def enter(self) -> None:
-        """Take part.
+        """Start receiving.
 
         Raises:
-            LocalProtocolError: It does already, or the bus is not entered.
+            LocalProtocolError: It is already active, or the bus is not entered.
             BusError: As `PubSub.subscribe`.
         """
         if self._active:
@@ -452,14 +454,14 @@ class IteratedQueue(SubscriptionQueue):
             raise
 
     def leave(self) -> None:
-        """Take part no longer."""
+        """Stop receiving, and drop the queue."""
         self._active = False
         self._pubsub.unsubscribe(self)
         self.clear()
         self._wake_all()
 
     def _end(self) -> BaseException:
-        """Give what a reader is told for whom nothing will come."""
+        """The exception for a reader that will receive nothing more."""
         if self._error is not None:
             return self._error.with_traceback(None)
         if self._entered:
@@ -470,7 +472,7 @@ class IteratedQueue(SubscriptionQueue):
         )
 
     def _interrupted(self, waiter: Any) -> None:
-        """Let others read on: a reader was cancelled that waits, or has been woken in this very turn."""
+        """Pass the turn of a cancelled reader on to others."""
         if waiter in self._readers:
             self._readers.remove(waiter)
         else:
@@ -479,10 +481,10 @@ class IteratedQueue(SubscriptionQueue):
                 self._arrived()
 
     def _typed(self, message: Message) -> Message | None:
-        """Convert the body; None where it does not fit, which is counted and told."""
+        """Convert the body; None if it does not fit, which is counted and logged."""
         try:
             body = typed_body(message, self._returns)
-        except Exception as error:  # also what a check of the application's own raises
+        except Exception as error:  # including errors of the application's own checks
             what = f"returns={type_name(self._returns)}"
             if self.reading is not None and self.reading.settled:
                 self.skipped += 1
@@ -515,14 +517,14 @@ class IteratedQueue(SubscriptionQueue):
         )
 
     def fail(self, error: BusError | None) -> None:
-        """End the subscription; with None orderly. Unread publications are lost, and counted where that is an error."""
+        """End the subscription and drop unread publications, which count as dropped if there is an error."""
         if error is not None:
             self._count_dropped(len(self._queue))
         self._error = self._error or error
         self.leave()
 
     def end(self, error: BusError | None) -> None:
-        """Take nothing more: iterating gives what has come, and then raises, or with None stops."""
+        """Stop receiving. Iteration yields the queued publications, then raises `error` (None: ends)."""
         self._error = self._error or error
         self._active = False
         self._wake_all()
@@ -534,16 +536,17 @@ class IteratedQueue(SubscriptionQueue):
 
 @never_without_async("async with bus.subscribe(pattern) as messages:")
 class Subscription(Generic[T_co]):
-    """Publications to be read, from `Bus.subscribe` or `Peer.subscribe`: ``async with`` it, then iterate over it.
+    """Publications to read, from `Bus.subscribe` or `Peer.subscribe`: enter it with ``async with``, then iterate.
 
-    Iteration gives a `Message` each; with ``returns=`` its body is of that type, and one that does not fit is skipped and
-    counted in `skipped`. It ends when its bus has drained or is closed, once what has come is read. Of a durable one each is
-    settled by `Message.ack`, `Message.retry` or `Message.reject`; what is not when the block is left comes again, and what does
-    not fit is a dead letter.
+    Iteration yields `Message` objects. With ``returns=`` the body has that type; publications that do not fit are skipped and
+    counted in `skipped`. Iteration ends after the queued publications when the bus drains or closes.
+
+    Settle each message of a durable subscription with `Message.ack`, `Message.retry` or `Message.reject`. Messages that are
+    unsettled at the end of the block are redelivered; messages that do not fit become dead letters.
 
     Raises:
-        SlowConsumer: (by iterating) It is a ``block`` subscription, and was read too slowly.
-        Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link, or the peer that was asked, is gone for good.
+        SlowConsumer: (by iterating) A ``block`` subscription was read too slowly.
+        Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link, or the subscribed peer, is gone for good.
     """
 
     __slots__ = ("_source",)
@@ -553,12 +556,12 @@ class Subscription(Generic[T_co]):
 
     @property
     def dropped(self) -> int:
-        """Publications that were lost because it was read too slowly, or that were too old when they were read."""
+        """Publications lost because the reader was too slow, or expired before it read them."""
         return self._source.dropped
 
     @property
     def skipped(self) -> int:
-        """Publications whose body is not of the type of ``returns=``."""
+        """Publications with a body that does not fit ``returns=``."""
         return self._source.skipped
 
     def __len__(self) -> int:
@@ -605,13 +608,13 @@ class Subscription(Generic[T_co]):
         """Wait for the next publication.
 
         Args:
-            timeout: Seconds to wait for it; None waits as long as it takes.
+            timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            TimeoutError: Nothing came in time.
-            EOFError: There will be no more.
+            TimeoutError: No publication came in time.
+            EOFError: The subscription has ended.
             BusError: As iterating does.
-            TypeError, ValueError: `timeout` is no number of seconds.
+            TypeError, ValueError: `timeout` is not a number of seconds.
         """
         message: Message[T_co] = await receive(self, timeout)
         return message

@@ -1,4 +1,4 @@
-"""Subscriptions of a peer to what this bus publishes."""
+"""Subscriptions of a peer to publications of this bus."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 def canonical_subject(subject: str | int) -> str | int:
-    """Give a URI its one spelling; everything else stays as it is."""
+    """Normalise the spelling of a URI; other subjects stay unchanged."""
     return canonical(subject) if isinstance(subject, str) and "/" in subject else subject
 
 
 def canonical_pattern(pattern: str | int) -> str | int:
-    """Give a peer's pattern the spelling in which `authorize` is asked, it is kept, and it is taken back."""
+    """Normalise a peer's pattern, for `authorize`, for storage and for its removal."""
     return wire_pattern(pattern)
 
 
@@ -34,12 +34,12 @@ class Subscriptions:
     _peer: PeerParty
     _warned: bool = False
     patterns: dict[str | int, int] = field(factory=dict)
-    """Each with what it costs."""
+    """Patterns with their cost in bytes."""
     _holder: Any = None
-    """The queue in which publications wait for now, in place of being sent to the peer."""
+    """Queue that receives publications in place of the peer, for now."""
 
     def add(self, pattern: str | int) -> None:
-        """Subscribe the peer to a pattern that `authorize` has allowed, as far as the limits go."""
+        """Add an authorized pattern, within the limits."""
         peer = self._peer
         link = peer.link
         try:
@@ -67,7 +67,6 @@ class Subscriptions:
             pubsub.announcer.add_behind(pattern)
 
     def remove(self, pattern: str | int) -> None:
-        """End the subscription to a pattern."""
         size = self.patterns.pop(pattern, None)
         if size is not None:
             self._peer.budget.release(size)
@@ -80,11 +79,11 @@ class Subscriptions:
                 pubsub.announcer.remove_behind(pattern)
 
     def hold(self, queue: Any) -> None:
-        """Have publications offered to a queue (a `plugins.parts.PublicationQueue`) until `release`, and none sent."""
+        """Offer publications to a queue (`plugins.parts.PublicationQueue`) until `release`, and send none."""
         self._move(queue)
 
     def release(self) -> None:
-        """Have publications sent from now on."""
+        """Send publications again."""
         self._move(None)
 
     def _move(self, holder: Any) -> None:
@@ -100,12 +99,12 @@ class Subscriptions:
                 pubsub.local.add(pattern, holder)
 
     def clear(self) -> None:
-        """End all subscriptions: the peer has lost its connection."""
+        """End all subscriptions after the connection is lost."""
         for pattern in list(self.patterns):
             self.remove(pattern)
 
     def _warn(self, pattern: str | int) -> None:
-        if self._warned:  # once: it may want thousands
+        if self._warned:  # once: a peer may ask for thousands
             return
         self._warned = True
         runtime = self._peer.link.runtime
