@@ -70,7 +70,7 @@ _TURN: Final = 64
 
 @define(eq=False, weakref_slot=False)
 class Negotiation:
-    """What this bus knows of a peer from its hellos and answers."""
+    """Knowledge about a peer from its hellos and answers."""
 
     _peer: PeerParty
     speaks_extensions: bool | None = None
