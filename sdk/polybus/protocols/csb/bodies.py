@@ -1,5 +1,5 @@
-"""The five payload encodings (document CSB, "Payload Encodings") as body formats, with their strict checks on arrival; and the
-one table between our codes and CSB's result codes (document CSB, "Result code").
+"""The five payload encodings (document CSB, "Payload Encodings") as body formats with strict checks, and the table between
+polybus codes and CSB result codes (document CSB, "Result code").
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .._rules import WireRules
 from . import wire
 
 LAST_USER: Final = 0xC8
-"""Results from 1 to this are the application's."""
+"""Results from 1 to this one are the application's."""
 ENCODING_ERROR: Final = "encoding"
-"""The reason of a request whose payload does not parse."""
+"""Reason for a request with a malformed payload."""
 INTERNAL: Final = 0xD0
 
-# Result -> (code, reason, text of a response that says nothing itself). The first row of a (code, reason) is what is written.
+# Result -> (code, reason, default text). The first row of a (code, reason) is the one that is written.
 RESULTS: Final[Mapping[int, tuple[Code, str | None, str]]] = {
     0xC9: (Code.UNIMPLEMENTED, None, "NotFound: no action to handle this request"),
     0xCA: (Code.DEADLINE_EXCEEDED, None, "Timeout: action handle timeout"),
@@ -44,19 +44,19 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def result_for(code: Code, reason: Any, detail: Any) -> int:
-    """The result byte of an error; a code without one of its own travels under InternalError."""
+    """The result byte of an error; a code without its own result becomes InternalError."""
     if type(detail) is dict:
         own = detail.get("result")
         if type(own) is int and 1 <= own <= LAST_USER:
             return own
     try:
         return _BY_BOTH.get((code, reason)) or _BY_BOTH.get((code, None), INTERNAL)
-    except TypeError:  # a reason that is no text
+    except TypeError:  # a reason that is not text
         return _BY_BOTH.get((code, None), INTERNAL)
 
 
 def error_payload(message: Message) -> tuple[int, bytes]:
-    """Result byte and payload (JSON) of an error or a failed end. May raise `EncodeError`: the detail has no JSON form."""
+    """Result byte and JSON payload of an error or failed end. May raise `EncodeError`: the detail has no JSON form."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     text, reason, detail = str(said.get("text") or ""), said.get("reason"), said.get("detail")
@@ -71,9 +71,9 @@ def error_payload(message: Message) -> tuple[int, bytes]:
 
 
 def fill_error(message: Message, result: int | None, value: Any) -> None:
-    """Set code and attributes of an error from its result byte (None: it had no place for one) and its decoded payload.
+    """Set code and attributes of an error from its result byte (None: the frame has none) and decoded payload.
 
-    What is not the object that our own side writes is a bare peer's: its text, or else its value, is passed on.
+    A payload without polybus's form is from another peer: its text, or else its value, is passed on.
     """
     attributes = message.attributes
     if isinstance(value, dict) and type(number := value.get("code")) is int and 1 <= number <= 16:
@@ -98,7 +98,7 @@ def fill_error(message: Message, result: int | None, value: Any) -> None:
 
 
 MAX_FIELDS: Final = 1000
-"""Of a form: each costs the reader far more memory than the sender."""
+"""Maximum number of fields of a form: each costs the reader far more memory than the sender."""
 
 WIRE_RULES: Final = WireRules("csb")
 refuse: Final = WIRE_RULES.refuse
@@ -106,7 +106,7 @@ refuse: Final = WIRE_RULES.refuse
 
 @frozen(eq=False)
 class CsbPayloadFormat:
-    """A body format that only this wire has. `read` may raise `RemoteProtocolError`."""
+    """A body format of this wire only. `read` may raise `RemoteProtocolError`."""
 
     content_type: str
     write: Callable[[Any], bytes]
@@ -146,7 +146,7 @@ def _field(value: Any, path: str) -> str:
 
 
 def _read_form(data: bytes) -> dict[str, Any]:
-    """May raise `RemoteProtocolError`: too many fields, or no form."""
+    """May raise `RemoteProtocolError`: malformed, or too many fields."""
     if data.count(b"&") >= MAX_FIELDS:
         fields = data.count(b"&") + (not data.endswith(b"&"))
         if fields > MAX_FIELDS:
@@ -155,7 +155,7 @@ def _read_form(data: bytes) -> dict[str, Any]:
         return {}
     try:
         pairs = parse_qsl(data.decode("ascii"), keep_blank_values=True, strict_parsing=True, errors="strict")
-    except ValueError as error:  # also of what is not ASCII, and of escapes that are no UTF-8
+    except ValueError as error:  # also for non-ASCII text and escapes that are not UTF-8
         raise refuse(f"the payload is not urlencoded: {error}", ENCODING_ERROR) from error
     form: dict[str, Any] = {}
     for name, value in pairs:
@@ -181,9 +181,9 @@ def _read_base64(data: bytes) -> bytes:
 
 
 FORM_FORMAT: Final = CsbPayloadFormat("application/x-www-form-urlencoded", _write_form, _read_form)
-"""A dict of texts, with lists where a key is repeated."""
+"""A dict of texts, with lists for repeated keys."""
 BASE64_FORMAT: Final = CsbPayloadFormat("application/base64", _write_base64, _read_base64)
-"""Bytes as base64 text (RFC 4648 section 4, with padding and nothing else in between)."""
+"""Bytes as base64 text (RFC 4648 section 4, with padding, without line breaks)."""
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON_FORMAT, OCTETS, TEXT, FORM_FORMAT, BASE64_FORMAT)
 BY_NAME: Final[Mapping[str, BodyFormat]] = {
     "binary": OCTETS,
@@ -198,9 +198,9 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 def payload_readers(limits: Limits) -> dict[int, PayloadReader]:
-    """Readers of payloads by encoding: they give bytes or None for none, their format, and the value.
+    """Readers of payloads by encoding, which return bytes (None if empty), format and value.
 
-    Each may raise `RemoteProtocolError`: it does not parse; the reason is ``encoding`` or ``too_large``.
+    Each may raise `RemoteProtocolError` with the reason ``encoding`` or ``too_large``.
     """
     short = 2 * limits.depth
 

@@ -1,4 +1,4 @@
-"""The codec: a reader and a writer, with or without the client's number in front."""
+"""The codec: a reader and a writer, with or without a client number in front."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
 
 @frozen(eq=False, kw_only=True)
 class CsbCodec:
-    """One message a frame.
+    """One message per frame.
 
-    `Message.id` is ``action << 16 | message id`` of the request that a message is, or belongs to; of items, credits and ends
-    that the receiver of the open wrote, it is ``~id``. `Message.peer` is the client's number where there is one.
+    `Message.id` is ``action << 16 | message id`` of the request that the message is or belongs to; for items, credits and ends
+    from the receiver of the open it is ``~id``. `Message.peer` is the client number, if any.
 
     Attributes:
-        reader: Of frames without a client's number.
-        writer: The same.
-        wrapped: Whether frames have the number of a client in front: between a broker and a server.
-        chosen: The body formats of actions that have one of their own, by number and by name.
+        reader: Reads frames without a client number.
+        writer: Writes frames without a client number.
+        wrapped: True if frames begin with a client number: between a broker and a server.
+        chosen: Configured body formats of actions, by number and by name.
     """
 
     reader: CsbReader
@@ -41,7 +41,7 @@ class CsbCodec:
     formats: tuple[BodyFormat, ...] = FORMATS
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """The format in which a value is written to a subject."""
+        """The format to write a value in."""
         if self.chosen:
             own = self.chosen.get(subject)
             if own is not None:
@@ -72,7 +72,7 @@ class CsbCodec:
 
 
 def unwrap(frame: bytes) -> tuple[int, bytes]:
-    """The number of the client, and the frame without it. May raise `RemoteProtocolError`: it is shorter than the header."""
+    """Split a frame into client number and inner frame. May raise `RemoteProtocolError`: too short."""
     if len(frame) < 4:
         raise refuse(f"{len(frame)} of the 12 bytes of a header", "truncated")
     return wire.CLIENT.unpack_from(frame)[0], frame[4:]

@@ -1,4 +1,4 @@
-"""A frame field by field, for people (document CSB, "Common Message Structure")."""
+"""Lists the fields of a frame for people (document CSB, "Common Message Structure")."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN: Final = 200
 
 
 def dissect(frame: bytes, wrapped: bool, names: Mapping[int, str]) -> Iterator[FrameField]:
-    """The fields of a frame, in the order in which they stand; the last one says where it is cut off."""
+    """The fields of a frame in their order; the last one says if the frame is cut off."""
     start = 0
     if wrapped:
         if len(frame) < 4:
@@ -65,7 +65,7 @@ def _result(kind: int, result: int) -> str:
 
 
 def _subject(frame: bytes, at: int, more: bool) -> Generator[FrameField, None, int]:
-    """The fields before the body, and where that begins; -1 where the frame is cut off before."""
+    """The fields before the body, and its position; -1 if the frame is cut off before."""
     sizes = (("subject length", 2), ("extras length", 2), ("ttl", 4)) if more else (("subject length", 2),)
     read = []
     for name, width in sizes:

@@ -1,4 +1,4 @@
-"""Reads frames. What a payload of a reserved action looks like is in `docs/reference/csb.md`."""
+"""Reads frames. `docs/reference/csb.md` describes the payloads of reserved actions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from . import wire
 from .bodies import WIRE_RULES, fill_error, payload_readers, refuse
 
 NUMBERED: Final = 0xFFFF
-"""In place of the length of a subject: it is an action's number, four bytes."""
+"""In place of a subject's length: the subject is an action number of four bytes."""
 NO_TTL: Final = 0xFFFFFFFF
 DEADLINE_WORD: Final = "deadline"
-"""The subject of a control message that carries the deadline of the request after it."""
+"""Subject of a control message with the deadline of the request after it."""
 
 _unpack: Final = wire.HEADER.unpack_from
 _MORE: Final = struct.Struct(">HHI")
@@ -49,15 +49,15 @@ _decode_extras: Final = msgspec.json.Decoder(CsbExtras).decode
 
 
 class CsbReader:
-    """Makes messages of frames without a client's number; `names` has the names of actions."""
+    """Reads frames without a client number; `names` has the names of actions."""
 
     def __init__(self, limits: Limits, names: Mapping[int, str]) -> None:
         self._limits = limits
         self._names = names
         self._payloads = payload_readers(limits)
-        # Subjects come in again and again; checked once, by their bytes. Bounded.
+        # Subjects repeat, so they are cached by their bytes. Bounded.
         self._subjects: dict[bytes, str] = {}
-        # By action, of encoding, id (``action << 16 | number``) and frame.
+        # By action; each takes encoding, id (``action << 16 | number``) and frame.
         self._reserved: dict[int, Callable[[int, int, bytes], Message]] = {
             wire.HELLO: partial(self._plain, HELLO),
             wire.SUBSCRIBE: partial(self._pattern, Kind.SUBSCRIBE),
@@ -72,8 +72,7 @@ class CsbReader:
         }
 
     def read(self, frame: bytes) -> Message:
-        """The message of a frame. The id of what belongs to a request is ``action << 16 | id``; items, credits and ends that
-        a request's receiver wrote have ``~id``. May raise `RemoteProtocolError`: it is none, or a bad one."""
+        """Read the message of a frame, with ids as in `CsbCodec`. May raise `RemoteProtocolError`: malformed."""
         try:
             if len(frame) < 8:
                 raise refuse(f"{len(frame)} of the 8 bytes of a header", "truncated")
@@ -85,7 +84,7 @@ class CsbReader:
                     raise refuse(f"result {result:#04x} on a request: it is 0 there", "result", answer_id)
                 id = action << 16 | number
                 if action >= _RESERVED:
-                    if action == _OF_OURS:  # what our own buses ask with
+                    if action == _OF_OURS:  # the request action of polybus peers
                         return self._request_more(first & 15, id, frame)
                     return self._extension(first & 15, id, action, frame)
                 if first == _BINARY_REQUEST:
@@ -159,7 +158,7 @@ class CsbReader:
         if kind is not None:
             return self._of_channel(kind, encoding, wire.OPEN << 16 | id & 0xFFFF, frame)
         read = self._reserved.get(action)
-        if read is None:  # from a later version of polybus, maybe: the bus answers that there is no handler
+        if read is None:  # perhaps of a later polybus: the bus answers that there is no handler
             return self._plain(action, encoding, id, frame)
         return read(encoding, id, frame)
 
@@ -227,7 +226,7 @@ class CsbReader:
         return Message(Kind.CONTROL, DEADLINE_WORD, action << 16 | id & 0xFFFF, ttl=ttl / 1000)
 
     def _of_channel(self, kind: Kind, encoding: int, id: int, frame: bytes) -> Message:
-        """Items, credits and ends: under the open's number, from its sender as requests, from its receiver as responses."""
+        """Read an item, credit or end: a request from the sender of the open, a response from its receiver."""
         if kind is _ITEM and not encoding and len(frame) > 8:
             message = Message(_ITEM, "", id, frame[8:], OCTETS)
             message.extras = {"encoding": "binary"}
@@ -248,7 +247,7 @@ class CsbReader:
     # -- subjects and extras ---------------------------------------------------------------------------------------------
 
     def _subject(self, frame: bytes, id: int) -> tuple[str | int, int]:
-        """``length, subject`` at the head of a payload, and where it ends."""
+        """The ``length, subject`` at the start of a payload, and its end."""
         if len(frame) < 10:
             raise refuse("the payload is shorter than the length of its subject", "truncated", id)
         size = frame[8] << 8 | frame[9]

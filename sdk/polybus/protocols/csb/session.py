@@ -1,9 +1,9 @@
-"""One CSB connection without I/O: point to point, or the end of a server at a broker.
+"""One CSB connection without I/O: point to point, or a server's side at a broker.
 
-The protocol has no handshake, no heartbeat and no goodbye; both ends may ask. What the document does not know (names as
-subjects, publications, streams, headers, deadlines) travels on reserved actions. A peer that has not shown to be a polybus is
-sent nothing else than what the document says and what the actions up to 4 say. Each direction of a connection (behind a broker:
-of a client) has 65,536 message ids, so they come round again.
+The protocol has no handshake, heartbeat or goodbye, and both ends may send requests. Features that the document lacks (named
+subjects, publications, streams, headers, deadlines) use reserved actions. Unless the peer is known to be a polybus, only the
+document's messages and actions up to 4 are sent. Each direction of a connection (or of a broker's client) has 65,536 message
+ids, which are reused.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from .reader import DEADLINE_WORD
 from .wire import IDS
 
 REST: Final = 60.0
-"""Seconds that the id of an abandoned request rests, if its answer does not come before."""
+"""Seconds before the id of an abandoned request is reused, unless its answer arrives first."""
 
 NUMBER_SHIFT: Final = 48
-"""Position of the party's number in a serial."""
+"""Bit position of the party's number in a serial."""
 
 _MASK: Final = IDS - 1
 _ACTION: Final = 0xFFFFFFFF
 
 
 class CsbParty:
-    """The other side as one end sees it: the ids that are taken, and whether it is a polybus.
+    """One end's view of the other side: used ids, and whether it is a polybus.
 
-    The key of a request is the negative of a serial number, so it is never given twice and differs from all ids of the other
-    side; its low 16 bits are the id on the wire. `number` tells the parties of a connection apart: it is in their keys.
+    The key of a request is its negative serial number, so it is unique and differs from the other side's ids; its low 16 bits
+    are the id on the wire. Keys contain `number`, which distinguishes the parties of a connection.
     """
 
     __slots__ = ("_serial", "asked", "key", "notice", "number", "ours", "pending", "resting")
@@ -62,18 +62,18 @@ class CsbParty:
         self.number: int = number
         self._serial = number << NUMBER_SHIFT
         self.pending: dict[int, int] = {}
-        """Ids that are taken: ``serial << 32 | action``."""
+        """Used ids: ``serial << 32 | action``."""
         self.resting: dict[int, float] = {}
-        """Ids of requests that were given up, and when they are free at the latest; the earliest first."""
+        """Ids of abandoned requests and the latest time that they become free, earliest first."""
         self.ours: bool | None = None
-        """True if the peer is a polybus; None while it has not been asked."""
+        """True if the peer is a polybus; None until known."""
         self.asked: int = 0
-        """The key of the session's own `_polybus.hello`."""
+        """Key of the session's own `_polybus.hello`."""
         self.notice: tuple[Any, float | None] | None = None
-        """The id and the deadline of the request that is announced as the next."""
+        """Id and deadline of the announced next request."""
 
     def next_id(self, now: float) -> int:
-        """The serial of the next request, its id in the low 16 bits. May raise `QueueFull`: all ids are taken."""
+        """The serial of the next request, with its id in the low 16 bits. May raise `QueueFull`: all ids are used."""
         pending = self.pending
         serial = self._serial + 1
         if serial & _MASK in pending:
@@ -91,7 +91,7 @@ class CsbParty:
         return serial
 
     def find(self, id: int) -> int | None:
-        """The key of the request that an answer belongs to. Some peers do not echo the action; they send 0 in its place."""
+        """The key of an answered request. Some peers send 0 instead of the action."""
         entry = self.pending.get(id & _MASK)
         if entry is None:
             return None
@@ -99,25 +99,25 @@ class CsbParty:
         return -(entry >> 32) if action == entry & _ACTION or action == 0 else None
 
     def answered(self, key: int) -> None:
-        """The id of this key is free."""
+        """Free the id of a key."""
         number = -key & _MASK
         del self.pending[number]
         if self.resting:
             self.resting.pop(number, None)
 
     def action_of(self, key: int) -> int | None:
-        """Action to which the request of a key went, if its id still belongs to it."""
+        """Action of a key's request, if its id still belongs to it."""
         entry = self.pending.get(-key & _MASK)
         return entry & _ACTION if entry is not None and entry >> 32 == -key else None
 
     def rest(self, key: int, now: float) -> None:
-        """Let an id rest whose answer is not wanted any more: until it comes, a new request must not have its id."""
+        """Reserve the id of an abandoned request, so that a late answer does not match a new one."""
         number = -key & _MASK
         if self.action_of(key) is not None and number not in self.resting:
             self.resting[number] = now + REST
 
     def wake(self, now: float) -> None:
-        """Ids that have rested long enough are free."""
+        """Free ids that were reserved long enough."""
         for number, when in list(self.resting.items()):
             if when > now:
                 break
@@ -139,12 +139,12 @@ _RESPONSE, _ERROR, _PUBLISH, _CONTROL, _ITEM = Kind.RESPONSE, Kind.ERROR, Kind.P
 _TOLD: Final = frozenset((Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE))
 _OF_CHANNEL: Final = frozenset(wire.CHANNEL_KINDS.values())
 _SILENT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.PUBLISH_MORE, wire.CANCEL, wire.DEADLINE))
-"""Actions of ours whose answers say nothing."""
+"""Polybus actions with answers that carry no information."""
 _HELLO_BODY: Final = JSON.encode(question_of())
 
 
 class CsbSession(QuietSession):
-    """Either end of a connection between two peers."""
+    """One end of a connection between two peers."""
 
     __slots__ = ("_faces_strangers", "_limits", "_max_frame", "_one", "_reader", "_writer", "codec")
 
@@ -157,13 +157,13 @@ class CsbSession(QuietSession):
         self._writer = codec.writer
         self._max_frame = limits.message
         self._faces_strangers = faces_strangers
-        """True if publications may go to a peer that has only said that it subscribes: ours say hello before."""
+        """True if a peer may get publications after only subscribing; a polybus says hello first."""
         self._one = CsbParty()
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """One frame has come in. Never raises: a bad one becomes `Refused`, and is answered where it can be."""
+        """Handle one frame. Never raises: a malformed one becomes `Refused`, and is answered if possible."""
         party = self._one
         try:
             message = self._reader(frame)
@@ -174,10 +174,10 @@ class CsbSession(QuietSession):
             return self._refuse(error, party)
 
     def _take(self, message: Message, party: CsbParty) -> SessionOutput:
-        """May raise `RemoteProtocolError`: an answer to nothing."""
+        """May raise `RemoteProtocolError`: an answer without request."""
         kind = message.kind
         if kind is _RESPONSE or kind is _ERROR:
-            # As `CsbParty.find` and `CsbParty.answered`, without the calls.
+            # `CsbParty.find` and `CsbParty.answered`, inline.
             id = message.id
             number, action = id & 0xFFFF, id >> 16
             entry = party.pending.get(number)
@@ -188,7 +188,7 @@ class CsbSession(QuietSession):
             del party.pending[number]
             rested = party.resting.pop(number, None) if party.resting else None
             if rested is not None and kind is _ERROR and message.code is Code.CANCELLED:
-                return ()  # as it was asked to do; all that it says is that the id is free
+                return ()  # the answer to a cancel only frees the id
             key = -(entry >> 32)
             if action == wire.HELLO and self._met(message, party, key):
                 return ()
@@ -201,13 +201,13 @@ class CsbSession(QuietSession):
                 if announced == message.id and message.ttl is None:
                     message.ttl = ttl
         elif kind is _ITEM or kind in _OF_CHANNEL:
-            if message.id < 0:  # of the receiver of an open of ours
+            if message.id < 0:  # from the receiver of this side's open
                 opened = party.find(~message.id)
                 if opened is None:
                     raise refuse(f"a channel {~message.id & 0xFFFF} that is not open", "unknown_id")
                 message.id = opened
         elif kind in _TOLD:
-            # Publications and subscriptions of our own buses have the number 0, and they do not read the answer.
+            # Polybus publications and subscriptions have number 0 and expect no answer.
             if message.id is not None and (message.id & 0xFFFF or not party.ours):
                 return self._framed(self._writer.acknowledged(message.id), party), message
         elif kind is _CONTROL:
@@ -217,10 +217,10 @@ class CsbSession(QuietSession):
 
     @staticmethod
     def _met(message: Message, party: CsbParty, key: int) -> bool:
-        """The peer has said whether it is a polybus. True where only the session wanted to know."""
+        """Store if the peer is a polybus. True if only the session asked."""
         try:
             body = message.body if message.kind is _RESPONSE else None
-        except Exception:  # what does not decode is no answer of ours
+        except Exception:  # an undecodable body is not from a polybus
             body = None
         party.ours = is_answer(body)
         return key == party.asked
@@ -237,14 +237,14 @@ class CsbSession(QuietSession):
             answer = Message(_ERROR, "", error.answer_id, code=code, attributes=facts)
             if error.answer_id >> 16 == wire.OPEN:
                 answer.kind = Kind.END
-        # Not written here: its id may be that of a request that runs, and would be taken for the answer to that.
+        # Not written here, because a running request may have the same id.
         refused = Refused(error, party.key, answer)
         return (refused,) if error.close_code is None else (refused, CloseWanted(error.close_code, error.reason, error))
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[int | None, Frames]:
-        """The frames of a message. For a request or an open: the key too, under which the answers will come."""
+        """The frames of a message. For a request or open also its key, which the answers will carry."""
         party = self._one if peer_key is None else self._party(peer_key)
         kind = message.kind
         if kind is _REQUEST:
@@ -264,11 +264,11 @@ class CsbSession(QuietSession):
             frame = self._writer.publish(message, bare=self._faces_strangers and not party.ours)
         elif kind is _ITEM or kind in _OF_CHANNEL:
             id = message.id
-            # Ours has its number in the low bits; theirs is written as the answer that it is.
+            # Ours has its number in the low bits; theirs is written as an answer.
             frame = self._writer.of_channel(message, -id & 0xFFFF if id < 0 else ~id)
         elif kind is _CANCEL:
             where = party.action_of(message.id)
-            if where is None:  # its answer has come, and the id may be another's by now
+            if where is None:  # already answered; the id may belong to another request now
                 return None, ()
             frame = self._writer.cancel(-message.id & 0xFFFF, where)
         elif kind is _NOTIFY or kind is _OPEN:
@@ -278,11 +278,11 @@ class CsbSession(QuietSession):
         return None, self._framed(frame, party)
 
     def _to_unknown(self, frame: bytes, number: int, ttl: float | None, party: CsbParty, now: float) -> list[bytes]:
-        """Put how long a request by name is worth in front of it, for the two may be read apart, and behind it who is there."""
+        """Send the deadline before a request by name, because the peer may handle frames separately, and a hello after it."""
         frames = [frame]
         if ttl is not None:
             frames.insert(0, self._framed(self._writer.deadline(number, wire.REQUEST_NAMED, ttl), party))
-        if not party.asked and len(party.pending) < IDS:  # else the next request by name asks
+        if not party.asked and len(party.pending) < IDS:  # otherwise the next request by name asks
             frames.append(self._ask(party, now))
         return frames
 
@@ -296,11 +296,11 @@ class CsbSession(QuietSession):
         frame, action = self._writer.request(message, number, party.ours)
         frame = self._framed(frame, party)
         party.pending[number] = serial << 32 | action
-        party.rest(-serial, now)  # it is answered like any request, and that answer is not waited for
+        party.rest(-serial, now)  # it is answered like a request, but the answer is not awaited
         return None, frame
 
     def _ask(self, party: CsbParty, now: float) -> bytes:
-        """A name has been used, which only our own buses and their friends know: find out, so that deadlines may travel too."""
+        """Ask if the peer, which got a request by name, is a polybus and also reads deadlines."""
         serial = party.next_id(now)
         number = serial & 0xFFFF
         frame = self._framed(wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, number, wire.HELLO) + _HELLO_BODY, party)
@@ -320,7 +320,7 @@ class CsbSession(QuietSession):
     # -- ids and time ----------------------------------------------------------------------------------------------------
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Let the id of a request rest: its answer is not wanted any more. The id of a channel that is over is free."""
+        """Reserve the id of an abandoned request. A finished channel's id is free."""
         self._forget(key, self._one, now)
         return ()
 
@@ -330,29 +330,28 @@ class CsbSession(QuietSession):
             party.rest(key, now)
 
     def next_tick(self) -> float | None:
-        """Time at which the next id has rested long enough."""
+        """Time that the next reserved id becomes free."""
         return next(iter(self._one.resting.values()), None)
 
     def tick(self, now: float) -> SessionOutput:
-        """Ids that have rested long enough are free."""
         self._one.wake(now)
         return ()
 
 
 BROKER: Final = 0
-"""The broker itself, among the numbers of clients."""
+"""The broker's own number among the clients."""
 _OF_BROKER: Final = wire.CLIENT.pack(BROKER)
 _CAPABILITIES: Final = evolve(DIRECT, many_peers=True, shared_publish=False)
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class CrowdedSession(CsbSession):
-    """One socket between a server and a broker: many clients on it (document CSB, "Message structure with broker").
+    """One socket between a server and a broker, with many clients (document CSB, "Message structure with broker").
 
-    Each frame has the number of a client in front. The broker alone gives those numbers; it tells of each client with Connected
-    and Closed, and is asked to send one away with Close. The number 0 has no client: with ``server=ID`` the first frame is a
-    `_polybus.hello` under it, by which the broker knows the server; then it also says who its clients are and is told why one
-    is sent away. Without that, nothing but the document's bytes go to the broker.
+    Each frame begins with a client number, assigned by the broker, which sends Connected and Closed for each client and accepts
+    Close to disconnect one. Number 0 is the broker: with ``server=ID`` the first frame is a `_polybus.hello` to it, which
+    registers the server. The broker then also sends facts about clients and accepts a reason for Close. Otherwise the broker
+    gets only the document's bytes.
     """
 
     __slots__ = (
@@ -374,24 +373,24 @@ class CrowdedSession(CsbSession):
         self._introduction = introduction
         self._registered = False
         self._early: dict[tuple[bytes, int], bytes] | None = {} if introduction is not None else None
-        """Frames of clients that came before the broker has answered the introduction. It may have assigned some by then."""
+        """Frames of clients that the broker may have assigned before its answer to the introduction."""
         self._early_bytes = 0
         self._parties: dict[int, CsbParty] = {}
         self._sent_away: dict[int, None] = {}
-        """Clients that were told to go, the latest: what they had sent by then comes still, and is no mistake of the broker."""
+        """The latest disconnected clients, whose frames in flight are ignored."""
         self._resting: dict[CsbParty, None] = {}
         self._count = 0
         self._numbered: dict[int, CsbParty] = {}
 
     def start(self, now: float) -> SessionOutput:
-        """Introduce this server where it has an id; ready when the broker has answered, otherwise at once."""
+        """Introduce a server with an id, and become ready with the broker's answer; without an id at once."""
         if self._introduction is None:
             return super().start(now)
         head = wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, 0, wire.HELLO)
         return (wire.CLIENT.pack(BROKER) + head + _encode(self._introduction),)
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """One frame has come in. Never raises: a bad one becomes `Refused`, and is answered where it can be."""
+        """Handle one frame. Never raises: a malformed one becomes `Refused`, and is answered if possible."""
         if self._early is not None and frame[:4] != _OF_BROKER:
             return self._keep(self._early, frame)
         client, party = BROKER, None
@@ -410,12 +409,12 @@ class CrowdedSession(CsbSession):
         except RemoteProtocolError as error:
             if client in self._sent_away:
                 return ()
-            if party is None:  # there is no peer to answer
+            if party is None:  # no peer to answer
                 error.answer_id = error.reply_id = None
             return self._refuse(error, party if party is not None else self._one)
 
     def _control(self, message: Message, client: int) -> list[SessionEvent]:
-        """May raise `RemoteProtocolError`: a broker says no such thing."""
+        """May raise `RemoteProtocolError`: not a message of a broker."""
         if message.subject == "connected" and client != BROKER:
             gone = self._gone(client, "its number was given to another")
             self._sent_away.pop(client, None)
@@ -429,7 +428,7 @@ class CrowdedSession(CsbSession):
         raise refuse(f"{message.subject} for client {client} from a broker", "unknown_kind")
 
     def _keep(self, early: dict[tuple[bytes, int], bytes], frame: bytes) -> SessionOutput:
-        """Keep a frame until this server is ready. A second Connected says who the client of the first is."""
+        """Keep a frame until this server is ready. A second Connected replaces the first."""
         connected = frame[4:5] and frame[4] >> 4 == wire.CONNECTED
         early[(frame[:4], 0) if connected else (b"", len(early))] = frame
         self._early_bytes += len(frame)
@@ -439,7 +438,7 @@ class CrowdedSession(CsbSession):
         return (CloseWanted(1009, "too much came of clients before the broker has answered the introduction"),)
 
     def _of_broker(self, message: Message, now: float) -> SessionOutput:
-        """The answer to the introduction. May raise `RemoteProtocolError`: it is none."""
+        """Handle the answer to the introduction. May raise `RemoteProtocolError`: another message."""
         if self._registered or self._introduction is None or message.id != wire.HELLO << 16:
             raise refuse("client 0 is nobody", "unknown_peer")
         if message.kind is Kind.RESPONSE:
@@ -476,7 +475,7 @@ class CrowdedSession(CsbSession):
         return party
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[int | None, Frames]:
-        """The frames of a message for a client. See `CsbSession.send`."""
+        """The frames of a message for a client; see `CsbSession.send`."""
         party = self._party(peer_key)
         output = super().send(message, now, peer_key)
         if party.resting:
@@ -491,7 +490,7 @@ class CrowdedSession(CsbSession):
     # -- ids and time ----------------------------------------------------------------------------------------------------
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Let the id of a request rest: its answer is not wanted any more."""
+        """Reserve the id of an abandoned request."""
         party = self._numbered.get(-key >> NUMBER_SHIFT) if type(key) is int else None
         if party is not None:
             self._forget(key, party, now)
@@ -500,11 +499,10 @@ class CrowdedSession(CsbSession):
         return ()
 
     def next_tick(self) -> float | None:
-        """Time at which the next id has rested long enough."""
+        """Time that the next reserved id becomes free."""
         return min((next(iter(party.resting.values())) for party in self._resting if party.resting), default=None)
 
     def tick(self, now: float) -> SessionOutput:
-        """Ids that have rested long enough are free."""
         for party in list(self._resting):
             party.wake(now)
             if not party.resting:
@@ -512,7 +510,7 @@ class CrowdedSession(CsbSession):
         return ()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """Send one client away, or all of them."""
+        """Disconnect one client, or all."""
         frames: list[bytes] = []
         gone = list(self._parties) if peer_key is None else [peer_key]
         for client in gone:
@@ -537,7 +535,7 @@ class CrowdedSession(CsbSession):
 
 
 def _facts(message: Message) -> tuple[str, dict[str, str]]:
-    """Address of a client and facts of its handshake, from a broker of ours."""
+    """Address of a client and facts of its handshake, from a polybus broker."""
     body = message.body if message.format is JSON else None
     if not isinstance(body, dict):
         return "", {}

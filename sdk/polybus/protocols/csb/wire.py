@@ -1,6 +1,6 @@
 """The numbers of CSB (document CSB, "Common Message Structure" and "Message structure with broker").
 
-The document names kinds and encodings without giving most of their values; those here are the ones of its reference code.
+The document leaves most values of kinds and encodings open; these are from its reference code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HEADER: Final = struct.Struct(">BBHI")
 """Kind and encoding (four bits each), result, message id, action id."""
 HEADER_SIZE: Final = HEADER.size
 CLIENT: Final = struct.Struct(">I")
-"""Between a broker and a server the number of the client stands in front."""
+"""Client number before each frame between a broker and a server."""
 NUMBER: Final = struct.Struct(">I")
 IDS: Final = 0x10000
 
@@ -36,7 +36,7 @@ URLENCODED: Final = 3
 BASE64: Final = 4
 ENCODINGS: Final = {"binary": BINARY, "string": STRING, "json": JSON, "urlencoded": URLENCODED, "base64": BASE64}
 
-# Actions of ours; applications have those below. Up to 4 any peer may use them, the others only our own buses.
+# Polybus actions; applications use lower numbers. Any peer may use the first five, only polybus peers the others.
 FIRST_RESERVED: Final = 0xFFFF0000
 HELLO: Final = 0xFFFF0000
 SUBSCRIBE: Final = 0xFFFF0001
@@ -46,15 +46,15 @@ REQUEST_NAMED: Final = 0xFFFF0004
 REQUEST_MORE: Final = 0xFFFF0005
 """A request with a deadline or headers."""
 PUBLISH_MORE: Final = 0xFFFF0006
-"""A publication with headers. Never answered, as all that follow."""
+"""A publication with headers. It and the following actions get no answer."""
 OPEN: Final = 0xFFFF0007
 CANCEL: Final = 0xFFFF0008
 ITEM: Final = 0xFFFF0009
 CREDIT: Final = 0xFFFF000A
 END: Final = 0xFFFF000B
 DEADLINE: Final = 0xFFFF000C
-"""Behind a request to a peer that is not known yet."""
+"""Deadline of a request to an unknown peer."""
 CHANNEL_KINDS: Final[Mapping[int, Kind]] = {ITEM: Kind.ITEM, CREDIT: Kind.CREDIT, END: Kind.END}
 REQUESTS: Final = frozenset((REQUEST_NAMED, REQUEST_MORE))
-"""Actions that a handler answers."""
+"""Actions for handlers."""
 UNANSWERED: Final = frozenset((PUBLISH_MORE, CANCEL, ITEM, CREDIT, END, DEADLINE))

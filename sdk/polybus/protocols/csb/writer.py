@@ -1,4 +1,4 @@
-"""Writes frames. What a payload of a reserved action looks like is in `docs/reference/csb.md`."""
+"""Writes frames. `docs/reference/csb.md` describes the payloads of reserved actions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AS_REQUEST: Final = wire.REQUEST << 4
 _AS_RESPONSE: Final = wire.RESPONSE << 4
 _OTHER_SIDE: Final = _AS_REQUEST ^ _AS_RESPONSE
 _JSON_RESPONSE: Final = _AS_RESPONSE | wire.JSON
-# The first byte of what has a body that is not empty.
+# The first byte of a frame with a body.
 _REQUEST_FIRST: Final = {body_format: _AS_REQUEST | number for body_format, number in NUMBERS.items()}
 _RESPONSE_FIRST: Final = {body_format: _AS_RESPONSE | number for body_format, number in NUMBERS.items()}
 _pack: Final = wire.HEADER.pack
@@ -44,7 +44,7 @@ _CONTROL: Final = {word: kind for kind, word in wire.CONTROL_WORDS.items()}
 
 
 class CsbWriter:
-    """Makes frames without a client's number; `actions` has the numbers of names."""
+    """Writes frames without a client number; `actions` has the numbers of names."""
 
     def __init__(self, limits: Limits, actions: Mapping[str, int]) -> None:
         self._limits = limits
@@ -54,13 +54,13 @@ class CsbWriter:
     # -- requests and publications ---------------------------------------------------------------------------------------
 
     def request(self, message: Message, number: int, ours: bool | None) -> tuple[bytes, int]:
-        """A request or notification under a number, and the action that it went to.
+        """Write a request or notification under a number; returns the frame and its action.
 
         Args:
-            ours: Whether the peer is a polybus, so that a deadline may travel too; None when that is not known.
+            ours: True if the peer is a polybus, which also reads deadlines; None if unknown.
 
         Raises:
-            Unsupported, EncodeError, LocalProtocolError: Headers for a peer that is known to be none; what does not fit.
+            Unsupported, EncodeError, LocalProtocolError: Headers for a peer that is not a polybus; values that do not fit.
         """
         subject, headers = message.subject, message.headers
         raw = message.raw
@@ -89,7 +89,7 @@ class CsbWriter:
         return _pack_named(first, 0, number, wire.REQUEST_NAMED, size) + name + raw, wire.REQUEST_NAMED
 
     def publish(self, message: Message, number: int = 0, *, bare: bool = False) -> bytes:
-        """A publication. Ours have the number 0, and peers of ours do not answer them. A bare peer reads it without headers."""
+        """Write a publication. Those of a polybus have number 0 and get no answer. `bare`: without headers."""
         first, raw = self._body(message, _AS_REQUEST)
         size, name = self._names.get(message.subject) or self._name(message.subject)
         if message.headers and not bare:
@@ -98,7 +98,6 @@ class CsbWriter:
         return _pack_named(first, 0, number, wire.PUBLISH, size) + name + raw
 
     def open(self, message: Message, number: int) -> bytes:
-        """An open."""
         first, raw = self._body(message, _AS_REQUEST)
         size, name = self._names.get(message.subject) or self._name(message.subject)
         given = message.attributes
@@ -113,7 +112,7 @@ class CsbWriter:
     # -- what belongs to a request ---------------------------------------------------------------------------------------
 
     def response(self, message: Message, id: int) -> bytes:
-        """An answer, to ``action << 16 | number``."""
+        """Write an answer to ``action << 16 | number``."""
         raw = message.raw
         first = _RESPONSE_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None
         if first is None or raw is None:
@@ -121,25 +120,25 @@ class CsbWriter:
         return _pack(first, 0, id & 0xFFFF, id >> 16) + raw
 
     def error(self, message: Message, id: int) -> bytes:
-        """A failed answer: the result byte for all peers, the rest as JSON."""
+        """Write a failed answer: the result byte for all peers, the rest as JSON."""
         result, payload = error_payload(message)
         return _pack(_JSON_RESPONSE, result, id & 0xFFFF, id >> 16) + payload
 
     def acknowledged(self, id: int) -> bytes:
-        """The answer to a subscription, or to a publication that wants one: Ok and nothing else."""
+        """Write the answer to a subscription or numbered publication: an empty Ok."""
         return _pack(_AS_RESPONSE, 0, id & 0xFFFF, id >> 16)
 
     def cancel(self, number: int, action: int) -> bytes:
-        """For a request of ours."""
+        """Write a cancel for a request of this side."""
         return _pack(_AS_REQUEST, 0, number, wire.CANCEL) + wire.NUMBER.pack(action)
 
     def deadline(self, number: int, action: int, ttl: float) -> bytes:
-        """Of a request that has just been written without one, because it is not known yet whether the peer reads it there."""
+        """Write the deadline of the following request, which lacks one because the peer is unknown yet."""
         payload = wire.NUMBER.pack(action) + wire.NUMBER.pack(_wait(ttl))
         return _pack(_AS_REQUEST, 0, number, wire.DEADLINE) + payload
 
     def of_channel(self, message: Message, id: int) -> bytes:
-        """An item, credit or end: of the open's sender, or with a negative id of its receiver."""
+        """Write an item, credit or end from the sender of the open, or, with a negative id, from its receiver."""
         side = _AS_REQUEST if id >= 0 else _AS_RESPONSE
         number = (id if id >= 0 else ~id) & 0xFFFF
         kind = message.kind
@@ -160,7 +159,7 @@ class CsbWriter:
         return _pack(first, result if id < 0 else 0, number, _ACTIONS[kind]) + payload
 
     def write(self, message: Message, id: Any) -> bytes:
-        """The frame of any message, its id in the form that the reader gives. Raises as `Codec.encode`."""
+        """Write any message, with an id as the reader returns it. Raises as `Codec.encode`."""
         kind = message.kind
         if kind is _PUBLISH:
             return self.publish(message, 0 if id is None else _checked_id(id) & 0xFFFF)
@@ -195,7 +194,7 @@ class CsbWriter:
     # -- parts -----------------------------------------------------------------------------------------------------------
 
     def _body(self, message: Message, side: int) -> tuple[int, bytes]:
-        """The first byte and the payload. No body is binary without bytes; bytes that are there but empty are base64."""
+        """The first byte and the payload. Empty bytes are base64, because an empty binary payload means no body."""
         if not message.has_body:
             return side, b""
         raw = message.encoded(FORMATS, choose_format)
@@ -232,14 +231,14 @@ class CsbWriter:
 
 
 def choose_format(value: Any) -> BodyFormat:
-    """Format of a value where nothing else is said: bytes as they are, text as text, anything else as JSON."""
+    """Default format of a value: bytes and text unchanged, anything else as JSON."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS
     return TEXT if isinstance(value, str) else JSON_FORMAT
 
 
 def _wait(ttl: float) -> int:
-    """Seconds as milliseconds of 32 bits; what is longer is as good as no deadline."""
+    """Convert seconds to 32-bit milliseconds; longer ones become no deadline."""
     return min(milliseconds(ttl), NO_TTL)
 
 

@@ -1,4 +1,4 @@
-"""The options of the protocol, and what is made from them."""
+"""Options of the J.REP protocol."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ class Jrep(UrlOptions):
     """The J.REP protocol with its options.
 
     Args:
-        dialect: The handshake: ``v3`` as Errai from 2.4 on, ``legacy`` as the document, ``auto`` to find out.
-        values: How values are written: ``errai`` with Errai's markers, ``plain`` as bare JSON. Both are read.
-        types: What becomes of Java types that are not registered: ``lenient`` keeps them as `JavaObject`, ``strict`` refuses
-            them, and also members that stand twice in an object.
-        heartbeat: Seconds between two Heartbeat messages; 0 sends none. A peer of ours that sends some is held to it.
-        java: The application's own types.
+        dialect: Handshake: ``v3`` as in Errai since 2.4, ``legacy`` as in the document, ``auto`` to detect.
+        values: Form of written values: ``errai`` with Errai's markers, ``plain`` as bare JSON. Both are read.
+        types: Unregistered Java types: ``lenient`` keeps them as `JavaObject`, ``strict`` refuses them, and also duplicate
+            members
+            of an object.
+        heartbeat: Seconds between two Heartbeat messages; 0 for none. A polybus peer with a heartbeat must keep to it.
+        java: The application's types.
 
     Raises:
-        ValueError: A value is not known.
+        ValueError: Invalid value.
     """
 
     name = "jrep"
@@ -55,10 +56,10 @@ class Jrep(UrlOptions):
     java: JavaTypes = field(default=_NO_TYPES)
 
     def codec(self, limits: Limits = _LIMITS) -> JrepCodec:
-        """The codec; the same object for equal values, types and limits, whatever the dialect."""
+        """The codec, shared by adapters with equal values, types and limits."""
         return make_codec(limits, self.java, self.values == "plain", self.types == "strict")
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> JrepSession:
-        """A session for one connection; `rng` makes the random part of ids and the session's key."""
+        """A session for one connection. `rng` makes the random part of ids and the session key."""
         random_ = random.SystemRandom() if rng is None else rng
         return JrepSession(self.codec(limits), role, self.dialect, limits, random_, self.heartbeat)

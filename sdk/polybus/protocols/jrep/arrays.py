@@ -1,4 +1,4 @@
-"""Long JSON arrays of messages, cut into short ones: so that reading one does not keep the event loop."""
+"""Splits long JSON arrays of messages, so that reading one does not block the event loop."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 from msgspec import Raw
 
 LONG: Final = 32 * 1024
-"""Bytes of an array that is read at once, unless it has one element only."""
+"""Maximum bytes of an array that is read in one turn, unless it has a single element."""
 _MOST: Final = 256
-"""Elements of one: reading and handling so many takes a few milliseconds."""
+"""Maximum number of elements; reading and handling them takes a few milliseconds."""
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 
 
 def cut(array: bytes, long: int = LONG) -> list[bytes]:
-    """Cut an array into several with the same elements, in order; a short one stays as it is.
+    """Split an array into several with the same elements, in order; a short one is unchanged.
 
     Raises:
-        ValueError: It is no JSON array.
+        ValueError: Not a JSON array.
     """
     if len(array) <= long:
         return [array]
@@ -27,7 +27,7 @@ def cut(array: bytes, long: int = LONG) -> list[bytes]:
 
 
 def joined(elements: Iterable[bytes], long: int = LONG) -> list[bytes]:
-    """Join elements to arrays, none of which is long unless it has one element only."""
+    """Join elements to arrays that are not long, except those with a single element."""
     arrays, inside, size = list[bytes](), list[bytes](), 0
     for element in elements:
         if inside and (size + len(element) > long or len(inside) == _MOST):

@@ -1,4 +1,4 @@
-"""A codec: a reader and a writer for one kind of values."""
+"""The codec: a reader and a writer for one kind of values."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _SUBSCRIPTIONS: Final = {"RemoteSubscribe": Kind.SUBSCRIBE, "RemoteUnsubscribe":
 
 @frozen(eq=False, kw_only=True)
 class JrepCodec:
-    """Payloads of many messages.
+    """Reads and writes payloads of several messages.
 
-    The session uses `reader` and `writer`, which leave commands between the buses as they are; `decode` and `encode` are the
-    plugin's interface and show subscriptions as such.
+    The session uses `reader` and `writer`, which do not interpret commands between buses; `decode` and `encode` implement the
+    plugin, with subscriptions as messages.
     """
 
     reader: MessageReader
@@ -35,16 +35,16 @@ class JrepCodec:
     limits: Limits
     formats: tuple[BodyFormat, ...]
     item_formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
-    """A frame of a tunnel is a JSON document, or base64: bytes as a value would take three times the room."""
+    """A tunnel's frame is a JSON document or base64: bytes as a marked value would take three times the space."""
     reads: frozenset[Literal["text", "binary"]] = _TEXT
     writes: Literal["text", "binary"] = "text"
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """`Parts` stand beside ToSubject, any other value in a part of its own."""
+        """`Parts` are members beside ToSubject; any other value is in a part of its own."""
         return self.formats[1 if type(value) is Parts else 0]
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The messages of a payload; a RemoteSubscribe of many subjects is as many messages."""
+        """The messages of a payload; a RemoteSubscribe gives a message for each subject."""
         found: list[Message | RemoteProtocolError] = []
         for message in self.reader.read(frame):
             kind = None
@@ -70,13 +70,13 @@ class JrepCodec:
         return joined([document for message in messages if (document := write(message, message.id))])
 
     def join(self, frames: Sequence[bytes]) -> bytes:
-        """Several payloads as one."""
+        """Join several payloads."""
         return joined([inner for frame in frames if (inner := frame.strip()[1:-1].strip())])
 
 
 @lru_cache(maxsize=64)
 def make_codec(limits: Limits, types: JavaTypes, plain: bool, strict: bool) -> JrepCodec:
-    """The codec; the same object for equal arguments."""
+    """Make a codec, cached by its arguments."""
     marked = ErraiFormat(types, strict, limits.depth)
     values: BodyFormat = JSON if plain else marked
     parts = PartsFormat(values)

@@ -1,6 +1,6 @@
 """Commands between two buses: handshake, subscriptions, heartbeat, goodbye (document, "Bus Management and Handshaking").
 
-Each moves the federation by its tables; `_ACTIONS` has the function of each action.
+Each changes the federation by its tables; `_ACTIONS` has the function of each action.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .names import (
 
 
 def learn(federation: Federation, message: Message, now: float) -> None:
-    """RemoteSubscribe: all of it or nothing. May raise `RemoteProtocolError`, as `subjects_of`, or ``reserved_subject``."""
+    """RemoteSubscribe: all subjects or none. May raise `RemoteProtocolError`, as `subjects_of`, or ``reserved_subject``."""
     subjects = subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions)
     if federation.state is FederationState.CONNECTED and federation.role == "server" and not federation.renewing:
-        # Within the handshake a client lists all that it has, its own bus included.
+        # In the handshake a client lists all its subjects, including its own bus.
         for subject in subjects:
             if is_reserved(subject):
                 text = f"{subject[:60]!r} is reserved for the buses: nothing of this RemoteSubscribe was done"
@@ -45,13 +45,13 @@ def learn(federation: Federation, message: Message, now: float) -> None:
 
 
 def unlearn(federation: Federation, message: Message, now: float) -> None:
-    """RemoteUnsubscribe, of the peer's own only. May raise `RemoteProtocolError`, as `subjects_of`, or ``not_subscribed``."""
+    """RemoteUnsubscribe of own subjects. May raise `RemoteProtocolError`, as `subjects_of`, or ``not_subscribed``."""
     for subject in subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions):
         if names_an_answer(subject):
-            continue  # never kept: see `add`
+            continue  # never stored: see `add`
         if subject in federation.wanted:
             remove(federation, subject)
-        elif left := federation.withdrawn.pop(subject, 0):  # an Errai client says back what it was told
+        elif left := federation.withdrawn.pop(subject, 0):  # an Errai client confirms a withdrawal
             if left > 1:
                 federation.withdrawn[subject] = left - 1
         else:
@@ -59,9 +59,9 @@ def unlearn(federation: Federation, message: Message, now: float) -> None:
 
 
 def add(federation: Federation, subject: str) -> None:
-    """Keep that the peer can receive a subject, and report it."""
+    """Store and report a subject that the peer receives."""
     if names_an_answer(subject):
-        return  # answers come without a subscription, and nothing else goes there
+        return  # reply subjects need no subscription
     if subject in federation.wanted or is_reserved(subject) or subject.startswith(LOCAL_PREFIX):
         return
     if len(federation.wanted) < federation.limits.subscriptions:
@@ -71,17 +71,17 @@ def add(federation: Federation, subject: str) -> None:
 
 
 def remove(federation: Federation, subject: str) -> None:
-    """Forget that the peer can receive a subject, and report it."""
+    """Remove and report a subject that the peer no longer receives."""
     del federation.wanted[subject]
     if federation.state is FederationState.CONNECTED:
         federation.events.append(Message(Kind.UNSUBSCRIBE, subject))
 
 
 def announce(federation: Federation, message: Message) -> None:
-    """Tell the peer what this side can receive, once for each service. Raises as `check_local_subject`."""
+    """Announce or withdraw a subject, once per service. Raises as `check_local_subject`."""
     name = str(message.subject)
     if name == CLIENT_BUS_ERRORS and federation.role == "client":
-        return  # known already
+        return  # known to the server
     service = service_of(check_local_subject(message.subject, federation.limits.subject))
     behind = federation.announced.get(service)
     if message.kind is Kind.SUBSCRIBE:
@@ -98,10 +98,10 @@ def announce(federation: Federation, message: Message) -> None:
 
 
 def withdraw(federation: Federation, service: str) -> None:
-    """Tell the peer that a service is gone.
+    """Withdraw a service.
 
-    An Errai client thereupon ends its *own* subscriptions to that subject, says so, and may go on sending there
-    (`ClientMessageBusImpl`): it is told nothing of what it has subscribed itself.
+    An Errai client then ends its *own* subscriptions to that subject, confirms that, and may still send there
+    (`ClientMessageBusImpl`). A service that the client itself has subscribed to is therefore not withdrawn.
     """
     if federation.role == "server" and not federation.ours:
         if service in federation.wanted:
@@ -115,30 +115,30 @@ def withdraw(federation: Federation, service: str) -> None:
 _REFUSALS: Final[Mapping[int, type[Unauthorized] | type[Forbidden]]] = {4401: Unauthorized, 4403: Forbidden}
 _FLAGS: Final = "LongPolling,SSE"
 _LEGACY_FLAGS: Final = "NoLongPollAvailable"
-"""Flags without meaning where there is no HTTP, but Errai's clients look for them."""
+"""Flags without meaning outside HTTP, which Errai's clients require."""
 _MAX_FLAGS: Final = 4096
 
 
 def receive(federation: Federation, message: Message, now: float) -> None:
-    """Take a command. May raise `RemoteProtocolError`: it is not for this bus, lacks something, or cannot come now."""
+    """Handle a command. May raise `RemoteProtocolError`: not for this bus, incomplete, or unexpected."""
     try:
         verb = _verb_for_us(federation, message)
     except RemoteProtocolError as error:
-        if message.subject != "":  # who negotiates a WebSocket has been told in its own words
+        if message.subject != "":  # a WebSocket negotiation was already refused in its own form
             _complain(federation, error)
         raise
     move(federation, verb if verb in VERBS else "unknown", message, now)
 
 
 def _verb_for_us(federation: Federation, message: Message) -> str:
-    """May raise `RemoteProtocolError`: it is not for this bus, or lacks something."""
+    """May raise `RemoteProtocolError`: not for this bus, or incomplete."""
     if message.subject not in ("", federation.own_bus):
         text = f"{message.subject} is not this side's bus: a peer cannot speak for it"
         raise refuse(text, "reserved_subject")
     verb = message.attributes.get("CommandType")
     if type(verb) is not str:
         raise refuse("a message to a bus needs a CommandType", "missing_part")
-    if message.subject == "":  # the bare object of a WebSocket negotiation, which is the transport's
+    if message.subject == "":  # the bare object of a WebSocket negotiation, which belongs to the transport
         federation.say("WebsocketNegotiationFailed", ErrorMessage="illegal handshake")
         raise refuse("an Associate without ToSubject: the WebSocket negotiation begins over HTTP", "handshake_order")
     return verb
@@ -159,12 +159,12 @@ def move(federation: Federation, event: str, message: Message, now: float) -> No
 
 
 def _complain(federation: Federation, error: RemoteProtocolError) -> None:
-    """Tell a client's bus what was wrong with a command; commands have no ErrorTo."""
+    """Report a faulty command to a client's bus; commands have no ErrorTo."""
     if federation.role == "server" and error.close_code is None and error.reason != "session_expired":
         federation.tell_error(error, None)
 
 
-# -- actions: what is not expected ---------------------------------------------------------------------------------------
+# -- actions: unexpected events ------------------------------------------------------------------------------------------
 
 
 def _ignore(federation: Federation, message: Message, now: float) -> None:
@@ -172,7 +172,7 @@ def _ignore(federation: Federation, message: Message, now: float) -> None:
 
 
 def _refuse(federation: Federation, message: Message, now: float) -> None:
-    """Raise `RemoteProtocolError` always."""
+    """Always raises `RemoteProtocolError`."""
     verb = verb_of(message)
     if verb is not None and verb not in VERBS:
         raise refuse(f"the command {verb[:60]!r} is not known", "unknown_verb")
@@ -180,12 +180,12 @@ def _refuse(federation: Federation, message: Message, now: float) -> None:
 
 
 def _violate(federation: Federation, message: Message, now: float) -> None:
-    """Raise `RemoteProtocolError` always; it ends the connection."""
+    """Always raises `RemoteProtocolError`, which ends the connection."""
     raise refuse(f"{verb_of(message)} before any handshake", "handshake_order", None, 1002)
 
 
 def _expired(federation: Federation, message: Message, now: float) -> None:
-    """Raise `RemoteProtocolError` always: the peer has to associate again (document, "SessionExpired")."""
+    """Always raises `RemoteProtocolError`: the peer must associate again (document, "SessionExpired")."""
     federation.say("SessionExpired")
     raise refuse("no federation: Associate or ConnectToQueue comes first", "session_expired")
 
@@ -194,7 +194,7 @@ def _expired(federation: Federation, message: Message, now: float) -> None:
 
 
 def _associate(federation: Federation, message: Message, now: float) -> None:
-    """Associate, also another one: what the client can receive. May raise `RemoteProtocolError`: RemoteServices is none."""
+    """Associate, first or repeated: what the client receives. May raise `RemoteProtocolError`: invalid RemoteServices."""
     services = text_of(message.attributes, "RemoteServices", federation.limits.message)
     if services is None:
         raise refuse("RemoteServices is required: what the client can receive, separated by commas", "missing_part")
@@ -203,7 +203,7 @@ def _associate(federation: Federation, message: Message, now: float) -> None:
         check_subject(subject, federation.limits.subject)
     for subject in [one for one in federation.wanted if one not in subjects]:
         remove(federation, subject)
-    federation.wanted.clear()  # the others are told anew: the bus may have had no room for them
+    federation.wanted.clear()  # the rest is reported again, as the bus may not have had space for it
     federation.greeting = "FinishAssociation"
     _recognise(federation, message)
     if not federation.ready:
@@ -213,7 +213,7 @@ def _associate(federation: Federation, message: Message, now: float) -> None:
 
 
 def _greet(federation: Federation, message: Message, now: float) -> None:
-    """ConnectToQueue, or another one: the client tells anew all that it can receive."""
+    """ConnectToQueue, first or repeated: the client lists all its subjects again."""
     federation.renewing = federation.ready
     if federation.ready:
         for subject in list(federation.wanted):
@@ -223,14 +223,14 @@ def _greet(federation: Federation, message: Message, now: float) -> None:
 
 
 def _finish_server(federation: Federation, message: Message, now: float) -> None:
-    """The client's FinishStateSync: both have sent it, so the federation is active, or still is."""
+    """The client's FinishStateSync, which completes the handshake."""
     federation.renewing = False
     if not federation.ready:
         federation.become_ready(now)
 
 
 def finish_greeting(federation: Federation) -> None:
-    """Write the answer to a handshake, with all that has been announced meanwhile."""
+    """Write the answer to a handshake, with everything announced until now."""
     verb, federation.greeting = federation.greeting, None
     waiting, federation.documents = federation.documents, []
     own = OWN["server"]
@@ -258,7 +258,7 @@ def _recognise(federation: Federation, message: Message) -> None:
 
 
 def begin(federation: Federation, legacy: bool) -> None:
-    """Send the first word of a client."""
+    """Send a client's first command."""
     if legacy:
         federation.say("ConnectToQueue", PriorityProcessing="1", Polybus="1")
     else:
@@ -266,7 +266,7 @@ def begin(federation: Federation, legacy: bool) -> None:
 
 
 def _associated(federation: Federation, message: Message, now: float) -> None:
-    """FinishAssociation: the server's one answer."""
+    """FinishAssociation: the server's only answer."""
     _recognise(federation, message)
     _note(federation, message, now)
     federation.become_ready(now)
@@ -276,20 +276,20 @@ def _associated(federation: Federation, message: Message, now: float) -> None:
 
 
 def _services_in(federation: Federation, text: str) -> dict[str, None]:
-    """Names that a handshake lists, each once: no more than are kept, and a few, so that the bus says so."""
+    """The distinct names in a handshake, limited to what is stored plus a few, so that the bus reports the excess."""
     most = federation.limits.subscriptions + 2 * len(RESERVED)
     return dict.fromkeys(islice(dict.fromkeys(services_in(text)), most))
 
 
 def _finish_client(federation: Federation, message: Message, now: float) -> None:
-    """The server's FinishStateSync; ours follows, behind what this side can receive."""
+    """The server's FinishStateSync, answered by this side's subjects and FinishStateSync."""
     federation.say("RemoteSubscribe", SubjectsList=[*OWN["client"], *federation.announced])
     federation.say("FinishStateSync")
     federation.become_ready(now, legacy=True)
 
 
 def _fall_back(federation: Federation, message: Message, now: float) -> None:
-    """Try the older dialect: Associate was not understood."""
+    """Try the older dialect, because Associate was not understood."""
     federation.due = None
     begin(federation, legacy=True)
 
@@ -306,13 +306,13 @@ def _note(federation: Federation, message: Message, now: float) -> None:
 
 
 def _verify(federation: Federation, message: Message, now: float) -> None:
-    """WebsocketChannelVerify: the transport has looked at it. May raise `RemoteProtocolError`: none was offered."""
+    """WebsocketChannelVerify, checked by the transport. May raise `RemoteProtocolError`: no WebSocket was offered."""
     if federation.offers is None:
         raise refuse("WebsocketChannelVerify, but no WebSocket was offered", "handshake_order")
 
 
 def _beat(federation: Federation, message: Message, now: float) -> None:
-    """Heartbeat. One of ours says how often it beats, and is held to that."""
+    """Heartbeat. A polybus sends its interval, and silence beyond it ends the connection."""
     interval = message.attributes.get("PolybusInterval")
     if interval is not None:
         federation.silence = 3 * max(1, count_of(interval, "PolybusInterval")) / 1000
@@ -320,7 +320,7 @@ def _beat(federation: Federation, message: Message, now: float) -> None:
 
 
 def _leave(federation: Federation, message: Message, now: float) -> None:
-    """Disconnect. One of ours says the code with which its connection ends, which not every transport can."""
+    """Disconnect. A polybus sends its close code, which some transports cannot."""
     reason, code = message.attributes.get("Reason"), message.attributes.get("PolybusCode")
     text = reason[:200] if type(reason) is str and reason else "the peer has left"
     if type(code) is not int or not 1000 <= code <= 4999:
@@ -330,7 +330,7 @@ def _leave(federation: Federation, message: Message, now: float) -> None:
 
 
 def _renew(federation: Federation, message: Message, now: float) -> None:
-    """SessionExpired: the link is made anew, with all that it had announced."""
+    """SessionExpired: the link reconnects and announces its subjects again."""
     federation.events.append(CloseWanted(1001, "the session has expired"))
 
 
@@ -352,5 +352,5 @@ _ACTIONS: Final[Mapping[Action, Callable[[Federation, Message, float], None]]] =
     Action.VERIFY: _verify,
     Action.LEAVE: _leave,
     Action.RENEW: _renew,
-    Action.DELIVER: _ignore,  # a connected session does so itself, without the table
+    Action.DELIVER: _ignore,  # a connected session delivers without the table
 }

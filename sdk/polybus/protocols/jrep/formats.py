@@ -1,4 +1,4 @@
-"""Body formats of the wire: marked values, and whole messages of the application's own parts."""
+"""Body formats of the wire: marked values, and messages with the application's own parts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ID: Final = re.compile(rb'"\^ObjectID"\s*:\s*"(\d{1,9})"')
 
 
 class Parts(Mapping[str, Any]):
-    """A body of parts with names of the application's own: ``bus.publish("chat", Parts(Nick="Ann", Text="hi"))``.
+    """A body of parts with the application's own names: ``bus.publish("chat", Parts(Nick="Ann", Text="hi"))``.
 
-    On the wire they stand beside ToSubject. Of a message that came in they are in `Message.attributes`. The part ``Value`` is
-    what other messages have as their body.
+    On the wire they are members beside ToSubject. A received message has them in `Message.attributes`. The part ``Value`` is
+    the body of other messages.
 
     Raises:
-        ValueError: A name belongs to the protocol, or there are more than 255.
+        ValueError: A name is reserved by the protocol, or more than 255 parts.
     """
 
     def __init__(self, parts: Mapping[str, Any] | None = None, /, **more: Any) -> None:
@@ -60,17 +60,17 @@ class ErraiFormat:
     def __init__(self, types: JavaTypes, strict: bool, depth: int) -> None:
         self.types: JavaTypes = types
         self.strict: bool = strict
-        self.depth: int = 2 * depth  # a marker is one more level
+        self.depth: int = 2 * depth  # a marker adds a level
         self._few = depth - 1
         self._write = ValueWriter(types).write
         self._readers = dict(READERS)
 
     def encode(self, value: Any, ids: Numbering | None = None) -> bytes:
-        """The JSON of a value; parts of a message share `ids`. May raise `EncodeError`: it has no form, or is too deep."""
+        """Write a value as JSON; parts of a message share `ids`. May raise `EncodeError`: no form, or too deep."""
         if ids is None:
             ids = Numbering()
         data = self._write(value, ids)
-        # Each level has an object with an id: with few ids it cannot be deep.
+        # Each level has an object with an id, so few ids mean few levels.
         if ids.next > self._few or ids.copied:
             check_depth(data, self.depth)
         if data.find(MASKED) >= 0:
@@ -78,11 +78,11 @@ class ErraiFormat:
         return data
 
     def reading(self) -> ValueReading:
-        """For the parts of one message."""
+        """A reading for the parts of one message."""
         return ValueReading(self.types, self.strict, self._readers)
 
     def decode(self, data: bytes) -> Any:
-        """Of bytes whose depth has been checked."""
+        """Read bytes whose depth was checked."""
         try:
             node = _decode(data)
             if type(node) is str:
@@ -121,7 +121,7 @@ class PartsFormat:
 
 
 def encoder_of(values: BodyFormat, written: bytes = b"") -> Callable[[Any], bytes]:
-    """A function that writes the parts of one message, of which some are written already; marked values share their ids."""
+    """Make a function that writes further parts of a message; marked values continue its ids."""
     if not isinstance(values, ErraiFormat):
         return values.encode
     used = map(int, _ID.findall(written))

@@ -1,10 +1,10 @@
-"""State of a connection between two buses, and the tables that move it. Commands and subscriptions work on it.
+"""State of a connection between two buses, and its transition tables. Commands and subscriptions change it.
 
-The tables are those of the handshakes: the action of each event in each state, and the state that follows; no other transitions
-exist. Each role has a table for both dialects. ``v3`` is what Errai 2.4 to 4.x speaks: Associate is answered by
-FinishAssociation alone. ``legacy`` is the document's: ConnectToQueue is answered by RemoteSubscribe, CapabilitiesNotice and
-FinishStateSync; then the client sends its RemoteSubscribe and FinishStateSync. With ``auto`` a server follows the first verb
-that it sees. A client begins with Associate and says ConnectToQueue when that is answered by nothing, or by silence.
+The tables give the action of each event in each state, and the next state. Each role has one table for both dialects. ``v3`` is
+the dialect of Errai 2.4 to 4.x: Associate is answered only by FinishAssociation. ``legacy`` is the document's: ConnectToQueue
+is answered by RemoteSubscribe, CapabilitiesNotice and FinishStateSync; then the client sends RemoteSubscribe and
+FinishStateSync. With ``auto`` a server follows the first verb that it receives. A client begins with Associate, and sends
+ConnectToQueue after an empty answer or silence.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class FederationState(enum.Enum):
     LISTENING = "listening"
     """A server before the first command."""
     SYNCING = "syncing"
-    """A server that has greeted in the legacy way."""
+    """A server after a legacy greeting."""
     ASSOCIATING = "associating"
     """A client that has sent Associate."""
     TRYING = "trying"
-    """The same, of a client that will try the legacy way too."""
+    """A client that has sent Associate and will try the legacy dialect too."""
     QUEUEING = "queueing"
     """A client that has sent ConnectToQueue."""
     CONNECTED = "connected"
@@ -45,16 +45,16 @@ class FederationState(enum.Enum):
 
 
 class Action(enum.Enum):
-    """Actions of a session; `commands` has the function of each."""
+    """Actions of a session; `commands` has their functions."""
 
     IGNORE = "ignore"
-    """Nothing: it says nothing here, and counts as activity."""
+    """Do nothing; the payload counts as activity."""
     REFUSE = "refuse"
-    """It is not expected: counted, and the peer is told."""
+    """Unexpected: counted, and the peer gets an error."""
     VIOLATE = "violate"
-    """It cannot come here: the connection ends."""
+    """Against the protocol: the connection ends."""
     EXPIRED = "expired"
-    """Traffic without a federation: the peer is told that its session has expired."""
+    """Traffic without a federation: the peer gets SessionExpired."""
     ASSOCIATE = "associate"
     GREET = "greet"
     FINISH_SERVER = "finish_server"
@@ -73,7 +73,7 @@ class Action(enum.Enum):
 
 @frozen
 class HandshakeStep:
-    """An action, and the state that it leads to."""
+    """An action, and the next state."""
 
     action: Action
     then: FederationState
@@ -83,10 +83,10 @@ VERBS: Final = tuple(
     "Associate FinishAssociation ConnectToQueue CapabilitiesNotice FinishStateSync RemoteSubscribe RemoteUnsubscribe "
     "Disconnect SessionExpired Heartbeat Resend WebsocketChannelVerify WebsocketChannelOpen WebsocketNegotiationFailed".split()
 )
-"""The document's and Errai's."""
+"""Verbs of the document and of Errai."""
 
 EVENTS: Final = (*VERBS, "unknown", "message", "nothing", "silence")
-"""Verbs, an unknown verb, any other message, an empty payload, and the end of a client's patience."""
+"""Verbs, an unknown verb, any other message, an empty payload, and a client's time-out."""
 
 FIRST: Final[Mapping[tuple[Role, Dialect], FederationState]] = {
     ("server", "auto"): FederationState.LISTENING,
@@ -112,7 +112,7 @@ Resend                      expired         -               associate
 WebsocketChannelVerify      -               -               verify
 message                     expired         -               deliver
 """
-# `trying`: a server until 2.3 says SessionExpired of Associate over HTTP. The transport has read the last two verbs.
+# `trying`: a server up to 2.3 answers Associate over HTTP with SessionExpired. The transport reads the last two verbs.
 _CLIENT: Final = """
                             associating     trying          queueing        connected
 FinishAssociation           associated      associated      associated      ignore
@@ -153,18 +153,18 @@ _THEN: Final[Mapping[Action, FederationState]] = {
     Action.GREET: FederationState.SYNCING,
     Action.FALL_BACK: FederationState.QUEUEING,
 }
-"""The state that follows, where it is another. What is connected stays so until it is closed."""
+"""Actions with a new state. CONNECTED lasts until the connection closes."""
 
 _OTHER_DIALECT: Final[Mapping[Dialect, frozenset[str]]] = {
     "auto": frozenset(),
     "v3": frozenset(("ConnectToQueue",)),
     "legacy": frozenset(("Associate", "Resend")),
 }
-"""Verbs that a server of one dialect does not know; as real servers it drops them, so that a client can try the other one."""
+"""Verbs that a server of one dialect drops, as real servers do, so that a client can try the other dialect."""
 
 
 def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) -> HandshakeStep:
-    """Look up one step. Events that the table does not have are refused, except silence."""
+    """Look up one step. Events outside the table are refused, except silence."""
     ignored = state is FederationState.CLOSED or event in ("nothing", "silence")
     action = _TABLES[role].get((state, event), Action.IGNORE if ignored else Action.REFUSE)
     if role == "server" and not ignored and event in _OTHER_DIALECT[dialect]:
@@ -176,16 +176,16 @@ def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) ->
 
 
 _ALPHABET: Final = string.ascii_letters + string.digits
-_TOKEN_LENGTH: Final = 12  # 62^12: 71 bits, so that where an answer goes cannot be guessed
+_TOKEN_LENGTH: Final = 12  # 62^12: 71 bits, so that reply subjects cannot be guessed
 _TO_POLYBUS: Final = Capabilities(bare_headers=False, shared_publish=True, announce="client")
-"""Towards a bus of ours, and before it is known what the peer is."""
+"""For a polybus peer, and before the peer is known."""
 _TO_BARE: Final = Capabilities(bare_headers=False, shared_publish=True, announce="both", handlers=True, extensions=False)
-"""An Errai client sends only to subjects that it was told of, and to handlers as to any other."""
+"""An Errai client sends only to announced subjects, and does not distinguish handlers from subscribers."""
 
 
 @define(eq=False)
 class Federation:
-    """Federation of this bus with that of the peer: its state, what each side can receive, and what waits to be taken."""
+    """Federation of this bus with the peer's: its state, what each side receives, and pending output."""
 
     writer: MessageWriter
     role: Role
@@ -193,49 +193,50 @@ class Federation:
     limits: Limits
     rng: random.Random
     heartbeat: float
-    """Seconds between two Heartbeat messages of ours; 0: none."""
+    """Seconds between this side's Heartbeat messages; 0 for none."""
     state: FederationState = field(init=False)
     own_bus: str = field(init=False)
     other_bus: str = field(init=False)
-    """Subject of the other bus's management."""
+    """Management subject of the other bus."""
     capabilities: Capabilities = field(default=_TO_POLYBUS, init=False)
     ours: bool = field(default=False, init=False)
-    """True once the peer has said that it is a polybus."""
+    """True if the peer is known to be a polybus."""
     ready: bool = field(default=False, init=False)
-    """True once the link has been told that it is up."""
+    """True after the link was reported as up."""
     renewing: bool = field(default=False, init=False)
-    """True while a client that is connected goes through the legacy handshake anew."""
+    """True while a connected client repeats the legacy handshake."""
     answers_announced: bool = field(default=False, init=False)
-    """True if the peer answers only on subjects that it was told of: Errai's clients, and its servers until 2.3."""
+    """True if the peer answers only on announced subjects: Errai's clients, and its servers up to 2.3."""
     greeting: str | None = field(default=None, init=False)
-    """Verb of the answer to a handshake that is written when it is known what else to tell."""
+    """Verb of a pending handshake answer, which is written with all announcements."""
     offers: Mapping[str, str] | None = field(default=None, init=False)
-    """Parts of FinishAssociation, from the transport of a client that associates: it marks the payload with them."""
+    """Parts of FinishAssociation from the transport, for a client that associates; the transport attaches them to the payload.
+    """
     announced: dict[str, set[str]] = field(factory=dict, init=False)
-    """Services that the peer knows of, with the subjects that stand behind each."""
+    """Services announced to the peer, with their subjects."""
     wanted: dict[str, None] = field(factory=dict, init=False)
-    """Subjects that the peer can receive."""
+    """Subjects that the peer receives."""
     withdrawn: dict[str, int] = field(factory=dict, init=False)
-    """Services of which a foreign client was told that they are gone, and how often it has not said that back yet."""
+    """Withdrawn services, with the number of times that a foreign client has not confirmed yet."""
     documents: list[bytes] = field(factory=list, init=False)
-    """Messages that wait to be sent."""
+    """Messages to send."""
     events: list[Message | SessionEvent] = field(factory=list, init=False)
-    """Events that wait for the link."""
+    """Events for the link."""
     due: float | None = field(default=None, init=False)
-    """Time to fall back, or to beat."""
+    """Time to fall back, or to send a Heartbeat."""
     heard: float = field(default=0.0, init=False)
     """Time of the last payload."""
     silence: float | None = field(default=None, init=False)
     """Seconds without a payload that the peer's own heartbeat allows."""
     missed: float | None = field(default=None, init=False)
-    """Time to look whether the peer's heartbeat is missing."""
+    """Time of the next check for the peer's heartbeat."""
 
     def __attrs_post_init__(self) -> None:
         self.state = FIRST[self.role, self.dialect]
         self.own_bus, self.other_bus = (CLIENT_BUS, SERVER_BUS) if self.role == "client" else (SERVER_BUS, CLIENT_BUS)
 
     def token(self) -> str:
-        """Make the random part of ids, or the key of a session."""
+        """Make the random part of ids, or a session key."""
         return "".join(self.rng.choices(_ALPHABET, k=_TOKEN_LENGTH))
 
     def say(self, verb: str, **parts: Any) -> None:
@@ -247,14 +248,16 @@ class Federation:
         self.say(verb, Subject=subject, PriorityProcessing="1")
 
     def tell_error(self, error: RemoteProtocolError, goal: tuple[str, str | None] | None) -> None:
-        """Tell who asked, under (ReplyTo, ErrorTo); or a client's bus, which looks for a Throwable in it (notes 2, M11)."""
+        """Send an error to an asker's (ReplyTo, ErrorTo) or to a client's bus, which looks for a Throwable in it (notes 2,
+        M11).
+        """
         facts = {"text": error.text, "reason": error.reason}
         code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
         told = Message(Kind.ERROR, "", goal or ("", None), code=code, attributes=facts)
         self.documents.append(self.writer.write(told, told.id))
 
     def become_ready(self, now: float, legacy: bool = False) -> None:
-        """Report the end of the handshake, and every subject that the peer has named in it."""
+        """Report the end of the handshake, and each subject that the peer has named in it."""
         self.ready = True
         self.capabilities = _TO_POLYBUS if self.ours else _TO_BARE
         self.answers_announced = not self.ours and (self.role == "server" or legacy)
@@ -265,6 +268,6 @@ class Federation:
 
 
 def verb_of(message: Message) -> str | None:
-    """The command of a message to a bus; None of any other message."""
+    """The command of a message to a bus; None for any other message."""
     verb = message.attributes.get("CommandType") if message.kind is Kind.CONTROL else None
     return verb if isinstance(verb, str) else None

@@ -1,7 +1,4 @@
-"""The words of the wire (document J.REP; Errai's `MessageParts` and `BusTools`), and the rules for parts, in both directions.
-
-The rules say exactly what is wrong.
-"""
+"""Names on the wire (document J.REP; Errai's `MessageParts` and `BusTools`), and the rules for parts, in both directions."""
 
 from __future__ import annotations
 
@@ -26,30 +23,30 @@ OWN: Final[Mapping[Literal["client", "server"], tuple[str, ...]]] = {
     "server": (SERVER_BUS, ECHO_SERVICE),
     "client": (CLIENT_BUS, CLIENT_BUS_ERRORS),
 }
-"""Subjects that each side announces of itself."""
+"""Subjects that each side announces for itself."""
 
 RESERVED: Final = frozenset(
     (SERVER_BUS, CLIENT_BUS, CLIENT_BUS_ERRORS, ECHO_SERVICE, "AuthorizationService", "AuthenticationService")
 )
-"""The document's three and Errai's others (`BUS/client/util/BusTools`)."""
+"""The document's three reserved subjects and Errai's others (`BUS/client/util/BusTools`)."""
 
 LOCAL_PREFIX: Final = "local:"
-"""Subjects that never leave a bus."""
+"""Prefix of subjects that never leave a bus."""
 REPLY_SUFFIX: Final = ":RespondTo:RPC"
 ERRORS_SUFFIX: Final = ":Errors:RPC"
 RPC_MARK: Final = ":RPC."
-"""Between interface and method in the subject of a remote procedure; on the wire the method is the CommandType."""
+"""Separates interface and method in the subject of a remote procedure; on the wire the method is the CommandType."""
 
 MAX_MESSAGES: Final = 1024
-"""Messages in one payload that leaves; earlier versions of polybus refuse more."""
+"""Maximum number of messages in an outgoing payload; earlier versions of polybus refuse more."""
 MAX_PARTS: Final = 256
-"""Parts of one message."""
+"""Maximum number of parts of a message."""
 
 PROTOCOL_PARTS: Final = frozenset(
     "ToSubject ReplyTo ErrorTo SessionID Value MethodParms MethodReply Polybus PolybusHeaders PolybusTtl PolybusVerb PolybusId "
     "PolybusFrame PolybusMode PolybusN PolybusHops PolybusCode PolybusReason PolybusDetail PolybusInterval".split()
 )
-"""Parts that the bus fills in itself: they are never taken from an application's attributes."""
+"""Parts that only the bus sets, never taken from an application's attributes."""
 
 _ANSWERS: Final = (REPLY_SUFFIX, ERRORS_SUFFIX)
 _LOOK_ALIKES: Final = frozenset(name.casefold() for name in RESERVED)
@@ -57,9 +54,9 @@ _LOOK_ALIKES: Final = frozenset(name.casefold() for name in RESERVED)
 
 @lru_cache(2048)
 def is_reserved(subject: str) -> bool:
-    """True if a subject is one of the buses' own, or only looks like one.
+    """True if a subject is one of the buses' own, or looks like one.
 
-    Compared after NFKC, without white space and invisible characters, and whatever the case.
+    Compared after NFKC, without white space and invisible characters, ignoring case.
     """
     plain = unicodedata.normalize("NFKC", subject)
     seen = "".join(c for c in plain if not (c.isspace() or unicodedata.category(c) in ("Cf", "Cc", "Mn")))
@@ -67,18 +64,18 @@ def is_reserved(subject: str) -> bool:
 
 
 def names_an_answer(subject: str) -> bool:
-    """True if a peer would take what goes to this subject for an answer, and not for a message of its own."""
+    """True if a peer would take a message to this subject for an answer."""
     return subject.endswith(_ANSWERS) or service_of(subject).endswith(_ANSWERS)
 
 
 @lru_cache(2048)
 def is_unusable(subject: str) -> bool:
-    """True if no message may go to this subject: it is the buses', or names an answer."""
+    """True if a subject is reserved, or is a reply subject."""
     return is_reserved(subject) or names_an_answer(subject)
 
 
 def service_of(subject: str) -> str:
-    """Name that is announced of a handler: of a remote procedure its interface, ``x.Svc:RPC``."""
+    """Name to announce for a handler: of a remote procedure its interface, ``x.Svc:RPC``."""
     mark = subject.find(RPC_MARK)
     return subject if mark < 0 else subject[: mark + len(RPC_MARK) - 1]
 
@@ -91,7 +88,7 @@ _whole_number: Final = re.compile(r"\s*[+-]?[0-9]{1,16}\s*").fullmatch
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
-    """For subjects that came in. May raise `RemoteProtocolError`, also of one that never leaves a bus."""
+    """Check an incoming subject. May raise `RemoteProtocolError`, also for a local one."""
     fault = fault_in_subject(value, limit)
     if fault is not None:
         raise refuse(fault, "invalid_subject", answer_id)
@@ -102,7 +99,7 @@ def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
 
 
 def check_local_subject(value: Any, limit: int) -> str:
-    """A subject that goes out. Raises as that of `WireRules`, and `ReservedSubject`: it is the buses', or an answer's."""
+    """Check an outgoing subject. Raises as in `WireRules`, and `ReservedSubject`."""
     WIRE_RULES.check_local_subject(value, limit)
     if not value:
         raise LocalProtocolError("the subject is empty", protocol="jrep")
@@ -116,7 +113,7 @@ def check_local_subject(value: Any, limit: int) -> str:
 
 
 def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = None) -> str | None:
-    """A part that is text, or None. May raise `RemoteProtocolError`: ``invalid_part`` or ``too_large``."""
+    """A text part, or None. May raise `RemoteProtocolError`: ``invalid_part`` or ``too_large``."""
     value = parts.get(name)
     if value is None:
         return None
@@ -128,7 +125,9 @@ def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = No
 
 
 def check_priority(value: Any, answer_id: Any = None) -> None:
-    """A number, also as text: so Errai writes it (notes section 3). May raise `RemoteProtocolError`: ``invalid_part``."""
+    """Check a number, or text with a number, as Errai writes it (notes section 3). May raise `RemoteProtocolError`:
+    ``invalid_part``.
+    """
     if type(value) is float or (type(value) is int and abs(value) <= MAX_INT):
         return
     if type(value) is not str or not _whole_number(value):
@@ -136,10 +135,10 @@ def check_priority(value: Any, answer_id: Any = None) -> None:
 
 
 def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
-    """Subjects that a RemoteSubscribe or RemoteUnsubscribe names: exactly one of Subject, SubjectsList and RemoteServices.
+    """The subjects in a RemoteSubscribe or RemoteUnsubscribe: exactly one of Subject, SubjectsList and RemoteServices.
 
-    The last is how an Errai client tells, while it associates, of all that it has: with commas, and with its own bus among it
-    (notes of the second round, B2), which is left out. May raise `RemoteProtocolError`.
+    An Errai client that associates lists all its subjects in RemoteServices, separated by commas, with its own bus (notes of
+    the second round, B2), which is left out. May raise `RemoteProtocolError`.
     """
     given = [(name, parts[name]) for name in _NAMING if parts.get(name) is not None]
     if len(given) > 1:
@@ -163,26 +162,26 @@ def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
 
 
 def services_in(value: Any) -> list[str]:
-    """Names in a RemoteServices, with commas between them. May raise `RemoteProtocolError`: ``invalid_part``."""
+    """Split RemoteServices at commas. May raise `RemoteProtocolError`: ``invalid_part``."""
     if type(value) is not str:
         raise refuse(f"RemoteServices is text, not {type(value).__name__}", "invalid_part")
     return [name for part in value.split(",") if (name := part.strip())]
 
 
 def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-    """Our headers: a JSON object, as text. May raise `RemoteProtocolError`: ``invalid_headers``."""
+    """Read polybus headers, a JSON object as text. May raise `RemoteProtocolError`: ``invalid_headers``."""
     try:
         headers = msgspec.json.decode(text, type=dict) if type(text) is str else text
     except (ValueError, RecursionError):
-        headers = text  # no object
+        headers = text  # not an object
     return WIRE_RULES.read_headers(headers, limit, answer_id)
 
 
 def read_ttl(value: Any, answer_id: Any = None) -> float | None:
-    """Whole milliseconds that came in, as seconds. May raise `RemoteProtocolError`: ``invalid_ttl``."""
+    """Read whole milliseconds as seconds. May raise `RemoteProtocolError`: ``invalid_ttl``."""
     return None if value is None else count_of(value, "PolybusTtl", answer_id, "invalid_ttl") / 1000
 
 
 def count_of(value: Any, name: str, answer_id: Any = None, reason: str = "invalid_part") -> int:
-    """A whole number, not below 0. May raise `RemoteProtocolError`: with `reason`."""
+    """Check a whole number, not below 0. May raise `RemoteProtocolError` with `reason`."""
     return WIRE_RULES.read_count(value, name, answer_id, reason)

@@ -1,7 +1,7 @@
-"""Makes messages of payloads: an array of objects whose members are the parts (document, "Payload Structure").
+"""Reads payloads: an array of objects with the parts of messages (document, "Payload Structure").
 
-Reading is in two steps. The usual messages have few parts, and one pass over the payload decodes them all at once, with other
-parts forbidden. What does not fit is read again, message by message and part by part, so that one bad message costs no other.
+Usual messages have few parts and are decoded in one pass over the payload, with other parts forbidden. Any other payload is
+read message by message and part by part, so that a malformed message does not affect the others.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from .values.java import JavaObject, JavaTypes, Portable
 _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
 _OPENED: Final = {b"]": b"[", b"}": b"{"}
 _MOST_TOKENS: Final = 200_000
-"""Less than a tenth of a second's: who breaks a payload shall not have it read for long."""
+"""Less than a tenth of a second, to bound the work on a malformed payload."""
 
 
 def told_apart(frame: bytes) -> list[bytes] | None:
-    """The elements of a payload that is no JSON, where quotes and brackets still say where each ends; else None."""
+    """Split malformed JSON into elements, if quotes and brackets still show their ends; otherwise None."""
     text, found, open_, start = frame.strip(), list[bytes](), list[bytes](), 1
     for number, token in enumerate(_STRUCTURE.finditer(text)):
         sign = token[0][:1]
@@ -66,7 +66,7 @@ def told_apart(frame: bytes) -> list[bytes] | None:
 
 
 def by_priority(messages: Sequence[Message | RemoteProtocolError]) -> Sequence[Message | RemoteProtocolError]:
-    """Of messages that come together, those with a salience first (document); commands keep their places."""
+    """Sort messages of one payload: those with a priority first (document). Payloads with commands keep their order."""
     if any(isinstance(one, Message) and one.extras and "PriorityProcessing" in one.extras for one in messages):
         if not any(isinstance(one, Message) and one.kind is Kind.CONTROL for one in messages):
             return sorted(messages, key=_salience)
@@ -74,7 +74,7 @@ def by_priority(messages: Sequence[Message | RemoteProtocolError]) -> Sequence[M
 
 
 def _salience(message: Message | RemoteProtocolError) -> bool:
-    """False comes first."""
+    """Sort key; False comes first."""
     given = message.attributes.get("PriorityProcessing") if isinstance(message, Message) else None
     return given is None or float(given) == 0
 
@@ -84,7 +84,7 @@ _decode: Final = msgspec.json.Decoder().decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _BROKEN: Final = 256 * 1024
-"""Bytes of a message that is no JSON in which is looked for where its asker is told so: more takes too long."""
+"""Maximum bytes of a malformed message to search for its reply subject; more takes too long."""
 _ANSWERED: Final = re.compile(rb'"ToSubject"\s*:\s*"([\x20\x21\x23-\x5b\x5d-\x7e]*):(?:RespondTo|Errors):RPC"')
 
 
@@ -117,22 +117,24 @@ _usual: Final = msgspec.json.Decoder(list[_Usual]).decode
 
 
 class MessageReader:
-    """Reads both kinds of values; `values` says what becomes of marked ones."""
+    """Reads both kinds of values; `values` configures marked ones."""
 
     def __init__(self, limits: Limits, values: ErraiFormat) -> None:
         self._limits = limits
         self._values = values
-        # A reply goes to a subject that names the asked one, and an id.
+        # A reply subject contains the requested subject and an id.
         self._longest = limits.subject + limits.id + len(REPLY_SUFFIX) + 1
-        # Around a body are the array and the message; a marker is one more level for each of the body's.
+        # A body is inside the array and the message, and markers double its levels.
         self._depth = 2 * limits.depth + 2
         self._long = min(LONG, limits.message)
         self._short_frame = min(limits.message, 2 * self._depth)
-        # Shorter than this, text is within its limit however many bytes its characters have.
+        # Shorter texts are within their limit at any number of bytes per character.
         self._short = limits.subject // 4
 
     def read(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The messages of a payload, errors in place of bad ones. May raise `RemoteProtocolError`: it is none, or too much."""
+        """The messages of a payload, errors in place of malformed ones. May raise `RemoteProtocolError`: malformed or too
+        large.
+        """
         if len(frame) > self._long and len(parts := self.cut(frame)) > 1:
             return self._read_parts(parts)
         try:
@@ -142,13 +144,13 @@ class MessageReader:
                 try:
                     return [self._message(parts) for parts in _usual(frame)]
                 except (ValueError, RemoteProtocolError):
-                    pass  # other parts, or a mistake
+                    pass  # other parts, or malformed
             return self._read_each(frame)
         except RemoteProtocolError as error:
             error.frame = frame[:200]
             raise
         except (ValueError, RecursionError) as error:
-            apart = told_apart(frame) if len(frame) <= self._long else None  # or `cut` has tried that
+            apart = told_apart(frame) if len(frame) <= self._long else None  # otherwise `cut` has tried it
             if apart is not None:
                 return self._read_apart(apart, self._depth - 1)
             refused = refuse_json(error)
@@ -157,12 +159,12 @@ class MessageReader:
             raise refused from error
 
     def cut(self, frame: bytes) -> list[bytes]:
-        """A long payload as several, so that it need not be read all at once; one of a single message as it is.
+        """Split a long payload, so that it need not be read in one turn; a single message is returned unchanged.
 
-        What is no JSON is cut too, where its messages can be told apart.
+        Malformed JSON is split too, if its messages can be separated.
 
         Raises:
-            RemoteProtocolError: It is too much.
+            RemoteProtocolError: Too large.
         """
         if len(frame) > self._limits.payload:
             text = f"a payload of {len(frame)} bytes is larger than {self._limits.payload} (limit: payload)"
@@ -176,7 +178,7 @@ class MessageReader:
             return [frame] if apart is None else joined(apart, self._long)
 
     def _read_parts(self, parts: list[bytes]) -> Sequence[Message | RemoteProtocolError]:
-        """Messages up to the part in which there are more bad ones than a peer may send: then its link ends."""
+        """Read parts until there are more malformed messages than a peer may send, which ends the link."""
         messages: list[Message | RemoteProtocolError] = []
         bad = 0
         for part in parts:
@@ -194,7 +196,7 @@ class MessageReader:
             return [error]
 
     def _check(self, frame: bytes) -> None:
-        if len(frame) > self._limits.message:  # of one message, or it would have been cut
+        if len(frame) > self._limits.message:  # a single message, or it would have been split
             text = frame.strip()
             message = text if text[:1] == b"{" else text[1:-1]
             if len(message) > self._limits.message:
@@ -204,7 +206,7 @@ class MessageReader:
     # -- the usual -------------------------------------------------------------------------------------------------------
 
     def _message(self, parts: _Usual) -> Message:
-        """May raise `RemoteProtocolError`: it is not so usual after all, or wrong."""
+        """May raise `RemoteProtocolError`: not a usual message, or malformed."""
         subject = parts.ToSubject
         if not 0 < len(subject) <= self._short or not subject.isprintable() or subject in CONTROL_SUBJECTS:
             raise refuse("to be looked at")
@@ -233,7 +235,7 @@ class MessageReader:
 
     def _usual_request(self, parts: _Usual, reply: str) -> Message:
         error = parts.ErrorTo
-        if parts.ToSubject[-4:] == ":RPC":  # perhaps an answer that may be answered in turn
+        if parts.ToSubject[-4:] == ":RPC":  # perhaps a response that asks for a response
             raise refuse("to be looked at")
         if not 0 < len(reply) <= self._short or (error is not None and not 0 < len(error) <= self._short):
             raise refuse("to be looked at")
@@ -254,15 +256,15 @@ class MessageReader:
     # -- message by message, part by part ------------------------------------------------------------------------------
 
     def _read_each(self, frame: bytes) -> list[Message | RemoteProtocolError]:
-        """The messages of a checked payload, an error in place of a bad one. May raise `ValueError`, `RecursionError`."""
+        """The messages of a checked payload, errors in place of malformed ones. May raise `ValueError`, `RecursionError`."""
         text = frame.strip()
         if not text:
-            return []  # as the real server takes it: activity (notes section 1.1)
+            return []  # activity, as for the real server (notes section 1.1)
         elements = [Raw(text)] if text[:1] == b"{" else _elements(text)
         return [self._read_safely(bytes(element), index) for index, element in enumerate(elements)]
 
     def _read_apart(self, elements: list[bytes], depth: int) -> list[Message | RemoteProtocolError]:
-        """The same of a payload with something in it that is not JSON, or too deep; the others are read all the same."""
+        """The messages of a payload with an element that is malformed or too deep; the others are read."""
         return [self._read_safely(element, index, depth) for index, element in enumerate(elements)]
 
     def _read_safely(self, raw: bytes, index: int, depth: int | None = None) -> Message | RemoteProtocolError:
@@ -291,7 +293,7 @@ class MessageReader:
             raise refuse_json(error, _asker_of(raw, self._longest)) from error
         if len(parts) > MAX_PARTS:
             raise refuse(f"a message of {len(parts)} parts: at most {MAX_PARTS}", "too_large")
-        parts.pop("SessionID", None)  # a session is known by its connection alone (notes section 1.1)
+        parts.pop("SessionID", None)  # the connection identifies the session (notes section 1.1)
         return self._build(parts)
 
     def _build(self, parts: dict[str, Raw]) -> Message:
@@ -299,7 +301,7 @@ class MessageReader:
         id = (names["ReplyTo"], names["ErrorTo"]) if names["ReplyTo"] is not None else None
         subject = names["ToSubject"]
         if subject is None:
-            if names["CommandType"] == "Associate":  # the bare object of the WebSocket negotiation (notes section 2.4)
+            if names["CommandType"] == "Associate":  # the bare object of a WebSocket negotiation (notes section 2.4)
                 return Message(Kind.CONTROL, "", attributes=self._values_of(parts, None))
             raise refuse("no ToSubject", "missing_subject", id)
         check_subject(subject, self._longest if subject.endswith(":RPC") else self._limits.subject, id)
@@ -324,7 +326,7 @@ class MessageReader:
         return message
 
     def _texts(self, parts: dict[str, Raw], names: tuple[str, ...]) -> dict[str, str | None]:
-        """Parts that are text, or None where they are not there."""
+        """Text parts; None for missing ones."""
         found: dict[str, str | None] = dict.fromkeys(names)
         for name in names:
             raw = parts.get(name)
@@ -340,7 +342,7 @@ class MessageReader:
         return found
 
     def _values_of(self, parts: dict[str, Raw], id: Any) -> dict[str, Any]:
-        """All parts as values; their marked objects share one space of ids (notes section 1.4)."""
+        """All parts as values; marked objects share one space of ids (notes section 1.4)."""
         reading, depth = self._values.reading(), self._values.depth
         try:
             return {name: reading.read(_decode(raw), depth) for name, raw in parts.items()}
@@ -351,7 +353,7 @@ class MessageReader:
         raw = bytes(parts[part])
         value = values.pop(part)
         if any(name != part and b"^ObjectID" in bytes(other) for name, other in parts.items()):
-            message.decoded = value  # its ids may be those of other parts: it must be written anew
+            message.decoded = value  # it may share ids with other parts, so it must be encoded again
         else:
             self._set_body(message, raw)
             message.decoded = value
@@ -406,7 +408,7 @@ class MessageReader:
         return Message(Kind.OPEN, subject, key, attributes={"mode": mode, "credit": credit, "hops": hops})
 
     def _set_body(self, message: Message, raw: bytes) -> None:
-        """May raise `RemoteProtocolError`: the bytes are no value."""
+        """May raise `RemoteProtocolError`: not a value."""
         try:
             node = _decode(raw)
             kind = type(node)
@@ -416,7 +418,7 @@ class MessageReader:
             elif kind is dict and "^EncodedType" in node:
                 message.decoded = self._values.reading().read(node, self._values.depth)
                 message.raw, message.format, message.checked = raw, self._values, raw
-            elif b"EncodedType" in raw or b"\\u" in raw:  # perhaps markers inside: written again, they need some around them
+            elif b"EncodedType" in raw or b"\\u" in raw:  # inner markers may need outer ones when written again
                 message.decoded = self._values.reading().read(node, self._values.depth)
             else:
                 check_levels(raw, self._limits.depth)
@@ -426,15 +428,15 @@ class MessageReader:
             raise refuse_json(error, message.id if message.kind is _REQUEST else None) from error
 
 
-# -- errors: a Throwable that comes in says why something failed ----------------------------------------------------------
+# -- errors: a received Throwable gives the reason -------------------------------------------------------------------------
 
 _EXPLAINED: Final = 1000
 _CAUSES: Final = 16
-"""Depth to which causes are followed: what came in may go in circles."""
+"""Maximum depth of causes, which may be circular."""
 
 
 def failure_of(kind: Kind, subject: str, key: Any, values: dict[str, Any], types: JavaTypes) -> Message:
-    """The error, or the end, that parts tell of. One without a code of ours is UNKNOWN, and its Throwable says what it was."""
+    """Make an error or end from parts. Without a polybus code it is UNKNOWN, with facts from its Throwable."""
     number = values.get("PolybusCode")
     if type(number) is int and 1 <= number <= 16:
         code, facts = Code(number), _told(values)
@@ -453,7 +455,7 @@ def _told(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _thrown(values: dict[str, Any], types: JavaTypes) -> dict[str, Any]:
-    """Read why a call failed: from the Throwable, for Errai's ErrorMessage is the same of all failures."""
+    """Facts of a failed call from its Throwable, because Errai's ErrorMessage is the same for all failures."""
     said, throwable, explained = values.get("ErrorMessage"), values.get("Throwable"), values.get("AdditionalDetails")
     said = said if type(said) is str else ""
     found = _described(throwable, types, _CAUSES)
@@ -465,7 +467,7 @@ def _thrown(values: dict[str, Any], types: JavaTypes) -> dict[str, Any]:
 
 
 def _described(throwable: Any, types: JavaTypes, causes: int) -> dict[str, Any]:
-    """Class, message, cause and the other fields of a Throwable; nothing of what is none."""
+    """Class, message, cause and other fields of a Throwable; empty for any other value."""
     fields, name = _fields_of(throwable, types)
     if fields is None:
         return {}
@@ -502,20 +504,20 @@ def _detail(text: Any) -> Any:
 
 
 def answered_by(raw: bytes) -> str | None:
-    """The id of ours that a message answers which cannot be read; found without reading it."""
+    """The id of this side that an unreadable message answers, found without parsing."""
     found = _ANSWERED.search(raw)
     return None if found is None else found[1].decode().rpartition(":")[2]
 
 
 def _asker_of(raw: bytes, limit: int) -> tuple[str, str | None] | None:
-    """(ReplyTo, ErrorTo) of a message that cannot be read."""
+    """(ReplyTo, ErrorTo) of an unreadable message."""
     reply, error = _names_in(raw)
     fit = [name for name in (reply, error) if type(name) is str and name and fault_in_subject(name, limit) is None]
     return (reply, error) if fit == [reply, error] else (reply, None) if fit == [reply] and error is None else None
 
 
 def _names_in(raw: bytes) -> tuple[Any, Any]:
-    """ReplyTo and ErrorTo, also of what is JSON to Python alone (NaN, half a surrogate pair); of the rest nothing is made."""
+    """ReplyTo and ErrorTo, also from JSON that only Python accepts (NaN, half a surrogate pair); otherwise None."""
     try:
         asker = _asker(raw)
         return asker.ReplyTo, asker.ErrorTo
@@ -531,7 +533,7 @@ def _names_in(raw: bytes) -> tuple[Any, Any]:
 
 
 def too_large(message: bytes, limit: int, longest: int) -> RemoteProtocolError:
-    """The error for one message that is larger than a message may be; the others of its payload are read."""
+    """The error for one message over the limit; the rest of its payload is read."""
     text = f"a message of {len(message)} bytes: the limit is {limit} (limit: message)"
     error = refuse(text, "too_large", _asker_of(message, longest))
     error.reply_id = answered_by(message)
@@ -539,7 +541,7 @@ def too_large(message: bytes, limit: int, longest: int) -> RemoteProtocolError:
 
 
 def _refuse_doubles(raw: bytes) -> None:
-    """Strict readers take no object with two members of one name. May raise `RemoteProtocolError`: ``ambiguous``."""
+    """May raise `RemoteProtocolError`: ``ambiguous``, duplicate members in strict mode."""
 
     def once(pairs: list[tuple[str, Any]]) -> None:
         names = set[str]()
@@ -557,7 +559,7 @@ def _refuse_doubles(raw: bytes) -> None:
 
 
 def tunnelled(raw: bytes) -> tuple[bytes, BodyFormat]:
-    """A tunnel's frame: JSON as it stands, or bytes as base64. May raise `RemoteProtocolError`: it is no base64."""
+    """Read a tunnel's frame: JSON, or bytes as base64. May raise `RemoteProtocolError`: not base64."""
     if raw[:1] != b'"':
         return raw, JSON
     try:

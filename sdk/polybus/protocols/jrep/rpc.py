@@ -1,8 +1,8 @@
-"""Remote procedures: a Java interface as Errai calls it (notes section 2.6).
+"""Remote procedures: calls to a Java interface as in Errai (notes section 2.6).
 
-On the wire a call goes to ``<interface>:RPC`` with the method's signature as CommandType and the arguments in MethodParms; the
-result comes in MethodReply. On the bus the two names are one subject, ``<interface>:RPC.<signature>``, and the body is the list
-of arguments; so the ordinary verbs do it, and this module only makes the names.
+A call goes to ``<interface>:RPC`` with the method's signature as CommandType and the arguments in MethodParms; the result is in
+MethodReply. On the bus both names form one subject, ``<interface>:RPC.<signature>``, and the body is the list of arguments, so
+the ordinary verbs work and this module only makes the names.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _JAVA_NAMES: Final[dict[Any, str]] = {
     decimal.Decimal: "java.math.BigDecimal",
 }
 _BOXED: Final = {"int": "java.lang.Integer", "double": "java.lang.Double", "boolean": "java.lang.Boolean"}
-"""Primitives with their classes, which may be null."""
+"""Primitives with their nullable classes."""
 
 
 @frozen
 class Method(Subject[Any, Any]):
-    """The subject of a method, which knows the types of its parameters."""
+    """The subject of a method, with its parameter types."""
 
     parameters: tuple[JavaType, ...] = field(default=(), eq=False)
 
@@ -63,7 +63,7 @@ class HandlerRegistry(Protocol):
 
 
 class RemoteInterface:
-    """A Java interface whose methods are called, or answered, over J.REP.
+    """A Java interface whose methods you call, or answer, over J.REP.
 
     ::
 
@@ -75,11 +75,11 @@ class RemoteInterface:
         async def add(left: int, right: int) -> int: ...
 
     Args:
-        name: The Java name of the interface.
-        java: The application's types, for methods that take them.
+        name: Java name of the interface.
+        java: The application's types, for methods with such parameters.
 
     Raises:
-        TypeError, ValueError: `name` is no name of Java's, or `java` is something else.
+        TypeError, ValueError: `name` is not a Java name, or `java` has the wrong type.
     """
 
     def __init__(self, name: str, java: JavaTypes | None = None) -> None:
@@ -89,18 +89,19 @@ class RemoteInterface:
         self._java = java if java is not None else JavaTypes()
 
     def method(self, name: str, *parameters: Any, returns: Any = Any) -> Subject[Any, Any]:
-        """The subject of a method: ask it with the list of its arguments, and each is written as the type of its parameter.
+        """The subject of a method. Request it with the list of arguments; each is written as its parameter's type.
 
         Args:
-            name: As in Java.
-            parameters: The types of its parameters: Python types, or Java's as text. ``int``, ``float`` and ``bool`` are
-                Java's ``int``, ``double`` and ``boolean``; ``int | None`` is ``java.lang.Integer``. Others are said as text:
-                ``"long"``, ``"java.lang.Long"``, ``"char"``, ``"int[]"``, ``"java.util.List<java.lang.Long>"``.
-            returns: What the result is converted to.
+            name: Java name of the method.
+            parameters: Parameter types: Python types, or Java types as text. ``int``, ``float`` and ``bool`` are Java's
+                ``int``,
+                ``double`` and ``boolean``; ``int | None`` is ``java.lang.Integer``. Write others as text: ``"long"``,
+                ``"java.lang.Long"``, ``"char"``, ``"int[]"``, ``"java.util.List<java.lang.Long>"``.
+            returns: Type to convert the result to.
 
         Raises:
             TypeError: A type has no Java name.
-            ValueError: `name` is no name of Java's.
+            ValueError: `name` is not a Java name.
         """
         return self._method(name, tuple(self._java_type(parameter) for parameter in parameters), returns)
 
@@ -110,14 +111,14 @@ class RemoteInterface:
         return Method(f"{self.name}{RPC_MARK}{name}:{signature}", list, returns, types)
 
     def call(self, bus: Any, method: str, *arguments: Any, returns: Any = Any, **options: Any) -> Any:
-        """Call a method whose parameters have the types of these arguments; where they do not, `method` names them.
+        """Call a method with the parameter types of these arguments; use `method` to name other types.
 
         Args:
             bus: A bus, or a peer.
-            method: As in Java.
-            arguments: What is passed.
-            returns: What the result is converted to.
-            options: As `Bus.request` has them: ``timeout``, ``headers``, ``to``.
+            method: Java name of the method.
+            arguments: The arguments.
+            returns: Type to convert the result to.
+            options: As in `Bus.request`: ``timeout``, ``headers``, ``to``.
 
         Returns:
             The `Reply`.
@@ -133,14 +134,15 @@ class RemoteInterface:
         """Answer a method with a function; its positional parameters are the method's.
 
         Args:
-            router: The bus.
-            name: As in Java; else that of the function.
-            parameters: As `method`; else the annotations of the function, which answers for ``int`` and for ``Integer`` then.
+            router: The bus or router.
+            name: Java name of the method; by default the function's name.
+            parameters: Types as in `method`; by default the function's annotations, where ``int`` also matches ``Integer``.
 
         Raises:
-            TypeError: A parameter has no annotation that Java has a name for, or the function cannot be a method: it has
-                keywords, any number of arguments, or other ones than `parameters`; or it is a generator.
-            ValueError: `name` is no name of Java's.
+            TypeError: A parameter has no Java type, or the function cannot be a method: it has keyword or variadic parameters,
+                a
+                different number of parameters, or is a generator.
+            ValueError: `name` is not a Java name.
         """
         if not hasattr(router, "handle"):
             raise TypeError(f"handle({shown(router)}): a Bus or a Router comes first, as in @interface.handle(bus)")
@@ -169,7 +171,7 @@ class RemoteInterface:
         return "long" if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF else "java.math.BigInteger"
 
     def _java_type(self, kind: Any) -> JavaType:
-        """May raise `TypeError`: it has no Java name."""
+        """May raise `TypeError`: no Java name."""
         while get_origin(kind) is Annotated:
             kind = get_args(kind)[0]
         if isinstance(kind, ForwardRef):
@@ -193,7 +195,7 @@ class RemoteInterface:
         raise TypeError(f"{kind!r} has no Java name: say it as text, for example 'java.lang.Long', or register the type")
 
     def _elements(self, arguments: tuple[Any, ...]) -> tuple[JavaType, ...]:
-        """Types of the elements, where a Python type names them in Java's words: others Python chooses by value."""
+        """Types of the elements, if the annotation names Java types; otherwise each value decides."""
         if not any(isinstance(one, (str, ForwardRef)) for one in arguments):
             return ()
         return tuple(self._java_type(one) for one in arguments if one is not Ellipsis)
@@ -208,7 +210,7 @@ def _check_name(name: Any, what: str, example: str) -> None:
 
 
 def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
-    """Types of a function's parameters; `named` if they alone say which method it is. May raise `TypeError`: it is none."""
+    """Types of a function's parameters; `named`: they select the method. May raise `TypeError`: not a method."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator: a method of Java has one result")
     hints = get_type_hints(function, include_extras=True)
@@ -231,7 +233,7 @@ def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
 
 
 def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., Any]:
-    """The function as a handler whose body is the list of its arguments."""
+    """Wrap a function as a handler whose body is the list of its arguments."""
 
     def taken(body: Any) -> list[Any]:
         body = [] if body is None else body
@@ -241,7 +243,7 @@ def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., 
         for number, (value, kind) in enumerate(zip(body, types, strict=True)):
             try:
                 made.append(convert(value, kind))
-            except Exception as error:  # also what a check of the application's own raises
+            except Exception as error:  # the application's own checks may raise anything
                 raise BadRequest(f"argument {number + 1}: {misfit(error)[0]}") from error
         return made
 

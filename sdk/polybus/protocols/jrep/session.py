@@ -1,7 +1,7 @@
 """One J.REP connection, without I/O: the federation of two buses, and the messages between them.
 
-Commands between the buses are in `commands`, which moves the state by the tables in `handshake`. Here are the
-other messages: those that are ours to answer, those that answer us, and those that are refused.
+`commands` handles the commands between the buses with the tables in `handshake`. This module handles the other messages:
+requests, answers and refusals.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _REQUEST, _OPEN, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.OPEN, Kind.PUBLISH, Kind
 _RESPONSE, _ERROR, _CONTROL = Kind.RESPONSE, Kind.ERROR, Kind.CONTROL
 _SUBSCRIPTIONS: Final = (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 _PATIENCE: Final = 1.0
-"""Seconds of silence after Associate before a client tries the older dialect."""
+"""Seconds without an answer to Associate before a client tries the older dialect."""
 
 
 class JrepSession:
-    """Either end of a connection.
+    """One end of a connection.
 
-    Ids of ours are ``<token>-<n>``; they stand in ReplyTo and ErrorTo. An answer to one that was never given out is refused.
+    Ids of this side, in ReplyTo and ErrorTo, are ``<token>-<n>``. An answer with another id is refused.
     """
 
     __slots__ = (
@@ -58,14 +58,14 @@ class JrepSession:
         self._max_frame = limits.message
         self._prefix = self.federation.token() + "-"
         self._bad = 0
-        """Number of messages that were refused."""
+        """Number of refused messages."""
         self._count = 0
         self._serial = 0
         self._unanswered: dict[str, str] = {}
-        """Subjects of requests to a peer that has been told where it may answer; it is told when that is over."""
+        """Subjects of requests whose reply subject was announced to the peer, to withdraw it after the answer."""
 
     def start(self, now: float) -> SessionOutput:
-        """Begin the handshake: a client says its first word."""
+        """Begin the handshake: a client sends its first command."""
         federation = self.federation
         federation.heard = now
         if federation.role == "client":
@@ -75,7 +75,7 @@ class JrepSession:
         return self._payloads()
 
     def _output(self) -> SessionOutput:
-        """Take what has happened, and the payloads with what is to be said."""
+        """Return pending events and payloads."""
         federation = self.federation
         events, federation.events = federation.events, []
         if federation.greeting is not None:
@@ -85,12 +85,12 @@ class JrepSession:
         return [*self._payloads(), *events]
 
     def _greet_behind(self, events: list[Message | SessionEvent]) -> Iterator[Message | SessionEvent | bytes]:
-        """The answer to a handshake says what the bus has announced by then."""
+        """Answer a handshake after its events, so that the answer includes everything announced by then."""
         yield from events
         yield from self._payloads()
 
     def _payloads(self) -> list[bytes]:
-        """All that waits, in as few payloads as the limit allows."""
+        """The pending messages, in as few payloads as the limit allows."""
         federation = self.federation
         if federation.greeting is not None:
             commands.finish_greeting(federation)
@@ -105,7 +105,7 @@ class JrepSession:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """One payload has come in. Never raises: what is bad in it becomes `Refused`, and is answered where it can be."""
+        """Handle one payload. Never raises: malformed messages become `Refused`, and are answered if possible."""
         federation = self.federation
         federation.heard = now
         if type(frame) is not bytes:
@@ -133,18 +133,18 @@ class JrepSession:
             except RemoteProtocolError as error:
                 self._refused(error)
                 if self._bad > most:
-                    break  # its link ends
+                    break  # the link closes
         self.capabilities = federation.capabilities
         return self._output()
 
     def pieces(self, frame: bytes) -> list[bytes]:
-        """A long payload as several; as it is, where it cannot be cut."""
+        """Split a long payload; one that cannot be split is returned unchanged."""
         if type(frame) is not bytes:
             self.federation.offers = getattr(frame, "offers", None)
         try:
             return self.codec.reader.cut(frame)
         except RemoteProtocolError:
-            return [frame]  # `receive` says so
+            return [frame]  # `receive` reports it
 
     def _request(self, message: Message) -> None:
         """May raise `RemoteProtocolError`: ``reserved_subject``."""
@@ -159,33 +159,33 @@ class JrepSession:
             name = subject if is_unusable(subject) else error_to if wrong else reply_to
             text = f"{str(name)[:60]!r} belongs to the buses: nobody else is asked or answered there"
             raise refuse(text, "reserved_subject", message.id)
-        if not usual:  # the name may be used again while this request is in flight
+        if not usual:  # the asker may reuse the name while this request is active
             self._serial = serial = self._serial + 1
             message.id = (*message.id, serial)
         self.federation.events.append(message)
 
     def _may_be_told(self, error_to: str) -> bool:
-        """Errai's clients name ClientBusErrors in ErrorTo, where errors of theirs go anyhow."""
+        """True if an error may be sent there. Errai's clients name ClientBusErrors, their subject for errors."""
         return not is_reserved(error_to) or (error_to == CLIENT_BUS_ERRORS and self.federation.role == "server")
 
     def _echo(self, message: Message) -> None:
-        """Answer the service that every server has: it proves to an Errai client that a channel carries (notes section 2.3)."""
+        """Answer the echo service, by which an Errai client tests a channel (notes section 2.3)."""
         value = message.body if message.raw is None and message.has_body else MISSING
         answer = Message(_RESPONSE, ECHO_SERVICE, message.id, message.raw, message.format, body=value, checked=message.checked)
         document = self._write(answer, message.id)
-        if len(document) + 2 <= self._max_frame:  # the name in ReplyTo may be longer than the question's
+        if len(document) + 2 <= self._max_frame:  # ReplyTo may be longer than the request's subject
             self.federation.documents.append(document)
 
     def _publication(self, message: Message) -> None:
         """May raise `RemoteProtocolError`: ``reserved_subject``."""
         subject = str(message.subject)
         if subject == CLIENT_BUS_ERRORS:
-            if self.federation.role == "client":  # a server's complaint about what asked for no answer
+            if self.federation.role == "client":  # a server's error for a message without reply subject
                 self.federation.events.append(message)
             return
         self._notification(message)
         if not self.federation.ours:
-            # To Errai it is one thing: all that listen get it, handlers too.
+            # Errai does not distinguish them: subscribers and handlers get the message.
             twin = message.with_headers(message.headers)
             twin.kind = _NOTIFY
             self.federation.events.append(twin)
@@ -212,14 +212,14 @@ class JrepSession:
     def _opening(self, message: Message) -> None:
         """May raise `RemoteProtocolError`: ``invalid_id``, ``reserved_subject``."""
         if str(message.id).startswith(self._prefix):
-            # Both ends name a channel by its opener's id: a peer must not open one under a name of ours.
+            # Both ends name a channel by its opener's id, so a peer must not use this side's ids.
             raise refuse("an open under an id of this side", "invalid_id")
         if is_unusable(str(message.subject)):
             raise refuse(f"{str(message.subject)[:60]!r} belongs to the buses", "reserved_subject")
         self.federation.events.append(message)
 
     def _refused(self, error: RemoteProtocolError) -> None:
-        """Report something bad, and tell the peer where one can: the asker under ErrorTo, else a client's bus."""
+        """Report a malformed message, and send an error to the asker's ErrorTo or to a client's bus if possible."""
         self._bad += 1
         if self._unanswered and error.reply_id is not None:
             self._take_back(error.reply_id)
@@ -231,14 +231,14 @@ class JrepSession:
             reply_to, error_to = error.answer_id[:2]
             if error_to is None or not self._may_be_told(error_to):
                 if self.federation.role == "client":
-                    return  # as in `send`: only a client's bus hears errors that answer no request
+                    return  # as in `send`: only a client's bus receives errors outside requests
                 error_to = None
             self.federation.tell_error(error, (reply_to, error_to))
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, Frames]:
-        """The payload of a message. For a request or an open: its id too, under which the answers will come."""
+        """The payload of a message. For a request or open also its id, which the answers will carry."""
         kind, federation = message.kind, self.federation
         if kind in _SUBSCRIPTIONS:
             commands.announce(federation, message)
@@ -250,7 +250,7 @@ class JrepSession:
         else:
             key = None
             if kind is _ERROR and message.id[1] is None and federation.role == "client":
-                return None, ()  # no ErrorTo: a client's bus would listen to ClientBusErrors, a server's does not
+                return None, ()  # no ErrorTo: only a client's bus listens to ClientBusErrors
             document = self._write(message, message.id, federation.other_bus, federation.ours)
         if len(document) + 2 > self._max_frame:
             raise too_large(len(document) + 2, self._max_frame, "a payload")
@@ -273,18 +273,18 @@ class JrepSession:
             self._tell_of_answers("RemoteUnsubscribe", subject, key)
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Nothing to set aside: ids are never used again. But an Errai client may forget where to answer."""
+        """Withdraw an Errai client's reply subject. Ids are never reused, so nothing else is kept."""
         if self._unanswered:
             self._take_back(key)
         return self._payloads()
 
     def next_tick(self) -> float | None:
-        """Time to fall back, to beat, or to miss the peer's heartbeat."""
+        """Time to fall back, to send a Heartbeat, or to check the peer's."""
         due, missed = self.federation.due, self.federation.missed
         return due if missed is None or (due is not None and due < missed) else missed
 
     def tick(self, now: float) -> SessionOutput:
-        """Fall back, beat, or end a connection whose peer has stopped to beat."""
+        """Fall back, send a Heartbeat, or close a connection whose peer's heartbeat has stopped."""
         federation = self.federation
         if federation.state is not FederationState.CONNECTED:
             federation.due = federation.missed = None
@@ -302,7 +302,7 @@ class JrepSession:
         return self._output()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """Say goodbye."""
+        """Send Disconnect."""
         federation = self.federation
         if federation.state in (FederationState.CONNECTED, FederationState.SYNCING, FederationState.QUEUEING):
             federation.say("Disconnect", Reason=reason, **({"PolybusCode": code} if federation.ours else {}))
@@ -310,7 +310,7 @@ class JrepSession:
         return self._payloads()
 
     def connection_lost(self, reason: str) -> None:
-        """Drop what was not said yet."""
+        """Drop pending output."""
         self.federation.documents.clear()
         self.federation.greeting = None
 

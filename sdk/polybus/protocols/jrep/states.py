@@ -1,4 +1,4 @@
-"""Errai's five states of a bus (`BUS/client/framework/BusState`), from the events of ours."""
+"""Errai's five states of a bus (`BUS/client/framework/BusState`), derived from polybus events."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class BusState(enum.Enum):
     """States of a bus."""
 
     UNINITIALIZED = "uninitialized"
-    """It has not been entered, or has been left."""
+    """Not entered, or left."""
     LOCAL_ONLY = "local only"
-    """It runs without any link."""
+    """Running without a link."""
     CONNECTING = "connecting"
     CONNECTION_INTERRUPTED = "connection interrupted"
-    """A link is down and will come back."""
+    """A link is down and will reconnect."""
     CONNECTED = "connected"
 
 
@@ -28,11 +28,11 @@ _I, _F = BusState.CONNECTION_INTERRUPTED, BusState.CONNECTED
 STATES: Final[Mapping[BusState, Mapping[str, BusState]]] = {
     state: {"up": _F, "lost": _I, "gone": _L, "trying": _F if state is _F else _C, "left": _U} for state in BusState
 }
-"""A link is up; the last one that was up is lost, or is gone for good; one is being tried; the bus has been left."""
+"""A link is up; the last one that was up is lost, or closed for good; a link is being tried; the bus was left."""
 
 
 def bus_states(bus: Any) -> AsyncIterator[BusState]:
-    """The state of a bus now, and each one that follows; it ends with UNINITIALIZED when the bus is left.
+    """Yield the current state of a bus and each change, up to UNINITIALIZED when the bus is left.
 
     ::
 
@@ -43,7 +43,7 @@ def bus_states(bus: Any) -> AsyncIterator[BusState]:
 
 
 class _States(AsyncIterator[BusState]):
-    """Not a generator: it need not be closed."""
+    """Not a generator, so it need not be closed."""
 
     def __init__(self, bus: Any) -> None:
         self._bus = bus
@@ -76,7 +76,7 @@ class _States(AsyncIterator[BusState]):
             return _F
         if bus.peers:
             return _I
-        return _C if bus.stats().links else _L  # no one is known at the other end
+        return _C if bus.stats().links else _L  # no peer known yet
 
     def _kind_of(self, event: BusEvent) -> str | None:
         if isinstance(event, LinkUp):

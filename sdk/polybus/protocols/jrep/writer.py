@@ -1,8 +1,7 @@
-"""Makes the JSON objects of messages, bytes put together and nothing decoded, and puts them into few payloads.
+"""Writes the JSON objects of messages by concatenating bytes, and groups them in payloads.
 
-An error has ErrorMessage, AdditionalDetails and Throwable for every peer, and code, reason and detail for ours. A Throwable
-that goes out is a RuntimeException, which every Errai client knows, without a stack and without anything that the bus does not
-tell on other protocols either.
+An error has ErrorMessage, AdditionalDetails and Throwable for each peer, and code, reason and detail for a polybus. Throwable
+is a RuntimeException, which each Errai client knows, without a stack, and reveals no more than on other protocols.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .values.text import Numbering, json_text, quoted, throwable
 
 
 def failure_parts(message: Message, marked: bool) -> bytes:
-    """Parts of a failed call or end, each with a comma before it. May raise `EncodeError`: the detail has no JSON."""
+    """Parts of a failed call or end, each after a comma. May raise `EncodeError`: the detail has no JSON."""
     code = Code.UNKNOWN if message.code is None else message.code
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
@@ -62,16 +61,16 @@ _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 
 @frozen
 class SubjectParts:
-    """Parts that a subject gives to the messages that go to it."""
+    """Parts that depend only on the subject of a message."""
 
     to: bytes
     """``{"ToSubject":...``, of a remote procedure with its CommandType."""
     reply: bytes
     """From there to the id in ReplyTo."""
     errors: bytes
-    """From the id in ReplyTo to that in ErrorTo."""
+    """From the id in ReplyTo to the id in ErrorTo."""
     body: bytes
-    """The name of the part with the body, with what stands around it."""
+    """Name of the part with the body, with punctuation."""
 
 
 class MessageWriter:
@@ -96,12 +95,12 @@ class MessageWriter:
         }
 
     def write(self, message: Message, id: Any, bus: str = SERVER_BUS, ours: bool = True) -> bytes:
-        """The JSON object of a message under an id; empty for a publication that must not leave its bus.
+        """Write a message under an id; empty for a local publication.
 
         Args:
-            id: Of a request or what belongs to a channel, text. Of an answer where it goes: (ReplyTo, ErrorTo).
-            bus: For management: the subject of the other bus.
-            ours: Whether the peer reads our extensions.
+            id: Of a request or channel, text; of an answer its destination: (ReplyTo, ErrorTo).
+            bus: Management subject of the other bus.
+            ours: True if the peer is a polybus.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError, ReservedSubject: As `Codec.encode`.
@@ -125,7 +124,7 @@ class MessageWriter:
     # -- the usual -------------------------------------------------------------------------------------------------------
 
     def _addressed(self, message: Message, id: Any) -> tuple[SubjectParts, bytes]:
-        """Write where a request goes and where its answers shall go, up to ErrorTo. An id that came in is both already."""
+        """Write subject and reply subjects of a request. A received id already contains them."""
         names = self._names(message.subject)
         if type(id) is str:
             key = quoted(id)[1:-1]
@@ -149,7 +148,7 @@ class MessageWriter:
         return b"".join((start, names.body, raw, tail))
 
     def _answer_to(self, message: Message, id: Any, which: int) -> bytes:
-        """Write where an answer goes: what the asker said, or the subject of an id that came in with an answer."""
+        """Write the destination of an answer: the asker's, or the subject of a received answer's id."""
         if type(id) is str:
             return _addressed(f"{message.subject}:{id}{(REPLY_SUFFIX, ERRORS_SUFFIX)[which]}")
         if type(id) is not tuple:
@@ -175,7 +174,7 @@ class MessageWriter:
     def _item(self, message: Message, id: Any) -> bytes:
         names, raw = self._names(message.subject), message.raw
         if raw is not None and message.format is JSON and (self._marked or b"EncodedType" in raw or b"\\u" in raw):
-            message.encoded(_JSON_ONLY)  # as it is: no markers are looked for in it, or added
+            message.encoded(_JSON_ONLY)  # unchanged, with no markers read or added
             body = b',"PolybusFrame":' + raw
         elif raw is not None and message.format is OCTETS:
             body = b',"PolybusFrame":"%b"' % binascii.b2a_base64(raw, newline=False)
@@ -186,7 +185,7 @@ class MessageWriter:
     # -- parts -----------------------------------------------------------------------------------------------------------
 
     def _body(self, message: Message, name: bytes) -> bytes:
-        """The parts of the body, each with a comma before it."""
+        """The parts of the body, each after a comma."""
         raw = message.raw
         if raw is None or raw is not message.checked or message.format is not self._values:
             if not message.has_body:
@@ -205,7 +204,7 @@ class MessageWriter:
         return b',"PolybusHeaders":' + quoted(json_text(message.headers).decode())
 
     def _attributes(self, message: Message, body: bytes) -> bytes:
-        """Parts of the application's own, of a message that is passed on."""
+        """An application's own parts of a relayed message."""
         own = {name: value for name, value in message.attributes.items() if name not in _NO_PARTS and value is not None}
         encode = encoder_of(self._values, body)
         return b"".join([b",%b:%b" % (quoted(name), encode(value)) for name, value in own.items()])
@@ -213,7 +212,7 @@ class MessageWriter:
     # -- management and errors -------------------------------------------------------------------------------------------
 
     def command(self, bus: str, parts: Any) -> bytes:
-        """A command to the other bus; parts are text, or lists of text."""
+        """Write a command to the other bus; parts are text, or lists of text."""
         written, encode = [b'{"ToSubject":' + quoted(bus)], encoder_of(self._values)
         for name, value in parts.items():
             if name != "ToSubject":
@@ -262,7 +261,7 @@ class MessageWriter:
 
 
 def _address_of(subject: Any, limit: int) -> SubjectParts:
-    """Parts of all messages to a subject of at most `limit` bytes. Raises as `check_local_subject`."""
+    """The subject's parts; at most `limit` bytes. Raises as `check_local_subject`."""
     name = quoted(check_local_subject(subject, limit))
     service = service_of(subject)
     if service == subject:
@@ -275,17 +274,15 @@ def _address_of(subject: Any, limit: int) -> SubjectParts:
 
 
 def _addressed(subject: str) -> bytes:
-    """The beginning of an answer."""
     return b'{"ToSubject":' + quoted(subject)
 
 
 def joined(documents: Sequence[bytes]) -> bytes:
-    """One payload."""
     return b"[%b]" % b",".join(documents)
 
 
 def payloads_of(documents: Sequence[bytes], limit: int, most: int) -> list[bytes]:
-    """As few payloads as `limit` bytes and `most` messages for each allow."""
+    """Group documents in as few payloads as `limit` bytes and `most` messages allow."""
     payloads: list[list[bytes]] = []
     size = 0
     for document in documents:

@@ -1,4 +1,4 @@
-"""The options of the protocol, and what is made from them."""
+"""Options of the UBRE protocol."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Ubre(UrlOptions):
     """The UBRE protocol with its options.
 
     Args:
-        format: How frames are written: ``json`` (text), ``binary``, or ``any``, which reads both and writes JSON.
-        dialect: How requests are written: ``named`` as the npm package does, ``spec`` as the document does. Both are read.
-        body: Of binary frames: ``json`` or ``raw`` bytes.
+        format: ``json`` (text), ``binary``, or ``any``, which reads both and writes JSON.
+        dialect: Form of written requests: ``named`` as in the npm package, ``spec`` as in the document. Both are read.
+        body: Bodies of binary frames: ``json`` or ``raw`` bytes.
         body_length: -1 writes binary bodies as "the rest of the frame"; None writes their length. Both are read.
 
     Raises:
-        ValueError: A value is not known, or an option means nothing in this format.
+        ValueError: Invalid value, or an option without meaning in this format.
     """
 
     name = "ubre"
@@ -58,15 +58,15 @@ class Ubre(UrlOptions):
             raise ValueError("ubre: body_length=-1 is for written binary frames: set format=binary")
 
     def codec(self, limits: Limits = _LIMITS) -> UbreCodec:
-        """The codec; the same object for equal adapter and limits."""
+        """The codec, shared by equal adapters and limits."""
         return _codec(self, limits)
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """The fields of a binary frame, for people; see `plugins.Dissector`. JSON has none."""
+        """The fields of a binary frame, for people; empty for JSON; see `plugins.Dissector`."""
         return list(dissect(frame))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UbreSession:
-        """A session for one connection. Both roles speak alike; `rng` makes the random part of the ids."""
+        """A session for one connection, the same for both roles. `rng` makes the random part of ids."""
         codec = _codec(self, limits)
         kind = UbreSession if codec.ask is None else ShortUbreSession
         return kind(codec, limits, random.SystemRandom() if rng is None else rng)
@@ -86,7 +86,7 @@ def _codec(adapter: Ubre, limits: Limits) -> UbreCodec:
         return UbreCodec(read=read_json, write=writer.write, reads=frozenset(("text",)), writes="text", **short)
 
     def read(frame: bytes) -> Message:
-        """Tell the formats apart by the first byte."""
+        """Distinguish the formats by the first byte."""
         return read_json(frame) if frame[:1] in b"{ \t\r\n" else read_binary(frame)
 
     return UbreCodec(read=read, write=writer.write, reads=frozenset(("text", "binary")), writes="text", **short)

@@ -1,6 +1,6 @@
 """UBRE in binary frames (document UBRE, "Binary Message Format"). `docs/reference/ubre.md` has the table of types.
 
-The document leaves the form of names and bodies open; here a name is text, with parts divided by NUL where it needs any.
+The document does not define names and bodies; here a name is text, with parts separated by NUL.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _decode_extras: Final = msgspec.json.Decoder(ChannelMembers).decode
 
 
 class BinaryReader:
-    """Makes messages of binary frames, in either dialect; `raw` says that ordinary bodies are bytes."""
+    """Reads binary frames in either dialect. `raw`: ordinary bodies are bytes."""
 
     def __init__(self, limits: Limits, raw: bool) -> None:
         self._limits = limits
         self._raw = raw
-        # Shorter than this, text is within its limit however many bytes its characters have, and JSON is not too deep.
+        # Shorter texts are within their limit at any number of bytes per character, and shorter JSON is not too deep.
         self._short_subject = limits.subject // 4
         self._short_id = limits.id // 4
         self._short_json = 2 * limits.depth
@@ -115,7 +115,7 @@ class BinaryReader:
         raise refuse(f"{size - start - body_length} trailing bytes")
 
     def _request(self, name: str, body: bytes | None) -> Message:
-        """``id NUL subject [NUL extras]``; a bare id, or ``"spec": true`` in the extras, is the document's dialect."""
+        """Read ``id NUL subject [NUL extras]``; a bare id, or ``"spec": true`` in the extras, is the document's dialect."""
         id, named, rest = name.partition("\0")
         self._check_id(id)
         subject, more, text = rest.partition("\0")
@@ -156,7 +156,7 @@ class BinaryReader:
         return error(id, self._fail_body(body), extras, self._limits)
 
     def _fail_body(self, body: bytes | None) -> Any:
-        """Read an error. The request has failed whatever the peer says: what is no JSON is taken as text."""
+        """Read the body of an error. The request has failed in any case, so malformed JSON becomes text."""
         if not body:
             return None
         try:
@@ -220,10 +220,10 @@ _MAX_NAME: Final = 0xFFFF
 
 
 class BinaryWriter:
-    """Makes binary frames of messages.
+    """Writes binary frames.
 
     Args:
-        limits: For subjects and headers.
+        limits: Limits for subjects and headers.
         spec: Write requests in the document's dialect.
         raw: Ordinary bodies are bytes.
         to_the_end: Write -1 as the length of a body.
@@ -282,12 +282,12 @@ class BinaryWriter:
         raise Unsupported(f"UBRE has no form for a {kind.value} message")
 
     def _named(self, name: bytes, message: Message) -> bytes:
-        """The name of a request, answer or publication with the extras behind it, where there are any."""
+        """The name of a request, answer or publication, with extras if present."""
         if message.headers is None:
             ttl = message.ttl
             if ttl is None:
                 return name
-            if 0.0 <= ttl < 1e12 and message.kind is _REQUEST:  # as `extras_of` does: most requests have a deadline alone
+            if 0.0 <= ttl < 1e12 and message.kind is _REQUEST:  # as `extras_of`: most requests have only a deadline
                 return b'%b\0{"ttl":%d}' % (name, ttl * 1000 + 0.5)
         return self._extended(name, message)
 
@@ -301,7 +301,7 @@ class BinaryWriter:
         return self._subject_bytes(message.subject)
 
     def _self_described(self, letters: bytes, name: bytes, message: Message) -> bytes:
-        """An item or open, under the first letter when its body is bytes, under the second when it is JSON."""
+        """Write an item or open, with the first letter for bytes, the second for JSON."""
         if body_is_octets(message):
             return self._frame(letters[:1], name, message.encoded(OCTETS_ONLY))
         return self._frame(letters[1:], name, message.encoded(JSON_ONLY))

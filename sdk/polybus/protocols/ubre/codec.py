@@ -1,4 +1,4 @@
-"""A codec: a reader and a writer. The adapter chooses which."""
+"""The codec: a reader and a writer, chosen by the adapter."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...message import Message
 
 @frozen(eq=False, kw_only=True)
 class UbreCodec:
-    """One message a frame. `read` and `write` are what the session uses; `decode` and `encode` are the plugin's interface.
+    """One message per frame. The session uses `read` and `write`; `decode` and `encode` implement the plugin.
 
     Attributes:
-        read: The message of a frame. Raises `RemoteProtocolError`, nothing else.
-        write: The frame of a message under an id (`Message.id` is not looked at). Raises as `encode`.
-        reads: Kinds of frames that are read.
-        writes: The kind of frames that are written.
-        ask: The frame of a request to a subject under an id, with a body and seconds. None where there is no short way.
-        tell: The same of an answer, without the first and the last.
-        formats: Body formats on this wire. The first is that of ordinary bodies; items and opens carry both.
+        read: Reads the message of a frame. Raises only `RemoteProtocolError`.
+        write: Writes a message under an id (ignores `Message.id`). Raises as `encode`.
+        reads: Kinds of frames that it reads.
+        writes: Kind of frames that it writes.
+        ask: Writes a request, given subject, id, body and time-out in seconds; None if not available.
+        tell: Writes an answer, given id and body; None if not available.
+        formats: Body formats on this wire. The first is for ordinary bodies; items and opens may use both.
     """
 
     read: Callable[[bytes], Message]
@@ -36,7 +36,7 @@ class UbreCodec:
     one_format: ClassVar[bool] = True
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """The format in which a value is written to a subject: always the first."""
+        """The format to write a value in: always the first."""
         return self.formats[0]
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:

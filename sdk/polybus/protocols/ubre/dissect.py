@@ -1,4 +1,4 @@
-"""A binary frame, field by field, for people (document UBRE, "Binary Message Format"). Says what is there, judges little."""
+"""Lists the fields of a binary frame for people (document UBRE, "Binary Message Format"), with little validation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWN: Final = 200
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """The fields of a frame; none of a JSON frame."""
+    """The fields of a frame; empty for a JSON frame."""
     if frame[:1] in (b"{", b" ", b"\t", b"\r", b"\n"):
         return
     if len(frame) < HEADER.size:
@@ -58,7 +58,7 @@ def _length(announced: int, there: int) -> tuple[str, str]:
 
 
 def _name(name: bytes, first: str) -> Iterator[FrameField]:
-    """The parts of a name, which NUL divides: what comes first, of a request or an open the subject, and a JSON object."""
+    """The parts of a name, separated by NUL: the first one, then the subject (of a request or open) and a JSON object."""
     offset = HEADER.size
     for index, part in enumerate(name.split(b"\0", 2)):
         if index and (index == 2 or part[:1] == b"{"):

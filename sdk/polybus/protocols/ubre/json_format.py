@@ -1,10 +1,9 @@
 """UBRE as JSON text (document UBRE, "JSON Message Format"; npm ubre 0.0.23).
 
-Reading is in two steps. The first letter of a frame foretells its verb, and the shape of that verb is decoded with unknown
-members forbidden, so that this one pass also proves that there is exactly one verb. Frames that do not fit (members in another
-order, unknown members, nonsense) are read again without haste. A shape checks nothing else, so that a wrong type gets an error
-that says which rule it breaks. A body is cut out as bytes and decoded at once: cutting alone would let numbers pass that no
-decoder takes. Writing puts bytes together and decodes nothing.
+Reading has two steps. The first letter of a frame suggests its verb, and that verb's struct is decoded with unknown members
+forbidden, which also ensures a single verb. Frames that do not fit (other order, unknown members, malformed) take a slower
+path. A struct checks nothing else, so that errors name the broken rule. A body is cut out as bytes and decoded at once, because
+cutting alone accepts numbers that decoders refuse. Writing concatenates bytes and decodes nothing.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ _SHAPES: Final[Mapping[str, tuple[tuple[type[Struct], ...], list[Any]]]] = {
     "credit": ((ChannelMembers,), []),
     "end": ((ChannelMembers,), []),
 }
-"""Of each verb, which is a member too: the members beside it, by a base or one by one."""
+"""Members of each verb, which is a member too: by a base class, or one by one."""
 
 
 def _shape(verb: str, strict: bool) -> type[Struct]:
@@ -77,14 +76,14 @@ _Request: Final[Any] = _shape("request", strict=False)
 
 
 class JsonReader:
-    """Makes messages of JSON frames, in either dialect."""
+    """Reads JSON frames in either dialect."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        # Shorter than this, text is within its limit however many bytes its characters have (at most four each).
+        # Shorter texts are within their limit at any number of bytes per character (at most four).
         self._short_subject = limits.subject // 4
         self._short_id = limits.id // 4
-        # Shorter than this, a frame can be neither too large nor too deep.
+        # Shorter frames are neither too large nor too deep.
         self._short_frame = min(limits.message, 2 * limits.depth)
         readers: dict[str, Callable[[Any], Message]] = {
             "request": self._request,
@@ -100,7 +99,7 @@ class JsonReader:
             "end": lambda fields: end(self._id(fields.end), fields),
         }
         self._by_verb: dict[str, _Reader] = {}
-        # Keyed by the third byte of a frame, `{"r...`. Where two verbs share a letter, the first one above has it.
+        # By the third byte of a frame, `{"r...`. The first verb above with a letter gets it.
         self._by_letter: dict[int, _Reader] = {}
         for verb, build in readers.items():
             self._by_verb[verb] = msgspec.json.Decoder(_shape(verb, strict=False)).decode, build
@@ -115,7 +114,7 @@ class JsonReader:
                 decode, build = self._by_letter[frame[2]]
                 fields = decode(frame)
             except (LookupError, ValueError, RecursionError):
-                pass  # another member, another order or a mistake
+                pass  # other members, another order, or malformed
             else:
                 return self._with_checked_body(build(fields)) if long else build(fields)
             return self._with_checked_body(self._read_any(frame))
@@ -130,7 +129,7 @@ class JsonReader:
     def _check(self, frame: bytes) -> None:
         if len(frame) > self._limits.message:
             raise WIRE_RULES.refuse_size(len(frame), self._limits.message)
-        # The limit is for bodies, which are looked at again; around them are at most two levels, in the document's dialect.
+        # The limit applies to bodies, which are checked again; the document's dialect adds at most two levels.
         check_json(frame, self._limits.depth + 2)
 
     def _with_checked_body(self, message: Message) -> Message:
@@ -157,7 +156,7 @@ class JsonReader:
     def _request(self, fields: Any) -> Message:
         id = fields.id
         if id is UNSET:
-            # The document's: {"request": id, "body": {"subject", "body"}}; any other body is for the subject "".
+            # The document's {"request": id, "body": {"subject", "body"}}; any other body is for the subject "".
             found = named_in_body(fields.body)
             named, body = ("", fields.body) if found is None else (found.subject, found.body)
             fields = _Request(named, fields.request, body, fields.ttl, fields.headers)
@@ -244,7 +243,7 @@ class JsonReader:
 
 
 class JsonWriter:
-    """Makes JSON frames of messages; `spec` writes requests in the document's dialect."""
+    """Writes JSON frames. `spec`: requests in the document's dialect."""
 
     def __init__(self, limits: Limits, spec: bool) -> None:
         self._limits = limits
@@ -274,16 +273,16 @@ class JsonWriter:
         return self.ask(message.subject, id, message.encoded(JSON_ONLY), ttl)
 
     def ask(self, subject: Any, id: Any, raw: bytes | None, ttl: float) -> bytes:
-        """The frame of a request, as most are: with a deadline, and no headers."""
+        """Write a usual request: with a deadline, without headers."""
         try:
             start = b'{"request":%b,"id":%b' % (self._quote(subject), _encode(id) if type(id) is str else _quoted_id(id))
         except UnicodeEncodeError as error:
             raise unencodable(error) from error
-        left = ttl * 1000 + 0.5  # as `milliseconds` does
+        left = ttl * 1000 + 0.5  # as in `milliseconds`
         return b'%b,"ttl":%d}' % (start, left) if raw is None else b'%b,"body":%b,"ttl":%d}' % (start, raw, left)
 
     def tell(self, id: Any, raw: bytes | None) -> bytes:
-        """The frame of an answer, as most are: without headers."""
+        """Write a usual answer: without headers."""
         try:
             quoted = _encode(id) if type(id) is str else _quoted_id(id)
         except UnicodeEncodeError as error:

@@ -1,8 +1,7 @@
-"""The members that both formats share, and the rules for subjects, ids and deadlines on this wire, in both directions.
+"""Members of both formats, and the rules for subjects, ids and deadlines, in both directions.
 
-Members are errors, deadlines, headers, what opens and feeds a channel, and the subject in the body of a request in the dialect
-of the document, in which the only name of a request is its id. The readers test the usual case inline and call the rules for
-the rest: these say exactly what is wrong.
+Members are errors, deadlines, headers, channel facts and, in the document's dialect, which has only ids for requests, the
+subject in a request's body. Readers test the usual case inline and call these rules for the rest, which name the fault.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ refuse_json: Final = WIRE_RULES.refuse_json
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None, empty: bool = False) -> None:
-    """For subjects that came in. May raise `RemoteProtocolError`: ``invalid_subject``."""
+    """Check an incoming subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
     fault = fault_in_subject(value, limit)
     if fault is None and not value and not empty:
         fault = "the subject is empty"
@@ -34,7 +33,7 @@ def check_subject(value: Any, limit: int, answer_id: Any = None, empty: bool = F
 
 
 def check_id(value: Any, limit: int) -> None:
-    """May raise `RemoteProtocolError`, ``invalid_id``: ids are text of 1 to `limit` bytes or whole numbers within 2^53."""
+    """Check an id: text of 1 to `limit` bytes, or an integer within 2^53. May raise `RemoteProtocolError`: ``invalid_id``."""
     if type(value) is str:
         if value and len(value.encode()) <= limit:
             return
@@ -46,7 +45,7 @@ def check_id(value: Any, limit: int) -> None:
 
 
 def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
-    """Whole milliseconds that came in, as seconds; null counts as none. May raise `RemoteProtocolError`: ``invalid_ttl``."""
+    """Read whole milliseconds as seconds; null means none. May raise `RemoteProtocolError`: ``invalid_ttl``."""
     if ttl is None:
         return None
     if type(ttl) is not int or not 0 <= ttl <= MAX_INT:
@@ -55,18 +54,18 @@ def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
 
 
 def unencodable(error: UnicodeEncodeError) -> EncodeError:
-    """The error for text that is no Unicode."""
+    """The error for text with a lone surrogate."""
     return EncodeError(f"lone surrogate at character {error.start} of {error.object[:40]!r}")
 
 
 NOT_FOUND = "NotFound"
-"""Text with which npm ubre answers a request without a handler."""
+"""Text of npm ubre's answer to a request without a handler."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class ChannelMembers(Struct, gc=False, kw_only=True):
-    """Members beside the verb, all optional, none checked yet. Binary frames carry them as a JSON object in the name."""
+    """Optional, unchecked members beside the verb. Binary frames have them as a JSON object in the name."""
 
     headers: Any = None
     ttl: Any = None
@@ -99,7 +98,7 @@ _subject_in_body: Final = msgspec.json.Decoder(SubjectInBody).decode
 
 
 def named_in_body(body: bytes | Raw) -> SubjectInBody | None:
-    """A body ``{"subject": text, "body": any}``, without further members, in its two parts; None for every other body."""
+    """Split a body ``{"subject": text, "body": any}``; None for any other body."""
     try:
         return _subject_in_body(body)
     except (ValueError, RecursionError):
@@ -107,7 +106,7 @@ def named_in_body(body: bytes | Raw) -> SubjectInBody | None:
 
 
 def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message:
-    """A fail, of a checked id and a decoded body. May raise `RemoteProtocolError`: ``invalid_headers``."""
+    """Read a fail, given its checked id and decoded body. May raise `RemoteProtocolError`: ``invalid_headers``."""
     headers = WIRE_RULES.read_headers(extras.headers, limits.headers)
     if extras.code is UNSET:
         code, attributes = _bare_error(body)
@@ -122,7 +121,7 @@ def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message
 
 
 def _bare_error(body: Any) -> tuple[Code, dict[str, Any]]:
-    """Code that a peer without codes meant. npm writes an Error as an object with ``name``, ``message``, ``stack``."""
+    """Code and facts of an error without code. npm writes an Error as an object with ``name``, ``message``, ``stack``."""
     if isinstance(body, str):
         code = Code.UNIMPLEMENTED if body == NOT_FOUND else Code.UNKNOWN
         return code, {"text": body, "reason": None, "detail": None}
@@ -140,19 +139,19 @@ def _failure(extras: ChannelMembers) -> dict[str, Any]:
 
 
 def _code(value: Any) -> Code:
-    """A code beyond those that we know, or no number at all, is UNKNOWN."""
+    """Read a code; an unknown or malformed one becomes UNKNOWN."""
     return Code(value) if type(value) is int and 1 <= value <= 16 else Code.UNKNOWN
 
 
 def end(id: Any, extras: ChannelMembers) -> Message:
-    """The end of a channel: clean without a code (or with 0), otherwise an error."""
+    """Read the end of a channel: clean without a code (or with 0), otherwise an error."""
     if extras.code is UNSET or (type(extras.code) is int and extras.code == 0):
         return Message(Kind.END, "", id)
     return Message(Kind.END, "", id, None, JSON, None, None, _code(extras.code), None, _failure(extras))
 
 
 def credit(id: Any, extras: ChannelMembers) -> Message:
-    """Read how many items may be sent besides. May raise `RemoteProtocolError`: ``malformed``, not a whole number above 0."""
+    """Read additional credit. May raise `RemoteProtocolError`: ``malformed``, not a whole number above 0."""
     amount = WIRE_RULES.read_count(extras.n, "n")
     if amount == 0:
         raise refuse("a credit of 0 says nothing")
@@ -160,7 +159,7 @@ def credit(id: Any, extras: ChannelMembers) -> Message:
 
 
 def opening(id: Any, subject: str, extras: ChannelMembers, limits: Limits) -> Message:
-    """An open, still without its body. May raise `RemoteProtocolError`, to be answered under `id`."""
+    """Read an open without its body. May raise `RemoteProtocolError`, with `id` for the answer."""
     if extras.mode not in MODES:
         raise refuse(f"mode is one of {', '.join(MODES)}", "malformed", id)
     headers = WIRE_RULES.read_headers(extras.headers, limits.headers, id)
@@ -174,14 +173,14 @@ def opening(id: Any, subject: str, extras: ChannelMembers, limits: Limits) -> Me
 
 
 def body_is_octets(message: Message) -> bool:
-    """True if the body of an item or open travels as bytes and not as JSON."""
+    """True if the body of an item or open is sent as bytes, not JSON."""
     if message.raw is not None:
         return message.format is OCTETS
     return message.has_body and isinstance(message.body, (bytes, bytearray, memoryview))
 
 
 def with_subject(quoted_subject: bytes, body: bytes | None) -> bytes | None:
-    """A JSON body that carries its subject in it. For the subject ``""`` it stays as it is, unless it could be mistaken."""
+    """Put the subject in a JSON body. The subject ``""`` changes nothing, unless a reader could find a subject in the body."""
     if quoted_subject == b'""' and (body is None or not (b'"subject"' in body or b"\\" in body)):
         return body
     if body is None:
@@ -190,7 +189,7 @@ def with_subject(quoted_subject: bytes, body: bytes | None) -> bytes | None:
 
 
 def error_body(message: Message) -> str:
-    """The text that stands in the body of a fail, where any peer sees it."""
+    """The text in the body of a fail, for any peer."""
     return NOT_FOUND if message.code is Code.UNIMPLEMENTED else _text(message)
 
 
@@ -224,7 +223,7 @@ def _add_end(members: dict[str, Any], message: Message) -> None:
 
 
 def _add_error(members: dict[str, Any], message: Message) -> None:
-    if message.code is Code.UNIMPLEMENTED:  # the body holds "NotFound"
+    if message.code is Code.UNIMPLEMENTED:  # the body is "NotFound"
         members["text"] = _text(message)
     _add_failure(members, message)
 

@@ -1,4 +1,4 @@
-"""One UBRE connection, without I/O. The protocol has no handshake, no heartbeat and no goodbye: what is left are ids."""
+"""One UBRE connection, without I/O. The protocol has no handshake, heartbeat or goodbye; only ids are tracked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .codec import UbreCodec
 from .members import refuse
 
 _ALPHABET: Final = string.ascii_letters + string.digits
-_TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay never meet and ids cannot be guessed
+_TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay do not collide and ids cannot be guessed
 _PREFIX_LENGTH: Final = _TOKEN_LENGTH + 1
 _CAPABILITIES: Final = Capabilities(bare_headers=False, shared_publish=True, announce="client", answers_duplicates=True)
 _REQUEST, _NOTIFY, _OPEN = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN
@@ -24,10 +24,9 @@ _RESPONSE, _ERROR = Kind.RESPONSE, Kind.ERROR
 
 
 class UbreSession(QuietSession):
-    """Either end of a connection: both speak alike.
+    """One end of a connection; both ends behave alike.
 
-    Ids of ours are ``<token>-<n>``. An answer to an id that was never given out is refused here (``unknown_id``); whether an
-    answer is late is known to the link, which has the table of what is pending.
+    Ids of this side are ``<token>-<n>``. An answer with another id is refused (``unknown_id``); the link detects late answers.
     """
 
     __slots__ = ("_count", "_max_frame", "_prefix", "_read", "_write", "codec")
@@ -43,7 +42,7 @@ class UbreSession(QuietSession):
         self._count = 0
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """The message of one frame. Never raises: a bad one becomes `Refused`, and is answered where it carried an id."""
+        """The message of one frame. Never raises: a malformed one becomes `Refused`, and is answered if it has an id."""
         try:
             message = self._read(frame)
             kind = message.kind
@@ -54,11 +53,11 @@ class UbreSession(QuietSession):
                 if not 0 < int(id[_PREFIX_LENGTH:]) <= self._count:
                     raise refuse("an answer to an id that was never sent", "unknown_id")
             elif kind is _OPEN and str(message.id).startswith(self._prefix):
-                # Both ends name a channel by its opener's id: a peer must not open one under a name of ours.
+                # Both ends name a channel by its opener's id, so a peer must not use this side's ids.
                 raise refuse("an open under an id of this side", "invalid_id")
         except RemoteProtocolError as error:
             return self._refuse(error)
-        except ValueError:  # of int()
+        except ValueError:  # from int()
             return self._refuse(refuse("an answer to an id that was never sent", "unknown_id"))
         return message
 
@@ -74,7 +73,7 @@ class UbreSession(QuietSession):
         return output
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, bytes]:
-        """The frame of a message. For a request, a notification or an open: its id too, under which the answers will come.
+        """The frame of a message. For a request, notification or open also its id, which the answers will carry.
 
         `Message.id` is neither read nor set for those three.
         """
@@ -92,7 +91,7 @@ class UbreSession(QuietSession):
 
 
 class ShortUbreSession(UbreSession):
-    """The same where the codec has `ask` and `tell`: frames as most are need no `Message`."""
+    """A session whose codec has `ask` and `tell`: usual frames need no `Message`."""
 
     __slots__ = ()
 

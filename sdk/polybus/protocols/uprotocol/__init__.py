@@ -1,6 +1,6 @@
-"""uProtocol: CloudEvents messages with their rules.
+"""The older uProtocol: CloudEvents messages and their rules.
 
-On the wire is one CloudEvent 1.0.2 a frame, in JSON or protobuf; `docs/reference/uprotocol.md` describes it in full.
+Each frame is one CloudEvent 1.0.2 in JSON or protobuf; see `docs/reference/uprotocol.md`.
 """
 
 from .._uprotocol import IdFactory, id_time_ms

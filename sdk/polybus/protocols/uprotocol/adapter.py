@@ -1,4 +1,4 @@
-"""The options of the protocol, and what is made from them."""
+"""Options of the protocol `uprotocol`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .session import UProtocolSession
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "/polybus/1"
 MODES: Final = ("document", "strict", "lenient")
-"""Ways to read events; the first by default."""
+"""Values of ``mode=``, the default first."""
 
 
 def _entity(adapter: UProtocol, attribute: object, value: str | None) -> None:
@@ -58,36 +58,38 @@ class UProtocol(UrlOptions):
     """uProtocol with its options.
 
     Args:
-        entity: Who this side is: ``//VCU.VIN/body.access/1``.
-        peer: Who the other side is, for requests to plain subjects, where it does not say so first. None: as it shows itself.
+        entity: Address of this side: ``//VCU.VIN/body.access/1``.
+        peer: Address of the other side, for requests to plain subjects. None: as in its first message.
         format: ``json`` (text) or ``protobuf`` (binary).
-        mode: How events are read; they are written strictly. ``document`` takes what the document itself shows: ids of any UUID
-            version, base64 in ``data``, data that are no ``Any``, ``permission_level``, addresses without authority.
-            ``lenient`` also takes what the SDKs of its time wrote: text as hash, addresses against the grammar, any time.
-            ``strict`` refuses all that. What was read in spite of a rule says so: ``message.attributes["polybus-lenient"]``.
-        profile: How protobuf is written: ``strict`` as the document says, or as ``up-python-1.5`` can read it.
-        content: How events are posted over HTTP: ``structured``, ``binary``, or ``batch`` for what waits and has no answer.
-        notification: How notifications are written: ``pub.v1`` with a sink, as all SDKs did, or ``notif.v1``.
+        mode: Strictness of reading; writing is always strict. ``document`` accepts what the document's examples show: ids of
+            any
+            UUID version, base64 in ``data``, data without ``Any``, ``permission_level``, addresses without authority.
+            ``lenient`` also accepts what that time's SDKs wrote: text as hash, addresses against the grammar, any time.
+            ``strict`` refuses all of these. Tolerated violations are listed in ``message.attributes["polybus-lenient"]``.
+        profile: Protobuf form: ``strict`` as in the document, or readable by ``up-python-1.5``.
+        content: Content mode over HTTP: ``structured``, ``binary``, or ``batch`` for waiting messages without an answer.
+        notification: Type of notifications: ``pub.v1`` with a sink, as in all SDKs, or ``notif.v1``.
         schema: ``dataschema`` of bodies that are bytes.
-        ttl: Seconds that publications and notifications live; None for ever. Requests live as long as their deadline.
-        priorities: From patterns of subjects to ``CS0`` ... ``CS6``; of several that fit the first. Requests have at least
-            ``CS4``, which is their default; that of publications is ``CS1``.
-        token: Goes out with every request: text, or a function that gives it each time (None for none). Never logged.
-        permission_level: Goes out with every request (``plevel``).
-        sign: ``sign(data)`` gives the ``hash`` of what goes out.
-        verify: ``verify(data, hash)`` tells whether what came in is genuine; False, an exception, or no hash refuses it.
-        max_clock_skew: Seconds that the time in an id may lie in the future, where the message has a ttl.
-        allowance: Seconds that a message may be older than its ttl, because clocks differ.
-        clock: Nanoseconds since 1970.
+        ttl: Lifetime of publications and notifications in seconds; None for ever. Requests live until their deadline.
+        priorities: Table from subject patterns to ``CS0`` ... ``CS6``; the first match counts. Requests have at least ``CS4``,
+            their default; the default of publications is ``CS1``.
+        token: Sent with each request: text, or a function that returns it (None for none). Never logged.
+        permission_level: Sent with each request (``plevel``).
+        sign: ``sign(data)`` returns the ``hash`` of outgoing data.
+        verify: ``verify(data, hash)`` returns True if incoming data are genuine. False, an exception or a missing hash refuses
+            the message.
+        max_clock_skew: Seconds that the time in an id may be in the future, if the message has a ttl.
+        allowance: Seconds that a message may exceed its ttl, because clocks differ.
+        clock: Returns nanoseconds since 1970.
 
     Raises:
-        ValueError: A value is not known.
+        ValueError: Invalid value.
     """
 
     name = "uprotocol"
     option_names: ClassVar[tuple[str, ...]] = ("entity", "peer", "format", "mode", "profile", "notification", "content")
     inspect_options: ClassVar[Mapping[str, str]] = {"mode": "lenient"}
-    """Recorded events are read as far as they can be."""
+    """Captured events are read as far as possible."""
 
     entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
     peer: str | None = field(default=None, validator=_entity)
@@ -112,27 +114,27 @@ class UProtocol(UrlOptions):
         return UProtocolNames(self.entity, self.peer, _LIMITS.subject).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> list[FrameField]:
-        """The fields of a protobuf event, for `polybus inspect`; of JSON none."""
+        """The fields of a protobuf event, for `polybus inspect`; empty for JSON."""
         return list(dissect(frame)) if self.format == "protobuf" else []
 
     def codec(self, limits: Limits = _LIMITS) -> UProtocolCodec:
-        """The codec; the same object for equal adapters and limits."""
+        """The codec, shared by equal adapters and limits."""
         return _codec(self, limits)
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UProtocolSession:
-        """A session for one connection. Both roles speak alike; `rng` makes the random part of the ids."""
+        """A session for one connection, the same for both roles. `rng` makes the random part of ids."""
         return UProtocolSession(_codec(self, limits), self, limits, random.SystemRandom() if rng is None else rng)
 
 
 @lru_cache(maxsize=64)
 def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
-    # An entity without authority says that the connection stays on one device; the default one says nothing.
+    # An entity without authority, except the default one, means that the connection stays on one device.
     own = entity_key(adapter.entity)
     device_only = own.startswith("/") and not own.startswith("//") and adapter.entity != DEFAULT_ENTITY
     known = {DEFAULT_ENTITY} if adapter.peer is None else {DEFAULT_ENTITY, entity_key(adapter.peer)}
     local = None if device_only else frozenset(known)
     envelope = Envelope(limits, Leniency.of(adapter.mode), local)
-    # What is written keeps all rules, also where what is read need not.
+    # Written events keep all rules in each mode.
     strict = envelope if adapter.mode == "strict" else Envelope(limits, Leniency.STRICT, local)
     levels = SubjectLevels(adapter.priorities)
     json, old = adapter.format == "json", adapter.profile == "up-python-1.5"

@@ -1,6 +1,6 @@
 """Bodies: ``google.protobuf.Any``, in which uProtocol packs protobuf messages (document, 3 Formats, Table 6), and bytes.
 
-An error is a ``google.rpc.Status`` in an ``Any``: what a handler raises (document, 4.4; up-l2 dispatchers).
+A handler's error is a ``google.rpc.Status`` in an ``Any`` (document, 4.4; up-l2 dispatchers).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 
 
 def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
-    """The body of a message in a format of this wire. May raise `EncodeError`: it does not fit."""
+    """The body of a message in a format of this wire. May raise `EncodeError`."""
     format = message.format
     if message.raw is not None and format in FORMATS:
         return message.encoded(FORMATS), format
@@ -34,18 +34,18 @@ def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
 
 _STATUS: Final = "google.rpc.Status"
 STATUSES: Final = (_STATUS, "uprotocol.v1.UStatus")
-"""The document's, and the one that the SDKs answer with, whose fields are the same."""
+"""The document's type, and the SDKs' type with the same fields."""
 STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.googleapis.com", "") for name in STATUSES)
-"""Types of a Status, as they stand in an ``Any``."""
+"""Type URLs of a Status in an ``Any``."""
 
 
 def write_status(message: Message) -> bytes:
-    """An ``Any`` that says why, of an error or of an end that failed. May raise `EncodeError`: the detail cannot be written."""
+    """Write the Status of an error or failed end in an ``Any``. May raise `EncodeError`: the detail cannot be encoded."""
     return pack(_STATUS, status_of(message))
 
 
 def read_status(data: bytes | None) -> tuple[int, dict[str, Any]] | None:
-    """Code and facts of an ``Any`` that holds a Status, or None. May raise `ValueError`: it says that it is one and is none."""
+    """Code and facts of a Status in an ``Any``; None for other data. May raise `ValueError`: malformed Status."""
     if data is None or not data[2:].startswith(STATUS_URLS):
         return None
     url, inner = unpack(data)
@@ -59,7 +59,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 @lru_cache(256)
 def format_of(content_type: str | None) -> BodyFormat:
-    """The body format of a content type. Both media types of protobuf mean ``Any``: of before and after June 2023."""
+    """The body format of a content type. Both protobuf media types, before and after June 2023, mean ``Any``."""
     media = "" if content_type is None else content_type.partition(";")[0].strip().lower()
     if media in ("", PROTOBUF, "application/x-protobuf"):
         return ANY
@@ -69,7 +69,7 @@ def format_of(content_type: str | None) -> BodyFormat:
 
 
 def from_base64(text: Any, name: str = "data_base64") -> bytes:
-    """The bytes of ``data_base64``, or of the attribute of this name. May raise `RemoteProtocolError`: it is no base64."""
+    """Decode ``data_base64``, or the named attribute. May raise `RemoteProtocolError`: not base64."""
     try:
         if not isinstance(text, str):
             raise ValueError("not text")
@@ -79,17 +79,17 @@ def from_base64(text: Any, name: str = "data_base64") -> bytes:
 
 
 def hash_of(text: str, leniency: Leniency) -> bytes:
-    """The bytes of a ``hash`` that stands as base64 in JSON or a header. May raise `RemoteProtocolError`: it is none."""
+    """Decode a base64 ``hash`` of JSON or a header. May raise `RemoteProtocolError`: not base64."""
     try:
         return from_base64(text, "hash")
     except RemoteProtocolError:
-        if leniency is Leniency.LENIENT:  # up-python and up-java write any text: what happens to be base64 cannot be told apart
+        if leniency is Leniency.LENIENT:  # up-python and up-java write any text, which may look like base64
             return text.encode()
         raise
 
 
 def from_json(value: Any, format: BodyFormat, leniency: Leniency) -> bytes:
-    """The bytes of ``data`` in a JSON event. May raise `RemoteProtocolError`: it must stand in ``data_base64``."""
+    """The bytes of ``data`` in a JSON event. May raise `RemoteProtocolError`: they belong in ``data_base64``."""
     if format is JSON:
         return msgspec.json.encode(value)
     if format is TEXT and isinstance(value, str):
@@ -100,12 +100,12 @@ def from_json(value: Any, format: BodyFormat, leniency: Leniency) -> bytes:
 
 
 def is_misplaced(value: Any, format: BodyFormat) -> bool:
-    """True of base64 in ``data``: the document's examples show it there, its Table 6 wants it in ``data_base64``."""
+    """True for base64 in ``data``, as in the document's examples; its Table 6 requires ``data_base64``."""
     return format is ANY and isinstance(value, str)
 
 
 def from_text(data: bytes, format: BodyFormat, depth: int) -> bytes:
-    """Data that came, checked where they say that they are JSON or text. May raise `RemoteProtocolError`: they are not."""
+    """Check incoming data declared as JSON or text. May raise `RemoteProtocolError`: malformed."""
     try:
         if format is JSON:
             check_json(data, depth)

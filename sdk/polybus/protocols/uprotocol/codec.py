@@ -1,4 +1,4 @@
-"""A codec: a reader and a writer of events. The options of the protocol choose which."""
+"""The codec: a reader and a writer of events, chosen by the protocol's options."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ _convert: Final = msgspec.convert
 
 @frozen(eq=False, kw_only=True)
 class UProtocolCodec:
-    """Events to messages and back. Of what is read, `Message.attributes` has all attributes, and the subject is an address.
+    """Converts between events and messages. After reading, `Message.attributes` has all attributes, and the subject is an
+    address.
 
     Attributes:
-        reader: Takes events apart.
-        writer: Makes events.
-        read: The message of a frame. Raises `RemoteProtocolError`, nothing else.
-        reads: Kinds of frames that are read.
-        writes: The kind of frames that are written.
-        local: Entities without authority that may be written; None for all.
+        reader: Reads events.
+        writer: Writes events.
+        read: Reads the message of a frame. Raises only `RemoteProtocolError`.
+        reads: Kinds of frames that it reads.
+        writes: Kind of frames that it writes.
+        local: Entities that may be written without authority; None for all.
         headers_limit: `Limits.headers`.
         schema: ``dataschema`` of bytes.
-        usual: The kind of an event whose addresses, priority and ttl fit each other.
-        level_of: The priority of a subject, where one was set for it.
+        usual: Returns the kind of an event with consistent addresses, priority and ttl.
+        level_of: Returns the configured priority of a subject, or None.
     """
 
     reader: JsonEventReader | ProtoReader
@@ -66,24 +67,24 @@ class UProtocolCodec:
     read: Callable[[bytes], EventMessage] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "read", self.reader.read)  # once, not for each frame
+        object.__setattr__(self, "read", self.reader.read)  # bound once, not for each frame
 
     @property
     def item_formats(self) -> tuple[BodyFormat, ...]:
-        """A frame of a tunnel that is a JSON document goes as such where events are JSON."""
+        """Formats of items: with JSON events, a JSON document is sent as such."""
         return (*FORMATS, JSON) if self.writes == "text" else FORMATS
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """Bytes go as they are, everything else in a ``google.protobuf.Any``."""
+        """Bytes unchanged, anything else in a ``google.protobuf.Any``."""
         return ANY if type(value) is dict or not isinstance(value, (bytes, bytearray, memoryview)) else OCTETS
 
     def urgency(self, message: Message) -> int:
-        """Urgency of a message, where some must wait: 0 (CS0) to 6 (CS6)."""
+        """Urgency for send order: 0 (CS0) to 6 (CS6)."""
         asked = message.id.event.priority if isinstance(message.id, ReturnAddress) else None
         return urgency_of(message, asked, self.level_of)
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The message of an event, or those of a JSON batch."""
+        """The message of an event, or the messages of a JSON batch."""
         try:
             return [self.read(frame)]
         except RemoteProtocolError:
@@ -92,7 +93,7 @@ class UProtocolCodec:
             raise
 
     def read_batch(self, frame: bytes) -> list[Message | RemoteProtocolError]:
-        """The messages of a batch; a refused one is an error among them. May raise `RemoteProtocolError`: the frame is none."""
+        """The messages of a batch, with an error in place of a malformed one. May raise `RemoteProtocolError`: not a batch."""
         found: list[Message | RemoteProtocolError] = []
         for event in self.reader.split(frame):
             try:
@@ -102,7 +103,7 @@ class UProtocolCodec:
         return found
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """The event of one message, or a batch of several. Ids, source and sink stand in `Message.attributes`."""
+        """The event of one message, or a batch of several. Ids, source and sink are in `Message.attributes`."""
         if len(messages) == 1:
             frame = self._quickly(messages[0])
             if frame is not None:
@@ -111,12 +112,12 @@ class UProtocolCodec:
         return frames[0] if len(frames) == 1 else self.writer.batch(frames)
 
     def _quickly(self, message: Message) -> bytes | None:
-        """The event of a message with usual attributes only; None where it needs a second look."""
+        """The event of a message with only usual attributes; otherwise None."""
         raw, format = message.raw, message.format
         if message.headers is not None or message.kind is Kind.ITEM or raw is not message.checked:
             return None
         if type(message) is EventMessage and message.extras is None:
-            event = message.event  # as it was read, and examined then
+            event = message.event  # as it was read and checked
             if event.data_base64 is raw and self.writes == "text":
                 return _json(event)
             event = copy(event)
@@ -141,7 +142,7 @@ class UProtocolCodec:
         return self.writer.write(head, event.id, event.ttl, event.reqid, None, raw, format)
 
     def _usual(self, message: Message) -> UsualEvent | None:
-        """The attributes of a message as an event, where all are usual and keep the rules."""
+        """The attributes of a message as an event, if all are usual and valid."""
         kind = message.kind
         if kind not in _QUICK:
             return None
@@ -168,17 +169,17 @@ class UProtocolCodec:
         return self.event(attributes, raw, format)
 
     def takes_item(self, message: Message) -> bool:
-        """True if an item is written with as little as possible around it."""
+        """True if the item is written in the short form."""
         return message.raw is not None and (message.format is OCTETS or (message.format is JSON and self.writes == "text"))
 
     def item(self, source: str, id: str, message: Message) -> bytes:
-        """The event of such an item."""
+        """The event of an item in the short form."""
         raw = message.encoded((OCTETS, JSON))
         assert raw is not None
         return self.writer.item(self.writer.head(ITEM, source, None, None), id, raw, message.format)
 
     def event(self, attributes: Mapping[str, Any], raw: bytes | None, format: BodyFormat) -> bytes:
-        """The event of attributes and data that were checked."""
+        """The event of checked attributes and data."""
         head = self.writer.head(attributes["type"], attributes["source"], attributes.get("sink"), attributes.get("priority"))
         rest = {name: value for name, value in attributes.items() if name not in _HEAD}
         return self.writer.write(
@@ -186,7 +187,7 @@ class UProtocolCodec:
         )
 
     def parts(self, message: Message) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """All attributes, and the data; not checked. Raises as `encode`."""
+        """All attributes and the data, unchecked. Raises as `encode`."""
         kind, given = message.kind, message.attributes
         attributes: dict[str, Any] = {"specversion": "1.0"}
         data: bytes | None = None
@@ -211,12 +212,12 @@ class UProtocolCodec:
         return attributes, raw, format
 
     def check(self, attributes: dict[str, Any], has_data: bool, is_any: bool) -> None:
-        """Check that what is written keeps all rules of the document. May raise `LocalProtocolError`: it does not."""
+        """May raise `LocalProtocolError`: the attributes break a rule of the document."""
         name = attributes.get("type", "")
         kind = TYPES.get(name, "extension" if name.startswith("polybus.") else "")
         if kind == "publish" and attributes.get("sink") is not None:
             kind = "notification"
-        # Bytes get their content type and, where none is given, their schema from the writer.
+        # The writer adds the content type of bytes and a default schema.
         facts = Facts(attributes, kind, has_data, is_any or has_data, local=self.local)
         for rule, seen in violations(facts):
             raise LocalProtocolError(f"{seen} (rule {rule.name}; document, {rule.clause})", protocol="uprotocol")

@@ -1,4 +1,4 @@
-"""A protobuf event field by field, for people: from the bytes alone, also where it does not decode."""
+"""Lists the fields of a protobuf event for people, from bytes that may be malformed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN: Final = 200
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """The fields of an event, in the order in which they stand; the last one says where it is cut off."""
+    """The fields of an event in their order; the last one says if the event is cut off."""
     for start, end, number, value, part, note in walk_fields(frame, 0, len(frame)):
         if part is None or isinstance(value, int):
             shown = value.hex(" ") if isinstance(value, bytes) else str(value)
@@ -30,7 +30,7 @@ def dissect(frame: bytes) -> Iterator[FrameField]:
 
 
 def _attribute(entry: bytes) -> tuple[str, str, str]:
-    """Name, value and kind of an attribute; the value of a token is not shown."""
+    """Name, value and kind of an attribute, without the value of a token."""
     try:
         parts = dict(read_fields(entry))
         name, held = parts.get(1, b""), parts.get(2, b"")

@@ -1,4 +1,4 @@
-"""The shape of a usual event, and a message that stands on one."""
+"""The struct of a usual event, and a message backed by it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .names import read_uri
 
 Attributes: TypeAlias = tuple[tuple[str, Any], ...]
 Extra: TypeAlias = Mapping[str, Any] | None
-"""Attributes of one event that are not the usual ones."""
+"""The unusual attributes of an event."""
 
 
 class Head(Protocol):
-    """Parts that a writer writes once for many events."""
+    """Makes the part that many events share."""
 
     def __call__(self, type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ..., /) -> bytes: ...
 
@@ -31,7 +31,7 @@ Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
 class UsualEvent(Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):
-    """The usual attributes of an event, with types and ranges as far as a decoder can check them. All are plain values."""
+    """The usual attributes of an event, all plain values, with the types and ranges that a decoder can check."""
 
     specversion: Literal["1.0"]
     id: str
@@ -53,12 +53,12 @@ _NO_ATTRIBUTES: Final = ("specversion", "data_base64")
 
 
 class EventMessage(Message):
-    """A message whose attributes become a dict when they are read: few handlers do."""
+    """A message that converts its attributes to a dict only when read, which few handlers do."""
 
     __slots__ = ("event",)
 
     event: UsualEvent
-    # Declared in `Message`; again here for type checkers, because they are set below.
+    # Declared in `Message`; repeated for type checkers, because they are set below.
     subject: str | int
     headers: dict[str, str] | None
     code: Code | None
@@ -78,7 +78,7 @@ class EventMessage(Message):
         ttl: float | None,
         event: UsualEvent,
     ) -> None:
-        # By hand: with an argument for each field it would cost a quarter more, a fifth of reading the whole event.
+        # Set one by one: an argument for each field would cost a quarter more, a fifth of reading the whole event.
         self.kind = kind
         self.subject = subject
         self.id = id
@@ -98,7 +98,7 @@ class EventMessage(Message):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The address that its subject stands for; see `Message.spellings`."""
+        """The address of its subject; see `Message.spellings`."""
         event = self.event
         if not self.subject:
             return ()
@@ -118,9 +118,9 @@ class EventMessage(Message):
 USUAL_ID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 is_id: Final = re.compile(USUAL_ID).fullmatch
 EVENT_FIELDS: Final = frozenset(UsualEvent.__struct_fields__) - frozenset(_NO_ATTRIBUTES)
-"""The attributes that are usual."""
+"""Names of the usual attributes."""
 
 
 def event_of(attributes: dict[str, Any]) -> UsualEvent:
-    """The usual attributes among all of a message."""
+    """The usual attributes of a message."""
     return UsualEvent("1.0", **{name: value for name, value in attributes.items() if name in EVENT_FIELDS})

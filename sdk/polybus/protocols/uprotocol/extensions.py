@@ -1,14 +1,14 @@
-"""Messages between buses of ours that uProtocol does not have: subscriptions, cancelling, streams and channels; and headers.
+"""Messages between polybus peers that uProtocol lacks: subscriptions, cancelling, streams and channels; and headers.
 
-Each is a CloudEvent with a type of its own, never sent to a peer that has not shown to be ours. ``reqid`` names the request or
-channel, ``subject`` (an attribute of CloudEvents) the pattern of a subscription; an ``open`` has the sink of a request.
+Each is a CloudEvent with its own type, sent only to a peer known to be polybus. ``reqid`` is the id of the request or channel,
+``subject`` (an attribute of CloudEvents) the pattern of a subscription; an ``open`` has the sink of a request.
 
-Names of attributes have no more than letters and digits, so one attribute holds all headers. ``traceparent`` and ``tracestate``
-are attributes of their own, as the distributed tracing extension of CloudEvents has them.
+Attribute names have only letters and digits, so one attribute holds all headers. ``traceparent`` and ``tracestate`` are
+attributes of their own, as in the distributed tracing extension of CloudEvents.
 
-Items of bytes and JSON documents, as tunnels send them, have no more attributes than CloudEvents asks for. ``id`` is the id of
-the open, a slash and a number that makes it unique; there is no ``reqid``, content type or schema. In JSON events a document
-stands in ``data`` as it is, bytes in ``data_base64``; in the protobuf format both are ``binary_data``.
+Items of bytes and JSON documents, as tunnels send them, have only the attributes that CloudEvents requires. ``id`` is the id of
+the open, a slash and a unique number; ``reqid``, content type and schema are absent. In JSON events a document is in ``data``,
+bytes are in ``data_base64``; in the protobuf format both are ``binary_data``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ NAMES: Final = {
     kind: f"polybus.{kind.value}.v1"
     for kind in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL, Kind.OPEN, Kind.ITEM, Kind.CREDIT, Kind.END)
 }
-"""Types of their events."""
+"""Event types by kind."""
 KINDS: Final = {name: kind for kind, name in NAMES.items()}
 
 
 def read_extension(kind: Kind, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat, limits: Limits) -> Message:
-    """The message of one. May raise `RemoteProtocolError`: a member is missing or wrong."""
+    """Read an extension's message. May raise `RemoteProtocolError`: missing or wrong member."""
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
         subject = attributes.get("subject")
         if not subject or fault_in_subject(subject, limits.subject) is not None:
@@ -76,7 +76,7 @@ def _read_end(reqid: str, raw: bytes | None) -> Message:
 
 
 def extension_attributes(message: Message) -> tuple[dict[str, Any], bytes | None]:
-    """Attributes besides id, source and sink; data that are no body. May raise `EncodeError`: of a detail."""
+    """Attributes except id, source and sink, and data that are not a body. May raise `EncodeError` for an error's detail."""
     kind, given = message.kind, message.attributes
     attributes: dict[str, Any] = {"type": NAMES[kind]}
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
@@ -116,7 +116,7 @@ def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | Non
 
 
 def write_headers(headers: dict[str, str], limit: int) -> dict[str, str]:
-    """Headers as attributes. May raise `LocalProtocolError`: they do not fit the wire."""
+    """Headers as attributes. May raise `LocalProtocolError`: not valid on this wire."""
     WIRE_RULES.check_local_headers(headers, limit)
     attributes: dict[str, str] = {}
     if is_traceparent(headers.get(TRACEPARENT, "")):
@@ -129,7 +129,7 @@ def write_headers(headers: dict[str, str], limit: int) -> dict[str, str]:
 
 ITEM: Final = "polybus.item.v1"
 item_id: Final = re.compile(f"({USUAL_ID})/[0-9a-f]{{1,16}}").fullmatch
-"""True if an id is one, its first group the id of the open."""
+"""Matches an item's id; its first group is the id of the open."""
 
 
 class _Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -150,12 +150,12 @@ def _made_item(id: str, source: str, raw: bytes, format: BodyFormat) -> EventMes
         return None
     event = UsualEvent("1.0", id, source, ITEM)  # type: ignore[arg-type]  # of ours
     message = EventMessage(Kind.ITEM, "", found[1], raw, format, None, event)
-    message.checked = None  # cut out, and not read: a number in it may be larger than any that a reader takes
+    message.checked = None  # not parsed: a number may exceed every reader's range
     return message
 
 
 def read_json_item(frame: bytes) -> EventMessage | None:
-    """The message of an event that was checked as JSON; None where it is no such item."""
+    """The item of a checked JSON event; None if not in the short form."""
     try:
         item = _item(frame)
     except (ValueError, RecursionError):
@@ -167,7 +167,7 @@ def read_json_item(frame: bytes) -> EventMessage | None:
 
 
 def read_proto_item(attributes: dict[str, object], raw: bytes | None) -> EventMessage | None:
-    """The message of what an event holds; None where it is no such item."""
+    """The item of a protobuf event; None if not in the short form."""
     if raw is None or attributes.keys() != {"id", "source", "type"}:
         return None
     return _made_item(str(attributes["id"]), str(attributes["source"]), raw, OCTETS)

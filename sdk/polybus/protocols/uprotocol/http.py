@@ -1,7 +1,7 @@
-"""The HTTP binding of CloudEvents 1.0.2 as plain functions: events to headers and bytes, and back.
+"""The HTTP binding of CloudEvents 1.0.2 as functions, without I/O, for transports and web frameworks.
 
-``structured`` is a whole event as the body, ``binary`` its attributes as ``ce-`` headers and its data as the body, ``batch``
-several whole events. No socket is in here: a transport or any web framework has those.
+``structured`` puts a whole event in the body, ``binary`` its attributes in ``ce-`` headers and its data in the body, ``batch``
+several whole events in the body.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Format: TypeAlias = Literal["json", "protobuf"]
 Mode: TypeAlias = Literal["structured", "binary", "batch"]
 _LIMITS: Final = Limits()
 _PREFIX: Final = "ce-"
-# 3.1.3.2: printable ASCII but space, double quote and percent stays as it is.
+# 3.1.3.2: printable ASCII except space, double quote and percent is not encoded.
 _SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -37,7 +37,7 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 @frozen
 class HttpContent:
-    """Headers (names in lower case) and body of a request or a response."""
+    """Headers (lower-case names) and body of a request or response."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -49,7 +49,7 @@ class Form:
 
     mode: Mode = "structured"
     format: Format = "json"
-    """Of whole events."""
+    """Format of whole events."""
 
 
 _FORMS: Final[Mapping[str, Form]] = {
@@ -65,16 +65,16 @@ _MEDIA: Final = {form: media for media, form in _FORMS.items()}
 
 
 def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode: Mode = "structured") -> HttpContent:
-    """Events as the content of an HTTP message.
+    """Convert messages to the content of an HTTP message.
 
     Args:
         messages: One, or several with ``mode="batch"``.
         adapter: Entity, format and profile; by default JSON.
-        mode: How.
+        mode: Content mode.
 
     Raises:
-        ValueError: Several messages and not a batch, or none.
-        EncodeError, LocalProtocolError, Unsupported: A message is no event of uProtocol.
+        ValueError: No message, or several outside batch mode.
+        EncodeError, LocalProtocolError, Unsupported: Not a valid event of uProtocol.
     """
     adapter = adapter if adapter is not None else UProtocol()
     codec = adapter.codec()
@@ -89,17 +89,17 @@ def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode:
 def from_http(
     headers: Mapping[str, str], body: bytes, *, mode: str = "document", entity: str = DEFAULT_ENTITY
 ) -> Sequence[Message | RemoteProtocolError]:
-    """The messages in the content of an HTTP message; a refused one of a batch is an error among them.
+    """Read the messages of an HTTP message; an error stands for a refused message of a batch.
 
     Args:
-        headers: Names in any case.
-        body: Whole.
-        mode: As of `UProtocol`: how the rules of the document are read.
-        entity: Its addresses become the plain subjects that `to_http` has made them of.
+        headers: Headers, with names in any case.
+        body: The whole body.
+        mode: Strictness, as in `UProtocol`.
+        entity: Its addresses become plain subjects, the reverse of `to_http`.
 
     Raises:
-        RemoteProtocolError: There is no event, or a bad one.
-        ValueError: The mode is not known, or the entity is none.
+        RemoteProtocolError: No event, or a malformed one.
+        ValueError: Invalid mode or entity.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     leniency, form = Leniency.of(mode), form_of(lower)
@@ -114,7 +114,7 @@ def from_http(
 
 
 def form_of(headers: Mapping[str, str]) -> Form:
-    """Form of the events in an HTTP message with these headers (names in lower case). May raise `RemoteProtocolError`."""
+    """Form of the events in an HTTP message, by its headers (lower-case names). May raise `RemoteProtocolError`: no event."""
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
     form = _FORMS.get(media) or (Form("binary") if _PREFIX + "specversion" in headers else None)
     if form is not None:
@@ -123,9 +123,9 @@ def form_of(headers: Mapping[str, str]) -> Form:
 
 
 def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limits: Limits = _LIMITS) -> list[bytes]:
-    """The events in the content of an HTTP message, each as a frame of a connection with this adapter.
+    """The events of an HTTP message, each as a frame of a connection with this adapter.
 
-    What comes in the adapter's own format is not looked into. May raise `RemoteProtocolError`: none, or of no such format.
+    Events in the adapter's own format are not parsed. May raise `RemoteProtocolError`: no event, or malformed.
     """
     form, leniency = form_of(headers), Leniency.of(adapter.mode)
     if form.mode == "binary":
@@ -140,7 +140,7 @@ def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limit
 
 
 def http_of(frames: Sequence[bytes], adapter: UProtocol, form: Form, limits: Limits = _LIMITS) -> HttpContent:
-    """Frames of a connection with this adapter as HTTP content, several in batch mode. May raise `RemoteProtocolError`."""
+    """Convert frames of a connection to HTTP content; several only in batch mode. May raise `RemoteProtocolError`."""
     codec = adapter.codec(limits)
     if form.mode == "binary":
         attributes, raw, format = codec.reader.parts(frames[0])
@@ -162,16 +162,16 @@ def _converted(frame: bytes, reads: UProtocolCodec, writes: UProtocolCodec, leni
 def _written(
     message: Message, attributes: dict[str, Any], raw: bytes | None, leniency: Leniency, codec: UProtocolCodec
 ) -> bytes:
-    """An event in another form. `message` is what was read of it: a writer trusts what it is given, so that comes first."""
+    """Rewrite an event in another form. Writers do not check, so `message` shows that it was read successfully."""
     attributes.pop(TOLERATED, None)
     old_level = attributes.get(OLD_LEVEL)
     normalise(attributes, leniency)
-    if old_level is not None and leniency:  # whoever reads it says then that it was read leniently
+    if old_level is not None and leniency:  # a later reader then marks the event as leniently read
         attributes[OLD_LEVEL] = attributes.pop("plevel")
-    # Of what a lenient reader has taken for bytes, the content type says something else.
+    # The content type of leniently read bytes does not match their format.
     format = format_of(attributes.get("datacontenttype")) if message.raw is None else message.format
     if raw is not None and format not in FORMATS:
-        raw, format = written_body(message)  # JSON and text, which only a foreign peer sends
+        raw, format = written_body(message)  # JSON or text from a foreign peer
         attributes.pop("dataschema", None)
     return codec.event(attributes, raw, format)
 
@@ -204,8 +204,10 @@ def _text(value: Any) -> str:
 
 
 def _header_text(header: str, value: str) -> str:
-    """The text in the value of a header (3.1.3.2): a quoted string is taken out of its quotes, then percents are decoded. What
-    is no whole quoted string, or no whole percent, stands for itself. May raise `RemoteProtocolError`: that is no UTF-8."""
+    """Decode a header value (3.1.3.2): unquote a quoted string, then decode percent escapes.
+
+    Incomplete quotes and escapes are kept as text. May raise `RemoteProtocolError`: not UTF-8.
+    """
     if _QUOTED.fullmatch(value):
         value = _ESCAPED.sub(r"\1", value[1:-1])
     try:

@@ -6,14 +6,13 @@
     [up:]/UE/[UE_VERSION]/...                                              without authority: on this device
     [up:][//IP]/UE_ID/UE_VERSION/METHOD_ID or TOPIC_ID                     short: numbers only
 
-Besides the document prints an IPv6 address without brackets, and up-python 1.5 writes an id or a name as the authority of the
-short form: `read_uri` takes those, too.
+`read_uri` also accepts an IPv6 address without brackets, as the document prints it, and an id or name as the authority of the
+short form, as up-python 1.5 writes it.
 
-Scheme and authority are the same in upper and lower case, all else is not. A ``*`` anywhere makes a pattern.
+Scheme and authority are case-insensitive, the rest is not. A ``*`` anywhere makes a pattern.
 
-Subjects of the bus become addresses, and come back: a request for ``user.get`` goes to ``<entity of the peer>/rpc.user.get``,
-a publication of ``news.today`` has the source ``<own entity>/news.today#Message``. A subject with a ``/`` is an address as it
-stands.
+A request for the subject ``user.get`` goes to ``<entity of the peer>/rpc.user.get``, a publication of ``news.today`` has the
+source ``<own entity>/news.today#Message``. A subject with a ``/`` is an address.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ...errors import BusError, LocalProtocolError, ReservedSubject, Unsupported
 from ...subjects import canonical
 
 RESPONSE: Final = "rpc.response"
-"""The resource to which answers go (document, 1.2 RPC Attributes)."""
+"""Resource for answers (document, 1.2 RPC Attributes)."""
 
 _FORM: Final = re.compile(
     r"(?:(?P<scheme>[^:/?#]*):)?(?P<remote>//(?P<authority>[^/?#]*))?(?P<path>[^?#]*)(?:#(?P<message>.*))?"
@@ -44,27 +43,27 @@ _VERSION: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _DOT_SEGMENT: Final = re.compile(r"(?:\.|%2e){1,2}", re.IGNORECASE)
 _NUMBER_BITS: Final = 16
 FIRST_TOPIC_ID: Final = 0x8000
-"""Of the short form: methods are below, topics from here on; 0 is where answers go."""
+"""First topic number of the short form; methods are below, and 0 is for answers."""
 
 
 class UriError(ValueError):
-    """The text is no address of uProtocol."""
+    """The text is not an address of uProtocol."""
 
 
 @frozen
 class Uri:
-    """An address in its parts. Parts that are missing are empty.
+    """A parsed address. Missing parts are empty.
 
     Attributes:
-        text: As it was given, an IPv6 address in brackets.
-        authority: In lower case, whole; empty for a local address.
+        text: The given text, with an IPv6 address in brackets.
+        authority: Whole authority in lower case; empty for a local address.
         ue: Name (or number, as text) of the entity.
         version: ``major`` or ``major.minor``.
-        resource: Up to the first dot. ``rpc`` for methods.
-        instance: What follows that dot. Of a method its name.
-        message: Behind the ``#``.
-        short: Whether this is the short form, made of numbers.
-        strange: What about it is not of the grammar; empty where nothing is.
+        resource: Text up to the first dot; ``rpc`` for methods.
+        instance: Text after that dot; the name of a method.
+        message: Text after the ``#``.
+        short: True for the short form, with numbers.
+        strange: Deviation from the grammar; empty if none.
     """
 
     text: str
@@ -79,7 +78,7 @@ class Uri:
 
     @property
     def local(self) -> bool:
-        """True if it lies on the device where it is used."""
+        """True if the address is on this device."""
         return not self.authority
 
     @property
@@ -89,7 +88,7 @@ class Uri:
 
     @property
     def key(self) -> str:
-        """The whole address in one spelling: equal for equal addresses."""
+        """The whole address in canonical form, equal for equal addresses."""
         message = f"#{self.message}" if self.message else ""
         return f"{self.entity}/{self.name}{message}"
 
@@ -100,41 +99,41 @@ class Uri:
 
     @property
     def number(self) -> int:
-        """Of the short form: what the last segment says, or -1."""
+        """Number in the last segment of a short form, or -1."""
         return int(self.resource) if self.short and self.resource else -1
 
     @property
     def is_pattern(self) -> bool:
-        """True if it has wildcards, which no message may."""
+        """True if it has wildcards, which are invalid in a message."""
         return "*" in self.text
 
     @property
     def is_versioned(self) -> bool:
-        """True if it names an entity with MAJOR, perhaps MINOR and no PATCH."""
+        """True if the entity's version is MAJOR or MAJOR.MINOR, without PATCH."""
         return bool(self.ue) and _VERSION.fullmatch(self.version) is not None
 
     @property
     def is_response(self) -> bool:
-        """True if answers go here."""
+        """True if it is for answers."""
         return self.number == 0 if self.short else self.name == RESPONSE and not self.message
 
     @property
     def is_method(self) -> bool:
-        """True if it is ``rpc.<name>``, and not the place for answers."""
+        """True if it is ``rpc.<name>`` and not for answers."""
         if self.short:
             return 0 < self.number < FIRST_TOPIC_ID
         return self.resource == "rpc" and bool(self.instance) and not self.message and not self.is_response
 
     @property
     def is_topic(self) -> bool:
-        """True if it names a resource and the message that is published there."""
+        """True if it names a resource and a message."""
         if self.short:
             return self.number >= FIRST_TOPIC_ID
         return bool(self.resource and self.message) and self.resource != "rpc"
 
 
 def parse_uri(text: str) -> Uri:
-    """Take an address apart. May raise `UriError`: it has not the form above; the text says where."""
+    """Parse an address. May raise `UriError`, with the place of the fault."""
     uri = read_uri(text)
     if uri.strange:
         raise UriError(uri.strange)
@@ -143,7 +142,7 @@ def parse_uri(text: str) -> Uri:
 
 @lru_cache(maxsize=1024)
 def read_uri(text: str) -> Uri:
-    """Take an address apart, also one that an SDK writes against the grammar. May raise `UriError`, which says where."""
+    """Parse an address, also one that an SDK writes against the grammar. May raise `UriError`, with the place of the fault."""
     form = _FORM.fullmatch(text)
     if not text or form is None:
         raise UriError(f"{_shown(text)} is no address: it begins with up:, // or / and has no query")
@@ -181,7 +180,7 @@ def read_uri(text: str) -> Uri:
 
 
 def _authority(text: str, authority: str) -> tuple[str, str]:
-    """An authority in lower case, and the host in it. May raise `UriError`: it is none."""
+    """An authority in lower case, and its host. May raise `UriError`."""
     if not authority:
         raise UriError(f"{_shown(text)} is marked as remote and has no authority")
     lower = authority.lower()
@@ -213,14 +212,16 @@ def _shown(text: str) -> str:
 
 
 MESSAGE: Final = "Message"
-"""The message of a topic whose name is a plain subject."""
-_SAFE: Final = "!$&'()+,;=:@~"  # pchar of RFC 3986 without ``*``, which would make a pattern; quote knows the unreserved ones
+"""Message of a topic with a plain subject."""
+_SAFE: Final = "!$&'()+,;=:@~"  # pchar of RFC 3986 without ``*``, the wildcard; quote() knows the unreserved ones
 _DOTS: Final = 2
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def encode_name(subject: str, dots: int = _DOTS) -> str:
-    """A subject as the last segment of an address: percent-encoded, also the dots after the second and those at no name."""
+    """Encode a subject as the last segment of an address, with percent escapes, also for dots after the second or beside no
+    name.
+    """
     tokens = subject.split(".")
     name = quote(tokens[0], safe=_SAFE)
     for place, (before, token) in enumerate(zip(tokens, tokens[1:], strict=False), 1):
@@ -230,7 +231,7 @@ def encode_name(subject: str, dots: int = _DOTS) -> str:
 
 
 def decode_name(name: str) -> str | None:
-    """The subject of a segment; None where that is none: it would contain a ``/`` or what is no text."""
+    """Decode a segment; None if it is not a subject: not UTF-8, or with a ``/`` or control characters."""
     try:
         subject = unquote(name, errors="strict")
     except UnicodeDecodeError:
@@ -242,8 +243,8 @@ class UProtocolNames:
     """The addresses of one connection.
 
     Args:
-        entity: Of this side, as it is written.
-        peer: Of the other side; None until it is known. Then our own stands for it: a bus of ours takes that for its own.
+        entity: Address of this side, as written.
+        peer: Address of the other side; None until known. Until then this side's is used, which a polybus peer accepts.
         subject_limit: `Limits.subject`.
     """
 
@@ -253,21 +254,21 @@ class UProtocolNames:
         self.entity: Final = entity
         self.peer = peer
         own = read_uri(entity)
-        # An address without authority is of the device where it is used (basics/uri.adoc).
+        # An address without authority is on the local device (basics/uri.adoc).
         self._ours = (entity_key(entity), f"/{own.ue}/{own.version}")
         self._peer = None if peer is None else entity_key(peer)
         self._limit = subject_limit
         self.subjects: dict[str, str] = {}
-        """Of addresses that came in lately."""
+        """Subjects of recent incoming addresses."""
 
     def learn(self, uri: str) -> None:
-        """The peer has shown its own address."""
+        """Store the peer's address."""
         self.peer = entity_of(uri) or None
         self._peer = read_uri(uri).entity
         self.subjects.clear()
 
     def method(self, subject: str | int) -> str:
-        """Address to which a request goes. May raise `LocalProtocolError`, or `ReservedSubject`: where answers go."""
+        """Address for a request. May raise `LocalProtocolError`; `ReservedSubject`: it is for answers."""
         text = subject_text(subject)
         if "/" in text:
             return _address(text, lambda uri: uri.is_method, "method: rpc.<name> of an entity with its version")
@@ -276,11 +277,11 @@ class UProtocolNames:
         return self._checked(f"{self.peer or self.entity}/rpc.{encode_name(text, _DOTS - 1)}")
 
     def topic(self, subject: str | int) -> str:
-        """Address from which a publication comes. May raise `LocalProtocolError`: an address that is no topic, or too long."""
+        """Source address of a publication. May raise `LocalProtocolError`: not a topic, or too long."""
         text = subject_text(subject)
         if "/" in text:
             return _address(text, lambda uri: uri.is_topic, "topic: it has a resource and a #Message")
-        # ``rpc.x`` would be taken for a method.
+        # ``rpc.x`` would be a method.
         name = encode_name(text, 0) if text.startswith("rpc.") else encode_name(text)
         return self._checked(f"{self.entity}/{name}#{MESSAGE}")
 
@@ -291,7 +292,7 @@ class UProtocolNames:
         return uri
 
     def subject(self, uri: str) -> str:
-        """The subject of an address that came in: plain where it is our own's or the peer's, else in its one spelling."""
+        """The subject of an incoming address: a name for this side's and the peer's, otherwise the canonical address."""
         found = self.subjects.get(uri)
         if found is None:
             if len(self.subjects) >= 1024:
@@ -317,12 +318,12 @@ class UProtocolNames:
 
 
 def entity_of(uri: str) -> str:
-    """The entity of an address, as it is written there."""
-    return uri.partition("#")[0].rpartition("/")[0]  # a message may have a slash
+    """The entity of an address, as written."""
+    return uri.partition("#")[0].rpartition("/")[0]  # a message may contain a slash
 
 
 def entity_key(entity: str) -> str:
-    """An entity in the one spelling that is compared. May raise `ValueError`: it is none."""
+    """An entity in canonical form. May raise `ValueError`."""
     try:
         uri = parse_uri(entity)
     except UriError as error:
@@ -333,14 +334,14 @@ def entity_key(entity: str) -> str:
 
 
 def subject_text(subject: str | int) -> str:
-    """A subject, where it is one that this wire can carry. May raise `Unsupported`: it is a number."""
+    """Check a subject. May raise `Unsupported`: a number."""
     if isinstance(subject, int):
         raise Unsupported(f"uprotocol: {subject} is a number, and subjects are names and addresses here")
     return subject
 
 
 def _address(text: str, fits: Callable[[Uri], bool], wanted: str) -> str:
-    """An address that stands for itself. May raise `LocalProtocolError`: it is not what is wanted there."""
+    """Check a subject that is an address. May raise `LocalProtocolError`: not of the wanted kind."""
     try:
         uri = parse_uri(text)
     except UriError as error:

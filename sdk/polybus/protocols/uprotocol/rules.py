@@ -1,8 +1,7 @@
-"""The rules of the document for the attributes of a message, each with its clause: one table for reading and writing.
+"""The document's rules for message attributes with their clauses, in one table for reading and writing.
 
-The readers test the usual case inline and come here for everything else; so this table alone decides what is a message. A
-rule says from which `Leniency` on a reader looks away; the message says that it did. Each rule tests one attribute, and says
-what was seen where it fails.
+Readers test the usual case inline and use this table for everything else, so only this table refuses messages. A rule names the
+`Leniency` at which readers tolerate a violation, which the message then records. Each rule tests one attribute.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ WIRE_RULES: Final = WireRules("uprotocol")
 refuse: Final = WIRE_RULES.refuse
 
 MAX_INTEGER: Final = 2**31 - 1
-"""An Integer of CloudEvents 1.0.2 is signed and has 32 bits."""
+"""A CloudEvents 1.0.2 Integer is signed and has 32 bits."""
 MAX_TTL: Final = 2**32 - 1
-"""The document's Uint32 does not fit in one: JSON carries it all the same."""
+"""The document's Uint32 exceeds a CloudEvents Integer, but JSON carries it."""
 PUBLISH, NOTIFICATION, REQUEST, RESPONSE = "publish", "notification", "request", "response"
 TYPES: Final[Mapping[str, str]] = {
     "pub.v1": PUBLISH,
@@ -37,18 +36,18 @@ TYPES: Final[Mapping[str, str]] = {
     "req.v1": REQUEST,
     "res.v1": RESPONSE,
 }
-"""Table 2, and the names that later releases gave to notifications. `pub.v1` with a sink is one too."""
+"""Table 2, and later names of notifications. `pub.v1` with a sink is a notification, too."""
 _URI_TEXT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?#\[\]]|%[0-9A-Fa-f]{2})+")
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+\-]+/[A-Za-z0-9!#$&^_.+\-]+(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?")
 _NAME: Final = re.compile(r"[a-z0-9]+")
 HEADERS: Final = "polybusheaders"
-"""The attribute in which headers of the bus travel, as JSON."""
+"""Attribute with the bus's headers as JSON."""
 _NO_TEXT: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
     + "".join(map(chr, (plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF))))
     + "]"
 )
-"""Characters that a String of CloudEvents 1.0.2 must not have: controls, halves of pairs, and what is no character."""
+"""Characters that a CloudEvents 1.0.2 String must not have: controls, surrogates and noncharacters."""
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
 )
@@ -56,15 +55,15 @@ _TIME: Final = re.compile(
 
 @define
 class Facts:
-    """A message under examination.
+    """A message to check.
 
     Attributes:
-        attributes: By name; ``specversion`` too.
-        kind: ``publish``, ``notification``, ``request``, ``response`` or, for what is ours, ``extension``.
-        has_data: Whether there is a payload.
-        is_any: Whether the content type says that it is a ``google.protobuf.Any``.
-        local: Entities without authority that are known to be meant: None for all.
-        limits: Sizes of an address and of an id.
+        attributes: Values by name, including ``specversion``.
+        kind: ``publish``, ``notification``, ``request``, ``response``, or ``extension`` for polybus messages.
+        has_data: True if there is a payload.
+        is_any: True if the content type means a ``google.protobuf.Any``.
+        local: Known entities that may lack an authority; None for all.
+        limits: Maximum sizes of an address and an id.
     """
 
     attributes: dict[str, Any]
@@ -76,7 +75,7 @@ class Facts:
     id_limit: int = 256
 
     def uri(self, text: Any) -> Uri | None:
-        """The address that an attribute is, or None where it is none."""
+        """The parsed address of an attribute; None if invalid."""
         try:
             return read_uri(text) if isinstance(text, str) and len(text) <= self.subject_limit else None
         except UriError:
@@ -87,11 +86,11 @@ def _shown(value: Any) -> str:
     return repr(value)[:60]
 
 
-# Each takes the message, the name of the attribute and its value.
+# Each check takes the message, the name of the attribute and its value.
 
 
 def is_text(value: str) -> bool:
-    """True of a String of CloudEvents."""
+    """True if the text is a valid CloudEvents String."""
     return _NO_TEXT.search(value) is None
 
 
@@ -107,7 +106,7 @@ def required(facts: Facts, name: str, value: Any, kinds: tuple[str, ...] = ()) -
 def is_a(facts: Facts, name: str, value: Any, kind: type, says: str) -> str | None:
     if value is None or type(value) is kind:
         return None
-    return f"{name} is {says}, not {type(value).__name__}"  # not the value: a token is never shown
+    return f"{name} is {says}, not {type(value).__name__}"  # not the value: it may be a token
 
 
 def within(facts: Facts, name: str, value: Any, high: int = MAX_INTEGER) -> str | None:
@@ -195,7 +194,7 @@ def has_schema(facts: Facts, name: str, value: Any) -> str | None:
 
 
 def is_uri_reference(text: str) -> bool:
-    """True if all its characters may stand in a URI reference (RFC 3986, section 4.1)."""
+    """True if all characters are valid in a URI reference (RFC 3986, section 4.1)."""
     return _URI_TEXT.fullmatch(text) is not None
 
 
@@ -241,7 +240,7 @@ def old_name(facts: Facts, name: str, value: Any) -> str | None:
 
 def named(facts: Facts, name: str, value: Any) -> str | None:
     bad = [one for one in facts.attributes if not _NAME.fullmatch(one) and one != "permission_level"]
-    if "data" in facts.attributes:  # in JSON its name is taken
+    if "data" in facts.attributes:  # reserved in JSON
         bad.append("data")
     return f"{_shown(bad[0])} is no name of an attribute: a to z and digits, and not data" if bad else None
 
@@ -253,28 +252,27 @@ def valued(facts: Facts, name: str, value: Any) -> str | None:
         if not isinstance(found, (str, int, bool, bytes)):
             return f"{one} is text, a whole number or true or false, not {type(found).__name__}"
         if isinstance(found, str) and one != HEADERS and not is_text(found):
-            return f"{one} has control characters, or others that are no text"  # not the value: a token is never shown
+            return f"{one} has control characters, or others that are no text"  # not the value: it may be a token
     return None
 
 
 TOLERATED: Final = "polybus-lenient"
-"""The member of `Message.attributes` that names the rules which a message breaks and was read all the same. No attribute of an
-event can have this name."""
+"""Member of `Message.attributes` with the names of broken but tolerated rules. Not a valid attribute name of an event."""
 
 
 class Leniency(IntEnum):
-    """The rules that a reader looks away from, by ``mode=``."""
+    """Strictness of a reader, by ``mode=``."""
 
     STRICT = 0
-    """Every rule counts."""
+    """No violations."""
     DOCUMENT = 1
-    """All count but those that the document itself breaks in what it shows."""
+    """Tolerate violations in the document's own examples."""
     LENIENT = 2
-    """Nor those that the SDKs of its time broke."""
+    """Also tolerate violations of that time's SDKs."""
 
     @classmethod
     def of(cls, mode: str) -> Leniency:
-        """That of an option's value. May raise `ValueError`: it is none."""
+        """The value of an option. May raise `ValueError`."""
         found = cls.__members__.get(mode.upper())
         if found is None:
             raise ValueError(f"mode={mode!r}: one of {', '.join(name.lower() for name in cls.__members__)}")
@@ -286,11 +284,11 @@ class Rule:
     """One rule.
 
     Attributes:
-        name: For programs and logs: ``ttl.required``.
-        clause: Where the document says so.
-        check: Of the message, the name and the value of the attribute: what was seen where it is broken; None where it is kept.
+        name: Name for programs and logs: ``ttl.required``.
+        clause: Clause of the document.
+        check: Given message, name and value of the attribute, returns a text for a violation, or None.
         reason: `RemoteProtocolError.reason`.
-        tolerated: The least leniency with which a reader looks away; None: none does.
+        tolerated: Minimum leniency that tolerates a violation; None for never.
     """
 
     name: str
@@ -301,12 +299,12 @@ class Rule:
     attribute: str = field(init=False, default=Factory(lambda self: self.name.partition(".")[0], takes_self=True))
 
     def counts(self, leniency: Leniency) -> bool:
-        """True if a reader refuses what breaks it."""
+        """True if a reader with this leniency refuses a violation."""
         return self.tolerated is None or leniency < self.tolerated
 
 
 class Violation(RemoteProtocolError):
-    """A message breaks a rule of the document. `rule` says which."""
+    """A message breaks a rule of the document, given by `rule`."""
 
     def __init__(self, rule: Rule, seen: str, *, answer_id: Any = None, reply_id: Any = None) -> None:
         text = f"{seen} (rule {rule.name}; document, {rule.clause})"
@@ -315,7 +313,7 @@ class Violation(RemoteProtocolError):
 
 
 def violations(facts: Facts, rules: Sequence[Rule] | None = None) -> Iterator[tuple[Rule, str]]:
-    """Every rule that a message breaks, in the order of the table, and what was seen."""
+    """The broken rules in the order of the table, each with a text."""
     for rule in RULES if rules is None else rules:
         seen = rule.check(facts, rule.attribute, facts.attributes.get(rule.attribute))
         if seen is not None:

@@ -1,4 +1,4 @@
-"""One uProtocol connection, without I/O. There is no handshake: what is left are ids, times, addresses, and who was asked."""
+"""One uProtocol connection, without I/O and without a handshake: ids, times, addresses, and pending requests."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _REQUEST, _RESPONSE, _ERROR, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Ki
 _OPEN: Final = Kind.OPEN
 _PLAIN: Final = f"#{MESSAGE}"
 _HELLO: Final = f"/rpc.{HELLO}"
-"""Its answer is measured by no clock: those of two buses of ours that differ by its one second would keep them apart."""
+"""The answer to a hello does not expire: otherwise two polybus peers with clocks a second apart could not connect."""
 
 
 class UProtocolSession(EntitySession):
-    """Either end of a connection: both speak alike.
+    """One end of a connection; both ends behave alike.
 
-    A request has as key the id of its event. Of an incoming request, `Message.id` is its `ReturnAddress`.
+    The key of a request is the id of its event. `Message.id` of an incoming request is its `ReturnAddress`.
     """
 
     capabilities: Capabilities = _CAPABILITIES
-    # What a refused request is told, where it is not that its header is malformed (up-l2 dispatchers).
+    # Codes for refused requests, except those with a malformed header (up-l2 dispatchers).
     codes: ClassVar[Mapping[str | None, Code]] = {"clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
     return_address: ClassVar[type] = ReturnAddress
     refuse: ClassVar[Callable[..., RemoteProtocolError]] = staticmethod(refuse)
@@ -57,7 +57,7 @@ class UProtocolSession(EntitySession):
         self._answers = f"{adapter.entity}/{RESPONSE}"
         self._ttl = None if adapter.ttl is None else int(adapter.ttl * 1000)
         self._plain = not callable(adapter.token) and adapter.sign is None
-        # What all requests have.
+        # Constant attributes of requests.
         constant = {"plevel": adapter.permission_level, "token": None if callable(adapter.token) else adapter.token}
         self._constant = tuple((name, value) for name, value in constant.items() if value is not None)
         self._methods = {}
@@ -75,7 +75,7 @@ class UProtocolSession(EntitySession):
     # -- incoming --------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """One frame has come in. Never raises: a bad event becomes `Refused`, and is answered where it is a request."""
+        """Handle one frame. Never raises: a malformed event becomes `Refused`, and a malformed request is answered."""
         if frame[:1] == b"[" and self.codec.writes == "text":
             self._receive_batch(frame, now)
             return self._taken()
@@ -103,7 +103,7 @@ class UProtocolSession(EntitySession):
                 self._refuse(error)
                 bad += 1
                 if bad > self._most_bad:
-                    return  # its link ends
+                    return  # the link closes
 
     def _is_taken(self, message: EventMessage, now: float) -> bool:
         kind = message.kind
@@ -142,7 +142,7 @@ class UProtocolSession(EntitySession):
         return True
 
     def _check_answer(self, message: EventMessage) -> bool:
-        """True if an answer is taken. For one that has expired the request goes on waiting, to its own deadline."""
+        """True if an answer is accepted. If it has expired, the request waits on, until its own deadline."""
         key, event = message.id, message.event
         sink = self._asked.get(key)
         if sink is None:
@@ -159,8 +159,8 @@ class UProtocolSession(EntitySession):
         return True
 
     def _made(self, id: str) -> int | None:
-        """The milliseconds in an id; None of another version, which has no time: nothing ends by it."""
-        if id[:15] == self._seen:  # ids of one sender and one millisecond have the same beginning
+        """Milliseconds in an id; None for versions without a time, which never expire."""
+        if id[:15] == self._seen:  # ids of one sender and millisecond share their beginning
             return self._seen_ms
         made = int(id[:8] + id[9:13], 16) if id[14] in "78" else id_time_ms(id)
         if made is not None:
@@ -171,12 +171,12 @@ class UProtocolSession(EntitySession):
         verify, given = self._options.verify, message.attributes.get("hash")
         assert verify is not None
         if message.raw is None and given is None:
-            return  # a hash is made of data
+            return  # a hash needs data
         failure: Exception | None = None
         try:
             if isinstance(given, bytes) and verify(message.raw or b"", given):
                 return
-        except Exception as error:  # of the application: some say so in this way, and what a peer sends ends no connection
+        except Exception as error:  # some applications raise on failure; a peer's data must not end the connection
             failure = error
         address = return_address(message.event) if message.kind is _REQUEST else None
         text = "the hash is missing or not that of the data (document, 1.1 hash)"
@@ -187,7 +187,7 @@ class UProtocolSession(EntitySession):
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, bytes]:
-        """The frame of a message. For a request or an open: the id of its event too, under which the answers will come."""
+        """The frame of a message. For a request or open also the id of its event, which the answers will carry."""
         kind = message.kind
         key = None
         if kind is _REQUEST:
@@ -219,7 +219,7 @@ class UProtocolSession(EntitySession):
         return too_large(len(frame), self._max_frame, "an event")
 
     def _method(self, subject: str | int, extras: Mapping[str, Any] | None) -> tuple[bytes, str]:
-        """The head of requests for a subject; what is relayed keeps its priority."""
+        """The head of requests for a subject; a relayed request keeps its priority."""
         sink, relayed = self._names.method(subject), relayed_priority(extras) if extras else None
         level = relayed or self.codec.level_of(subject) or "CS4"
         found = self._head("req.v1", self._answers, sink, max(level, "CS4"), self._constant), sink
@@ -230,7 +230,7 @@ class UProtocolSession(EntitySession):
         return found
 
     def _topic(self, kind: Kind, subject: str | int, relayed: str | None) -> bytes:
-        """The head of publications or notifications of a subject; what is relayed keeps its priority."""
+        """The head of publications or notifications of a subject; a relayed message keeps its priority."""
         source = self._names.topic(subject)
         name, sink = "pub.v1", None
         if kind is _NOTIFY:
@@ -261,7 +261,7 @@ class UProtocolSession(EntitySession):
         return self._write(head, id or self._ids.next(), ttl, None, extra, raw, format)
 
     def _response(self, message: Message) -> bytes:
-        """Source and sink change places; priority and ttl are those of the request."""
+        """The frame of an answer: source and sink swapped, priority and ttl of the request."""
         asked = message.id
         if not isinstance(asked, ReturnAddress):
             raise LocalProtocolError("an answer has the id that its request came with", protocol="uprotocol")
@@ -280,7 +280,7 @@ class UProtocolSession(EntitySession):
         return self._write(head, self._ids.next(), ttl or None, asked, extra or None, raw, format)
 
     def _other(self, kind: Kind, message: Message) -> tuple[str | None, bytes]:
-        """A notification, or what only a bus of ours understands."""
+        """The frame of a notification, or of a message that only polybus supports."""
         if kind is _NOTIFY:
             return None, self._event(_NOTIFY, message)
         if kind not in NAMES:
@@ -317,8 +317,8 @@ class UProtocolSession(EntitySession):
 
 
 def _given(option: str, value: Any, kind: type) -> Any:
-    """Result of a function of the application. May raise `LocalProtocolError`: it is something else."""
+    """Check the result of an application's function. May raise `LocalProtocolError`: wrong type."""
     if not isinstance(value, kind):
-        text = f"{option}() gave {type(value).__name__}: {kind.__name__} is needed"  # not the value: a token is never shown
+        text = f"{option}() gave {type(value).__name__}: {kind.__name__} is needed"  # not the value: it may be a token
         raise LocalProtocolError(text, protocol="uprotocol")
     return value

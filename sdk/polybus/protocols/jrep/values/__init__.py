@@ -1,1 +1,1 @@
-"""Values of J.REP: Errai's marshalling of objects (J.REP notes, section 4)."""
+"""Values of J.REP: Errai's object marshalling (J.REP notes, section 4)."""

@@ -1,4 +1,4 @@
-"""Types as a Java signature declares them, and values written as these: which marker an argument has is not Python's choice."""
+"""Writes values as the types of a Java signature, which decide on the markers of arguments."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _PRIMITIVES: Final[Mapping[str, tuple[str, str]]] = {
     "long": ("java.lang.Long", "J"),
     "short": ("java.lang.Short", "S"),
 }
-"""With the class of each, which is its marker, and its letter in the name of an array."""
+"""Primitives with their class, which is the marker, and their letter in array names."""
 _OF_LETTER: Final = {letter: name for name, (_, letter) in _PRIMITIVES.items()}
 _WHOLE: Final = {"java.lang.Byte": 8, "java.lang.Short": 16, "java.lang.Integer": 32, "java.lang.Long": 64}
 """Whole numbers with their bits."""
 _BARE: Final = frozenset(("byte", "short", "int", "double"))
-"""Elements of arrays that have no marker of their own (notes section 1.3)."""
+"""Array elements without markers (notes section 1.3)."""
 _LISTS: Final = frozenset(("java.util.List", "java.util.Collection", "java.lang.Iterable", "java.util.ArrayList"))
 _SETS: Final = frozenset(("java.util.Set", "java.util.HashSet"))
 _MAPS: Final = frozenset(("java.util.Map", "java.util.HashMap", "java.util.LinkedHashMap"))
@@ -43,7 +43,7 @@ _SHORT: Final = {
     **{name: f"java.lang.{name}" for name in ("Object", "String")},
     **{name: f"java.util.{name}" for name in ("Collection", "List", "Map", "Set")},
 }
-"""Names as a Java source has them, with what they stand for there."""
+"""Short names in Java source, and their full names."""
 _TOKENS: Final = re.compile(r"\s*(\[*[\w.$]+;?(?:\[\])*|[<>,])")
 _PLAIN: Final = (str, int, float, bool, list, dict)
 _AS_THEY_ARE: Final = (JavaObject, JavaEnum)
@@ -54,8 +54,8 @@ class JavaType:
     """A type as Java names it.
 
     Attributes:
-        name: In a signature: ``int``, ``java.lang.Long``, ``int[]``, ``java.util.List``.
-        arguments: In a declaration, of a collection: ``java.util.List<java.lang.Long>``. A signature does not have them.
+        name: Name in a signature: ``int``, ``java.lang.Long``, ``int[]``, ``java.util.List``.
+        arguments: Type arguments of a declared collection: ``java.util.List<java.lang.Long>``. Signatures lack them.
     """
 
     name: str
@@ -63,7 +63,7 @@ class JavaType:
 
     @property
     def element(self) -> JavaType | None:
-        """Of an array, however it is spelled: ``int[]``, ``[I``, ``[Ljava.lang.String;``."""
+        """Element type of an array in any spelling: ``int[]``, ``[I``, ``[Ljava.lang.String;``."""
         name = self.name
         if name.endswith("[]"):
             return JavaType(name[:-2])
@@ -75,7 +75,7 @@ class JavaType:
 
 
 def java_type(text: str) -> JavaType:
-    """The type of a declaration, such as ``java.util.List<java.lang.Long>``. May raise `TypeError`: it is none."""
+    """Parse a declaration such as ``java.util.List<java.lang.Long>``. May raise `TypeError`: not a Java type."""
     tokens = _TOKENS.findall(text)
     if "".join(tokens) != "".join(text.split()):
         tokens = []
@@ -86,7 +86,7 @@ def java_type(text: str) -> JavaType:
 
 
 def _taken(tokens: list[str]) -> JavaType | None:
-    """The type at the front, which is taken away."""
+    """Remove the first type from the tokens and return it."""
     if not tokens or tokens[0] in "<>,":
         return None
     name, arguments = tokens.pop(0), list[JavaType]()
@@ -104,7 +104,7 @@ def _taken(tokens: list[str]) -> JavaType | None:
 
 
 class Arguments(list[Any]):
-    """The arguments of a remote procedure, with the types of its parameters: each is written as its own."""
+    """Arguments of a remote procedure with their parameter types, which decide how each is written."""
 
     def __init__(self, values: Any, types: tuple[JavaType, ...]) -> None:
         super().__init__(values)
@@ -112,7 +112,7 @@ class Arguments(list[Any]):
 
 
 def write_arguments(arguments: Arguments, ids: Numbering, other: Write) -> bytes:
-    """The list of arguments; `other` writes what no type says. May raise `EncodeError`: too many or few, or one misfits."""
+    """Write a list of arguments; `other` writes values without declared type. May raise `EncodeError`: wrong number or type."""
     if len(arguments) != len(arguments.types):
         names = ", ".join(kind.name for kind in arguments.types) or "none"
         raise EncodeError(f"{len(arguments)} arguments: the method takes {len(arguments.types)} ({names})")
@@ -127,7 +127,7 @@ def write_arguments(arguments: Arguments, ids: Numbering, other: Write) -> bytes
 
 
 class _Declared:
-    """Writes values as their types. One of another kind than its type is written as what it is, for the other side to judge."""
+    """Writes values as their declared types. A value of another kind is written as its own, for the other side to judge."""
 
     def __init__(self, ids: Numbering, other: Write) -> None:
         self._ids = ids
@@ -171,7 +171,7 @@ class _Declared:
             return number(value)
         if not isinstance(value, int) or isinstance(value, bool):
             return self.write(value, kind)
-        _ = _scalar(value, kind.name)  # looks whether it fits
+        _ = _scalar(value, kind.name)  # checks the range
         return number(float(value)) if kind.name == "double" else b"%d" % value
 
     def _collection(self, value: Any, kind: JavaType) -> bytes:
@@ -187,13 +187,13 @@ class _Declared:
 
     def _key(self, key: Any, kind: JavaType) -> bytes:
         if isinstance(key, str) and kind.name not in ("char", "java.lang.Character"):
-            # As any map writes it, which knows what a text could be mistaken for.
+            # Written as in any map, with an escape for texts that look like other keys.
             return self._other({key: None}, Numbering())[len(MAP % (1, b"")) - 2 : -len(b":null}}")]
         return quoted(KEY_PREFIX + self.write(key, kind).decode())
 
 
 def _scalar(value: Any, name: str) -> bytes | None:
-    """A value of a type that is a single value; None where one of both is not. May raise `EncodeError`: it does not fit."""
+    """Write a single value; None if type or value is not single. May raise `EncodeError`: out of range."""
     marker = _PRIMITIVES[name][0] if name in _PRIMITIVES else name
     whole = isinstance(value, int) and not isinstance(value, bool)
     if marker in _WHOLE:

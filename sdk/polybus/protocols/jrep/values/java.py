@@ -1,7 +1,7 @@
-"""Counterparts of what only Java has: objects of unknown types, enum constants, and a registry for the application's own.
+"""Counterparts of Java's own values: objects of unknown types, enum constants, and a registry for the application's types.
 
-With single values, in both directions: which Java type is which Python type (notes sections 1.3 to 1.5). A reader takes the
-object with the marker, a writer the value; neither needs the message around it, which is passed because containers need it.
+Also single values in both directions: the Python type of each Java type (notes sections 1.3 to 1.5). Readers get the object
+with the marker, writers the value; the message is passed for containers.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _BARE: Final = (int, bool, float, str)
 
 
 class JavaObject(dict[str, Any]):
-    """An object of a Java type that is not registered: its fields, as plain values. It is written again as it came.
+    """An object of an unregistered Java type: its fields as plain values. It is written again unchanged.
 
-    So ``returns=User`` and a typed body work without registering anything, and other protocols carry it as a plain object.
-    Made by hand, ``JavaObject("x.Point", {"x": 1, "y": 2})``, its fields are written with markers of their own, as Errai does
-    for fields of type Object. One that came in is written as it came, whatever is done to it: to change it, make another.
+    So ``returns=User`` and a typed body work without registration, and other protocols carry it as a plain object. An object
+    that you make, ``JavaObject("x.Point", {"x": 1, "y": 2})``, is written with a marker for each field, as Errai does for
+    fields of type Object. A received object is written as received, even if you change it: make another instead.
 
     Attributes:
-        type: The Java class name.
-        value: Of a type that keeps its content in ``^Value`` (collections, ``java.lang.Class``); else None.
-        node: The JSON that came in; None of an object made by hand.
-        table: The objects that the ids in `node` stand for.
+        type: Java class name.
+        value: Content in ``^Value`` (collections, ``java.lang.Class``); otherwise None.
+        node: Received JSON; None for an object that you made.
+        table: Objects by the ids in `node`.
     """
 
     __slots__ = ("node", "table", "type", "value")
@@ -47,7 +47,7 @@ class JavaObject(dict[str, Any]):
         self.node: dict[str, Any] | None = None
         self.table: Mapping[str, Any] | None = None
 
-    # As in Java where a class says nothing else: an object is equal to itself. It may contain itself.
+    # Equal only to itself, as Java's default. It may contain itself.
     __hash__ = object.__hash__  # type: ignore[assignment]  # of dict it is None
 
     def __eq__(self, other: object) -> bool:
@@ -62,7 +62,7 @@ class JavaObject(dict[str, Any]):
 
 @attrs.frozen
 class JavaEnum:
-    """A constant of a Java enum that is not registered."""
+    """A constant of an unregistered Java enum."""
 
     type: str
     name: str
@@ -73,12 +73,11 @@ class JavaEnum:
 
 @attrs.frozen
 class Portable:
-    """Rules by which objects of one registered class are written and read.
+    """Rules for writing and reading objects of one registered class.
 
     Attributes:
-        fields: For each: its name here, its name in Java, and whether its numbers stay bare.
-        arguments: For each that ``__init__`` takes: the argument's name, the name in Java, the type to convert to, and whether
-            it may be left out.
+        fields: Each field's Python name, Java name, and True if its numbers have no marker.
+        arguments: Each ``__init__`` argument's name, Java name, type to convert to, and True if optional.
     """
 
     java: str
@@ -87,14 +86,14 @@ class Portable:
     arguments: tuple[tuple[str, str, Any, bool], ...]
 
     def fill(self, made: Any, arguments: Mapping[str, Any]) -> None:
-        """Make an object of what has been made already, so that what it contains may refer to it."""
-        # attrs makes one of them; the former for a class with an __init__ of its own.
+        """Initialise an object that was created earlier, so that its parts may refer to it."""
+        # attrs generates `__attrs_init__` for a class with its own `__init__`.
         init = "__attrs_init__" if hasattr(self.cls, "__attrs_init__") else "__init__"
         getattr(made, init)(**arguments)
 
 
 class JavaTypes:
-    """The application's own types and their Java names: ``Jrep(java=types)``.
+    """The application's types and their Java names: ``Jrep(java=types)``.
 
     ::
 
@@ -107,33 +106,33 @@ class JavaTypes:
             age: int            # a Java int: written without a marker
             boss: "User | None" = None
 
-    Fill it before it is used; a registry is compared by identity.
+    Register all types before use; registries are compared by identity.
     """
 
     def __init__(self) -> None:
         self._by_class: dict[type, Portable | str] = {}
         self._by_name: dict[str, Portable | type[enum.Enum]] = {}
         self._waiting: dict[str, tuple[Mapping[str, str], Mapping[str, Any] | None]] = {}
-        # Classes whose fields have not been looked at: their annotations may name classes that come later.
+        # Classes with unresolved fields: their annotations may name later classes.
 
     def portable(
         self, java: str, *, names: Mapping[str, str] | None = None, hints: Mapping[str, Any] | None = None
     ) -> Callable[[T], T]:
-        """Register an attrs class, or an enum.
+        """Register an attrs class or an enum.
 
-        Fields of the types ``int``, ``float``, ``bool`` and ``str`` count as such in Java too, so they are written bare. A
-        field annotated ``Any`` or ``object`` is written with markers; so is an ``int`` beyond 32 bits, which Java calls long.
-        What comes in is made with the class's own converters, validators and ``__attrs_post_init__``; fields with
-        ``init=False`` are written only.
+        Fields of type ``int``, ``float``, ``bool`` and ``str`` have the same static type in Java, so they are written without
+        markers. A field annotated ``Any`` or ``object`` gets a marker, as does an ``int`` beyond 32 bits, a Java long. Received
+        objects are made with the class's converters, validators and ``__attrs_post_init__``; fields with ``init=False`` are
+        only written.
 
         Args:
-            java: The Java class name, with its package; of an inner class with ``$``.
-            names: From the names of fields in Python to those in Java, where they differ.
-            hints: Types of fields, where annotations cannot be resolved.
+            java: Java class name with its package; ``$`` separates an inner class.
+            names: Java names of fields, by Python name, if different.
+            hints: Types of fields with annotations that cannot be resolved.
 
         Raises:
             TypeError: The class is neither attrs nor enum.
-            ValueError: The name or the class is registered already.
+            ValueError: The name or the class is already registered.
         """
 
         def register(cls: T) -> T:
@@ -156,12 +155,12 @@ class JavaTypes:
         return register
 
     def of_class(self, cls: type) -> Portable | str | None:
-        """Rules for objects of a class; of an enum its Java name. May raise `TypeError`: an annotation cannot be resolved."""
+        """Rules for a class, or the Java name of an enum. May raise `TypeError`: unresolvable annotation."""
         found = self._by_class.get(cls)
         return self._resolved(found) if isinstance(found, Portable) else found
 
     def of_name(self, java: str) -> Portable | type[enum.Enum] | None:
-        """Rules for objects of a Java type. May raise `TypeError`: an annotation of the class cannot be resolved."""
+        """Rules for a Java type. May raise `TypeError`: unresolvable annotation."""
         found = self._by_name.get(java)
         return self._resolved(found) if isinstance(found, Portable) else found
 
@@ -179,7 +178,7 @@ class JavaTypes:
         for one in attrs.fields(portable.cls):
             hint, java = types.get(one.name, Any), names.get(one.name, one.name.lstrip("_"))
             fields.append((one.name, java, _is_bare(hint)))
-            if one.init:  # a converter takes what it likes
+            if one.init:  # a converter takes any type
                 arguments.append((one.alias, java, Any if one.converter else hint, one.default is not attrs.NOTHING))
         made = Portable(portable.java, portable.cls, tuple(fields), tuple(arguments))
         self._by_class[portable.cls] = self._by_name[portable.java] = made
@@ -188,7 +187,7 @@ class JavaTypes:
 
 
 def _is_bare(hint: Any) -> bool:
-    """True if a field's static type says what a bare JSON value is: ``int``, ``float | None`` and the like."""
+    """True if a field's static type determines its bare JSON: ``int``, ``float | None`` and the like."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if hint in _BARE:
@@ -204,7 +203,7 @@ BOOLEANS: Final = {
 _SMALL: Final = {
     value: b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value for value in range(-128, 1024)
 }
-"""Most integers are these."""
+"""Most integers."""
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 _UTC: Final = datetime.UTC
@@ -214,7 +213,7 @@ _SPECIAL: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf, "
 
 
 def _is_far(value: decimal.Decimal) -> bool:
-    """True for one like ``1E+900000000``: gigabytes of digits as soon as somebody makes an int of it."""
+    """True for values like ``1E+900000000``, with gigabytes of digits as an int."""
     return abs(value.adjusted()) > _MAX_DIGITS
 
 
@@ -236,7 +235,7 @@ def read_integer(reading: object, node: dict[str, Any]) -> Any:
     value = node.get("^NumVal")
     if type(value) is int:
         return value
-    made = _whole(value)  # a Long travels as text
+    made = _whole(value)  # a Long is text
     return made if made is not None else _odd(node, "a whole number in ^NumVal")
 
 
@@ -309,14 +308,14 @@ def write_big_integer(value: int) -> bytes:
 
 
 def write_marked(java: str, value: bytes) -> bytes:
-    """A number or a character of a type that Python has not chosen."""
+    """Write a number or character with an explicit Java type."""
     return b'{"^EncodedType":"%b","^ObjectID":"-1","^NumVal":%b}' % (java.encode(), value)
 
 
 def _digits(value: int) -> bytes:
     try:
         return str(value).encode()
-    except ValueError as error:  # CPython's bound of 4,300 digits
+    except ValueError as error:  # CPython's limit of 4,300 digits
         raise EncodeError(f"an integer of {value.bit_length()} bits is too long") from error
 
 
@@ -336,7 +335,7 @@ def write_decimal(value: decimal.Decimal, ids: object) -> bytes:
 
 
 def write_date(value: datetime.datetime, ids: object) -> bytes:
-    """Whole milliseconds: java.util.Date has no more."""
+    """Write whole milliseconds, the precision of java.util.Date."""
     if value.tzinfo is None:
         raise EncodeError("a datetime without a time zone: java.util.Date is a moment; give it one, for example datetime.UTC")
     return b'{"^EncodedType":"java.util.Date","^ObjectID":"-1","^Value":"%d"}' % ((value - _EPOCH) // _MILLISECOND)
@@ -350,7 +349,7 @@ def constants_writer(java: str) -> Callable[[Any, Any], bytes]:
     written: dict[str, bytes] = {}
 
     def write(value: enum.Enum, ids: object) -> bytes:
-        name = value._name_  # hashing a member costs more than all of this
+        name = value._name_  # hashing a member costs more than the rest
         data = written.get(name)
         if data is None:
             data = written[name] = enum_constant(java, name)
@@ -360,5 +359,5 @@ def constants_writer(java: str) -> Callable[[Any, Any], bytes]:
 
 
 def enum_constant(java: str, name: str) -> bytes:
-    """Without an id: real Errai does not read an enum that has one (notes section 1.5)."""
+    """Write a constant without an id, because real Errai does not read an enum with one (notes section 1.5)."""
     return b'{"^EncodedType":%b,"^EnumStringValue":%b}' % (quoted(java), quoted(name))

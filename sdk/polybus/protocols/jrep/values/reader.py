@@ -1,6 +1,6 @@
 """Reads Errai's marked values, and bare JSON among them (notes sections 1.2 to 1.5).
 
-What a marker claims is data: no class is ever looked up by a name from the wire, only in the application's own registry.
+Class names from the wire are only looked up in the application's registry.
 """
 
 from __future__ import annotations
@@ -34,26 +34,27 @@ from .text import KEY_PREFIX, NULL_KEY
 
 _KEY_DEPTH: Final = 4
 _ALIKE: Final = 64
-"""Elements of a set, or keys of a map, with one hash: it is easy to find any number of such numbers, and each is compared with
-all before it. A set of 40,000 took eight seconds."""
+"""Maximum number of set elements or map keys with the same hash. Such numbers are easy to find, and each is compared with all
+earlier ones: a set of 40,000 took eight seconds.
+"""
 _decode: Final = msgspec.json.Decoder().decode
 _MAX_NODES: Final = 1_000_000
 _SINGLE: Final = frozenset((type(None), bool, int, float, str, bytes))
 Read: TypeAlias = "Callable[[ValueReading, dict[str, Any]], Any]"
-"""Reads a node of one Java type for a reading."""
+"""Reads a node of one Java type."""
 _BUILT_IN: Final = ("java.lang.",)
 
 
 class Measure:
-    """Size of the values of one message when their references are written out: a few bytes may stand for billions."""
+    """Size of a message's values with references expanded: a few bytes may refer to billions."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, tuple[int, int]] = {}
-        """Of what has been looked at, by its `id()`: values, and levels. The message's values live longer than this."""
+        """Number of values and levels by `id()`. The message's values outlive this object."""
         self._total = 0
 
     def add(self, value: Any, depth: int) -> None:
-        """One more value of the message. May raise `BadRequest`: it is too much, or all of them together are."""
+        """Add a value. May raise `BadRequest`: too many values, or too deep."""
         self._total += self._size_of(value, depth)[0]
         self._check(self._total, 0, depth)
 
@@ -64,7 +65,7 @@ class Measure:
         found = sizes.get(id(value))
         if found is not None:
             return found
-        sizes[id(value)] = 1, 1  # a cycle is seen once
+        sizes[id(value)] = 1, 1  # a cycle counts once
         size, deep = 1, 0
         for item in _content_of(value):
             more, below = self._size_of(item, depth)
@@ -92,7 +93,7 @@ def _content_of(value: Any) -> Any:
 
 
 class ValueReading:
-    """The values of one message: its parts share their ids."""
+    """Reads the values of one message, whose parts share ids."""
 
     __slots__ = ("_known", "_readers", "_strict", "_types", "referred")
 
@@ -102,17 +103,17 @@ class ValueReading:
         self._readers = readers
         self._known: dict[str, Any] = {}
         self.referred: Measure | None = None
-        """There once something was met a second time."""
+        """Set at the first reference to an earlier object."""
 
     def read(self, node: Any, depth: int) -> Any:
-        """The Python value of decoded JSON. May raise `BadRequest`: a wrong marker, or references that make much of little."""
+        """Convert decoded JSON. May raise `BadRequest`: invalid marker, or references that expand to too much."""
         value = self.value(node)
         if self.referred is not None:
             self.referred.add(value, depth)
         return value
 
     def value(self, node: Any) -> Any:
-        """The same for a part of it."""
+        """Convert a part of a value."""
         kind = type(node)
         if kind is dict:
             name = node.get("^EncodedType")
@@ -123,7 +124,7 @@ class ValueReading:
         return node
 
     def _items(self, nodes: list[Any], made: list[Any]) -> list[Any]:
-        """Add the elements of an array to a list."""
+        """Append the elements of an array to a list."""
         add, find = made.append, self._readers.get
         for node in nodes:
             kind = type(node)
@@ -132,7 +133,7 @@ class ValueReading:
             elif kind is dict:
                 try:
                     read = find(node["^EncodedType"])
-                except (KeyError, TypeError):  # no marker, or one that is a list
+                except (KeyError, TypeError):  # no marker, or a list as marker
                     read = None
                 add(read(self, node) if read is not None else self._other(node, node.get("^EncodedType")))
             elif kind is list:
@@ -163,7 +164,7 @@ class ValueReading:
             if len(items) > _ALIKE:
                 _check_alike(max(Counter(map(hash, items)).values()))
             made: Any = set(items)
-        except TypeError:  # of lists or maps, which Python cannot put into a set
+        except TypeError:  # lists or maps, which a Python set cannot hold
             made = items
         except Exception as error:
             raise _unhashable(error, "an element of a set") from error
@@ -231,7 +232,7 @@ class ValueReading:
     # -- objects ---------------------------------------------------------------------------------------------------------
 
     def _reference(self, node: dict[str, Any]) -> tuple[str | None, Any]:
-        """The id of an object, and the object if it has been met before. May raise `BadRequest`: a reference to nothing."""
+        """The id of an object, and the object if it was read before. May raise `BadRequest`: unknown id."""
         id = node.get("^ObjectID")
         if type(id) is not str or id == "-1":
             if self._strict:
@@ -248,7 +249,7 @@ class ValueReading:
         return id, None
 
     def _content(self, node: dict[str, Any], kind: type) -> tuple[str | None, Any, Any]:
-        """Id and ``^Value`` of a container; or what it is where it has been met before, or has no such value."""
+        """Id and ``^Value`` of a container, and the object if it was read before or has no such value."""
         id, found = self._reference(node)
         content = node.get("^Value")
         if found is None and type(content) is not kind:
@@ -270,7 +271,7 @@ class ValueReading:
             return made(self, node)
         if "^EnumStringValue" in node:
             return self._enum(node, name)
-        if name[:1] == "[":  # an array of anything
+        if name[:1] == "[":  # any array
             return self._list(node)
         id, found = self._reference(node) if "^ObjectID" in node else (None, None)
         return found if found is not None else self._opaque(node, id, known=name.startswith(_BUILT_IN))
@@ -298,12 +299,12 @@ class ValueReading:
                 raise BadRequest(f"{how.java} needs a field {java!r}")
         try:
             how.fill(made, arguments)
-        except Exception as error:  # whatever the application's own checks make of what a peer has sent
+        except Exception as error:  # the application's own checks may raise anything
             raise BadRequest(f"{how.java}: {misfit(error)[0]}") from error
         return made
 
     def _opaque(self, node: dict[str, Any], id: str | None, known: bool = False) -> JavaObject:
-        """A type that is not registered: kept as it came. May raise `BadRequest`: in strict mode."""
+        """Keep an object of an unregistered type. May raise `BadRequest` in strict mode."""
         name = node["^EncodedType"]
         if self._strict and not known:
             raise BadRequest(f"the Java type {name[:100]!r} is not known here, or its ^Value is missing")
@@ -319,7 +320,7 @@ class ValueReading:
         return made
 
     def _object(self, node: dict[str, Any]) -> Any:
-        """``java.lang.Object`` with a null is how Errai writes null outside of a message."""
+        """Read ``java.lang.Object``; with a null it is Errai's form of null outside a message."""
         if "^Value" in node and node["^Value"] is None:
             return None
         return self._opaque(node, self._reference(node)[0])
@@ -330,7 +331,7 @@ def _portable(how: Portable) -> Read:
 
 
 def _constants(kind: type[enum.Enum], java: str) -> Read:
-    """With an ``^ObjectID`` or without, as both are met (notes section 9)."""
+    """Accept constants with or without ``^ObjectID``; both occur (notes section 9)."""
     constants: dict[Any, Any] = dict(kind.__members__)
 
     def read(reading: ValueReading, node: dict[str, Any]) -> Any:
@@ -355,13 +356,13 @@ def _fitting(value: Any, hint: Any, where: str) -> Any:
 
 
 def _check_alike(count: int) -> None:
-    """May raise `BadRequest`: so many have one hash."""
+    """May raise `BadRequest`: too many equal hashes."""
     if count > _ALIKE:
         raise BadRequest(f"more than {_ALIKE} elements of a set, or keys of a map, have the same hash")
 
 
 def _unhashable(error: Exception, what: str) -> BadRequest:
-    """An object of the application's that has no hash yet, because it is within itself, or by a hash of its own that fails."""
+    """The error for an object without a working hash, perhaps because it contains itself."""
     return error if isinstance(error, BadRequest) else BadRequest(f"{what} has no hash: {misfit(error)[0]}")
 
 

@@ -1,6 +1,6 @@
-"""JSON text as Errai reads it, the ids of a message and the words of the markers, for all writers of marked values.
+"""JSON text as Errai reads it, ids of a message, and marker strings, for all writers of marked values.
 
-Escapes have upper case only (`MAR/server/JSONStreamDecoder`, notes sections 0.3, 1.2, 1.4 and 1.5).
+Escapes are upper case only (`MAR/server/JSONStreamDecoder`, notes sections 0.3, 1.2, 1.4 and 1.5).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ESCAPE: Final = re.compile(rb"\\(u[0-9a-f]{4}|.)", re.DOTALL)
 
 
 def quoted(text: str, ids: object = None) -> bytes:
-    """A text as a JSON string (`ids` is what other writers take). May raise `EncodeError`: it has a lone surrogate."""
+    """Write a JSON string (`ids` is unused, as writers take it). May raise `EncodeError`: lone surrogate."""
     try:
         data = _encode(text)
     except UnicodeEncodeError as error:
@@ -26,13 +26,13 @@ def quoted(text: str, ids: object = None) -> bytes:
 
 
 def json_text(value: object) -> bytes:
-    """The JSON of plain values: what a decoder gave, or text and numbers of our own."""
+    """Write plain values as JSON."""
     data = _encode(value)
     return upper_case(data) if b"\\u" in data else data
 
 
 def upper_case(data: bytes) -> bytes:
-    """The same JSON with its ``\\uXXXX`` escapes in upper case; escaped backslashes are stepped over."""
+    """Convert ``\\uXXXX`` escapes to upper case; escaped backslashes are skipped."""
     return _ESCAPE.sub(_upper, data)
 
 
@@ -56,42 +56,42 @@ HASHED_TYPES: Final = frozenset(
     "java.math.BigInteger java.math.BigDecimal java.util.Date java.sql.Date java.sql.Time java.sql.Timestamp "
     "java.util.Optional".split()
 )
-"""Types that write a hash code in ``^ObjectID``: it names nothing (notes section 1.4)."""
+"""Types with a hash code in ``^ObjectID``, which is not an id (notes section 1.4)."""
 LIST: Final = b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}'
 SET: Final = b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[%b]}'
 MAP: Final = b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d","^Value":{%b}}'
 
 
 class Numbering:
-    """The ids of one message: every object in it has its own, counted from 1 across all parts."""
+    """The ids of one message: each object gets its own, counted from 1 across all parts."""
 
     __slots__ = ("copied", "keep", "next", "seen")
 
     def __init__(self, first: int = 1) -> None:
         self.next: int = first
         self.seen: dict[int, int] = {}
-        """From `id()` to the id on the wire."""
+        """Wire id by `id()`."""
         self.copied: bool = False
-        """True if something came in with levels that have no ids."""
+        """True if a received part may have levels without ids."""
         self.keep: list[Any] = []
-        """Objects made on the way: while one lives, no other has its `id()`."""
+        """Temporary objects, kept alive so that no other object gets the same `id()`."""
 
     def add(self, value: object) -> int:
-        """The id of an object that is met for the first time."""
+        """Assign the id of an object that may be referred to."""
         given = self.next
         self.next = given + 1
         self.seen[id(value)] = given
         return given
 
     def one(self) -> int:
-        """The id of an object that is not met again."""
+        """Assign the id of an object without references."""
         given = self.next
         self.next = given + 1
         return given
 
 
 def throwable(text: str, ids: Numbering, of: object = None) -> bytes:
-    """A RuntimeException, which every Errai client knows, without a stack."""
+    """Write a RuntimeException, which each Errai client knows, without a stack."""
     first, second = ids.add(of if of is not None else ids), ids.one()
     return (
         b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d","stackTrace":{"^EncodedType":'

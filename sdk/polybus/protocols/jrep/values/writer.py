@@ -1,7 +1,7 @@
-"""Writes Errai's marked values: which Python type becomes which Java type (notes sections 1.2 to 1.5).
+"""Writes Errai's marked values: the Java type of each Python type (notes sections 1.2 to 1.5).
 
-One pass: each function gives the bytes of a value with all that is in it. Containers are numbered as they are met, and one that
-is met again is written as a reference; so lists that contain themselves are fine.
+One pass: each function returns the bytes of a value and its content. Containers are numbered on first sight and then referred
+to, so lists may contain themselves.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from .java import (
 from .text import HASHED_TYPES, KEY_PREFIX, LIST, MAP, NULL_KEY, SET, Numbering, json_text, number, quoted, throwable
 
 _SCALARS: Final = frozenset(f"java.lang.{name}" for name in "Boolean Byte Character Double Float Integer Long Short".split())
-"""Errai's server answers 500 where it does not find their ``^NumVal``."""
+"""Errai's server answers 500 if their ``^NumVal`` is missing."""
 
 _UNHASHABLE: Final = tuple(form.partition(b',"^ObjectID"')[0] for form in (LIST, SET, MAP))
-"""The beginnings of what is read as list, set or dict."""
+"""Prefixes of values that are read as list, set or dict."""
 
 
 class ValueWriter:
-    """Marked values of one registry of types."""
+    """Writes marked values with one registry of types."""
 
     def __init__(self, types: JavaTypes) -> None:
         self._types = types
         self._quote = lru_cache(1024)(quoted)
-        """For the keys of maps, which come again and again."""
+        """For map keys, which repeat."""
         self._by_type: dict[type, Write] = {
             type(None): lambda value, ids: b"null",
             str: quoted,
@@ -73,12 +73,12 @@ class ValueWriter:
         }
 
     def write(self, value: Any, ids: Numbering) -> bytes:
-        """The JSON of a value. May raise `EncodeError`: it has no form; the error names the path."""
+        """Write a value as JSON. May raise `EncodeError`, with the path of the part that has no form."""
         try:
             write = self._by_type.get(type(value))
             return self._other(value, ids) if write is None else write(value, ids)
         except EncodeError as error:
-            if type(value) is Arguments:  # which knows where it stands
+            if type(value) is Arguments:  # it reports the path itself
                 raise
             raise EncodeError(error.text, part_that_fails(value, self._is_written)[0]) from error
         except RecursionError as error:
@@ -94,14 +94,14 @@ class ValueWriter:
         seen, me = ids.seen, id(value)
         if me in seen:
             return b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d"}' % seen[me]
-        seen[me] = given = ids.next  # as `Numbering.add` does
+        seen[me] = given = ids.next  # as in `Numbering.add`
         ids.next = given + 1
         find, other = self._by_type.get, self._other
         items = b",".join([(find(type(item)) or other)(item, ids) for item in value])
         return LIST % (given, items)
 
     def _tuple(self, value: Any, ids: Numbering) -> bytes:
-        """Python has one empty tuple and one empty frozenset, Java a list for each."""
+        """Write a tuple. Python has a single empty tuple; in Java each is a list of its own."""
         return self._list(value, ids) if value else LIST % (ids.one(), b"")
 
     def _frozen_set(self, value: Any, ids: Numbering) -> bytes:
@@ -122,7 +122,7 @@ class ValueWriter:
         seen, me = ids.seen, id(value)
         if me in seen:
             return b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d"}' % seen[me]
-        seen[me] = given = ids.next  # as `Numbering.add` does
+        seen[me] = given = ids.next  # as in `Numbering.add`
         ids.next = given + 1
         find, quote, members = self._by_type.get, self._quote, []
         for name, item in value.items():
@@ -132,7 +132,7 @@ class ValueWriter:
         return MAP % (given, b",".join(members))
 
     def _key(self, key: Any, ids: Numbering) -> bytes:
-        """A key that is no text, or is a text that could be mistaken for such a one."""
+        """Write a key that is not text, or a text that looks like one."""
         if key is None:
             return quoted(NULL_KEY)
         if isinstance(key, str) and not isinstance(key, enum.Enum) and not key.startswith((KEY_PREFIX, NULL_KEY)):
@@ -144,7 +144,7 @@ class ValueWriter:
         return quoted(KEY_PREFIX + written.decode())
 
     def _bytes(self, value: Any, ids: Numbering) -> bytes:
-        # Empty bytes, and single ones, are the same object wherever they come from; an array in Java is not.
+        # Python shares empty and one-byte bytes objects, Java's arrays are distinct.
         known = ids.seen.get(id(value)) if len(value) > 1 else None
         if known is not None:
             return b'{"^EncodedType":"[B","^ObjectID":"%d"}' % known
@@ -155,7 +155,7 @@ class ValueWriter:
     # -- objects ---------------------------------------------------------------------------------------------------------
 
     def _form_of(self, value: Any, ids: Numbering) -> Any:
-        """Form of an object as JSON has it: its members as a map or list, a UUID as text."""
+        """Convert an object to its JSON form: members as a map or list, a UUID as text."""
         if isinstance(value, msgspec.Struct):
             made = form_of_struct(value)
         elif attrs.has(type(value)) or hasattr(type(value), "__dataclass_fields__"):
@@ -166,12 +166,12 @@ class ValueWriter:
         return made
 
     def _form_by_others(self, value: Any) -> Any:
-        """May raise `EncodeError`: nobody knows a form."""
+        """May raise `EncodeError`: no known form."""
         try:
             made = plain_form(value)
-        except TypeError:  # msgspec knows a few more
+        except TypeError:  # msgspec knows more types
             made = value
-        except Exception as error:  # as of a model that cannot write itself
+        except Exception as error:  # for example a model that cannot be serialised
             raise EncodeError(f"{type(value).__name__} cannot be written: {error}") from error
         if type(made) in self._by_type:
             return made
@@ -183,7 +183,7 @@ class ValueWriter:
             raise EncodeError(f"{type(value).__name__} has no Java type: register it with JavaTypes.portable") from error
 
     def _exception(self, error: BaseException, ids: Numbering) -> bytes:
-        """As Errai does with one that is not portable: a RuntimeException with class and text, and no stack."""
+        """Write a RuntimeException with class and text but no stack, as Errai does for one that is not portable."""
         known = ids.seen.get(id(error))
         if known is not None:
             return b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d"}' % known
@@ -228,7 +228,7 @@ class ValueWriter:
         return self._value(value, ids)
 
     def _node(self, node: Any, table: Mapping[str, Any], ids: Numbering) -> bytes:
-        """Something that came in as it stood there, with the ids of this message."""
+        """Write a received node unchanged, with the ids of this message."""
         if type(node) is list:
             return b"[%b]" % b",".join([self._node(item, table, ids) for item in node])
         if type(node) is not dict:
@@ -240,7 +240,9 @@ class ValueWriter:
             given = ids.seen.get(id(target))
             if given is not None:
                 return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (json_text(name), given)
-            if len(node) == 2 and getattr(target, "node", None) is not node:  # a reference to what has not been written yet
+            if (
+                len(node) == 2 and getattr(target, "node", None) is not node
+            ):  # a reference to an object that was not written yet
                 return self._value(target, ids)
             given = ids.add(target)
         return b"{%b}" % b",".join(
@@ -253,7 +255,7 @@ class ValueWriter:
     # -- the rest --------------------------------------------------------------------------------------------------------
 
     def _other(self, value: Any, ids: Numbering) -> bytes:
-        """Types that are not known by their exact class."""
+        """Write a value whose exact class is unknown."""
         registered = self._types.of_class(type(value))
         if registered is not None:
             write: Write = constants_writer(registered) if isinstance(registered, str) else partial(self._portable, registered)
@@ -277,7 +279,7 @@ class ValueWriter:
 
 
 def _bare(value: Any, ids: Numbering) -> bytes:
-    """A field whose static type Java knows. May raise `EncodeError`: it is none of those."""
+    """Write a field with a static Java type. May raise `EncodeError`: another type."""
     if type(value) is str:
         return quoted(value)
     if value is None:

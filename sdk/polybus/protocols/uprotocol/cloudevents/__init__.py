@@ -1,1 +1,1 @@
-"""CloudEvents in protobuf and JSON: readers and writers."""
+"""Readers and writers of CloudEvents in protobuf and JSON."""

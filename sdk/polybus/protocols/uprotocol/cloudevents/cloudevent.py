@@ -1,7 +1,7 @@
-"""Messages as objects of the ``cloudevents`` package, and back: at the border only, for its object invents and coerces.
+"""Converts messages to objects of the ``cloudevents`` package and back, only at the border, as that object alters attributes.
 
-Read and written here are the attributes as they are: no time is invented, and a number stays a number. A hash is base64 there,
-for the package cannot write bytes; and where it has read numbers in headers they are text.
+Attributes are kept as they are: no time is invented, and a number stays a number. A hash is base64 there, because the package
+cannot write bytes, and numbers that it read from headers are text.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ _SOURCE_IS_METHOD: Final = frozenset({Kind.RESPONSE, Kind.ERROR})
 
 
 def to_cloudevent(message: Message, *, entity: str = DEFAULT_ENTITY) -> BaseCloudEvent:
-    """The event of a message.
+    """Convert a message to an event.
 
-    What the message does not say is made: an id with the time of now, addresses of `entity`; ``time`` is that of the id.
+    Missing parts are generated: an id with the current time, addresses of `entity`, and ``time`` from the id.
 
     Raises:
-        EncodeError: The body does not fit.
-        LocalProtocolError: The message breaks a rule of uProtocol, for example a request without ttl, or one of the package.
-        Unsupported: There is no event for this kind of message.
+        EncodeError: The body cannot be encoded.
+        LocalProtocolError: The message breaks a rule of uProtocol, for example a request without ttl, or of the package.
+        Unsupported: No event for this kind of message.
     """
     from cloudevents.core.exceptions import CloudEventValidationError
     from cloudevents.core.v1.event import CloudEvent
 
-    # An entity without authority of its own: local addresses may be written.
+    # An entity without authority, so that local addresses are allowed.
     attributes, raw, _ = attributes_of(message, UProtocol(entity="/local/1").codec(), entity)
     made = id_time_ms(attributes["id"])
     try:
         if "time" in attributes:
             attributes["time"] = datetime.datetime.fromisoformat(attributes["time"])
         elif made is not None:
-            # Its constructor would invent one: this is the true one.
+            # The package's constructor would invent a time.
             attributes["time"] = datetime.datetime.fromtimestamp(made / 1000, datetime.UTC)
     except (ValueError, OverflowError, TypeError) as error:
         where = "time" if "time" in attributes else "the time of the id"
@@ -82,7 +82,7 @@ def attributes_of(
 
 
 def _addressed(message: Message, names: UProtocolNames) -> Message:
-    """The message with an id, a source, a sink and what else an event must have."""
+    """Add id, source, sink and other required attributes to a message."""
     facts, kind, subject = dict(message.attributes), message.kind, message.subject
     answers = f"{names.entity}/rpc.response"
     known = kind is Kind.REQUEST and isinstance(message.id, str) and len(message.id) == 36
@@ -108,13 +108,13 @@ def _addressed(message: Message, names: UProtocolNames) -> Message:
 
 
 def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document", entity: str = DEFAULT_ENTITY) -> Message:
-    """The message of an event. What the document neither allows nor shows is refused, with the modes of `UProtocol`.
+    """Convert an event to a message, with the modes of `UProtocol`.
 
-    Addresses of `entity` become the plain subjects that `to_cloudevent` has made them of.
+    Addresses of `entity` become plain subjects, the reverse of `to_cloudevent`.
 
     Raises:
-        RemoteProtocolError: It is no event of uProtocol; the error names the rule.
-        LocalProtocolError: The mode is not known.
+        RemoteProtocolError: Not an event of uProtocol; the error names the rule.
+        LocalProtocolError: Unknown mode.
     """
     if mode not in MODES:
         raise LocalProtocolError(f"mode={mode!r}: one of {', '.join(MODES)}", protocol="uprotocol")
@@ -133,7 +133,7 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document", entity: st
 
 
 def named(message: Message, entity: str) -> Message:
-    """The message, with a plain subject where it has an address of an entity that stands for one."""
+    """The message with a plain subject, if its address belongs to the entity."""
     if isinstance(message.subject, str) and "/" in message.subject:
         found = UProtocolNames(entity, None, _LIMITS.subject).subject(message.subject)
         if "/" not in found:
@@ -142,7 +142,7 @@ def named(message: Message, entity: str) -> Message:
 
 
 def message_of(attributes: Mapping[str, Any], raw: bytes | None, leniency: Leniency) -> Message:
-    """The message of attributes and data. May raise `RemoteProtocolError`: they are no event of uProtocol."""
+    """The message of attributes and data. May raise `RemoteProtocolError`: not an event of uProtocol."""
     content = attributes.get("datacontenttype")
     format = format_of(content if isinstance(content, str) else None)
     if raw is not None:
@@ -160,7 +160,7 @@ def _plain(name: str, value: Any, leniency: Leniency) -> Any:
 
 
 def typed(name: str, text: str, leniency: Leniency) -> Any:
-    """An attribute that was text, with the type that the document gives it. May raise `RemoteProtocolError`: a bad hash."""
+    """Convert a text attribute to the document's type. May raise `RemoteProtocolError`: invalid hash."""
     if name in _NUMBERS and text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= MAX_INTEGER:
         return int(text)
     return hash_of(text, leniency) if name == "hash" else text

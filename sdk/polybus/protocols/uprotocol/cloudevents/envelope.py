@@ -1,6 +1,6 @@
-"""From the attributes of an event to a message of the bus: what both formats share.
+"""Converts event attributes to messages; shared by both formats.
 
-The readers take what is beyond doubt and costs little; ``examined`` asks the table of rules and is the one that refuses.
+Readers handle the clear and cheap cases; only ``examined`` uses the table of rules and refuses events.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from ..names import UriError, read_uri
 from ..rules import RULES, TOLERATED, TYPES, Facts, Leniency, Violation, is_uri_reference, refuse, violations
 
 BATCH: Final = 4096
-"""Events in one batch: a frame of 1 MiB holds some thousands."""
+"""Maximum number of events in a batch; 1 MiB holds some thousands."""
 
 _ADDRESSES: Final = 1024
 _KINDS: Final = {"publish": Kind.PUBLISH, "notification": Kind.NOTIFY, "request": Kind.REQUEST, "response": Kind.RESPONSE}
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 _ADDRESS_RULES: Final = tuple(rule for rule in RULES if rule.attribute in ("source", "sink"))
 known_schema: Final = lru_cache(256)(is_uri_reference)
-"""True if a schema is spelled well; remembered, for there are few."""
+"""True if a schema is a valid URI reference; cached, because there are few."""
 _UPRIORITY: Final = "UPRIORITY_"
 OLD_LEVEL: Final = "permission_level"
 MISPLACED_DATA: Final = "data.member"
-"""The word in `TOLERATED` for base64 in the member ``data``."""
+"""Name in `TOLERATED` for base64 in the member ``data``."""
 BARE_DATA: Final = "data.any"
-"""The one for protobuf data that are no ``Any``."""
+"""Name in `TOLERATED` for protobuf data without ``Any``."""
 
 
 class ReturnAddress(str):
-    """The id of a request, with the request: an answer takes its source and sink the other way round, its priority and ttl."""
+    """A request's id with the request: its answer uses addresses, priority and ttl."""
 
     __slots__ = ("event",)
 
@@ -47,14 +47,14 @@ class ReturnAddress(str):
 
 
 def return_address(event: UsualEvent) -> ReturnAddress:
-    """Address to which the answer to a request goes."""
+    """Return address of a request."""
     address = ReturnAddress(event.id)
     address.event = event
     return address
 
 
 def shown(frame: bytes) -> bytes:
-    """The beginning of a frame, for people; of one that may have a token nothing: a token is never shown."""
+    """The beginning of a frame, for people; empty if it may contain a token, which is never shown."""
     return b"" if b"token" in frame or b"\\u00" in frame else frame[:200]
 
 
@@ -62,9 +62,9 @@ class Envelope:
     """Reads attributes, strictly or leniently.
 
     Args:
-        limits: Sizes.
-        leniency: Which rules are looked away from.
-        local: Entities without authority that are known; None for all.
+        limits: Maximum sizes.
+        leniency: Tolerated violations.
+        local: Known entities that may lack an authority; None for all.
     """
 
     def __init__(self, limits: Limits, leniency: Leniency, local: frozenset[str] | None) -> None:
@@ -72,24 +72,24 @@ class Envelope:
         self.leniency: Final = leniency
         self._local = local
         self.addresses: dict[tuple[str, str, str | None], Kind] = {}
-        """By type, source and sink: that they fit together, and what they make. Bounded."""
+        """Kinds by consistent type, source and sink. Bounded."""
 
     def usual(self, event: UsualEvent) -> Kind | None:
-        """The kind of an event whose attributes fit each other; None where that needs a second look."""
+        """The kind of an event with consistent attributes; None if it needs a full check."""
         kind = self.addresses.get((event.type, event.source, event.sink)) or self.look(event.type, event.source, event.sink)
         if kind is _REQUEST and not (event.ttl and event.priority is not None and event.priority >= "CS4"):
             return None
         return kind
 
     def look(self, type: str, source: str, sink: str | None) -> Kind | None:
-        """True if type, source and sink fit together; remembered where they do."""
+        """The kind for a consistent type, source and sink, then cached; otherwise None."""
         kind = TYPES.get(type)
         if kind is None:
-            return None  # also what is an extension of ours: rare, and examined
+            return None  # also for polybus extensions, which are rare and checked in full
         kind = "notification" if kind == "publish" and sink is not None else kind
         attributes = {"source": source} if sink is None else {"source": source, "sink": sink}
         facts = self._facts(attributes, kind)
-        if any(violations(facts, _ADDRESS_RULES)):  # also what is tolerated: it is examined, and marked
+        if any(violations(facts, _ADDRESS_RULES)):  # tolerated violations also need the full check, which marks them
             return None
         if len(self.addresses) >= _ADDRESSES:
             self.addresses.clear()
@@ -102,10 +102,10 @@ class Envelope:
     # -- everything else -------------------------------------------------------------------------------------------------
 
     def examined(self, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> EventMessage:
-        """A message of any attributes. May raise `RemoteProtocolError`: a `Violation`, or the data are not what they say."""
+        """Check and convert an event. May raise `RemoteProtocolError`: a `Violation`, or data that do not match their type."""
         given = attributes.pop(TOLERATED, None)
         if given is not None and not isinstance(given, list):
-            attributes[TOLERATED] = given  # somebody else's, which is no name of an attribute
+            attributes[TOLERATED] = given  # a foreign value, refused later as an invalid name
             given = None
         tolerated = [*(given or ()), *normalise(attributes, self.leniency)]
         name = attributes.get("type")
@@ -122,7 +122,7 @@ class Envelope:
         schema = attributes.get("dataschema")
         bare = raw is not None and format is ANY and not (is_packed(raw) if self.leniency and schema else check_any(raw))
         if raw is not None and bare:
-            # In the document's examples the schema says of what kind the data are.
+            # The schema of the document's examples gives the data's type.
             if not (self.leniency is Leniency.LENIENT or (self.leniency and schema)):
                 text = "the data are no google.protobuf.Any (document, 3 Formats, Table 6)"
                 error = refuse(text, answer_id=self._return_address(attributes))
@@ -159,13 +159,13 @@ class Envelope:
         return made
 
     def told(self, error: RemoteProtocolError, attributes: dict[str, Any]) -> RemoteProtocolError:
-        """The error of an event that could not be read to its end, with whom it concerns: who asked, or what it answers."""
+        """Add to a malformed event's error the request to answer, or the request that it answers."""
         error.answer_id = self._return_address(attributes)
         error.reply_id = _reply_id(attributes, "response" if attributes.get("type") == "res.v1" else "")
         return error
 
     def _return_address(self, attributes: dict[str, Any]) -> ReturnAddress | None:
-        """Address at which a bad request can be answered; None where it cannot."""
+        """Return address for the refusal of a request; None if it cannot be answered."""
         found = [attributes.get(name) for name in ("id", "source", "sink")]
         if attributes.get("type") != "req.v1" or not all(isinstance(part, str) for part in found):
             return None
@@ -179,7 +179,7 @@ class Envelope:
             return None
         answer = self._facts({"source": sink, "sink": source}, "response")
         if any(rule.counts(self.leniency) for rule, _ in violations(answer, _ADDRESS_RULES)):
-            return None  # the answer would be as wrong as the question
+            return None  # the answer would break rules, too
         return return_address(UsualEvent("1.0", id, source, "req.v1", sink, "CS4", 0))
 
     def _can_answer(self, id: str) -> bool:
@@ -193,38 +193,38 @@ def _reply_id(attributes: dict[str, Any], kind: str) -> str | None:
 
 
 def normalise(attributes: dict[str, Any], leniency: Leniency) -> list[str]:
-    """Bring what is meant into one spelling. Returns the rules that were looked away from."""
+    """Normalise spellings, and return the names of tolerated rules."""
     tolerated = []
     for name in [name for name, value in attributes.items() if value is None]:
-        del attributes[name]  # CloudEvents 1.0.2, JSON format, 3.1: null is as if it were not there
+        del attributes[name]  # null means absent (CloudEvents 1.0.2, JSON format, 3.1)
     ttl = attributes.get("ttl")
     if isinstance(ttl, str) and ttl.isascii() and ttl.isdigit() and len(ttl) < 11:
-        attributes["ttl"] = int(ttl)  # as HTTP binary mode yields it
+        attributes["ttl"] = int(ttl)  # from HTTP binary mode
     priority = attributes.get("priority")
     if isinstance(priority, str) and priority.startswith(_UPRIORITY):
-        attributes["priority"] = priority.removeprefix(_UPRIORITY)  # up-python 1.5 writes it
+        attributes["priority"] = priority.removeprefix(_UPRIORITY)  # written by up-python 1.5
     if leniency and OLD_LEVEL in attributes:
         attributes.setdefault("plevel", attributes.pop(OLD_LEVEL))
         tolerated.append("plevel.name")
     if leniency is Leniency.LENIENT and isinstance(hashed := attributes.get("hash"), str):
-        attributes["hash"] = hashed.encode()  # in protobuf: the SDKs of that time have text where the document has bytes
+        attributes["hash"] = hashed.encode()  # protobuf: SDKs of that time wrote text in place of bytes
         tolerated.append("hash.type")
     return tolerated
 
 
 def is_packed(data: bytes) -> bool:
-    """True of an ``Any`` that names its type, as all do; the bytes of another message may well decode as one that does not."""
+    """True for an ``Any`` with a type, as all have. Another message's bytes may decode as an ``Any`` without one."""
     return check_any(data) and (not data or b"/" in data[2 : 2 + data[1]])
 
 
 def bare_status(raw: bytes, schema: Any) -> tuple[bytes, BodyFormat] | None:
-    """A Status as the document's examples have it, packed: they say so by the schema. None of what is none."""
+    """Pack a bare Status, as in the document's examples, which give its type in the schema; None for other data."""
     name = schema.removeprefix("/") if isinstance(schema, str) else ""
     return (pack(name, raw), ANY) if name in STATUSES else None
 
 
 def _response(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:
-    """An answer: a result, a failed delivery (commstatus), or an error of the application (google.rpc.Status)."""
+    """Read an answer: a result, a failed delivery (commstatus), or an application's error (google.rpc.Status)."""
     reqid, commstatus = attributes["reqid"], attributes.get("commstatus")
     try:
         status = read_status(raw) if format is ANY else None

@@ -1,7 +1,7 @@
-"""The JSON format of CloudEvents 1.0.2, with the data as the document wants them (3 Formats, Table 6).
+"""The JSON format of CloudEvents 1.0.2, with data as the document requires (3 Formats, Table 6).
 
-Usual events are decoded into a shape with the right types, base64 included; what does not fit the shape is read again without
-haste, and either was unusual or gets an error that says which rule it breaks. Writing puts bytes together and decodes nothing.
+Usual events are decoded into a typed struct, base64 included. Any other event is read again by a slower path, which accepts it
+or names the broken rule. Writing concatenates bytes and decodes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 
 
 class _Answering(msgspec.Struct):
-    """The part of an event that says which request it answers."""
+    """The part of an event with the id of the answered request."""
 
     reqid: str | None = None
 
@@ -42,7 +42,7 @@ _batch: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class JsonEventReader:
-    """Makes messages of JSON events."""
+    """Reads JSON events."""
 
     def __init__(self, envelope: Envelope, limits: Limits) -> None:
         self._envelope = envelope
@@ -51,16 +51,16 @@ class JsonEventReader:
         self._max_frame = limits.message
 
     def read(self, frame: bytes) -> EventMessage:
-        """The one message of an event. May raise `RemoteProtocolError`: it is none, or a bad one."""
+        """Read the one message of an event. May raise `RemoteProtocolError`: malformed, or against a rule."""
         if len(frame) <= self._max_frame:
-            # All members of the shape are plain, so nothing in it can be nested; and the decoder checks the text.
+            # All members are plain values, so nothing can be nested; the decoder checks the text.
             try:
                 event = _event(frame)
             except (ValueError, RecursionError):
                 return self._read_slowly(frame)
-            # All in one place: each call costs as much as two of these tests, each keyword and default as much as one.
+            # Inline for speed: a call costs as much as two of these tests, a keyword or default as much as one.
             id, type, source, sink, raw = event.id, event.type, event.source, event.sink, event.data_base64
-            # One hash of a fresh text instead of two, where a sink hears from the same source again.
+            # One hash of a new text instead of two if the sink's last event had the same source.
             recent = self._recent.get(sink)
             if recent is not None and recent[0] == source and recent[1] == type:
                 kind: Kind | None = recent[2]
@@ -93,7 +93,7 @@ class JsonEventReader:
         return self._read_slowly(frame)
 
     def _kind_of(self, type: str, source: str, sink: str | None) -> Kind | None:
-        """The kind of a message by its addresses; None where they need a second look."""
+        """The kind of a message by its addresses; None if they need a full check."""
         kind = self._envelope.addresses.get((type, source, sink)) or self._envelope.look(type, source, sink)
         if kind is not None:
             if len(self._recent) >= _RECENT:
@@ -102,7 +102,7 @@ class JsonEventReader:
         return kind
 
     def split(self, frame: bytes) -> list[bytes]:
-        """The events of a JSON array, unread. May raise `RemoteProtocolError`: the frame is no array."""
+        """The events of a JSON array, unread. May raise `RemoteProtocolError`: not an array."""
         try:
             self._check(frame)
             parts = _batch(frame)
@@ -134,15 +134,15 @@ class JsonEventReader:
             raise refused from error
 
     def answers(self, frame: bytes) -> str | None:
-        """Tell which request an event answers that this side has written; its data are not looked at.
+        """Id of the request that one of this side's events answers; ignores data.
 
         Raises:
-            ValueError: It is no JSON.
+            ValueError: Not JSON.
         """
         return _answering(frame).reqid
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """Attributes and data, not examined. May raise `RemoteProtocolError`, or `ValueError` of what is no JSON."""
+        """Attributes and data, unchecked. May raise `RemoteProtocolError`; `ValueError`: not JSON."""
         value = _any(frame)
         if not isinstance(value, dict):
             raise refuse(f"an event is a JSON object, not {type(value).__name__}")
@@ -179,18 +179,18 @@ _OCTET_DATA: Final = b',"datacontenttype":"%b"' % OCTET_STREAM.encode()
 
 
 class JsonEventWriter:
-    """Makes JSON events: bytes put together, nothing decoded."""
+    """Writes JSON events by concatenating bytes."""
 
     def __init__(self, schema: str) -> None:
         self._octets = _OCTET_DATA + b',"dataschema":%b,"data_base64":"' % _encode(schema)
         self.head: Head = lru_cache(1024)(_head)
-        """``head(type, source, sink, priority, more)``: what is the same in many events."""
+        """``head(type, source, sink, priority, more)``: the part that many events share."""
 
     def write(
         self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
     ) -> bytes:
-        """One event. Texts are known to need no more than JSON's own escapes; `id` and `reqid` none."""
-        if ttl and extra is None and raw is not None and format is ANY:  # most of what is written
+        """Write one event. Texts need only JSON's own escapes, `id` and `reqid` none."""
+        if ttl and extra is None and raw is not None and format is ANY:  # the most frequent case
             if reqid is not None:
                 start = b'%b%b","ttl":%d,"reqid":"%b"' % (head, id.encode(), ttl, reqid.encode())
                 return b'%b%b%b"}' % (start, _ANY_DATA, _base64(raw, newline=False))
@@ -213,20 +213,20 @@ class JsonEventWriter:
 
     @staticmethod
     def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
-        """An item of bytes or of a JSON document; see `rules.items`."""
+        """Write an item of bytes or a JSON document; see `extensions`."""
         if format is JSON:
             return b'%b%b","data":%b}' % (head, id.encode(), raw)
         return b'%b%b","data_base64":"%b"}' % (head, id.encode(), _base64(raw, newline=False))
 
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:
-        """Several events as one (CloudEvents 1.0.2, JSON batch format)."""
+        """Join several events (CloudEvents 1.0.2, JSON batch format)."""
         return b"[%b]" % b",".join(frames)
 
 
 @lru_cache(1024)
 def _middle(ttl: int) -> bytes:
-    """Part between an id and data. Few programs have more than a few deadlines; what is left of one is another."""
+    """Part between id and data. Cached: most programs have few deadlines, though a relayed one differs each time."""
     return b'","ttl":%d%b' % (ttl, _ANY_DATA)
 
 

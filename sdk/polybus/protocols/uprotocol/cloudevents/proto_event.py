@@ -1,15 +1,14 @@
-"""The protobuf format of CloudEvents 1.0.2 (``io.cloudevents.v1.CloudEvent``), with the data as the document wants them.
+"""The protobuf format of CloudEvents 1.0.2 (``io.cloudevents.v1.CloudEvent``), with data as the document requires.
 
-The usual case is read by hand: attributes that come again and again are known by their bytes. What is not usual goes through
-the generated class and the table of rules. Events are written by hand, because what is the same in many is then written once; a
-test compares with the generated class.
+The usual case is read without the generated class, with repeated attributes cached by their bytes; other events use that class
+and the table of rules. Events are written without it, so that shared parts are encoded once; a test compares both.
 
 ``cloudevents_pb2.py`` was made from ``cloudevents.proto`` beside it with protoc 30 (grpcio-tools 1.72.2), in this folder::
 
     python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. cloudevents.proto
 
-In the ``.pyi``, ``Mapping`` was then given its type arguments. What protoc 30 makes runs with protobuf 6.30 and 7; what a later
-one makes would ask for a later package.
+In the ``.pyi``, ``Mapping`` was then given its type arguments. Code from protoc 30 runs with protobuf 6.30 and 7; code from a
+later one would require a later package.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from .envelope import BATCH, Envelope, is_packed, known_schema, shown
 
 @cache
 def cloud_event_classes() -> tuple[type[Any], type[Any]]:
-    """``CloudEvent`` and ``CloudEventBatch``: ours, or those that another package has registered under these names."""
+    """``CloudEvent`` and ``CloudEventBatch``: ours, or classes that another package registered under these names."""
     try:
         from . import cloudevents_pb2 as generated
-    except TypeError:  # the pool has the same names from another file, for example of an older up-python
+    except TypeError:  # the pool has these names from another file, for example of an older up-python
         event, batch = known_class("io.cloudevents.v1.CloudEvent"), known_class("io.cloudevents.v1.CloudEventBatch")
         if event is None or batch is None:
             raise
@@ -51,7 +50,7 @@ _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = 0x0A, 0x12, 0x1A, 0
 _REQUIRED: Final = frozenset({"id", "source", "type"})
 _PROTOBUFS: Final = frozenset({PROTOBUF, "application/x-protobuf"})
 _REQID: Final = b"\n\x05reqid\x12&\x1a$"
-"""The beginning of an entry with the id of a request."""
+"""Start of an entry with a request id."""
 _REQID_FIELD: Final = b"*/" + _REQID
 _NAMES: Final = frozenset({"sink", "priority", "ttl", "datacontenttype", "dataschema", "token", "plevel"})
 _KNOWN: Final = 2048
@@ -62,21 +61,21 @@ _SIZES: Final = 6
 
 
 class ProtoReader:
-    """Makes messages of protobuf events. Fields that come again and again are known by their bytes."""
+    """Reads protobuf events, with repeated fields cached by their bytes."""
 
     def __init__(self, envelope: Envelope, limits: Limits) -> None:
         self._limits = limits
         self._envelope = envelope
         self._max_frame = limits.message
-        # Attributes, and the texts of source and type, by their bytes. Bounded.
+        # Attributes, and texts of source and type, by their bytes. Bounded.
         self._known: dict[bytes, tuple[str, Any]] = {}
         self._texts: dict[bytes, str] = {}
-        # What stands between id and reqid or data, and the few sizes that it has. Bounded.
+        # Bytes between id and reqid or data, and their few sizes. Bounded.
         self._blocks: dict[bytes, tuple[Kind, UsualEvent, BodyFormat]] = {}
-        self._sizes: tuple[int, ...] = ()  # replaced, never changed: buses in other threads read with the same reader
+        self._sizes: tuple[int, ...] = ()  # replaced, never changed: buses in other threads share this reader
 
     def read(self, frame: bytes) -> EventMessage:
-        """The one message of an event. May raise `RemoteProtocolError`: it is none, or a bad one."""
+        """Read the one message of an event. May raise `RemoteProtocolError`: malformed, or against a rule."""
         if len(frame) > self._max_frame:
             raise WIRE_RULES.refuse_size(len(frame), self._max_frame)
         try:
@@ -96,7 +95,7 @@ class ProtoReader:
             raise refused from error
 
     def split(self, frame: bytes) -> list[bytes]:
-        """The events of a ``CloudEventBatch``, unread. May raise `RemoteProtocolError`: the frame is none."""
+        """The events of a ``CloudEventBatch``, unread. May raise `RemoteProtocolError`: not a batch."""
         if len(frame) > self._max_frame:
             raise refuse(f"a batch of {len(frame)} bytes is larger than {self._max_frame} (limit: message)", "too_large")
         try:
@@ -121,7 +120,7 @@ class ProtoReader:
         return text
 
     def _attribute(self, part: bytes) -> tuple[str, Any]:
-        """Name and value of an entry; an id does not come again, so none is kept. May raise `ValueError`: an unusual one."""
+        """Name and value of an entry; unique ids are not cached. May raise `ValueError`: unusual."""
         if part.startswith(_REQID) and len(part) == len(_REQID) + 36:
             return "reqid", str(part[len(_REQID) :], "ascii")
         name_end = part[1] + 2
@@ -147,15 +146,15 @@ class ProtoReader:
         return name, found
 
     def answers(self, frame: bytes) -> str | None:
-        """Tell which request an event answers that this side has written.
+        """Id of the request that one of this side's events answers.
 
         Raises:
-            RemoteProtocolError, ValueError: It is no event.
+            RemoteProtocolError, ValueError: Not an event.
         """
         return self.parts(frame)[0].get("reqid")
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """The attributes of an event and its data, not examined. May raise `RemoteProtocolError`: it is no event."""
+        """Attributes and data of an event, unchecked. May raise `RemoteProtocolError`: malformed."""
         from google.protobuf.message import DecodeError
 
         try:
@@ -182,9 +181,9 @@ class ProtoReader:
     # -- the usual case --------------------------------------------------------------------------------------------------
 
     def _quick(self, frame: bytes) -> EventMessage | None:
-        """The message of a usual event; None (or a ValueError or IndexError) where anything needs a second look.
+        """Read a usual event; None, ValueError or IndexError for any other.
 
-        What stands between the id and the reqid or the data is the same in many events: then it is known as a whole.
+        The bytes between the id and the reqid or data repeat in many events and are cached as one block.
         """
         for size in self._sizes:
             begin = frame[_BLOCK : _BLOCK + size]
@@ -233,7 +232,7 @@ class ProtoReader:
             if tag == _ATTRIBUTE:
                 name, value = self._known.get(part) or self._attribute(part)
                 if name in attributes:
-                    return None  # the last one counts: the generated class knows
+                    return None  # the last one counts, which the generated class handles
                 attributes[name] = value
                 if name == "reqid":
                     block = block or start
@@ -275,7 +274,7 @@ class ProtoReader:
         if raw is not None:
             if content is not None or format is OCTETS:
                 if format is OCTETS and (content is None or content in _PROTOBUFS):
-                    format = ANY  # as up-python 1.5 writes it
+                    format = ANY  # written by up-python 1.5
                 elif (content in _PROTOBUFS) is not (format is ANY) or (format is OCTETS and content != OCTET_STREAM):
                     return None
             if (schema is None) if format is OCTETS else not (check_any(raw) if schema is None else is_packed(raw)):
@@ -288,9 +287,9 @@ class ProtoReader:
         return self._message(kind, event, raw, format)
 
     def _remember(self, frame: bytes, block: int, kind: Kind, event: UsualEvent, raw: bytes | None, format: BodyFormat) -> None:
-        """The next event may have the same bytes between its id and its reqid or data.
+        """Cache the bytes between the id and the reqid or data.
 
-        Only of an event in which nothing else follows: that would be read into the events of others.
+        Only if nothing else follows, which would otherwise be read into other events.
         """
         size, rest = block - _BLOCK, block
         if frame.startswith(_REQID_FIELD, rest):
@@ -323,7 +322,7 @@ class ProtoReader:
 
 
 def _value(name: str, value: Any) -> Any:
-    """May raise `RemoteProtocolError`: there is none."""
+    """May raise `RemoteProtocolError`: no value."""
     kind = value.WhichOneof("attr")
     if kind is None:
         raise refuse(f"the attribute {name[:60]!r} has no value (CloudEvents 1.0.2, protobuf format)", "invalid_attribute")
@@ -331,22 +330,22 @@ def _value(name: str, value: Any) -> Any:
     return found.ToJsonString() if kind == "ce_timestamp" else found
 
 
-# The same as bytes, and fields of CloudEventAttributeValue.
+# The tags as bytes, and fields of CloudEventAttributeValue.
 _ID_TAG, _SOURCE_TAG, _VERSION_TAG, _TYPE_TAG, _ATTRIBUTE_TAG, _BINARY_TAG, _PROTO_TAG = (
     bytes((tag,)) for tag in (_ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO)
 )
 _CE_BOOLEAN, _CE_INTEGER, _CE_STRING, _CE_BYTES, _CE_URI_REF, _CE_TIMESTAMP = b"\x08", b"\x10", b"\x1a", b'"', b"2", b":"
 _NO_DATA: Final = _BINARY_TAG + length(b"")
-"""Without any field of data, `UCloudEvent.get_payload` of up-python raises."""
+"""`UCloudEvent.get_payload` of up-python raises without a data field."""
 _REFERENCES: Final = frozenset({"sink", "dataschema"})
 
 
 class ProtoWriter:
-    """Makes protobuf events.
+    """Writes protobuf events.
 
     Args:
         schema: ``dataschema`` of bytes.
-        old: As up-python 1.5 reads them: data in ``binary_data`` always, even where there are none; addresses as ``ce_string``.
+        old: Write for up-python 1.5: data in ``binary_data`` even if empty, and addresses as ``ce_string``.
     """
 
     def __init__(self, schema: str, old: bool) -> None:
@@ -354,17 +353,17 @@ class ProtoWriter:
         self._data = _BINARY_TAG if old else _PROTO_TAG
         self._octets = self._attribute("datacontenttype", OCTET_STREAM)
         self._octets_and_schema = self._octets + self._attribute("dataschema", schema)
-        # ``ce_integer`` has 31 bits and a sign, the document's ttl 32 bits and none.
+        # ``ce_integer`` is signed with 32 bits, the document's ttl unsigned.
         self._ttl = lru_cache(1024)(lambda ttl: self._attribute("ttl", min(ttl, MAX_INTEGER)))
         self.head: Head = lru_cache(1024)(self._head)
-        """``head(type, source, sink, priority, more)``: what is the same in many events."""
+        """``head(type, source, sink, priority, more)``: the part that many events share."""
 
     def write(
         self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
     ) -> bytes:
-        """One event."""
+        """Write one event."""
         parts = [_ID_TAG, length(name := id.encode()), name, head]
-        if raw is not None and format is not ANY:  # before what differs from event to event
+        if raw is not None and format is not ANY:  # before the parts that differ between events
             parts.append(self._octets if extra and "dataschema" in extra else self._octets_and_schema)
         if ttl:
             parts.append(self._ttl(ttl))
@@ -383,12 +382,12 @@ class ProtoWriter:
 
     @staticmethod
     def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
-        """An item of bytes, which all formats are here; see `rules.items`."""
+        """Write an item as bytes, in any format; see `extensions`."""
         return b"".join((_ID_TAG, length(name := id.encode()), name, head, _BINARY_TAG, length(raw), raw))
 
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:
-        """Several events as one ``CloudEventBatch``."""
+        """Join several events in a ``CloudEventBatch``."""
         return b"".join(field(b"\n", frame) for frame in frames)
 
     def _head(self, type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ()) -> bytes:
@@ -414,7 +413,7 @@ class ProtoWriter:
 
 
 def _timestamp(text: str) -> bytes | None:
-    """A ``google.protobuf.Timestamp`` (CloudEvents 1.0.2, protobuf format, 2.1); None where the text is no time."""
+    """A ``google.protobuf.Timestamp`` (CloudEvents 1.0.2, protobuf format, 2.1); None for an invalid time."""
     from google.protobuf.timestamp_pb2 import Timestamp
 
     moment = Timestamp()
