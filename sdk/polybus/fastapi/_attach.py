@@ -1,4 +1,4 @@
-"""Putting a bus into an application: its routes, its lifespan, its errors as answers of HTTP, and the pages that watch it."""
+"""Attaching a bus to an application: routes, lifespan, HTTP responses for errors, and pages for monitoring."""
 
 from __future__ import annotations
 
@@ -28,16 +28,15 @@ from ..transports.asgi import AsgiWebSocket, Receive, Scope
 from ._attachment import AttachedRoute, Attachment
 
 _PLAIN: Final = ("starlette.", "fastapi.", "uvicorn.")
-"""Packages whose middleware does nothing when the call of a WebSocket returns; FastAPI's telemetry is seen in the scope."""
+"""Packages with middleware that does nothing after a WebSocket call returns; FastAPI's telemetry is visible in the scope."""
 _MOST: Final = 100
-"""Middlewares of one application: beyond that something is wrong, and it is watched."""
+"""Middlewares of one application. With more something is wrong: treat it as watched."""
 
 
 def is_watched(scope: Scope, receive: Receive) -> bool:
-    """True unless everything from the server's call down to the route is known to be of no consequence at its end.
+    """True if code between the server and the route may do something when a connection ends, such as counting or tracing.
 
-    That is uvicorn's and Starlette's own middleware. FastAPI's telemetry, and whatever else an application has, may count or
-    trace connections.
+    False only if everything there is uvicorn's or Starlette's own middleware, without FastAPI's telemetry.
     """
     application = scope.get("app")
     outermost = _within(getattr(getattr(receive, "__self__", None), "app", None), application)
@@ -49,12 +48,12 @@ def is_watched(scope: Scope, receive: Receive) -> bool:
     if _within(getattr(router, "middleware_stack", None), getattr(router, "app", None)) is None:
         return True
     endpoint = scope.get("endpoint")
-    # A route of a mounted or included router has others around it.
+    # Routes of mounted or included routers have further middleware around them.
     return not any(getattr(route, "app", None) is endpoint for route in router.routes if isinstance(endpoint, AttachedRoute))
 
 
 def _within(outer: Any, inner: Any) -> Any:
-    """`inner`, if there are only plain middlewares around it, or None."""
+    """Return `inner` if all middleware around it is plain, else None."""
     for _ in range(_MOST):
         if outer == inner:
             return inner
@@ -82,25 +81,25 @@ _STATUS: Final = {
     Code.UNAVAILABLE: 503,
     Code.DEADLINE_EXCEEDED: 504,
 }
-"""By the code of a `RequestError`, as google.rpc.Code has it, but for INVALID_ARGUMENT, which is 422 as in FastAPI, and for
-FAILED_PRECONDITION, which is 409 as each `Conflict` is. Others are 500."""
+"""HTTP status by `RequestError.code`, as google.rpc.Code defines it, except INVALID_ARGUMENT: 422 as in FastAPI, and
+FAILED_PRECONDITION: 409 as for every `Conflict`. Other codes: 500."""
 
 _TOO_LARGE: Final = 413
 
 _OF_OTHERS: Final = {401: 502, 403: 502}
-"""Statuses that mean the visitor, where another program has refused this one."""
+"""Statuses about the visitor, replaced if another program refused this one."""
 
 
 def bus_error_response(connection: HTTPConnection, error: Exception) -> JSONResponse:
-    """Answer an HTTP request whose endpoint raised an error of the bus: `attach` registers it with the application.
+    """Respond to an HTTP request after the endpoint raised an error of the bus; `attach` registers it with the application.
 
-    The body is ``{"detail": text, "code": "NOT_FOUND", "reason": ..., "faults": ...}``; the last two where the error has them.
-    Of what another program said, or where it is, strangers learn an id, by which the log has the rest, and the status; that is
-    502 in place of 401 and 403, for it was not the visitor who was refused. ``raise error.relay()`` passes it on knowingly.
+    The body is ``{"detail": text, "code": "NOT_FOUND", "reason": ..., "faults": ...}``; the last two only if the error has
+    them. Another program's text and address are hidden: the response contains an id, which leads to the details in the log,
+    and the status; 401 and 403 become 502, because not the visitor was refused. ``raise error.relay()`` passes such an error
+    on deliberately.
 
     Raises:
-        Exception: The error itself, where it is no answer to a request: a mistake in the program stays one, and so does that
-            of a WebSocket.
+        Exception: The same error, if it is not an answer to a request or belongs to a WebSocket.
     """
     status = status_of(error)
     if status is None or not isinstance(connection, Request):
@@ -124,15 +123,15 @@ def _is_of_others(error: Exception) -> bool:
 
 
 def status_of(error: Exception) -> int | None:
-    """Find the status of HTTP for an error; None for one that is no answer to a request."""
+    """HTTP status for an error; None if it is not an answer to a request."""
     if isinstance(error, TooLarge):
-        return _TOO_LARGE  # 429 would have it sent again
+        return _TOO_LARGE  # clients would retry a 429
     answer = isinstance(error, (RequestError, DeadlineExceeded, ConnectFailed, Disconnected, QueueFull))
     return _STATUS.get(code_of(error), 500) if answer else None
 
 
 def answer_errors(app: Any) -> None:
-    """Register `bus_error_response` with an application, unless it has an answer of its own."""
+    """Register `bus_error_response` with an application, unless it has its own handler."""
     handlers = getattr(app, "exception_handlers", None)
     if isinstance(handlers, dict) and BusError not in handlers:
         app.add_exception_handler(BusError, bus_error_response)
@@ -148,7 +147,7 @@ if TYPE_CHECKING:
 
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SCRIPT = "polybus-script"
-"""Name of the routes of the JavaScript modules."""
+"""Name of the routes for the JavaScript modules."""
 _FRAMES: Final = "polybus-frames.js"
 
 
@@ -157,7 +156,7 @@ _INSTEAD: Final = {
     "prefix": "path= is all of it behind the prefix of the router",
     "authenticate": "it belongs to the bus, Bus(authenticate=...)",
 }
-"""Advice for arguments that `attach` does not have."""
+"""Advice for unknown arguments of `attach`."""
 
 
 @explains("attach", _INSTEAD)
@@ -177,30 +176,29 @@ def attach(
 ) -> None:
     """Serve a bus in an application.
 
-    The bus runs within the application's lifespan: it is started after what the application's own lifespan prepares, and
-    drained before that is taken away. Where no lifespan is run, the first connection starts it. One bus may be attached at
-    several paths, and several buses to one application. Errors of the bus that an endpoint does not catch are answered with a
-    status of HTTP (`bus_error_response`), unless the application has a handler for `BusError`.
+    The bus runs within the application's lifespan: it starts after the application's own resources, and drains before they
+    are released. If no lifespan runs, the first connection starts it. A bus may be attached at several paths, and an
+    application may have several buses. Errors of the bus that an endpoint does not catch become HTTP responses
+    (`bus_error_response`), unless the application has a handler for `BusError`.
 
     Args:
         app: A FastAPI or Starlette application, or an APIRouter or Router.
-        bus: What to serve.
-        path: Where, after the prefix of a router that has one.
+        bus: The bus to serve.
+        path: Path, after the prefix of a router that has one.
         protocol: Its name, or an object with options, such as ``Ubre(format="binary")``.
-        origins: Web origins whose pages may connect. Pages of the same host and port always may.
+        origins: Web origins of pages that may connect, in addition to pages of the same host and port.
         hosts: Further ``Host`` values of a server that listens on a loopback address, behind a proxy.
-        when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
-            ``disconnect``.
-        insecure: Let strangers in from other machines, through a proxy too, although the bus has no `authenticate`.
-        script: Also serve the client for pages at this path, as ``/polybus.js``, after that prefix too, and beside it
-            ``polybus-frames.js``, for frames. With ``?v=`` and the version of polybus they are kept for good.
-        docs: Also serve a page of what the bus can be asked at this path, as ``/bus/docs``, and the AsyncAPI document of
-            it at the same path with ``.json``: to everybody, as FastAPI's own page.
-        try_it: Let that page send requests, over the bus as any client: with the visitor's cookies or token, where `authorize`
-            lets it.
+        when_full: Treatment of publications for a peer with a full outbox: ``drop_oldest``, ``drop_newest``, ``disconnect``.
+        insecure: Admit strangers from other machines, also through a proxy, although the bus has no `authenticate`.
+        script: Also serve the browser client at this path, such as ``/polybus.js``, after that prefix, and
+            ``polybus-frames.js`` beside it. With ``?v=`` and the version of polybus browsers cache them permanently.
+        docs: Also serve a page about the subjects of the bus at this path, such as ``/bus/docs``, and its AsyncAPI document
+            at the same path with ``.json``: both are public, like FastAPI's own page.
+        try_it: Let that page send requests as a client of the bus, with the visitor's cookies or token and within
+            `authorize`.
 
     Raises:
-        TypeError: This is no application and no router, or no bus, or an option is of a wrong type.
+        TypeError: `app` is not an application or router, `bus` is not a bus, or an option has a wrong type.
         ValueError: An option is wrong, or something is attached at that path already.
     """
     router = _router_of(app)
@@ -230,7 +228,7 @@ def attach(
         when_full=when_full,
         insecure=insecure,
     )
-    serve()  # never entered: it raises what is wrong with the options
+    serve()  # never entered: raises for wrong options
     if docs is not None:
         from ._docs import add_docs
 
@@ -250,7 +248,7 @@ def attach(
 
 
 def _router_of(app: Application) -> Any:
-    """The router of an application, or TypeError where it has none."""
+    """Router of an application; raises TypeError without one."""
     router = getattr(app, "router", app)
     if not all(hasattr(router, name) for name in ("add_websocket_route", "add_route", "lifespan_context", "routes")):
         raise TypeError(
@@ -261,7 +259,7 @@ def _router_of(app: Application) -> Any:
 
 
 def _full_path(router: Any, path: Any) -> str:
-    """The path with the prefix that an APIRouter has itself: FastAPI puts it before its own kinds of routes only."""
+    """Path with the APIRouter's own prefix, which FastAPI adds only to its own kinds of routes."""
     if not isinstance(path, str):
         raise TypeError(f"path={shown(path)}: a text such as '/bus', not {type(path).__name__}")
     if not path.startswith("/"):
@@ -282,7 +280,7 @@ def _full_path(router: Any, path: Any) -> str:
 
 
 def _compose(router: Any, attachment: Attachment) -> None:
-    """Run the bus inside the lifespan that the application has."""
+    """Run the bus inside the application's existing lifespan."""
     inner = router.lifespan_context
 
     @asynccontextmanager
@@ -294,7 +292,7 @@ def _compose(router: Any, attachment: Attachment) -> None:
 
 
 def _check_script(path: Any) -> None:
-    """Raise TypeError or ValueError for what is no path."""
+    """Raise TypeError or ValueError for an invalid path."""
     if not isinstance(path, str):
         raise TypeError(f"script={shown(path)}: a path such as '/polybus.js', not {type(path).__name__}")
     if not path.startswith("/"):
@@ -304,29 +302,29 @@ def _check_script(path: Any) -> None:
 
 
 def _add_script(router: Any, path: str) -> None:
-    """Serve both modules to everybody: they hold no secret, and a sandboxed frame, of no origin, has to import them."""
+    """Serve both modules without access control: they are not secret, and a sandboxed frame, without origin, imports them."""
     path = f"{getattr(router, 'prefix', '')}{path}"
     if any(getattr(route, "name", None) == _SCRIPT and route.path == path for route in router.routes):
-        return  # several buses of one application
+        return  # another bus of the application added them
     for place, file in ((path, "polybus.js"), (posixpath.join(posixpath.dirname(path), _FRAMES), _FRAMES)):
         router.add_route(place, _module(file), methods=["GET"], name=_SCRIPT, include_in_schema=False)
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """True where a browser takes it packed: a weight of 0 says that it does not."""
+    """True if a browser accepts gzip; a weight of 0 means no."""
     weights = (one.partition(";q=") for one in accepted.lower().replace(" ", "").split(","))
     return any(name == "gzip" and (not mark or weight.strip("0.") != "") for name, mark, weight in weights)
 
 
 def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
-    """Make the endpoint that gives a file of ours: whole, packed, or not at all to a browser that has it."""
+    """Endpoint for one of our files: plain, compressed, or 304 if the browser has it."""
     content = files("polybus").joinpath("javascript", file).read_bytes()
     packed, tag = gzip.compress(content, mtime=0), f'W/"{hashlib.sha256(content).hexdigest()[:20]}"'
     ours = version("polybus")
     common = {"access-control-allow-origin": "*", "etag": tag, "vary": "accept-encoding", "x-content-type-options": "nosniff"}
 
     async def javascript(request: Request) -> Response:
-        # Of another version only that one may be kept: behind a balancer there are several for a while.
+        # Only the same version may be cached: behind a load balancer several run for a while.
         kept = request.query_params.get("v") == ours
         headers = {**common, "cache-control": "public, max-age=31536000, immutable" if kept else "no-cache"}
         if tag in request.headers.get("if-none-match", ""):
@@ -339,14 +337,14 @@ def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def metrics_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
-    """Make the endpoint of a page for Prometheus: ``app.add_route("/metrics", metrics_endpoint(bus))``.
+    """Create the endpoint of a page for Prometheus: ``app.add_route("/metrics", metrics_endpoint(bus))``.
 
-    It answers what `polybus.prometheus.scrape` gives: of an application that several workers serve that is all of them,
-    whichever is asked. Who may ask is the application's matter.
+    It returns the text of `polybus.prometheus.scrape`, which covers all workers of an application. Access control is up to
+    the application.
 
     Raises:
         ImportError: prometheus-client is not installed.
-        TypeError: `bus` is no bus.
+        TypeError: `bus` is not a bus.
     """
     check_given(bus, Bus, "bus", "metrics_endpoint(bus)")
     scrape = metrics_maker("scrape", "metrics_endpoint()")
@@ -358,12 +356,12 @@ def metrics_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
 
 
 def readiness_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
-    """Make the endpoint that a load balancer asks: ``app.add_route("/readyz", readiness_endpoint(bus))``.
+    """Create the readiness endpoint for a load balancer: ``app.add_route("/readyz", readiness_endpoint(bus))``.
 
-    It answers 200, or 503 with `Bus.why_not_ready`: of several workers of an application for the one that is asked.
+    It answers 200, or 503 with `Bus.why_not_ready`, for the worker that gets the request.
 
     Raises:
-        TypeError: `bus` is no bus.
+        TypeError: `bus` is not a bus.
     """
     check_given(bus, Bus, "bus", "readiness_endpoint(bus)")
 

@@ -1,9 +1,9 @@
-"""One bus at one path of an application: when it starts, who keeps it running, and when it ends.
+"""A bus at one path of an application: its start, its owner, and its end.
 
-Processes that listen at the same address, each with a bus of its own, are told that one publication does not reach all. Workers
-of uvicorn, gunicorn, hypercorn and others have nothing in common but that address, so the first process takes a name in the
-kernel that is made of it, and the others find it taken. Such names exist only on Linux, go with their process, and are those of
-one network namespace, as addresses are.
+Processes at the same address, each with its own bus, log that one publication does not reach all clients. Workers of uvicorn,
+gunicorn, hypercorn and others share only that address. The first process therefore takes a kernel name derived from
+it, and the others find it taken. Such names exist only on Linux, end with their process, and belong to one network namespace,
+as addresses do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.lowlevel import RunVar
-from starlette.requests import HTTPConnection  # FastAPI looks at the annotations of `bus_of` at run time
+from starlette.requests import HTTPConnection  # at run time FastAPI reads the annotations of `bus_of`
 
 from ..errors import Unavailable
 from ..integrations import failure_of, host_of, mesh_of, overriding
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 GRACE: Final = 3.0
-"""Seconds in which a process that this one replaces gives its address up."""
+"""Seconds for a replaced process to give up its address."""
 _PAUSE: Final = 0.05
 _WAITING: Final = 64
-"""Processes that wait for that at once; others of them would say the same."""
+"""Processes in the queue for a name; more would log the same."""
 _OPEN_FILES: Final = "/proc/self/fd"
 _CREDENTIALS: Final = struct.Struct("3i")
 _ADVICE: Final = (
@@ -57,7 +57,7 @@ _ADVICE: Final = (
 
 
 def watch_neighbours(bus: Bus) -> None:
-    """Have a bus that is alone find out whether other processes serve at the address of this one; it says so once."""
+    """Check for other processes at the address of a bus without a cluster, and log that once."""
     cluster = mesh_of(bus)
     if sys.platform == "linux" and (cluster is None or cluster.peer is None):
         addresses = _addresses()
@@ -66,7 +66,7 @@ def watch_neighbours(bus: Bus) -> None:
 
 
 async def _watch(addresses: dict[str, bytes]) -> None:
-    """Hold the names of all addresses that nobody else holds, for as long as the bus runs."""
+    """Hold the free names of all addresses while the bus runs."""
     with ExitStack() as held:
         for address, name in addresses.items():
             other = await _claim(name, held)
@@ -80,7 +80,8 @@ async def _watch(addresses: dict[str, bytes]) -> None:
 
 
 async def _claim(name: bytes, held: ExitStack) -> int | None:
-    """Take the name of an address. The process that keeps it; None where this one has it now, or the other is not known."""
+    """Take the name of an address. Returns the process that holds it; None if this process has it now, or the other is
+    unknown."""
     other: int | None = None
     with anyio.move_on_after(GRACE):
         while not _take(name, held):
@@ -88,7 +89,7 @@ async def _claim(name: bytes, held: ExitStack) -> int | None:
                 at_holder.setblocking(False)
                 try:
                     at_holder.connect(name)
-                except ConnectionRefusedError:  # it has just come, or gone
+                except ConnectionRefusedError:  # the holder has just started, or ended
                     await anyio.sleep(_PAUSE)
                     continue
                 except OSError:
@@ -96,13 +97,13 @@ async def _claim(name: bytes, held: ExitStack) -> int | None:
                 other = _process_of(at_holder)
                 if other is None or other == os.getpid():
                     return None
-                await anyio.wait_readable(at_holder)  # to its end: nobody answers there
+                await anyio.wait_readable(at_holder)  # until the holder ends: it never answers
         return None
     return other
 
 
 def _take(name: bytes, held: ExitStack) -> bool:
-    """Take a name of the kernel. False where another process has it."""
+    """Take a kernel name; False if another process has it."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(name)
@@ -115,7 +116,7 @@ def _take(name: bytes, held: ExitStack) -> bool:
 
 
 def _process_of(connection: socket.socket) -> int | None:
-    """Find the process at the other end; None where it is no more, and only one that it started has its socket."""
+    """Process at the other end; None if it has ended and its socket lives on in a child process."""
     number, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     with suppress(PermissionError):
         try:
@@ -126,7 +127,7 @@ def _process_of(connection: socket.socket) -> int | None:
 
 
 def _addresses() -> dict[str, bytes]:
-    """Find the addresses of stream sockets of this process that are bound and not connected, and their names in the kernel."""
+    """Addresses of this process's bound stream sockets that are not connected, and their kernel names."""
     found: dict[str, bytes] = {}
     with suppress(OSError):
         for file in os.listdir(_OPEN_FILES):
@@ -150,8 +151,8 @@ def _add_address(found: dict[str, bytes], sock: socket.socket) -> None:
     address = sock.getsockname()
     if sock.family in (socket.AF_INET, socket.AF_INET6) and address[1]:
         shown = key = address_of(sock.family, address)
-    elif sock.family == socket.AF_UNIX and address and isinstance(address, str):  # without a file: the names taken here
-        shown, key = address, f"{os.path.abspath(address)} {os.fstat(sock.fileno()).st_ino}"  # another may have its path later
+    elif sock.family == socket.AF_UNIX and address and isinstance(address, str):  # without a file: a name taken above
+        shown, key = address, f"{os.path.abspath(address)} {os.fstat(sock.fileno()).st_ino}"  # another may get its path later
     else:
         return
     found[shown] = b"\0polybus " + sha256(key.encode()).hexdigest().encode()
@@ -161,35 +162,35 @@ _running: RunVar[dict[Attachment, None]] = RunVar("polybus attachments")
 
 
 def attached_here() -> list[Attachment]:
-    """The attachments that run in this event loop, of all applications."""
+    """Attachments of all applications in this event loop."""
     return list(_running.get({}))
 
 
 class Attachment:
-    """A bus that an application serves.
+    """A bus served by an application.
 
-    It runs within the application's lifespan. Where nobody runs that (an application mounted into another one, a router that
-    was included before), the first connection starts it; it ends with the event loop, or when `polybus.fastapi.run` drains.
+    It runs within the application's lifespan. If none runs (an application mounted into another, a router included earlier),
+    the first connection starts it; it then ends with the event loop, or when `polybus.fastapi.run` drains.
     """
 
     def __init__(self, bus: Bus, serving: Callable[[], AbstractAsyncContextManager[Listener]]) -> None:
         self.bus: Bus = bus
         self._serving = serving
         self._listener: Listener | None = None
-        # While a lifespan runs, it alone starts and ends the bus: also when it is about to end.
+        # True while a lifespan runs: only the lifespan starts and ends the bus, also shortly before its end.
         self._managed = False
-        # While the first connection starts the bus: set when that is over, one way or the other.
+        # Exists while the first connection starts the bus; set when that succeeds or fails.
         self._starting: anyio.Event | None = None
         self._failure: BaseException | None = None
         self._owner: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
-        self._loop: Loop | None = None  # in which it runs, or is being started
+        self._loop: Loop | None = None  # the loop in which the bus runs or starts
 
     def _take_loop(self) -> None:
-        """Note the event loop in which the bus runs.
+        """Bind this attachment to the current event loop.
 
         Raises:
-            LocalProtocolError: It runs in another one. Nothing that is kept here may be awaited in this one then.
+            LocalProtocolError: The bus runs in another one; nothing stored here may be awaited in this one.
         """
         with self._lock:
             loop = self._loop
@@ -202,9 +203,9 @@ class Attachment:
 
     @asynccontextmanager
     async def running(self, app: Any) -> AsyncIterator[None]:
-        """The bus, for as long as a lifespan lasts. May raise `LocalProtocolError`: it runs in another event loop."""
+        """Run the bus during a lifespan. Raises `LocalProtocolError` if it runs in another event loop."""
         self._take_loop()
-        if self._listener is not None:  # a connection was faster, or the lifespan is that of a router included twice
+        if self._listener is not None:  # a connection was first, or a router is included twice
             yield
             return
         self._managed = True
@@ -216,10 +217,10 @@ class Attachment:
             self._loop = None
 
     async def start(self, app: Any) -> None:
-        """Make sure that the bus runs, for somebody who has come in to an application, or raise what its lifespan raised.
+        """Start the bus on behalf of a connection unless it runs, or raise the error of its lifespan.
 
         Raises:
-            LocalProtocolError: It runs in another event loop.
+            LocalProtocolError: The bus runs in another event loop.
         """
         self._take_loop()
         if self._listener is not None or self._managed:
@@ -253,7 +254,7 @@ class Attachment:
                 self._listener = None
 
     async def _own(self, app: Any) -> None:
-        """Keep the bus running until it is closed, or the event loop cancels what is left in it."""
+        """Keep the bus running until it is closed, or the event loop cancels its remaining tasks."""
         starting = self._starting
         assert starting is not None
         self._failure = None
@@ -268,9 +269,9 @@ class Attachment:
             starting.set()
 
     def _spawn(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """In a task that belongs to the event loop: no connection outlives the others, and no lifespan is run."""
+        """Run a task that belongs to the event loop: without a lifespan, no connection outlives the others."""
         if running_loop().backend == "asyncio":
-            # Not in the context of whoever happens to come first: what middleware has put there is nobody else's business.
+            # Empty context: values that middleware set for the first visitor must not leak.
             nobodys = contextvars.Context()
             loop = asyncio.get_running_loop()
             _TaskEnder.of_process().loops[loop] = self.bus.limits.close_timeout
@@ -282,20 +283,20 @@ class Attachment:
 
 
 class _TaskEnder(threading.Thread):
-    """Ends the tasks that are left in event loops, with the main thread, and with them the idle threads of anyio.
+    """Ends the remaining tasks of event loops with the main thread, and with them the idle threads of anyio.
 
-    `asyncio.run` does so. A server that runs its event loop by ``run_forever`` and runs no lifespan does not: the threads would
-    wait for these tasks, and the interpreter for the threads, for ever.
+    `asyncio.run` does that itself. With a server that uses ``run_forever`` and no lifespan, the threads would wait for these
+    tasks, and the interpreter for the threads, forever.
     """
 
     def __init__(self) -> None:
         super().__init__(name="polybus end of tasks", daemon=True)
         self.loops: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
-        """Event loops, each with the seconds that its tasks may take."""
+        """Event loops, with the seconds that their tasks may take."""
 
     @classmethod
     def of_process(cls) -> _TaskEnder:
-        """The one of this process: tests and servers may have an event loop for each request."""
+        """The instance of this process: tests and servers may use an event loop per request."""
         found = next((one for one in threading.enumerate() if isinstance(one, cls)), None)
         if found is None:
             found = cls()
@@ -318,24 +319,24 @@ def _end_tasks(loop: asyncio.AbstractEventLoop, patience: float) -> None:
 
 
 class AttachedRoute:
-    """Endpoint of a route of the application. An object, not a function, so that routers take it for an ASGI application."""
+    """Endpoint of a route. An object, not a function, so that routers treat it as an ASGI application."""
 
     def __init__(self, attachment: Attachment, app: AsgiApp) -> None:
         self.attachment: Attachment = attachment
         self._app = app
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """One connection or request."""
+        """Handle one connection or request."""
         await self.attachment.start(scope.get("app"))
         await self._app(scope, receive, send)
 
 
 async def bus_of(connection: HTTPConnection) -> Bus:
-    """The bus attached to the application that serves a request or WebSocket; it is started where that has not happened.
+    """The bus attached to the application of a request or WebSocket, started if necessary.
 
     Raises:
-        RuntimeError: None is attached there, or several are.
-        Unavailable: It has failed, and its application still runs.
+        RuntimeError: No bus, or more than one, is attached.
+        Unavailable: The bus has failed, and its application still runs.
     """
     attachment = _attachment(connection)
     await attachment.start(connection.scope.get("app"))
@@ -345,7 +346,7 @@ async def bus_of(connection: HTTPConnection) -> Bus:
 
 
 def _attachment(connection: HTTPConnection) -> Attachment:
-    """The one bus of the application; RuntimeError where there are none, or several."""
+    """The only attached bus of the application; raises RuntimeError if there is not exactly one."""
     app = connection.scope.get("app")
     found = {attachment.bus: attachment for attachment in _attachments(getattr(app, "routes", ()))}
     if not found:
@@ -366,8 +367,8 @@ def _attachments(routes: Iterable[Any]) -> Iterator[Attachment]:
         endpoint = getattr(route, "endpoint", None)
         if isinstance(endpoint, AttachedRoute):
             yield endpoint.attachment
-        elif (included := getattr(route, "original_router", None)) is not None:  # FastAPI keeps routers that are included
+        elif (included := getattr(route, "original_router", None)) is not None:  # FastAPI keeps included routers
             yield from _attachments(included.routes)
         elif (mounted := getattr(route, "app", None)) is not None and hasattr(mounted, "routes"):
-            if not hasattr(mounted, "state"):  # a router; an application serves its requests itself
+            if not hasattr(mounted, "state"):  # a router; an application serves its own requests
                 yield from _attachments(mounted.routes)

@@ -1,6 +1,6 @@
-"""The functions that `BusDep` and `BlockingBusDep` depend on. Loaded where FastAPI is installed.
+"""Dependencies behind `BusDep` and `BlockingBusDep`, imported if FastAPI is installed.
 
-Both depend on `bus_of` in turn. So an application that overrides that in its tests has another bus at all endpoints.
+Both depend on `bus_of`: a test that overrides it replaces the bus at all endpoints.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ..sync.event_loop_thread import HandlerLoop
 from ..sync.verbs import BlockingBus
 from ._attachment import bus_of
 
-# FastAPI looks at the annotations of dependencies at run time.
+# FastAPI reads the annotations of dependencies at run time.
 from starlette.requests import HTTPConnection  # isort: skip
 
 
 async def blocking_bus_of(bus: Annotated[Any, Depends(bus_of)]) -> Any:
-    """The blocking twin, for code that runs in a thread; what a test has put in the place of the bus stays as it is."""
+    """Blocking twin for code in a thread; a test's replacement of the bus stays as it is."""
     return BlockingBus(bus, HandlerLoop()) if isinstance(bus, Bus) else bus
 
 
 async def bus_or_twin_of(connection: HTTPConnection, bus: Annotated[Any, Depends(bus_of)]) -> Any:
-    """The bus for a coroutine endpoint, its twin for a `def` endpoint."""
+    """The bus for a coroutine endpoint, its blocking twin for a `def` endpoint."""
     return await blocking_bus_of(bus) if _runs_in_a_thread(connection.scope.get("endpoint")) else bus
 
 
 def _runs_in_a_thread(endpoint: Any) -> bool:
-    """As FastAPI decides it."""
+    """Decides as FastAPI does."""
     while isinstance(endpoint, functools.partial):
         endpoint = endpoint.func
     if endpoint is None:

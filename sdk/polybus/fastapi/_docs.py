@@ -1,4 +1,4 @@
-"""The documentation of an attached bus: a page, and the AsyncAPI document that it is made of."""
+"""Documentation of an attached bus: a page, and its AsyncAPI document."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _HEADERS = {"cache-control": "no-cache", "referrer-policy": "no-referrer", "x-co
 
 
 def add_docs(app: Any, router: Any, bus: Bus, docs: str, *, path: str, adapter: ProtocolAdapter, try_it: bool) -> None:
-    """Serve the page at a path of the application, and the document beside it, with ``.json``.
+    """Serve the page at a path of the application, and the document at that path with ``.json``.
 
     Raises:
-        TypeError, ValueError: The path is none, or taken, or the page could not speak with the bus.
+        TypeError, ValueError: The path is invalid or taken, or the page could not talk to the bus.
     """
     check_type(docs, str, "docs", "docs='/bus/docs'")
     if not docs.startswith("/") or "?" in docs or "#" in docs or "{" in docs:
@@ -66,12 +66,12 @@ def _check_live(adapter: ProtocolAdapter, path: str) -> None:
 
 
 def _live_address(docs: str, path: str) -> str:
-    """The address of the bus as the page sees it: whatever stands before both, of a proxy or a mounted application."""
+    """Address of the bus relative to the page, so that prefixes of proxies and mounted applications do not matter."""
     return posixpath.join(posixpath.relpath(posixpath.dirname(path), posixpath.dirname(docs)), posixpath.basename(path))
 
 
 class _Documents:
-    """The document and the page, made anew when handlers have been registered since."""
+    """Document and page, renewed after registrations of handlers."""
 
     def __init__(self, bus: Bus, live: str | None, **info: str) -> None:
         self._bus = bus
@@ -82,7 +82,7 @@ class _Documents:
         self._making = anyio.Lock()
 
     async def current(self) -> tuple[str, str]:
-        """The document as text, and the page; made in a thread, since thousands of handlers take seconds, and once for all."""
+        """Document as text, and page. Built in a thread, once for all requests, since thousands of handlers take seconds."""
         async with self._making:
             return await in_own_thread(self._make)
 

@@ -10,36 +10,36 @@ from ..hosting import tell_of_threads_left
 from ..plugins.tools import check_count, end_by_sigterm, seconds, shown
 
 FAILED: Final = 3
-"""uvicorn's status where an address is taken, or the lifespan fails."""
+"""uvicorn's exit status if an address is taken, or the lifespan fails."""
 ADDRESS: Final = "http"
-"""The name of the only address of an application, among those that a worker inherits."""
+"""Name of the application's only address, among the addresses that a worker inherits."""
 
 
 def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8000, workers: int = 1, **options: Any) -> None:
     """Serve an application with uvicorn until SIGINT or SIGTERM, then drain the attached buses, then stop.
 
-    By itself uvicorn closes all WebSockets first, and what their handlers were working on is lost. A second signal ends at
-    once. When it listens, it prints a line as `polybus.run` does: ``serving http://127.0.0.1:8000``.
+    Plain uvicorn closes all WebSockets first, which loses the work of their handlers. A second signal stops at once. Once it
+    listens, it prints a line like `polybus.run`: ``serving http://127.0.0.1:8000``.
 
     Args:
-        app: The application, or where it is: ``"module:app"``.
+        app: The application, or its import path: ``"module:app"``.
         drain: Seconds for running handlers after the signal.
-        host: Where to listen.
-        port: Where to listen; 0 takes a free one.
-        workers: Number of processes that serve, as in `polybus.run`: the application is then given as ``"module:app"``, and its
-            buses have a `cluster`.
-        options: Further options of `uvicorn.Config`. Other than uvicorn's own defaults: ``ws`` is ``websockets-sansio``, whose
-            pings wait for what was written before them as long as that arrives, ``ws_per_message_deflate`` is off,
-            ``ws_max_size`` is 1 MiB or the largest `Limits.message` of the buses that start with the application, pings as in
-            `Limits`, ``timeout_graceful_shutdown`` as `drain`.
+        host: Host or address to listen at.
+        port: Port to listen at; 0 for a free one.
+        workers: Number of serving processes, as in `polybus.run`. Requires ``"module:app"``, and buses with a `cluster`.
+        options: Further options of `uvicorn.Config`. Defaults that differ from uvicorn's: ``ws`` is ``websockets-sansio``,
+            which delays time-outs of pings while earlier data still arrives; ``ws_per_message_deflate`` is off;
+            ``ws_max_size`` is 1 MiB, or the largest `Limits.message` of the buses that start with the application; pings
+            follow `Limits`;
+            ``timeout_graceful_shutdown`` follows `drain`.
 
     Raises:
-        ValueError: ``reload``, or a number that cannot be.
-        TypeError: `app` is no application, `drain` or `workers` is no number, or there are several workers and the application
-            is an object.
-        LocalProtocolError: There are several workers of a bus without `cluster`, or no NATS server is found for them.
+        ValueError: ``reload``, or a number out of range.
+        TypeError: `app` is not an application, `drain` or `workers` is not a number, or `app` is an object and there are
+            several workers.
+        LocalProtocolError: Several workers, but a bus has no `cluster`, or no NATS server is found for them.
         ImportError: uvicorn is not installed.
-        SystemExit: The address is taken, or the application's lifespan or, later, that of a bus failed (uvicorn's status 3).
+        SystemExit: The address is taken, or the lifespan of the application or of a bus failed (uvicorn's status 3).
     """
     end_by_sigterm()
     if not (isinstance(app, str) or callable(app)):

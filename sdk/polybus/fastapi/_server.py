@@ -1,5 +1,5 @@
-"""uvicorn, with a farewell, in one process or several. Loaded by `run` alone: an application that somebody else serves need
-not have it."""
+"""uvicorn with graceful shutdown, in one process or several. Imported by `run` only: applications with another server need no
+uvicorn."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from ._run import ADDRESS, FAILED
 logger: logging.Logger = logging.getLogger("polybus")
 
 _FRAME: Final = 1024 * 1024
-"""Bytes, the largest WebSocket message that uvicorn collects: as `Limits.message`."""
+"""Largest WebSocket message that uvicorn collects, in bytes: the default of `Limits.message`."""
 
 _LOGS: Final = ("uvicorn.access", "uvicorn.error")
 
 _OPEN: Final = 0o666
-"""uvicorn's mode of a Unix socket whose file is new."""
+"""uvicorn's mode of a new Unix socket file."""
 _DEPTH: Final = 20
-"""Applications within applications that are looked into."""
+"""Nesting of applications to search."""
 
 
 def _masked(record: logging.LogRecord) -> bool:
-    """A filter that masks and lets everything through: the query of a WebSocket may have a token."""
+    """Log filter that masks a token in the query of a WebSocket and passes every record."""
     if isinstance(record.args, tuple):
         record.args = tuple(shown_target(one) if isinstance(one, str) else one for one in record.args)
     return True
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that lets the buses finish before it closes connections."""
+    """Server that lets the buses finish before it closes connections."""
 
     def __init__(self, drain: float, options: Mapping[str, Any], worker: Worker | None = None) -> None:
         super().__init__(uvicorn.Config(**{"ws_max_size": _FRAME, **options}))
@@ -58,9 +58,9 @@ class DrainingServer(uvicorn.Server):
         self._chosen = frozenset(options)
         self._farewell: anyio.CancelScope | None = None
         self.buses: list[Bus] = []
-        """Buses that were served to the end."""
+        """Buses that were served until the end."""
         self.failed: bool = False
-        """True where the server ends because a bus has failed."""
+        """True if the server ends because a bus has failed."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -86,7 +86,7 @@ class DrainingServer(uvicorn.Server):
                 setattr(self.config, name, value)
 
     def _tell(self) -> None:
-        """As `polybus.run` does: whoever started this process learns the port, also where it was 0."""
+        """Print the address as `polybus.run` does: the parent process learns the port, even if it was 0."""
         scheme = "https" if self.config.ssl is not None else "http"
         urls = [
             f"{scheme}://{address_of(listening.family, listening.getsockname())}"
@@ -107,8 +107,8 @@ class DrainingServer(uvicorn.Server):
         return next((why for attachment in attached_here() if (why := attachment.bus.why_not_ready)), "")
 
     async def _watch(self, bus: Bus) -> None:
-        """End with a bus that fails: somebody else starts the process anew."""
-        with contextlib.suppress(LocalProtocolError):  # it is closed already
+        """Stop the server if a bus fails: a supervisor starts the process anew."""
+        with contextlib.suppress(LocalProtocolError):  # already closed
             await bus.wait_closed()
         why = failure_of(bus)
         if why and not self.should_exit:
@@ -116,7 +116,7 @@ class DrainingServer(uvicorn.Server):
             self.failed = self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let nobody in, let handlers finish, tell the peers; then what uvicorn does."""
+        """Refuse new connections, let handlers finish, tell the peers; then shut uvicorn down."""
         buses = self.buses = buses_here()
         if buses and not self.force_exit:
             logger.info("draining")
@@ -133,12 +133,12 @@ class DrainingServer(uvicorn.Server):
             await asyncio.wait(self._tasks)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal asks for an end, the second for one at once."""
+        """The first signal drains, the second stops at once."""
         if not self.should_exit:
             self.should_exit = True
             return
         if self._worker is not None and sig == signal.SIGTERM:
-            return  # from the supervisor, and from who ends all processes of a service: SIGINT is the second signal here
+            return  # it may come twice, from supervisor and service manager; SIGINT is the second signal here
         logger.warning("second signal, ending at once")
         self.force_exit = True
         if self._loop is not None and self._farewell is not None:
@@ -146,7 +146,7 @@ class DrainingServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn does, but the signal is not raised again afterwards: an orderly end is status 0."""
+        """Handle signals as uvicorn does, without raising them again: a graceful shutdown has exit status 0."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -159,12 +159,12 @@ class DrainingServer(uvicorn.Server):
 
 
 def patience(config: uvicorn.Config, drain: float) -> float:
-    """Seconds that an orderly end may take: the buses, what uvicorn waits for, and as many as the drain for the lifespan."""
+    """Seconds for a graceful shutdown: the buses, uvicorn's own wait, and as long as the drain for the lifespan."""
     return 2 * drain + max(drain, config.timeout_graceful_shutdown or 0)
 
 
 def buses_here() -> list[Bus]:
-    """The buses of the attachments that run in this event loop, each once."""
+    """Buses attached in this event loop, each once."""
     return list(dict.fromkeys(attachment.bus for attachment in attached_here()))
 
 
@@ -175,14 +175,14 @@ async def _drain(buses: list[Bus], seconds: float) -> None:
 
 
 class ServedApplication:
-    """The application, as the process sees it that has it served."""
+    """The application, in the process that serves it or starts its workers."""
 
     def __init__(self, options: Mapping[str, Any], drain: float) -> None:
         self._config = uvicorn.Config(**options)
         self._drain = drain
 
     def run(self, workers: int) -> int:
-        """Have it served; gives the exit status."""
+        """Serve it; returns the exit status."""
         from ..cluster.workers import supervise  # large, and one process needs none of it
 
         self._config.load()
@@ -211,7 +211,7 @@ class ServedApplication:
 
 
 def _bind_unix(path: str) -> socket.socket:
-    """As uvicorn does: who may connect is as it was, or everybody."""
+    """Bind with uvicorn's permissions: an existing socket keeps its own, a new one is open to all users."""
     mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else _OPEN
     sock = bind_unix(path)
     os.chmod(path, mode)
@@ -219,7 +219,7 @@ def _bind_unix(path: str) -> socket.socket:
 
 
 def buses_of(app: Any, depth: int = 0) -> Iterator[Bus]:
-    """The buses attached to an application, to those mounted in it, and to those that middleware is wrapped around."""
+    """Buses attached to an application, to mounted applications, and to those behind middleware."""
     if depth > _DEPTH:  # it contains itself
         return
     endpoint = getattr(app, "endpoint", None)
@@ -229,7 +229,7 @@ def buses_of(app: Any, depth: int = 0) -> Iterator[Bus]:
     routes = getattr(app, "routes", None)
     for route in routes if isinstance(routes, Sequence) else ():
         yield from buses_of(route, depth + 1)
-    # A wrapper has the one, a router that the newer FastAPI has included the other.
+    # Middleware has `app`, a router included by recent FastAPI `original_router`.
     inner = getattr(app, "app", None) or getattr(app, "original_router", None)
     if inner is not None and not routes:
         yield from buses_of(inner, depth + 1)

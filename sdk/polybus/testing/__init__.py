@@ -1,9 +1,9 @@
-"""For the tests of programs that use polybus, and of protocols and transports made for it.
+"""Test tools for programs that use polybus, and for third-party protocols and transports.
 
-`pair` joins two buses in one process through the real codec; `Faults` makes the connection between them bad in a way that a
-seed repeats. `context` is what a handler is given that a test calls as a function. `cluster` makes buses the nodes of one
-cluster, over `NatsEngine`, a NATS server within the process. `protocol_suite` and `transport_suite` are our own contract suite,
-for the plugins of others; they need pytest.
+`pair` joins two buses in one process through the real codec; `Faults` disturbs their connection, reproducibly by seed.
+`context` creates the argument of a handler that a test calls as a function. `cluster` joins buses to a cluster, over
+`NatsEngine`, a NATS server within the process. `protocol_suite` and `transport_suite` are our contract tests for plugins;
+they need pytest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the suites when they are first asked for: an application's tests may not run under pytest; and the cluster."""
+    """Import the suites and the cluster on first use: an application's tests may not run under pytest."""
     if name == "NatsEngine":
         from .nats_engine import NatsEngine
 
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
-    pytest.register_assert_rewrite(f"{__name__}.contract")  # failures that show both sides
+    pytest.register_assert_rewrite(f"{__name__}.contract")  # failures show both sides
     from . import contract
 
     return getattr(contract, name)

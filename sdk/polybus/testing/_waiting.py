@@ -1,4 +1,4 @@
-"""Waiting for what no event tells of, so that a wait in vain can be explained from what it says."""
+"""Waits for conditions without an event; failures explain themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 PATIENCE = 30.0
-"""Seconds within which what is waited for must come about, also on a slow machine with other work."""
+"""Seconds for a condition to become true, also on a slow, busy machine."""
 
 _LONGEST_PAUSE = 0.02
 
@@ -21,10 +21,10 @@ _brief.maxdict = _brief.maxlist = _brief.maxset = 40
 
 
 async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
-    """Wait until a condition, a function or a coroutine function, holds; it may also fail an assertion until then.
+    """Wait until a condition, a function or a coroutine function, returns true; assertions in it may fail until then.
 
     Raises:
-        AssertionError: It does not hold by then. The text has the condition's source, the variables it looks at, its failure.
+        AssertionError: The time is over. The text has the condition's source, its variables and its last failure.
     """
     failure: AssertionError | None = None
     pause = 0.001
@@ -43,16 +43,15 @@ async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) ->
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
     except anyio.get_cancelled_exc_class():
-        # A bound of the whole test may come first; what is printed is shown with its failure.
+        # The test's own time-out may come first; pytest then shows the printed text.
         print(f"still waited for:\n{_described(condition)}\n{failure or ''}")
         raise
     raise AssertionError(f"not so within {seconds:g} s:\n{_described(condition)}") from failure
 
 
 async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable[[], bool]) -> TimeoutError:
-    """Let the time of a request, which `ask` gets, end while its handler runs, and give the error. With little time it may end
-    before, on a slow machine: then it gets more. AssertionError: the request has not ended by its time.
-    """
+    """Let the time of a request, passed to `ask`, expire while its handler runs, and return the error. On a slow machine the
+    time may expire earlier: then it is quadrupled. Raises AssertionError if the request outlives its time."""
     seconds = 0.05
     while True:
         try:
@@ -66,14 +65,14 @@ async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable
 
 
 def _described(condition: Callable[[], Any]) -> str:
-    """The source of a condition, and what the variables from around it are."""
+    """Source of a condition, and the variables that it closes over."""
     try:
         lines = [inspect.getsource(condition).strip()]
         seen = inspect.getclosurevars(condition).nonlocals
-    except (OSError, TypeError, ValueError):  # no source, or no function
+    except (OSError, TypeError, ValueError):  # no source, or not a function
         return repr(condition)
     for name, value in seen.items():
         lines.append(f"    {name} = {_brief.repr(value)}")
-        with suppress(Exception):  # it is no bus, or a closed one
+        with suppress(Exception):  # not a bus, or a closed one
             lines.append(f"    {name}.stats() = {value.stats()!r}")
     return "\n".join(lines)

@@ -1,9 +1,9 @@
-"""Windows and frames of a browser in one process, and the handshake of ``polybus-frames.js`` between them, to test without one.
+"""Windows and frames of a browser, and the handshake of ``polybus-frames.js`` between them, in one process without a browser.
 
-The ports that they give are those of `polybus.transports.postmessage`. In the handshake the child speaks first: its frame posts
-a hello with a fresh nonce to its host, again and again, until a port comes. The host answers only its own frame, of the one
-origin that it expects, each nonce once, with an epoch that counts up. The frame says that it has taken the port, and only then
-it counts: a hello may come late, when its page is gone. From then on only the port is used.
+The resulting ports are those of `polybus.transports.postmessage`. The child starts the handshake: its frame repeatedly posts
+a hello with a fresh nonce to its host until a port arrives. The host answers only its own frame, of the one expected origin,
+each nonce once, with an increasing epoch. The port counts only when the frame confirms it, since a hello may be late and its
+page gone. From then on only the port is used.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..transports.postmessage.channel import later, tell, transferring
 from ..transports.postmessage.connection import VERSION, bye
 
 OPAQUE: Final = "null"
-"""The origin of sandboxed pages and of files: equal to no other, not even to itself."""
+"""Origin of sandboxed pages and of files: equal to no other, not even to itself."""
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def origin_of(url: str) -> str | None:
-    """Of an address: scheme, host in small letters, and the port unless it is the scheme's own. None where there is none."""
+    """Origin of an address: scheme, host in lower case, and the port unless it is the scheme's default; None without one."""
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname, parts.port
@@ -47,8 +47,7 @@ def origin_of(url: str) -> str | None:
 
 
 def check_origin(origin: str) -> None:
-    """May raise `ValueError`: it is not exactly one origin: empty, a wildcard, more than an origin, or not as a browser writes
-    it."""
+    """Raise `ValueError` unless `origin` is exactly one origin as browsers write it, not empty and without wildcards."""
     exact = None if "*" in origin else origin_of(origin)
     if origin != OPAQUE and (exact != origin or exact == OPAQUE):
         hint = f" (say {exact!r})" if exact not in (None, OPAQUE) else ""
@@ -61,16 +60,16 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
 class WindowProxy:
-    """A reference to a window, for others: it stays the same when another page is loaded into it."""
+    """Reference to a window for other pages; survives when another page is loaded."""
 
     def __init__(self, window: Window | None) -> None:
         self.dropped: int = 0
-        """Messages that were meant for a page of another origin."""
+        """Messages dropped because the page had another origin."""
         self._window = window
 
     @property
     def origin(self) -> str:
-        """Of the page that is shown now."""
+        """Origin of the current page."""
         return OPAQUE if self._window is None else self._window.origin
 
     def __repr__(self) -> str:
@@ -79,18 +78,18 @@ class WindowProxy:
     def post_message(
         self, data: Any, target_origin: str, transfer: Iterable[InMemoryPort | ArrayBuffer] = (), *, source: Window
     ) -> None:
-        """Post to the page that is shown now. Where that has another origin, or has gone by then, the message is lost.
+        """Post to the current page. The message is lost if the page has another origin, or is gone by then.
 
         Args:
-            data: What can be cloned.
-            target_origin: The origin that the page must have, or an address of that origin; ``"/"`` for that of `source`;
-                ``"*"`` for any.
-            transfer: What the sender gives up, lost or not.
-            source: Who posts.
+            data: A value that can be cloned.
+            target_origin: The required origin, or an address of that origin; ``"/"`` for the origin of `source`; ``"*"`` for
+                any.
+            transfer: Objects that the sender gives up, even if the message is lost.
+            source: The sender.
 
         Raises:
             ValueError: `target_origin` is neither an origin nor ``*``.
-            DataCloneError: It cannot be cloned or transferred.
+            DataCloneError: The data cannot be cloned or transferred.
         """
         target = _target(target_origin, source)
         copied, ports = transferring(data, transfer)
@@ -117,7 +116,7 @@ class WindowProxy:
 
 
 class _Lane:
-    """From one window to another: what is posted arrives in order, and each in a turn of its own."""
+    """Messages from one window to another: in order, each in its own iteration of the event loop."""
 
     def __init__(self, shuffle: Random | None) -> None:
         self._soon = later(shuffle)
@@ -136,17 +135,17 @@ class _Lane:
 
 
 class Window:
-    """One page, as its own code sees it. When another one is loaded in its place it is gone, with its listeners and ports.
+    """A page as its own code sees it. Loading another page in its place ends it, with its listeners and ports.
 
     Args:
-        origin: As ``https://example.org``; ``"null"`` for an opaque one.
-        parent: The page around it.
-        proxy: What others hold of it; a new one by default.
-        shuffle: For tests: what is posted here, in the frames of this page and on the ports that they get arrives after a
-            random number of turns. Between two windows, and on one port, the order is kept; no browser promises another.
+        origin: For example ``https://example.org``; ``"null"`` for an opaque one.
+        parent: The surrounding page.
+        proxy: The reference for other pages; a new one by default.
+        shuffle: For tests: messages posted here, in the frames of this page and on their ports arrive after a random number
+            of iterations. The order between two windows, and on one port, stays, as in browsers.
 
     Raises:
-        ValueError: `origin` is none, or not as a browser writes it.
+        ValueError: `origin` is not one as browsers write it.
     """
 
     def __init__(
@@ -163,39 +162,39 @@ class Window:
         self.parent: WindowProxy | None = parent
         self.proxy: WindowProxy = proxy or WindowProxy(self)
         self.gone: bool = False
-        """Another page was loaded, or the frame removed: nothing that it posts arrives."""
+        """Another page was loaded, or the frame removed: its posts no longer arrive."""
         self._listeners: dict[Callable[[MessageEvent], Any], None] = {}
         self._failing: list[Callable[[], Any]] = []
         self._hiding: list[Callable[[], Any]] = []
         self._lanes: defaultdict[WindowProxy, _Lane] = defaultdict(lambda: _Lane(shuffle))
         self._ports: list[InMemoryPort] = []
         self.served: list[Any] = []
-        """Frames in this page that are given ports."""
+        """Frames in this page that get ports."""
         self.joined: list[InMemoryPort] = []
-        """Ports to the page around it, which are told when it goes."""
+        """Ports to the surrounding page, notified when this page goes."""
 
     def __repr__(self) -> str:
         return f"<Window {self.origin}>"
 
     def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Tell of every message from now on. What came before is lost. One that is there: nothing happens."""
+        """Call `callback` for every message from now on. Earlier messages are lost. Adding it again has no effect."""
         self._listeners[callback] = None
 
     def remove_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Tell it no more. One that is not there: nothing happens."""
+        """Remove a listener. An unknown one has no effect."""
         self._listeners.pop(callback, None)
 
     def on_message_error(self, callback: Callable[[], Any]) -> None:
-        """Call for each message that came and cannot be read; see `Unreadable`."""
+        """Call for each message that cannot be read; see `Unreadable`."""
         self._failing.append(callback)
 
     def on_pagehide(self, callback: Callable[[], Any]) -> None:
-        """Call when the page goes: reloaded, replaced or removed. What it posts to its ports then still arrives."""
+        """Call when the page goes: reloaded, replaced or removed. Its posts to its ports still arrive."""
         self._hiding.append(callback)
 
     def own(self, *ports: InMemoryPort) -> None:
-        """These ports belong to this page, and go with it, as those do that it was sent."""
-        # What is closed is of no interest any more, and a page may be given many.
+        """Let ports, like received ones, belong to this page and end with it."""
+        # Forget closed ports: a page may get many.
         self._ports = [port for port in self._ports if not port.closed]
         self._ports.extend(ports)
 
@@ -217,14 +216,14 @@ class Window:
 
 
 Program: TypeAlias = Callable[[Window], Any]
-"""The code that a page runs when it is loaded."""
+"""Code that a page runs when it is loaded."""
 
 
 class Frame:
-    """An iframe in a page: at first it shows an empty page, which listens to nothing.
+    """An iframe in a page. It begins with an empty page without listeners.
 
     Args:
-        host: The page around it.
+        host: The surrounding page.
         sandbox: Give its pages an opaque origin, as ``sandbox="allow-scripts"`` does.
     """
 
@@ -244,37 +243,37 @@ class Frame:
 
     @property
     def content_window(self) -> WindowProxy | None:
-        """Its contents; None when it is removed. Removed and put back it is another one, so ask anew each time."""
+        """Its contents; None while removed. After removal and return it is a new object, so ask each time."""
         return self._proxy
 
     def load(self, origin: str, program: Program) -> None:
-        """Show a page: it is there, and `program` is called with its window, in a later turn. Posts before that are lost.
+        """Show a page. It is created, and `program` called with its window, in a later iteration. Earlier posts are lost.
 
         Raises:
-            ValueError: `origin` is none, or not as a browser writes it.
+            ValueError: `origin` is not one as browsers write it.
         """
         check_origin(origin)
         self._page = (origin, program)
         self.reload()
 
     def load_srcdoc(self, program: Program) -> None:
-        """Show a page written in the attribute ``srcdoc``: it has the origin of the host."""
+        """Show a page written in the attribute ``srcdoc``, with the origin of the host."""
         self.load(self.host.origin, program)
 
     def reload(self) -> None:
-        """Show the same page anew."""
+        """Reload the page."""
         proxy, page = self._proxy, self._page
         if proxy is not None and page is not None:
             running_loop().call_soon(lambda: self._loaded(proxy, page))
 
     def remove(self) -> None:
-        """Take it out of the page."""
+        """Remove the frame from the page."""
         proxy, self._proxy = self._proxy, None
         if proxy is not None:
             proxy._show(None)
 
     def put_back(self) -> None:
-        """Into the page again; its page is loaded anew, in a new window."""
+        """Put the frame back; its page is loaded anew, in a new window."""
         if self._proxy is None:
             self._attach()
             self.reload()
@@ -288,7 +287,7 @@ class Frame:
 
 
 def _call(functions: Iterable[Callable[[], Any]]) -> None:
-    """Code of a page: what fails is logged, and keeps nothing from the others."""
+    """Run callbacks of a page: a failure is logged and does not stop the others."""
     for function in tuple(functions):
         try:
             function()
@@ -297,7 +296,7 @@ def _call(functions: Iterable[Callable[[], Any]]) -> None:
 
 
 def _target(target_origin: str, source: Window) -> str:
-    """The origin that is meant, or ``*``; ValueError where it is neither an origin, nor an address of one, nor ``*``."""
+    """The intended origin, or ``*``; raises ValueError for anything but an origin, its address, or ``*``."""
     if target_origin == "*":
         return target_origin
     meant = source.origin if target_origin == "/" else origin_of(target_origin)
@@ -310,36 +309,36 @@ TAG: Final = "polybus"
 INTERVAL: Final = 0.05
 """Seconds between two hellos."""
 _REMEMBERED: Final = 16
-"""Nonces of a frame that have been answered, so that a late copy does not open another port."""
+"""Answered nonces of a frame to remember, so that a late copy does not open another port."""
 _OFFERED: Final = 4
-"""Ports of a frame that no page has taken yet."""
+"""Offered ports of a frame that no page has taken yet."""
 
 
 @frozen
 class StrangeHello:
-    """Words of the handshake that were not answered."""
+    """A message of the handshake that was not answered."""
 
     origin: str
     reason: Literal["origin", "source"]
-    """It came from the frame, but from a page of another origin; or from a window that is no served frame."""
+    """From a page of another origin in the frame, or from a window that is not a served frame."""
 
 
 @define(eq=False)
 class ServedFrame:
-    """The ports of a frame, one for each page that is loaded into it: an async iterator for `PortTransport`.
+    """Ports of a frame, one for each page loaded into it: an async iterator for `PortTransport`.
 
-    A port that nobody has taken gives way to the next one.
+    A new port replaces one that has not been taken.
     """
 
     _frame: Frame
     name: str
-    """The origin of its pages."""
+    """Origin of its pages."""
     _on_port: Callable[[InMemoryPort], Any] | None
     _on_reject: Callable[[StrangeHello], Any] | None
     rejected: int = field(default=0, init=False)
-    """Hellos that were not answered."""
+    """Hellos not answered."""
     epoch: int = field(default=0, init=False)
-    """Ports that were offered."""
+    """Ports offered."""
     _nonces: deque[str] = field(factory=lambda: deque(maxlen=_REMEMBERED), init=False)
     _offers: dict[str, tuple[int, InMemoryPort]] = field(factory=dict, init=False)
     _port: InMemoryPort | None = field(default=None, init=False)
@@ -352,7 +351,7 @@ class ServedFrame:
         self._frame.host.served.append(self)
 
     def close(self) -> None:
-        """Answer no more hellos, and close the port."""
+        """Stop answering hellos, and close the port."""
         if self._closed:
             return
         self._closed = True
@@ -372,7 +371,7 @@ class ServedFrame:
         """The next port.
 
         Raises:
-            StopAsyncIteration: It is closed.
+            StopAsyncIteration: The object is closed.
         """
         while not self._fresh:
             if self._closed:
@@ -403,7 +402,7 @@ class ServedFrame:
             self._offer(window, nonce)
 
     def _offer(self, window: WindowProxy, nonce: str) -> None:
-        """A hello may be late, and its page gone: the port counts only when a page has it."""
+        """Offer a port. It counts only when a page has taken it: a hello may be late, and its page gone."""
         self._nonces.append(nonce)
         self.epoch += 1
         self._withdraw(self.epoch - _OFFERED)
@@ -425,7 +424,7 @@ class ServedFrame:
             self._on_port(port)
 
     def _withdraw(self, until: int) -> None:
-        """Nobody is to have the ports that were offered until then."""
+        """Withdraw the ports offered up to `until`."""
         for nonce, (epoch, port) in list(self._offers.items()):
             if epoch <= until:
                 del self._offers[nonce]
@@ -460,29 +459,29 @@ def serve_frame(
     Call it before the frame loads. The twin of ``serveFrame`` in ``polybus-frames.js``.
 
     Args:
-        frame: Whose pages.
-        origin: The one origin that they must have; ``"null"`` for a sandboxed frame.
+        frame: The frame.
+        origin: The required origin of its pages; ``"null"`` for a sandboxed frame.
         on_port: Called with each port.
         on_reject: Called for each hello that is not answered.
 
     Raises:
-        ValueError: `origin` is empty, a wildcard, or not exactly what a browser would say.
+        ValueError: `origin` is empty, a wildcard, or not as browsers write it.
     """
     check_origin(origin)
     return ServedFrame(frame, origin, on_port, on_reject)
 
 
 async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: float = 10.0) -> InMemoryPort:
-    """In a frame: the port to the page around it. The twin of ``connectToHost`` in ``polybus-frames.js``.
+    """Connect a frame to its surrounding page; returns the port. The twin of ``connectToHost`` in ``polybus-frames.js``.
 
     Args:
-        window: The frame's own.
-        origins: Those that the page around may have.
+        window: The frame's own window.
+        origins: Allowed origins of the surrounding page.
         timeout: Seconds to wait for the page.
 
     Raises:
-        ConnectFailed: No port came in time, or there is no page around.
-        ValueError: No origins, or one that is none.
+        ConnectFailed: No port came in time, or there is no surrounding page.
+        ValueError: No origins, or an invalid one.
     """
     allowed = tuple(origins)
     if not allowed:
@@ -529,12 +528,12 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
 
 
 def _words(type: str, nonce: str, **more: int) -> dict[str, Any]:
-    """A message of the handshake."""
+    """Message of the handshake."""
     return {"tag": TAG, "type": type, "v": VERSION, "nonce": nonce, **more}
 
 
 def _any_if_opaque(origin: str) -> str:
-    """There is no way to name an opaque origin; the nonce says whom a message is for."""
+    """Target ``*`` for an opaque origin, which cannot be named; the nonce identifies the receiver."""
     return "*" if origin == "null" else origin
 
 
@@ -547,5 +546,5 @@ def _say_goodbye(window: Window, port: InMemoryPort) -> None:
 
     if not window.joined:
         window.on_pagehide(goodbye)
-    # A page that comes back again and again does not keep the ports that have ended.
+    # Drop ended ports: a page may be put back many times.
     window.joined[:] = [*(each for each in window.joined if not each.closed), port]

@@ -1,4 +1,4 @@
-"""Bad connections that a seed repeats: frames lost, doubled or late, and cuts."""
+"""Bad connections, reproducible by seed: lost, duplicated and late frames, and cuts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _share = [ge(0.0), le(1.0)]
 
 @frozen(kw_only=True)
 class Faults:
-    """Faults of a connection, counted in frames of both directions. Equal seeds give equal faults.
+    """Faults of a connection, counted in frames of both directions. Equal seeds produce equal faults.
 
-    Frames of one direction never overtake each other: no transport re-orders.
+    Frames of one direction stay in order: no transport re-orders.
 
     Args:
-        seed: Chooses which frames are hit.
-        drop: Share of the frames that are lost, 0 to 1.
-        duplicate: Share of the frames that arrive twice.
-        delay: Seconds of the event loop's clock by which a frame is late at most; how much is drawn for each.
-        cut_after: Each connection is cut when it has carried that many frames.
+        seed: Chooses the affected frames.
+        drop: Share of lost frames, 0 to 1.
+        duplicate: Share of frames that arrive twice.
+        delay: Maximum delay of a frame in seconds of the event loop's clock; drawn for each frame.
+        cut_after: Frames after which each connection is cut.
 
     Raises:
         ValueError: A share outside 0 to 1, a negative delay, or no frame before the cut.
@@ -40,7 +40,7 @@ class Faults:
     cut_after: int | None = field(default=None, validator=optional(gt(0)))
 
     def around(self, connector: Connector) -> Connector:
-        """A connector whose connections have these faults, each its own share of the seed."""
+        """Connector with these faults; each of its connections draws from its own part of the seed."""
         return _FaultyConnector(self, connector)
 
 
@@ -58,7 +58,7 @@ class _FaultyConnector:
 
 
 class _FaultyTransport:
-    """Stands between a link and its transport, in both directions: a `Transport` to the one, a `Receiver` to the other."""
+    """Between a link and its transport: a `Transport` to the link, a `Receiver` to the transport."""
 
     def __init__(self, faults: Faults, inner: Transport, host: Host, seed: str) -> None:
         self._faults = faults
@@ -118,7 +118,7 @@ class _FaultyTransport:
 
 
 class _Direction:
-    """Frames on their way, in order."""
+    """Frames in transit, in order."""
 
     def __init__(self, faults: Faults, host: Host, rng: random.Random, deliver: Callable[[bytes], None]) -> None:
         self._faults = faults
@@ -130,8 +130,8 @@ class _Direction:
         self.waiting_bytes = 0
 
     def carry(self, frame: bytes) -> None:
-        """Deliver a frame, as the faults will have it."""
-        # All three are drawn for every frame, so that one kind of fault does not move the others.
+        """Deliver a frame, subject to faults."""
+        # Draw all three for every frame, so that one kind of fault does not shift the others.
         lost, doubled, late = self._random(), self._random(), self._random()
         if lost < self._faults.drop:
             return
@@ -139,11 +139,11 @@ class _Direction:
             self._add(late * self._faults.delay, len(frame), partial(self._deliver, frame))
 
     def then(self, act: Callable[[], None]) -> None:
-        """Do something after all frames."""
+        """Call `act` after all frames."""
         self._add(0.0, 0, act)
 
     def forget(self) -> None:
-        """Lose all that is under way."""
+        """Lose all frames in transit."""
         self._late.clear()
         self.waiting_bytes = 0
 
@@ -163,7 +163,7 @@ class _Direction:
                 due, size, act = self._late[0]
                 if due > self._host.time():
                     await anyio.sleep(max(0.0, due - self._host.time()))
-                    continue  # all may have been forgotten meanwhile
+                    continue  # forget() may have run
                 self._late.popleft()
                 self.waiting_bytes -= size
                 act()

@@ -1,8 +1,8 @@
-"""A NATS server for tests, within the process, and buses of one test as the nodes of one cluster over it.
+"""A NATS server for tests, within the process, and buses of one test as nodes of a cluster over it.
 
-The server's half of the protocol, over any transport. It passes the same tests as the real one (`tests/integration/interop`),
-so that it cannot drift. It is no server for anything else: there are no clusters of engines and no permissions, of JetStream
-there is what `nats_streams` has, and whoever reads nothing is cut.
+It implements the server's half of the protocol, over any transport, and passes the same tests as the real one
+(`tests/integration/interop`), so that the two cannot drift apart. It has no clusters of engines and no permissions, and
+JetStream only as in `nats_streams`; a client that does not read is cut.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from ..protocols.nats.operations import PING, PONG, NatsOperation, OperationRead
 from .nats_streams import NatsStreams
 
 _UNREAD: Final = 16 << 20
-"""Bytes that may wait for a client, before it is cut."""
+"""Unread bytes of a client before it is cut."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
 
 
 @define(eq=False)
 class EngineSubscription:
-    """One SUB of a client."""
+    """SUB of a client."""
 
     client: EngineClient
     subject: str
     sid: str
     queue: str | None
     left: int | None = None
-    """Messages that are still delivered, after an UNSUB that said so."""
+    """Messages still to deliver after an UNSUB with a maximum."""
 
 
 class NatsEngine:
-    """A NATS server for tests: ``async with NatsEngine() as engine, connect(engine.url) as bus: ...``
+    """NATS server for tests: ``async with NatsEngine() as engine, connect(engine.url) as bus: ...``
 
     Args:
-        address: Where it listens, without the protocol: ``memory://name`` (by default, with a name of its own),
+        address: Address to listen at, without the protocol: ``memory://name`` (default, with a unique name),
             ``tcp://127.0.0.1:0``, ``ws://127.0.0.1:0/``.
-        max_payload: Bytes of headers and payload that it takes.
-        token: What clients have to say; everybody is let in without.
+        max_payload: Maximum bytes of headers and payload.
+        token: Required token; None admits every client.
         rng: Chooses the member of a queue group.
-        keeps: It has streams, in memory, as a server with JetStream: for `Store` and durable handlers.
+        keeps: Enable streams, in memory, as in JetStream: for `Store` and durable handlers.
 
     Raises:
         ValueError: The address is wrong.
@@ -77,7 +77,7 @@ class NatsEngine:
         self.max_payload: Final = max_payload
         self.token: Final = token
         self.clients: Final[dict[EngineClient, None]] = {}
-        """The connections that stand."""
+        """Current connections."""
         self.subscriptions: Final[SubjectIndex[EngineSubscription]] = SubjectIndex()
         self._rng = rng if rng is not None else random.Random()
         self._limits = Limits(message=max_payload + 64 * 1024, headers=max_payload)
@@ -85,7 +85,7 @@ class NatsEngine:
         self._runtime: Runtime | None = None
         self._listening: Any = None
         self.url: str = ""
-        """The real, connectable URL, while it is entered."""
+        """The real URL to connect to, while entered."""
 
     async def __aenter__(self) -> Self:
         """Listen.
@@ -143,25 +143,25 @@ class NatsEngine:
                 client.transport.tick(runtime.time())
 
     async def cut(self) -> None:
-        """End all connections without a word, as when the server is killed."""
+        """End all connections without a close message, as if the server were killed."""
         for client in list(self.clients):
             client.transport.abort(Closed(1006, "the engine was cut"))
         if self._runtime is not None:
             await self._runtime.notifier.until(lambda: not self.clients)
 
     def say(self, text: str) -> None:
-        """Tell all clients an error: ``-ERR 'text'``."""
+        """Send an error to all clients: ``-ERR 'text'``."""
         for client in self.clients:
             client.transport.send(write_error(text))
 
     def inform(self, **members: Any) -> None:
-        """Tell all clients something new of the server: another INFO with these members."""
+        """Send all clients another INFO with these members."""
         for client in self.clients:
             client.transport.send(write_json("INFO", {**self.info, **members}))
 
     @property
     def info(self) -> dict[str, Any]:
-        """The members of INFO."""
+        """Members of INFO."""
         return {
             "server_id": "POLYBUSTESTS",
             "server_name": "polybus.testing",
@@ -175,18 +175,18 @@ class NatsEngine:
     # -- plugins.Gate ----------------------------------------------------------------------------------------------------
 
     def knock(self, address: str) -> BusError | None:
-        """Let everybody in."""
+        """Admit everyone."""
         return None
 
     def left(self, address: str) -> None:
-        """Take no note: nothing is counted."""
+        """Nothing is counted."""
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Let everybody in: who they are, CONNECT says."""
+        """Admit everyone: the identity comes with CONNECT."""
         decided(Admission(Identity(), handshake))
 
     def opened(self, transport: Transport, admission: Admission) -> None:
-        """Begin with INFO."""
+        """Send INFO."""
         client = EngineClient(self, transport)
         self.clients[client] = None
         transport.start(client)
@@ -204,11 +204,11 @@ class NatsEngine:
             self._runtime.notifier.signal()
 
     def read(self, frame: bytes) -> NatsOperation:
-        """The operation of a frame. May raise `RemoteProtocolError`."""
+        """Operation of a frame. Raises `RemoteProtocolError`."""
         return self._reader.read(frame)
 
     def route(self, sender: EngineClient, operation: NatsOperation, block: bytes) -> None:
-        """Hand a message to every subscription that matches, and to one of each group; say so where there is nobody."""
+        """Deliver a message to every matching subscription, and to one of each queue group; report if no client has one."""
         told, groups = self._streams is not None and self._streams.take(operation, block), dict[str, list[EngineSubscription]]()
         for subscription in self.subscriptions.match(operation.subject):
             if subscription.client is sender and not sender.echo:
@@ -227,7 +227,7 @@ class NatsEngine:
                     sender.deliver(subscription, answer, _NO_RESPONDERS)
 
     def hand(self, at: str, operation: NatsOperation, block: bytes) -> bool:
-        """Give a message of the engine itself to those who have subscribed to a subject. False where nobody has."""
+        """Deliver a message of the engine itself to subscribers of a subject. False without subscribers."""
         told = False
         for subscription in self.subscriptions.match(at):
             told = subscription.client.deliver(subscription, operation, block) or told
@@ -235,13 +235,13 @@ class NatsEngine:
 
 
 class EngineClient:
-    """One connection of a client."""
+    """Connection of a client."""
 
     def __init__(self, engine: NatsEngine, transport: Transport) -> None:
         self.engine: Final = engine
         self.transport: Final = transport
         self.subscriptions: Final[dict[str, EngineSubscription]] = {}
-        """By their sid."""
+        """By sid."""
         self.echo: bool = True
         self.no_responders: bool = False
         self._known = False
@@ -260,7 +260,7 @@ class EngineClient:
         self.engine.gone(self)
 
     def pause_writing(self) -> None:
-        """Go on: who reads nothing is cut."""
+        """Ignored: a client that does not read is cut."""
 
     def resume_writing(self) -> None:
         """Nothing was paused."""
@@ -330,29 +330,29 @@ class EngineClient:
         return True
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Send a ping."""
         self.transport.send(PING)
 
 
 _PATIENCE: Final = 30.0
-"""Seconds for all to know one another: in memory that takes none."""
+"""Seconds for all nodes to find each other; in memory it is immediate."""
 
 
 @asynccontextmanager
 async def cluster(*buses: Bus, url: str | None = None) -> AsyncIterator[str]:
     """Enter buses as the nodes of one cluster: ``async with cluster(gateway, worker): await gateway.publish(...)``
 
-    When the block begins, each knows all others. The cluster that a bus was made for, in ``Bus(cluster=...)``, is not looked
-    for, nor is ``POLYBUS_CLUSTER`` read; its other options hold. Gives the URL of the engine, for nodes that come later.
+    Each node knows all others when the block begins. The cluster named in ``Bus(cluster=...)`` and ``POLYBUS_CLUSTER`` are
+    ignored; other options of the cluster apply. Yields the URL of the engine, for nodes added later.
 
     Args:
-        buses: As the application makes them, not entered.
-        url: An engine that runs, such as a `NatsEngine` that the test cuts, or a real server; one in memory by default.
+        buses: As the application creates them, not entered.
+        url: A running engine, such as a `NatsEngine` that the test cuts, or a real server; default: one in memory.
 
     Raises:
         LocalProtocolError: A bus was made without ``cluster=``, or is entered already.
-        ConnectFailed: (on entering) There is no engine at `url`.
-        TimeoutError: (on entering) The nodes have not heard of one another in 30 s.
+        ConnectFailed: (on entering) No engine at `url`.
+        TimeoutError: (on entering) The nodes did not find each other within 30 s.
     """
     backbones = [_backbone(bus) for bus in buses]
     name = backbones[0].options.name if backbones else ""
@@ -374,7 +374,7 @@ async def met(bus: Bus, *others: Bus) -> None:
     """Wait until a node of a cluster knows others.
 
     Raises:
-        TimeoutError: It has not heard of them in 30 s.
+        TimeoutError: It did not find them within 30 s.
     """
     backbone = _backbone(bus, entered=True)
     wanted = {*map(id_of, others)} - {id_of(bus)}

@@ -1,7 +1,7 @@
-"""Streams as a NATS server with JetStream keeps them, for tests: with pull consumers, and the part of the API that a bus uses.
+"""Streams of a NATS server with JetStream, for tests: pull consumers, and the part of the API that a bus uses.
 
-In memory: what is stored lasts as long as the engine. It knows streams with the retentions ``limits`` and ``workqueue``, and
-pull consumers that acknowledge each message, or none; no sources, mirrors, or push consumers.
+In memory, for the lifetime of the engine. Streams have the retention ``limits`` or ``workqueue``; pull consumers acknowledge
+each message, or none. No sources, mirrors, or push consumers.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _API: Final = "$JS.API."
 _ACK: Final = "$JS.ACK."
 _NANOSECONDS: Final = 1_000_000_000
 _MOST: Final = 100_000
-"""Messages that a stream keeps at the most, whatever it was made with."""
+"""Maximum number of messages in a stream, in any configuration."""
 _PULLS: Final = 512
-"""Questions that wait at a consumer, unless it was made with another number."""
+"""Default for the pull requests that wait at a consumer."""
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id:[ ]*([^\r\n]*)", re.I)
 _NOBODY: Final = b"NATS/1.0 503\r\n\r\n"
 _WINDOW: Final = 120 * _NANOSECONDS
 _WAIT: Final = 30 * _NANOSECONDS
 _PAGE: Final = 1024
-"""Names that are given at once."""
+"""Names per page."""
 _OUTER: Final = 150
-"""Bytes that a message costs besides its own."""
+"""Bytes of overhead per message."""
 
 
 def _now() -> str:
-    """The time as a server writes it."""
+    """Current time as a server writes it."""
     return datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
 
 
 @frozen
 class StoredMessage:
-    """A message of a stream."""
+    """Message of a stream."""
 
     number: int
     subject: str
@@ -58,7 +58,7 @@ class StoredMessage:
 
 @define(eq=False)
 class Stream:
-    """A stream and its consumers."""
+    """Stream with its consumers."""
 
     name: str
     config: dict[str, Any]
@@ -71,7 +71,7 @@ class Stream:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The members of its state."""
+        """Members of its state."""
         return {
             "messages": len(self.messages),
             "bytes": self._bytes,
@@ -82,7 +82,7 @@ class Stream:
         }
 
     def store(self, operation: NatsOperation, block: bytes, now: float) -> dict[str, Any]:
-        """Store a message; the members of the answer."""
+        """Store a message; returns the members of the answer."""
         self._forget(now)
         found = _ID.search(block)
         id = "" if found is None else found[1].decode().strip()
@@ -109,7 +109,7 @@ class Stream:
         return "maximum bytes exceeded" if 0 < most_bytes < self._bytes + size else None
 
     def _forget(self, now: float) -> None:
-        """Forget ids and messages whose time is over."""
+        """Drop expired ids and messages."""
         window = self.config.get("duplicate_window", _WINDOW) / _NANOSECONDS
         while self._ids and (first := next(iter(self._ids))) and self._ids[first][0] + window <= now:
             del self._ids[first]
@@ -118,7 +118,7 @@ class Stream:
             self.remove(oldest.number)
 
     def remove(self, number: int) -> bool:
-        """Remove a message. False where there is none."""
+        """Remove a message; False if it does not exist."""
         message = self.messages.pop(number, None)
         if message is not None:
             self._bytes -= len(message.subject) + len(message.block) + len(message.payload) + _OUTER
@@ -127,7 +127,7 @@ class Stream:
 
 @define(eq=False)
 class _Pull:
-    """A question for messages that waits."""
+    """Waiting pull request."""
 
     inbox: str
     left: int
@@ -139,7 +139,7 @@ class _Pull:
 
 @define(eq=False)
 class PullConsumer:
-    """A pull consumer."""
+    """Pull consumer."""
 
     stream: Stream
     name: str
@@ -147,14 +147,14 @@ class PullConsumer:
     _hand: Callable[[str, NatsOperation, bytes], bool]
     _matches: Callable[[str, str], bool]
     _next: int = 1
-    """The number of the next message that nobody was given."""
+    """Number of the next message for a first delivery."""
     _given: dict[int, tuple[float, int]] = field(factory=dict)
-    """Messages that are not acknowledged: when they come again, and how often they were given."""
+    """Unacknowledged messages: time of redelivery and number of deliveries."""
     _pulls: deque[_Pull] = field(factory=deque)
     _sent: int = 0
 
     def begin(self, now: float) -> None:
-        """Find the first message, as its configuration says."""
+        """Find the first message according to the configuration."""
         policy, last = self.config.get("deliver_policy", "all"), self.stream.last
         if policy == "new":
             self._next = last + 1
@@ -166,7 +166,7 @@ class PullConsumer:
 
     @property
     def members(self) -> dict[str, Any]:
-        """The members of an answer that tells of it."""
+        """Members of an answer about it."""
         pending = sum(number >= self._next and self._mine(one) for number, one in self.stream.messages.items())
         return {
             "stream_name": self.stream.name,
@@ -180,7 +180,7 @@ class PullConsumer:
         }
 
     def pull(self, inbox: str, asked: dict[str, Any], now: float) -> None:
-        """Take a question for messages."""
+        """Take a pull request."""
         if len(self._pulls) >= self.config.get("max_waiting", _PULLS):
             self._say(inbox, "409 Exceeded MaxWaiting")
             return
@@ -191,7 +191,7 @@ class PullConsumer:
         self.deliver(now)
 
     def deliver(self, now: float) -> None:
-        """Give out what there is to those who have asked."""
+        """Deliver messages to waiting pull requests."""
         while self._pulls and (message := self._choose(now)) is not None:
             pull, size = self._pulls[0], len(message.subject) + len(message.block) + len(message.payload)
             if size > pull.bytes:
@@ -212,7 +212,7 @@ class PullConsumer:
             if not self._hand(
                 pull.inbox, NatsOperation("PUB", message.subject, reply=reply, payload=message.payload), message.block
             ):
-                pull.left = 0  # who has asked is gone
+                pull.left = 0  # the client is gone
                 if times > 1 or message.number in self._given:
                     self._given[message.number] = before
             if pull.left <= 0:
@@ -238,7 +238,7 @@ class PullConsumer:
         return not wanted or self._matches(str(wanted), message.subject)
 
     def acknowledged(self, number: int, word: bytes, now: float) -> None:
-        """Take what a reader says of a message."""
+        """Handle an acknowledgement of a message."""
         given = self._given.get(number)
         if given is None:
             return
@@ -254,7 +254,7 @@ class PullConsumer:
         self.deliver(now)
 
     def tick(self, now: float) -> None:
-        """Give out what comes again, end questions whose time is over, and show that it is there."""
+        """Redeliver due messages, end expired requests, and send heartbeats."""
         self.deliver(now)
         for pull in [*self._pulls]:
             if pull.until <= now:
@@ -266,12 +266,12 @@ class PullConsumer:
 
     @property
     def due(self) -> float:
-        """The time of the next `tick`."""
+        """Time of the next `tick`."""
         again = min((when for when, _ in self._given.values()), default=math.inf) if self._pulls else math.inf
         return min([again, *(min(pull.until, pull.beat_at) for pull in self._pulls)])
 
     def end(self) -> None:
-        """Tell those who wait that it is removed."""
+        """Tell waiting clients that it is removed."""
         while self._pulls:
             self._say(self._pulls.popleft().inbox, "409 Consumer Deleted")
 
@@ -283,11 +283,11 @@ class PullConsumer:
 
 
 class NatsStreams:
-    """The streams of an engine.
+    """Streams of an engine.
 
     Args:
-        hand: ``hand(at, operation, block)`` gives a message to those who have subscribed to `at`. False where nobody has.
-        time: The clock of the engine.
+        hand: ``hand(at, operation, block)`` delivers a message to subscribers of `at`. False without subscribers.
+        time: Clock of the engine.
     """
 
     def __init__(self, hand: Callable[[str, NatsOperation, bytes], bool], time: Callable[[], float]) -> None:
@@ -298,7 +298,7 @@ class NatsStreams:
         self._changed = anyio.Event()
 
     async def run(self) -> None:
-        """Do what is due, until this is cancelled."""
+        """Run timers until cancelled."""
         while True:
             self._changed = anyio.Event()
             now = self._time()
@@ -310,7 +310,7 @@ class NatsStreams:
                 await self._changed.wait()
 
     def take(self, operation: NatsOperation, block: bytes) -> bool:
-        """Take a message that was published. True where somebody here has it."""
+        """Take a published message. True if a stream or the API handled it."""
         self._changed.set()
         if operation.subject.startswith(_ACK):
             self._acknowledge(operation)
@@ -492,7 +492,7 @@ def _check_for_work(stream: Stream, config: dict[str, Any]) -> None:
 
 
 class _Refused(Exception):
-    """A question that is answered by an error."""
+    """A request answered with an error."""
 
     def __init__(self, code: int, number: int, text: str) -> None:
         super().__init__(text)
@@ -502,7 +502,7 @@ class _Refused(Exception):
 
 
 def _page(member: str, names: list[str], asked: Any) -> dict[str, Any]:
-    """A page of names from an offset on, as servers give them."""
+    """Page of names from an offset, as servers return it."""
     begin = asked.get("offset", 0)
     page = names[begin : begin + _PAGE]
     return {"total": len(names), "offset": begin, "limit": _PAGE, member: page}

@@ -1,4 +1,4 @@
-"""Two buses in one process, joined by the real codec, and a context for calling a handler as the plain function that it is."""
+"""Two buses in one process, joined by the real codec, and a context for calling a handler as a plain function."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .faults import Faults
 
 logger: logging.Logger = logging.getLogger("polybus")
 _BACKOFF = Backoff(initial=0.001, maximum=0.02)
-"""A test does not want to wait for a link that comes back."""
+"""Tests should not wait long for a reconnect."""
 
 
 @asynccontextmanager
@@ -39,21 +39,22 @@ async def pair(
 ) -> AsyncIterator[Bus]:
     """Join a client to a bus: ``async with pair(bus) as client: assert await client.request("user.get", 7) == ...``
 
-    Both are entered. Answers are validated (``Bus(check_answers="validate")``) unless a bus says otherwise. The exceptions are
-    those of the real transports. Where both ends of a protocol are clients of a server (NATS), they are of a `NatsEngine`.
+    Enters both. Answers are validated (``Bus(check_answers="validate")``) unless a bus is configured otherwise. Exceptions
+    are the same as with real transports. For a protocol with clients on both ends (NATS), a `NatsEngine` is between them.
 
     Args:
-        bus: The server's side, with the handlers under test.
+        bus: The server, with the handlers under test.
         protocol: Name or adapter.
-        client: The client's side; a new bus by default.
-        identity: Who the client is to the server, past `authenticate`: anything, or an `Identity`. None asks `authenticate`.
-        faults: How the connection misbehaves.
-        reconnect: Whether the link comes back after a loss.
+        client: The client; default: a new bus.
+        identity: The client's identity for the server, without `authenticate`: any object, or an `Identity`. None calls
+            `authenticate`.
+        faults: Faults of the connection.
+        reconnect: Reconnect after a loss.
 
     Raises:
-        LocalProtocolError: `identity` or `faults` of a protocol whose ends are both clients: its server says who may come in.
-        ConnectFailed: (on entering) The faults did not let the connection stand.
-        Unauthorized, Forbidden: (on entering) `authenticate` refuses.
+        LocalProtocolError: `identity` or `faults` with a protocol that has clients on both ends: its server authenticates.
+        ConnectFailed: (on entering) Faults prevented the connection. Unauthorized, Forbidden: (on entering) Refused by
+            `authenticate`.
     """
     client = Bus() if client is None else client
     unsaid = [one for one in (bus, client) if one.check_answers is None]
@@ -99,7 +100,7 @@ async def _joined(
 
 
 class _Meeting:
-    """One in-memory address that nobody else knows: the server's side listens, the client's connects."""
+    """Unique in-memory address, at which the server listens and the client connects."""
 
     def __init__(self, identity: Any, reconnects: bool) -> None:
         self.url = f"memory://pair-{secrets.token_hex(4)}"
@@ -114,11 +115,11 @@ class _Meeting:
 
 
 class _Known:
-    """A gate that asks nobody who the stranger is."""
+    """Gate that admits a client without `authenticate`."""
 
     def __init__(self, gate: Gate, who: Any) -> None:
         self.knock, self.left, self.opened = gate.knock, gate.left, gate.opened
-        # As the answer of `authenticate` would be taken.
+        # Converted as the result of `authenticate` would be.
         self._who = who if isinstance(who, Identity) else Identity(who, key=who if isinstance(who, str) else None)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
@@ -126,7 +127,7 @@ class _Known:
 
 
 class HandlerContext(Context[Any]):
-    """A `Context` outside of any bus that runs; see `context`."""
+    """A `Context` without a running bus; see `context`."""
 
     __slots__ = ("_state",)
 
@@ -136,7 +137,7 @@ class HandlerContext(Context[Any]):
 
     @property
     def state(self) -> Any:
-        """The value that was given in the place of the lifespan's."""
+        """The value in place of the lifespan's."""
         return self._state
 
 
@@ -150,16 +151,16 @@ def context(
     headers: Mapping[str, str] | None = None,
     deadline: float | None = None,
 ) -> Context[Any]:
-    """Make the `Context` with which a test calls a handler: ``await get_user(7, context(identity="ann", state=store))``
+    """Create the `Context` for a test that calls a handler: ``await get_user(7, context(identity="ann", state=store))``
 
     Args:
-        identity: Whoever asks, as `authenticate` would give it; `Context.peer` is None.
+        identity: Identity of the caller as `authenticate` would return it; `Context.peer` is None.
         state: The value that the bus's lifespan would yield.
-        bus: The bus of `Context.bus`, with the other handlers that are asked; a new one without.
-        subject: What the message is about.
-        body: Its body, as it would come out of a decoder.
+        bus: `Context.bus`, with other handlers to call; default: a new one.
+        subject: Subject of the message.
+        body: Body of the message as a plain value.
         headers: Text to text.
-        deadline: Monotonic time of the event loop at which the asker gives up.
+        deadline: Monotonic time of the event loop at which the caller gives up.
     """
     message = Message(Kind.REQUEST, subject, None, None, JSON, None if headers is None else dict(headers))
     message.extras = {"identity": identity}

@@ -1,8 +1,8 @@
-"""Simulations: buses, links and brokers in virtual time, with faults that a seed repeats.
+"""Simulations of buses, links and brokers in virtual time, with faults, reproducible by seed.
 
-A bus takes its time from its event loop, and so do its links, timers, pauses and deadlines; therefore the clock that is handed
-in here is a loop (`virtual_time.VirtualLoop`). What does not come from there (ids, jitter, the wall clock) comes from
-`Sources`, which a run sets. It is asyncio's, since trio shuffles its tasks on purpose.
+A bus takes its time from its event loop, for links, timers, pauses and deadlines; therefore the simulated clock is an event
+loop (`virtual_time.VirtualLoop`). Other sources (ids, jitter, the wall clock) come from `Sources`, which a run replaces. It
+uses asyncio, since trio shuffles its tasks on purpose.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _EPOCH: Final = 1_700_000_000
-"""Seconds since 1970 at which every simulation begins."""
+"""Start of every simulation in seconds since 1970."""
 _SEED: Final = "POLYBUS_SEED"
 
 _not_negative = ge(0.0)
 _HIGH: Final = 64 * 1024
-"""Bytes on their way in one direction, from which on its sender is asked to pause."""
+"""Bytes in transit in one direction from which the sender is asked to pause."""
 _SECONDS: Final = struct.Struct("<d")
 _KEPT: Final = 30
-"""Last events of a run that are shown when it fails."""
+"""Events of a run to show when it fails."""
 
 
 class Network:
-    """All connections of a simulation, and the log of what has happened on them.
+    """All connections of a simulation, and the log of their events.
 
     Args:
-        seed: Chooses how long each frame takes.
-        delay: Seconds that a frame takes at most.
+        seed: Determines the time that each frame takes.
+        delay: Maximum seconds that a frame takes.
         loop: Keeps the time.
     """
 
@@ -67,7 +67,7 @@ class Network:
 
     @property
     def trace(self) -> str:
-        """A hash of all that has happened."""
+        """Hash of all events."""
         return self._hash.hexdigest()
 
     def latency(self) -> float:
@@ -75,17 +75,17 @@ class Network:
         return self._random() * self._delay
 
     def note(self, *what: object) -> None:
-        """Write something into the log."""
+        """Write to the log."""
         text = f"{self.loop.time():10.4f} {' '.join(map(str, what))}"
         self.recent.append(text)
         self._hash.update(text.encode())
 
     def carried(self, label: bytes, frame: bytes) -> None:
-        """A frame has arrived."""
+        """Log an arrived frame."""
         self._hash.update(_SECONDS.pack(self.loop.time()) + label + frame)
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Do something so many seconds later, or when the faults end."""
+        """Call `act` after so many seconds, or when the faults end."""
 
         def due() -> None:
             if self._later.pop(act, None) is not None:
@@ -94,7 +94,7 @@ class Network:
         self._later[act] = self.loop.call_later(seconds, due)
 
     def calm(self) -> None:
-        """End all pauses, and tell of each cut."""
+        """End all pauses, and report each cut."""
         for connection in self.connections:
             connection.pause(0.0)
         for act, timer in list(self._later.items()):
@@ -104,7 +104,7 @@ class Network:
 
 
 class SimulatedConnector:
-    """Dials an address in memory through the network of a simulation."""
+    """Connects to an address in memory through the network of a simulation."""
 
     reconnects = True
 
@@ -118,26 +118,26 @@ class SimulatedConnector:
         """Make one attempt.
 
         Raises:
-            ConnectFailed: There is no server of that name.
-            Unauthorized: The server refuses who we are.
-            Forbidden: The server does not let us in.
+            ConnectFailed: No server has that name.
+            Unauthorized: The server rejects our credentials.
+            Forbidden: The server does not admit us.
         """
         return SimulatedConnection(self._network, await self._inner.connect(options), self._label)
 
 
 class SimulatedConnection:
-    """One connection of a simulation, as `World.connections` has it."""
+    """Connection of a simulation, an item of `World.connections`."""
 
-    # A `Transport` to the link that has dialled, and a `Receiver` to the transport in memory.
+    # A `Transport` to the dialling link, a `Receiver` to the transport in memory.
 
     def __init__(self, network: Network, inner: Transport, label: str) -> None:
         self.label: str = label
-        """The label given to `World.to`."""
+        """Label given to `World.to`."""
         self._network = network
         self._inner = inner
         self._receiver: Receiver | None = None
         self._told = False
-        """True when the side that has dialled knows of the end."""
+        """True when the dialling side knows of the end."""
         self._ours = 0.0
         """Seconds after which that side learns of a cut."""
         self._full = False
@@ -154,16 +154,16 @@ class SimulatedConnection:
     # -- faults ----------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """As the inner connection."""
+        """Pass on to the inner connection."""
         self._inner.tick(now)
 
     def cut(self, *, ours: float = 0.0, theirs: float = 0.0) -> None:
-        """Cut it; what is on its way is lost.
+        """Cut the connection; frames in transit are lost.
 
         Args:
-            ours: Seconds after which the side that has dialled learns of it.
-            theirs: Seconds after which the side that serves learns of it. Until then what was on its way to it arrives still,
-                and it has two connections of that peer when that has dialled anew. With it, `ours` is 0.
+            ours: Seconds after which the dialling side learns of it.
+            theirs: Seconds after which the serving side learns of it. Until then frames in transit still arrive there, and it
+                has a second connection if the peer reconnects. `ours` is then 0.
         """
         self._network.note(self.label, f"cut, which its client learns after {ours:g} s, its server after {theirs:g} s")
         why = Closed(1006, "cut by the simulation")
@@ -176,7 +176,7 @@ class SimulatedConnection:
             self.abort(why)
 
     def pause(self, seconds: float) -> None:
-        """Hold back what is on its way, in both directions, for so long; 0 ends a pause."""
+        """Hold back frames in transit, in both directions, for so long; 0 ends a pause."""
         self._network.note(self.label, f"paused for {seconds:g} s")
         self._out.hold(seconds)
         self._in.hold(seconds)
@@ -184,13 +184,13 @@ class SimulatedConnection:
     # -- as a transport --------------------------------------------------------------------------------------------------
 
     def start(self, receiver: Receiver) -> None:
-        """Deliver from now on."""
+        """Start delivery."""
         self._receiver = receiver
         self._network.connections.append(self)
         self._inner.start(self)
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting.
+        """Send a frame without waiting.
 
         Raises:
             TooLarge: The frame is over `Limits.message`.
@@ -207,7 +207,7 @@ class SimulatedConnection:
         return self._inner.write_backlog() + self._out.bytes
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """End in order, behind all that was sent."""
+        """Close in an orderly way, after all sent frames."""
         self._out.then(partial(self._inner.close, code, reason))
 
     def abort(self, why: Closed) -> None:
@@ -219,7 +219,7 @@ class SimulatedConnection:
     # -- as a receiver ---------------------------------------------------------------------------------------------------
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Frames have left the server."""
+        """Frames left the server."""
         if not self._told:
             for frame in frames:
                 self._in.carry(frame)
@@ -227,7 +227,7 @@ class SimulatedConnection:
                 self._hold_peer()
 
     def closed(self, why: Closed) -> None:
-        """The server's end is over."""
+        """The server's end is closed."""
         self._out.forget()
         if self._ours > 0:
             self._network.later(self._ours, partial(self._end, why))
@@ -235,12 +235,12 @@ class SimulatedConnection:
             self._in.then(partial(self._end, why))
 
     def pause_writing(self) -> None:
-        """The server does not take what has come to it."""
+        """The server is slow."""
         self._peer_full = True
         self._check_room()
 
     def resume_writing(self) -> None:
-        """The server takes more."""
+        """The server takes frames again."""
         self._peer_full = False
         self._check_room()
 
@@ -276,7 +276,7 @@ class SimulatedConnection:
 
 
 class _FrameFlow:
-    """Frames on their way, in order."""
+    """Frames in transit, in order."""
 
     def __init__(self, network: Network, label: str, deliver: Callable[[list[bytes]], None]) -> None:
         self._network = network
@@ -289,12 +289,12 @@ class _FrameFlow:
         self.bytes = 0
 
     def carry(self, frame: bytes) -> None:
-        """Deliver a frame, a while later."""
+        """Deliver a frame after its latency."""
         self.bytes += len(frame)
         self._add(frame, self._network.latency())
 
     def then(self, act: Callable[[], None]) -> None:
-        """Do something after all frames."""
+        """Call `act` after all frames."""
         self._add(act, 0.0)
 
     def hold(self, seconds: float) -> None:
@@ -303,7 +303,7 @@ class _FrameFlow:
         self._arm()
 
     def forget(self) -> None:
-        """Lose the frames on their way; what is to be done after them follows at once, and is not held back."""
+        """Lose the frames in transit; later actions follow at once, without delay."""
         self._waiting = deque((0.0, what) for _, what in self._waiting if callable(what))
         self.bytes = 0
         self._held_until = 0.0
@@ -330,7 +330,7 @@ class _FrameFlow:
             what = waiting[0][1]
             if callable(what):
                 if frames:
-                    break  # in the next round
+                    break  # in the next iteration
                 waiting.popleft()
                 what()
             else:
@@ -346,17 +346,17 @@ class _FrameFlow:
 
 @frozen(kw_only=True)
 class FaultRates:
-    """Rates of the faults of a simulation: so many in a second of virtual time, in the whole world.
+    """Rates of the faults of a simulation, per second of virtual time, in the whole world.
 
-    Frames of one connection never overtake each other, as on a network; those of different connections do.
+    Frames stay in order on one connection, as on a network, but not between connections.
 
     Args:
-        delay: Seconds that a frame takes at most; how many is drawn for each.
-        cut: Connections that are cut. Of a third of them the client learns it later, of a third the server, which then has
-            a second connection of that client meanwhile.
-        pause: Connections and peers that stand still for a while: nothing comes or leaves.
-        restart: Processes (`World.process`) that are killed, and start again later.
-        longest: Seconds that a pause, a late notice or the absence of a process takes at most.
+        delay: Maximum seconds that a frame takes; drawn for each.
+        cut: Cut connections. In a third of the cases the client learns it later, in a third the server, which then has a
+            second connection of that client.
+        pause: Connections and peers that stand still for a while, in both directions.
+        restart: Processes (`World.process`) killed and started again later.
+        longest: Maximum seconds of a pause, a late notice or the absence of a process.
 
     Raises:
         ValueError: A negative number.
@@ -370,11 +370,11 @@ class FaultRates:
 
 
 class World:
-    """The world of a scenario, given by `simulated`: virtual time, a network in memory, and its faults.
+    """The world of a scenario, passed by `simulated`: virtual time, a network in memory, and its faults.
 
     Attributes:
-        seed: Of this run.
-        random: For what the scenario itself decides by chance.
+        seed: Seed of this run.
+        random: For random decisions of the scenario itself.
     """
 
     def __init__(self, seed: int, faults: FaultRates, loop: VirtualLoop) -> None:
@@ -392,17 +392,17 @@ class World:
 
     @property
     def time(self) -> float:
-        """Virtual seconds since the beginning."""
+        """Virtual seconds since the start."""
         return self._loop.time()
 
     @property
     def connections(self) -> list[SimulatedConnection]:
-        """Connections that are up, as the sides see it that have dialled."""
+        """Connections that are up from the view of the dialling sides."""
         return list(self._network.connections)
 
     @property
     def trace(self) -> str:
-        """A hash of all frames, faults and notes until now, with their times: the same for the same seed."""
+        """Hash of all frames, faults and notes until now, with their times: equal for equal seeds."""
         return self._network.trace
 
     @property
@@ -411,39 +411,39 @@ class World:
         return list(self._network.recent)
 
     def to(self, url: str, label: str = "") -> Connector:
-        """Address in memory for ``connect`` and ``bus.connect``, dialled through the network of this simulation:
+        """Address in memory for ``connect`` and ``bus.connect``, through the network of this simulation:
         ``connect(world.to("memory://orders"), protocol="ubre")``. A server or a broker serves that address as usual.
 
         Args:
             url: Without the protocol.
-            label: Names the connections in the log, and those of one peer for `pause`; the URL by default.
+            label: Names the connections in the log, and those of one peer for `pause`; default: the URL.
 
         Raises:
-            ValueError: The URL names nothing.
+            ValueError: The URL has no address.
         """
         return SimulatedConnector(self._network, url, label or url)
 
     def note(self, *what: object) -> None:
-        """Write something into the log; it becomes part of the trace."""
+        """Write to the log, which is part of the trace."""
         self._network.note(*what)
 
     def process(self, name: str, start: Callable[[], AbstractAsyncContextManager[Any]]) -> Process:
-        """A part of the world that can be killed and restarted, as an async context manager.
+        """Part of the world that can be killed and restarted, as an async context manager.
 
         Args:
-            name: For the log.
-            start: Makes what runs in it, anew each time: a broker, or buses that serve and are connected.
+            name: Name for the log.
+            start: Creates its contents for each start: a broker, or connected and serving buses.
         """
         return Process(self, name, start)
 
     def pause(self, label: str, seconds: float) -> None:
-        """Let a peer stand still: all connections with this label are paused."""
+        """Pause all connections with this label: the peer stands still."""
         for connection in self._network.connections:
             if connection.label == label:
                 connection.pause(seconds)
 
     async def calm(self) -> None:
-        """End the faults: no more happen, pauses are over, what was killed has been restarted. Frames go on to take time."""
+        """End the faults: no new ones occur, pauses end, killed processes are restarted. Frames still take time."""
         self._calm.set()
         if self._breaking is not None:
             await self._breaking
@@ -485,11 +485,11 @@ class World:
 
 
 class _Killed(Exception):
-    """Out of the block of a process: it does not take its leave."""
+    """Leaves the block of a process without a goodbye."""
 
 
 class Process:
-    """A part of a simulation that can be killed and restarted: ``async with world.process("orders", start) as process``."""
+    """Part of a simulation that can be killed and restarted: ``async with world.process("orders", start) as process``."""
 
     def __init__(self, world: World, name: str, start: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         self.name: str = name
@@ -513,14 +513,14 @@ class Process:
             await running.__aexit__(None, None, None)
 
     async def start(self) -> None:
-        """Start it, where it does not run."""
+        """Start it unless it runs."""
         if self._running is None and not self._left:
             self._world.note(self.name, "starts")
             self._running = running = self._start()
             await running.__aenter__()
 
     async def kill(self) -> None:
-        """End it without a goodbye, where it runs."""
+        """Kill it without a goodbye if it runs."""
         running, self._running = self._running, None
         if running is not None:
             self._world.note(self.name, "is killed")
@@ -534,28 +534,27 @@ def simulated(
     faults: FaultRates = FaultRates(),
     limit: float = 3600.0,  # immutable
 ) -> Callable[[Callable[Concatenate[World, P], Awaitable[T]]], Callable[P, T]]:
-    """Make a plain function of an async one: it runs in virtual time, once for each seed, and gets a `World`.
+    """Turn an async function into a plain one that runs in virtual time, once per seed, and gets a `World`.
 
-    ``@simulated(seeds=100, faults=FaultRates(delay=0.05, cut=0.5))`` before ``async def test_orders(world): ...`` is a test for
-    any runner. Nothing is waited for: an hour of pauses takes as long as what is done in it. A run is a function of its seed:
-    the same frames at the same times, in this process or another one. It holds for what takes part in memory: buses, links,
-    brokers, bridges, tunnels. Threads, processes and sockets keep their own time.
+    ``@simulated(seeds=100, faults=FaultRates(delay=0.05, cut=0.5))`` before ``async def test_orders(world): ...`` is a test
+    for any runner. Pauses take no real time. A run depends only on its seed: the same frames at the same times, in any
+    process. It includes buses, links, brokers, bridges and tunnels in memory. Threads, processes and sockets keep real time.
 
-    When a run fails, the exception carries a note with the seed, the last events, and the line that replays it:
-    the environment variable ``POLYBUS_SEED`` takes the place of `seeds`.
+    When a run fails, a note on the exception has the seed, the last events, and the command to replay it: the environment
+    variable ``POLYBUS_SEED`` replaces `seeds`.
 
     Args:
-        seeds: The seeds, or how many from 0 on.
-        faults: What goes wrong, from the beginning until `World.calm`; nothing by default.
-        limit: Virtual seconds that a run may take.
+        seeds: The seeds, or their number, from 0.
+        faults: Faults from the start until `World.calm`; default: none.
+        limit: Maximum virtual seconds of a run.
 
     Returns:
-        What the scenario returns for the last seed.
+        The result of the scenario for the last seed.
 
     Raises:
         ValueError: There is no seed.
         AssertionError: (when it is called) A task or a timer is left at the end.
-        RuntimeError: (when it is called) Every task waits, and nothing will ever happen again; or an event loop runs here.
+        RuntimeError: (when it is called) Every task waits forever; or an event loop runs here.
         TimeoutError: (when it is called) A run takes longer than `limit`.
     """
     all_seeds = tuple(range(seeds) if isinstance(seeds, int) else seeds)
@@ -571,7 +570,7 @@ def simulated(
             (outcome,) = deque(runs, maxlen=1)
             return outcome
 
-        # A test runner sees neither a coroutine function nor a parameter that it would have to fill.
+        # Test runners must see neither a coroutine function nor a parameter to fill.
         del run.__wrapped__
         given = signature(scenario)
         run.__signature__ = given.replace(parameters=list(given.parameters.values())[1:])  # type: ignore[attr-defined]
@@ -601,7 +600,7 @@ def _run(seed: int, faults: FaultRates, limit: float, scenario: Callable[[World]
         with anyio.move_on_after(limit) as scope:
             outcomes.append(await scenario(world))
             await world.calm()
-            await anyio.sleep(2 * faults.delay)  # a goodbye may be on its way, and what follows it
+            await anyio.sleep(2 * faults.delay)  # a goodbye may be in transit, and its answer
         if scope.cancelled_caught:
             text = "the simulation has not ended after {:g} s of virtual time: simulated(limit=...) gives it more"
             raise TimeoutError(text.format(limit))

@@ -1,4 +1,4 @@
-"""An asyncio event loop whose time is no wall time: it jumps to the next timer when nothing else is to be done."""
+"""An asyncio event loop in virtual time: it jumps to the next timer when nothing else can run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any, Final, TypeVarTuple
 Ts = TypeVarTuple("Ts")
 
 _CANCELLED: Final = 100
-"""Timers that are cancelled and not thrown away, at most, where they are more than the others."""
+"""Cancelled timers to keep, where they outnumber the others."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Event loop in virtual time, which begins at 0: ``asyncio.Runner(loop_factory=VirtualLoop)``, or with anyio
-    ``anyio.run(main, backend="asyncio", backend_options={"loop_factory": VirtualLoop})``.
+    """Event loop in virtual time, from 0: ``asyncio.Runner(loop_factory=VirtualLoop)``, or with anyio ``anyio.run(main,
+    backend="asyncio", backend_options={"loop_factory": VirtualLoop})``.
 
-    It calls back in the order in which it was asked to, so a program whose randomness has a seed does the same in each run.
-    Sockets, threads and processes have no part in virtual time: it does not wait for them.
+    Callbacks run in the order of their registration, so a program with seeded randomness does the same in each run. Virtual
+    time does not wait for sockets, threads and processes.
     """
 
-    # Of asyncio's own loop.
+    # From asyncio's own loop.
     _ready: deque[Any]
 
     def __init__(self) -> None:
@@ -34,17 +34,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._quiet: asyncio.Future[float | None] | None = None
         self._numbers = itertools.count()
         self._timers: list[tuple[float, int, _Timer]] = []
-        """A heap whose entries are compared without a method's call: asyncio's own took a twentieth of a simulation."""
+        """Heap of entries that compare without a method call: asyncio's own took a twentieth of a simulation."""
         self._cancelled = 0
         super().__init__(_Jumps(self))
         self.set_task_factory(self._task)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Virtual seconds since the loop was created."""
         return self._now
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
-        """Call back in the next turn."""
+        """Call in the next iteration."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
@@ -52,33 +52,33 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call back so many virtual seconds later."""
+        """Call after so many virtual seconds."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call back at a virtual time."""
+        """Call at a virtual time."""
         timer = _Timer(when, callback, args, self, context)
-        if when != math.inf:  # else never
+        if when != math.inf:  # infinity means never
             timer.heap = self
             heappush(self._timers, (when, next(self._numbers), timer))
         return timer
 
     async def settled(self) -> float | None:
-        """Wait until nothing is left to be done at this time.
+        """Wait until nothing is left to do at this time.
 
         Returns:
-            Seconds until the next timer; None if there is none.
+            Seconds until the next timer; None without one.
         """
         self._quiet = self.create_future()
         return await self._quiet
 
     def advance(self) -> None:
-        """Go on to the next timer: nothing is left to be done at this time.
+        """Jump to the next timer. Nothing is left to do at this time.
 
         Raises:
-            RuntimeError: There is none, and no task asks for that.
+            RuntimeError: There is no timer, and no task waits for that.
         """
         timers = self._timers
         while timers and timers[0][2].cancelled():
@@ -98,7 +98,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self.fire()
 
     def fire(self) -> None:
-        """Call back all whose time has come."""
+        """Run all due callbacks."""
         timers = self._timers
         while timers and timers[0][0] <= self._now:
             _, _, timer = heappop(timers)
@@ -109,7 +109,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._ready.append(timer)
 
     def discount(self) -> None:
-        """Count a timer that waits and is cancelled; too many of these are thrown away."""
+        """Count a cancelled timer; drop cancelled timers when there are too many."""
         self._cancelled += 1
         if self._cancelled > _CANCELLED and 2 * self._cancelled > len(self._timers):
             self._timers = [each for each in self._timers if not each[2].cancelled()]
@@ -121,7 +121,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Timer(asyncio.TimerHandle):
-    """Timer that tells the loop that keeps it when it is cancelled."""
+    """Timer that reports its cancellation to the loop."""
 
     __slots__ = ("heap",)
 
@@ -137,7 +137,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class _Jumps(selectors.DefaultSelector):
-    """Selector that lets time pass where a loop would wait for its sockets or the next timer."""
+    """Selector that advances time where a loop would wait for its sockets or the next timer."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -154,9 +154,7 @@ class _Jumps(selectors.DefaultSelector):
 
 
 class _Task(asyncio.Task[Any]):
-    """Task with a number for its hash: anyio keeps tasks in sets, and cancels them in their order, which else is that of
-    their addresses in memory.
-    """
+    """Task with a number as its hash: anyio cancels tasks in the order of a set, which else depends on addresses."""
 
     def __init__(self, coro: Any, *, number: int, **options: Any) -> None:
         self._number = number

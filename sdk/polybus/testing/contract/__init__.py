@@ -1,4 +1,4 @@
-"""Our contract suite: what every protocol and every transport has to do, as tests that pytest collects."""
+"""Contract suite: the duties of every protocol and transport, as tests for pytest."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def protocol_suite(
 ) -> type[Any]:
     """Tests for a protocol: ``TestMine = protocol_suite(MyProtocol)`` in a test module.
 
-    They are marked ``anyio``: pytest's fixture ``anyio_backend`` chooses the event loops. What the protocol's capabilities rule
-    out is left out. Each test is bounded in time.
+    They are marked ``anyio``: pytest's fixture ``anyio_backend`` chooses the event loops. Tests that the protocol's
+    capabilities rule out are left out. Each test has a time limit.
 
     Args:
-        make: The protocol's class, or a function that gives the adapter.
+        make: The protocol's class, or a function that returns the adapter.
         transport: ``memory``, ``tcp``, ``unix``, ``ws``, or an address to serve at; or an async context manager function that
             yields one.
-        subject: From the dotted subjects of the tests to those of the protocol, where it has others.
+        subject: Converts the tests' dotted subjects to the protocol's own, if it has others.
         skip: Names of tests that the protocol cannot pass, with the reason.
 
     Raises:
-        ValueError: `skip` names something that is no test of the suite.
+        ValueError: `skip` has a name that is not a test of the suite.
     """
     adapter = make()
     capabilities = adapter.session("client").capabilities

@@ -1,4 +1,4 @@
-"""Base of the tests of the contract."""
+"""Base of the contract tests."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["Contract", "Dial", "Endless", "Ground", "echo", "eventually", "let_e
 Test = TypeVar("Test", bound=Callable[..., Any])
 Event = TypeVar("Event", bound=BusEvent)
 Dial: TypeAlias = Callable[..., AbstractAsyncContextManager[Bus]]
-"""``dial(bus=None)``: one more client."""
+"""``dial(bus=None)`` connects another client."""
 Ground: TypeAlias = Callable[[], AbstractAsyncContextManager[str]]
-"""A fresh address without the protocol, for as long as it is entered."""
+"""Yields a fresh address without the protocol."""
 Meeting: TypeAlias = tuple[Bus, list[Bus], list[Peer], Callable[[], Awaitable[None]]]
-"""A server, its clients, these as the server sees them, and what returns when all that was written before has been handled."""
+"""A server, its clients, these as the server's peers, and a function that returns when everything sent before has been
+handled."""
 
 BOUND = 60.0
-"""Seconds within which a test must end, also on a slow machine with other work; none takes that long unless it fails."""
+"""Time limit of a test in seconds, for slow and busy machines; only failing tests take that long."""
 
 
 def needs(*capabilities: str) -> Callable[[Test], Test]:
-    """Leave a test out where the wire does not have these of `Capabilities`; ``interest`` (it can be
-    said that nobody wants a subject any more), ``wildcards`` and ``notifications`` may come by the extensions or by the wire
-    itself."""
+    """Leave a test out if the wire lacks one of these `Capabilities`. ``interest`` (subscriptions can be withdrawn),
+    ``wildcards`` and ``notifications`` may come from the extensions or the wire itself."""
 
     def mark(test: Test) -> Test:
         test.__dict__["needs"] = capabilities
@@ -50,7 +50,7 @@ async def echo(body: Any) -> Any:
 
 
 class Endless:
-    """A handler that only a cancellation ends."""
+    """Handler that runs until cancelled."""
 
     def __init__(self) -> None:
         self.started = anyio.Event()
@@ -65,7 +65,7 @@ class Endless:
 
 
 async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Event:
-    """The next event of a kind."""
+    """Next event of a kind."""
     async for event in events:
         if isinstance(event, kind):
             return event
@@ -73,7 +73,7 @@ async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Even
 
 
 async def take(subscription: Subscription, count: int) -> list[Any]:
-    """The bodies of the next publications."""
+    """Bodies of the next publications."""
     return [(await anext(subscription)).body for _ in range(count)]
 
 
@@ -81,7 +81,7 @@ def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
     @functools.wraps(test)
     async def within(*args: Any, **kwargs: Any) -> None:
         with pytest.MonkeyPatch.context() as patch, anyio.fail_after(BOUND):
-            # Every peer here says who it is when it is asked, but not within a second where the machine stands still.
+            # All peers here answer the hello, but on a stalled machine perhaps not within a second.
             patch.setattr("polybus._core.peer.negotiation.HELLO_TIMEOUT", PATIENCE)
             await test(*args, **kwargs)
 
@@ -94,16 +94,16 @@ class Contract:
     # Static methods of the class that `suite` makes.
     make: ClassVar[Any]
     ground: ClassVar[Any]
-    if TYPE_CHECKING:  # a class attribute, of `suite`
+    if TYPE_CHECKING:  # set by `suite`
 
         def subject(self, name: str, /) -> str | int:
-            """From a dotted subject, as the tests use them, to one of the protocol."""
+            """Convert a dotted subject of the tests to the protocol's."""
             raise NotImplementedError
 
     requires: ClassVar[tuple[str, ...]] = ()
-    """Of `Capabilities`: where the wire does not have these, all tests of the part are left out."""
+    """Required `Capabilities`: without them all tests of the part are left out."""
     turns: ClassVar[int] = 300
-    """Round trips of one conversation: enough for credits to come round, fewer where each takes long."""
+    """Round trips of one conversation: enough to use up and renew credits, fewer where each takes long."""
 
     @property
     def adapter(self) -> ProtocolAdapter:
@@ -112,13 +112,13 @@ class Contract:
 
     @asynccontextmanager
     async def serving(self, bus: Bus, **options: Any) -> AsyncIterator[tuple[Listener, Dial]]:
-        """Serve a bus; what is given besides the listener opens clients to it."""
+        """Serve a bus; yields the listener and a function that connects clients."""
         adapter = self.adapter
         async with (
             type(self).ground() as address,
             bus.serve(f"{adapter.name}+{address}", protocol=adapter, **options) as listener,
         ):
-            url = listener.url.partition("?")[0]  # the options are the adapter's
+            url = listener.url.partition("?")[0]  # the adapter has the options
 
             def dial(client: Bus | None = None, **more: Any) -> AbstractAsyncContextManager[Bus]:
                 return connect(url, protocol=adapter, bus=client, backoff=Backoff(initial=0.001, maximum=0.02), **more)
@@ -128,12 +128,12 @@ class Contract:
     @asynccontextmanager
     async def joined(self, bus: Bus, client: Bus | None = None) -> AsyncIterator[Bus]:
         async with self.serving(bus) as (_, dial), dial(client) as joined:
-            await eventually(lambda: bus.peers)  # where nothing is said at first, the client may be done before the server
+            await eventually(lambda: bus.peers)  # a client without a handshake may be ready before the server
             yield joined
 
     @asynccontextmanager
     async def handling(self, handler: Callable[..., Any], bus: Bus | None = None) -> AsyncIterator[tuple[Bus, Bus, str | int]]:
-        """A server with one handler, a client of it, and the handler's subject."""
+        """A server with one handler, a client, and the handler's subject."""
         bus, subject = Bus() if bus is None else bus, self.subject(handler.__name__)
         bus.handle(subject)(handler)
         async with self.joined(bus) as client:
@@ -141,7 +141,7 @@ class Contract:
 
     @asynccontextmanager
     async def meeting(self, count: int = 1, bus: Bus | None = None) -> AsyncIterator[Meeting]:
-        """A server and clients; then each knows the others."""
+        """A server and clients that know each other."""
         bus, hello, peers = Bus() if bus is None else bus, self.subject("hello"), list[Peer]()
 
         @bus.handle(hello)
@@ -161,13 +161,13 @@ class Contract:
 
 @asynccontextmanager
 async def _unix() -> AsyncIterator[str]:
-    # A short path: the operating system allows some hundred bytes.
+    # Short path: the operating system allows about a hundred bytes.
     with tempfile.TemporaryDirectory(prefix="bus") as folder:
         yield f"unix://{Path(folder) / 's'}"
 
 
 def ground_of(transport: str) -> Ground:
-    """The usual ground of a transport's name; an address is taken as it is."""
+    """Default ground for a transport's name; an address is used as it is."""
     if transport == "memory":
         return lambda: nullcontext(f"memory://contract-{secrets.token_hex(4)}")
     if transport == "unix":
@@ -180,7 +180,7 @@ _EITHER: Final = {
     "wildcards": ("extensions", "patterns"),
     "notifications": ("extensions", "groups"),
 }
-"""Abilities that the extensions bring, and some wires have of themselves."""
+"""Abilities that come from the extensions, or from the wire itself."""
 
 
 def _has(capabilities: Capabilities, want: str) -> bool:
@@ -194,7 +194,7 @@ def suite(
     capabilities: Capabilities | None,
     skip: Mapping[str, str],
 ) -> type[Any]:
-    """A class with the tests of all parts, each bounded in time; without those that the wire cannot do."""
+    """Class with the tests of all parts, each with a time limit, without those that the wire cannot pass."""
     made: dict[str, Any] = {**members, "__test__": True}
     unknown = set(skip)
     for part in parts:
@@ -204,7 +204,7 @@ def suite(
             unknown.discard(key)
             wanted = (*getattr(part, "requires", ()), *getattr(test, "needs", ()))
             if capabilities is not None and not all(_has(capabilities, want) for want in wanted):
-                made[key] = None  # pytest collects no test of this name
+                made[key] = None  # pytest then collects no test of this name
             elif key in skip:
                 made[key] = pytest.mark.skip(reason=skip[key])(_bounded(test))
             else:

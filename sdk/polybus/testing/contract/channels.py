@@ -1,4 +1,4 @@
-"""Streams, channels, deadlines and cancellation: every request ends, and what nobody waits for is stopped."""
+"""Streams, channels, deadlines and cancellation: every request ends, and abandoned handlers stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NumberedLine:
 
 
 class ChannelContract(Contract):
-    """`stream` and `channel`, which need the extensions between our own buses."""
+    """`stream` and `channel`, which need the extensions between polybus peers."""
 
     requires: ClassVar[tuple[str, ...]] = ("extensions",)
 
@@ -46,7 +46,7 @@ class ChannelContract(Contract):
         async with self.handling(items) as (_, client, subject), client.stream(subject) as got:
             first = await anext(got)
             rest = [item async for item in got]
-            # JSON has no bytes: an item that stays bytes or one in base64 are both what a wire may do.
+            # JSON has no bytes: a wire may keep an item as bytes, or send it in base64.
             assert first in (b"\x00\xff", "AP8=")
             assert rest[1:] == [None, "text", {"a": 1}]
 
@@ -282,7 +282,7 @@ class DeadlineContract(Contract):
 
         async with self.handling(ttl) as (_, client, subject):
             ttl_, left = await client.request(subject, timeout=20)
-            # A difference of two readings of a clock is exact to its last digits only.
+            # The difference of two clock readings is exact only up to rounding.
             assert 0 < left <= ttl_ + 1e-6
             assert ttl_ <= 20
 
@@ -327,7 +327,7 @@ class DeadlineContract(Contract):
             with anyio.move_on_after(0.1) as scope:
                 await client.request(subject)
             assert scope.cancelled_caught
-            with anyio.move_on_after(30) as scope, pytest.raises(DeadlineExceeded):  # its own word, as ever
+            with anyio.move_on_after(30) as scope, pytest.raises(DeadlineExceeded):  # the peer's own error
                 await client.request(subject, timeout=0.1)
             assert not scope.cancelled_caught
 

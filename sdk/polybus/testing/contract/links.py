@@ -1,4 +1,4 @@
-"""Links: who is there and may do what, where requests go, and what happens at the end."""
+"""Links: presence and permissions, routing of requests, and the end of a link."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ._base import Contract, Dial, Endless, echo, eventually, needs, next_event,
 
 
 def _named(name: str, subject: str | int) -> Bus:
-    """A bus whose handler tells its name."""
+    """Bus with a handler that returns its name."""
     bus = Bus()
 
     @bus.handle(subject)
@@ -195,7 +195,7 @@ Decide: TypeAlias = Callable[[Peer, str, Any], bool]
 
 
 def _later(decide: Decide) -> Callable[[Peer, str, Any], Awaitable[bool]]:
-    """The same decision, made by a coroutine."""
+    """The same decision by a coroutine."""
 
     async def later(peer: Peer, verb: str, subject: Any) -> bool:
         await anyio.lowlevel.checkpoint()
@@ -224,7 +224,7 @@ class AuthorityContract(Contract):
         assert shown[0].protocol == self.adapter.name
 
     async def _enter(self, dial: Dial) -> None:
-        """Connect, and ask: where a connection says nothing at first, a refusal meets the first request."""
+        """Connect and send a request: without a handshake a refusal arrives with the first request."""
         async with dial() as client:
             await client.request(self.subject("anything"))
 
@@ -289,7 +289,7 @@ class AuthorityContract(Contract):
                     async with dial() as client:
                         was_in = True
                         await eventually(lambda: not client.peers)
-                except Unauthorized:  # on a busy machine it was over before the client was in
+                except Unauthorized:  # on a busy machine the refusal came before the client had entered
                     assert not was_in
                     lives, lets_in = 4 * lives, True
             assert (await next_event(events, LinkDown)).code == 4401
@@ -389,7 +389,7 @@ class AuthorityContract(Contract):
                     await bus.publish(self.subject("news.open"), number)
                 assert await take(everything, 3) == [0, 1, 2]
                 assert len(everything) == 0
-            if authorize is decide:  # remembered per peer and subject
+            if authorize is decide:  # cached per peer and subject
                 assert asked.count(("deliver", self.subject("news.open"))) == 1
 
     @needs("extensions")
@@ -419,5 +419,5 @@ class AuthorityContract(Contract):
                     await anext(items)
             assert isinstance(caught.value, Forbidden)
         assert called == []
-        # Some wires write a notification as a request whose answer nobody reads: then it is one to the other side.
+        # Some wires write a notification as a request and ignore its answer: the other side sees a request.
         assert asked in (["notify", "stream"], ["request", "stream"])

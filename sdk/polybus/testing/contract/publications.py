@@ -1,4 +1,4 @@
-"""Publications and subscriptions over a link, also those that ask one peer alone."""
+"""Publications and subscriptions over a link, including subscriptions to one peer."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class PublicationContract(Contract):
             before = client.stats().received
             await bus.publish(subject, 2)
             await settled()
-            assert client.stats().received == before + 1  # the answer, and nothing else
+            assert client.stats().received == before + 1  # only the answer
 
     @needs("subscribe")
     async def test_leaving_one_of_two_equal_subscriptions_keeps_the_other(self) -> None:
@@ -258,7 +258,7 @@ class AskedContract(Contract):
             before = client.stats().received
             await bus.publish(news, 2)
             await settled()
-            assert client.stats().received == before + 1  # the answer, and nothing else
+            assert client.stats().received == before + 1  # only the answer
 
     @needs("interest")
     async def test_interest_in_one_peer_and_in_all_keep_each_other_told(self) -> None:

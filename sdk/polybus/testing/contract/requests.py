@@ -1,4 +1,4 @@
-"""Questions and answers, errors that reach the asker, and the methods of contracts."""
+"""Requests and replies, errors sent to the caller, and methods of contracts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BODIES: tuple[Any, ...] = (
     [{"id": number, "name": str(number)} for number in range(200)],
 )
 ROOM = 2048
-"""Bytes of a largest frame that ids, subject and envelope may take."""
+"""Bytes of a largest frame for ids, subject and envelope."""
 
 
 @attrs.frozen
@@ -52,7 +52,7 @@ class AttrsUser:
 
 
 class TupleUser(NamedTuple):
-    """A typed body, written as an array."""
+    """Typed body written as an array."""
 
     id: int
     name: str
@@ -64,7 +64,7 @@ class DictUser(TypedDict):
 
 
 def _users() -> list[tuple[Any, Any]]:
-    """Types and a value of each."""
+    """Types, each with a value."""
     fields: Any = [("id", int), ("name", str)]
     data, struct = dataclasses.make_dataclass("DataUser", fields, frozen=True), msgspec.defstruct("StructUser", fields)
     kinds: list[Any] = [AttrsUser, data, struct, TupleUser, DictUser]
@@ -313,7 +313,7 @@ class KnownUser:
 
 
 class Users:
-    """An implementation of all that the tests ask for."""
+    """Implementation of the tests' contract."""
 
     def __init__(self) -> None:
         self.touched: list[int] = []

@@ -20,7 +20,7 @@ _FORM: Any = {"reads": frozenset({"text", "binary"}), "writes": "binary", "subpr
 
 @define(eq=False)
 class FrameReceiver:
-    """A receiver that keeps what it is told."""
+    """Receiver that records calls."""
 
     transport: Transport
     frames: list[bytes] = field(factory=list)
@@ -54,7 +54,7 @@ class FrameReceiver:
         self._news = anyio.Event()
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Wait until what was told makes something true."""
+        """Wait until a condition on the recorded calls is true."""
         while not condition():
             await self._news.wait()
 
@@ -71,7 +71,7 @@ class FrameReceiver:
 
 @define(eq=False)
 class StubGate:
-    """A gate that admits every peer, or none."""
+    """Gate that admits every peer, or none."""
 
     refusal: BusError | None = None
     inside: list[FrameReceiver] = field(factory=list)
@@ -105,7 +105,7 @@ class TransportContract:
 
     @asynccontextmanager
     async def listening(self, door: StubGate) -> AsyncIterator[tuple[Host, Listening]]:
-        """A listener, and the host that runs it."""
+        """A listener and its host."""
         async with type(self).ground() as address, Bus() as bus:
             host = host_of(bus)
             options = ListenOptions(host=host, gate=door, protocol="test", **_FORM)
@@ -211,7 +211,7 @@ class TransportContract:
         for error in refusals:
             kind, door = type(error), StubGate(refusal=error)
             async with self.listening(door) as (host, listening):
-                # A transport whose connections say nothing at first refuses by closing.
+                # Transports without a handshake refuse by closing.
                 with pytest.raises(kind):
                     here = await self.dial(host, listening)
                     raise (await here.ended()).error or AssertionError("closed without an error")
@@ -252,16 +252,16 @@ def transport_suite(
 ) -> type[Any]:
     """Tests for a transport: ``TestMine = transport_suite(MyTransport, "mine://127.0.0.1:0")`` in a test module.
 
-    They are marked ``anyio``: pytest's fixture ``anyio_backend`` chooses the event loops. Each test is bounded in time.
+    They are marked ``anyio``: pytest's fixture ``anyio_backend`` chooses the event loops. Each test has a time limit.
 
     Args:
-        make: The transport's class, or a function that gives the adapter.
-        address: Where to listen, without the protocol, as often as the suite likes; or an async context manager function that
-            yields a fresh address.
+        make: The transport's class, or a function that returns the adapter.
+        address: Address to listen at, repeatedly, without the protocol; or an async context manager function that yields a
+            fresh address.
         skip: Names of tests that the transport cannot pass, with the reason.
 
     Raises:
-        ValueError: `skip` names something that is no test of the suite.
+        ValueError: `skip` has a name that is not a test of the suite.
     """
     ground = ground_of(address) if isinstance(address, str) else address
     members = {"make": staticmethod(make), "ground": staticmethod(ground)}
