@@ -46,17 +46,17 @@ _CONTAINERS: Final = (list, set, frozenset, dict, Sequence, Iterable, Collection
 
 
 def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "its Subject") -> None:
-    """Check that what is asked under a subject is what its handler reads.
+    """Check that a handler can read the body that its subject promises.
 
     Args:
-        function: Its name.
-        parameter: The name of that which is the body.
+        function: Name of the handler.
+        parameter: Name of the body parameter.
         hint: The annotation.
-        takes: The type that was promised.
-        of: Where it was promised: the subject, or the method of a contract.
+        takes: The promised type.
+        of: Source of the promise: the subject, or the method of a contract.
 
     Raises:
-        TypeError: It is not.
+        TypeError: It cannot.
     """
     if not _accepts(hint, takes):
         raise TypeError(
@@ -66,11 +66,11 @@ def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "
 
 
 def read_as(hint: Any, takes: Any) -> Any:
-    """Find the type that a body is read as: the annotation, with what the promised type says beyond it.
+    """Find the type for reading a body: the annotation, plus constraints of the promised type.
 
     Args:
-        hint: The annotation; None where there is none.
-        takes: The type that was promised.
+        hint: The annotation, or None.
+        takes: The promised type.
     """
     if hint is None:
         return takes
@@ -80,7 +80,7 @@ def read_as(hint: Any, takes: Any) -> Any:
 
 
 def _bare(hint: Any) -> Any:
-    """A type without what its ``Annotated`` say, at any depth."""
+    """A type without its ``Annotated`` metadata, at any depth."""
     if get_origin(hint) is Annotated:
         return _bare(get_args(hint)[0])
     origin, arguments = get_origin(hint), get_args(hint)
@@ -92,7 +92,7 @@ def _bare(hint: Any) -> Any:
 
 
 def check_result(function: str, hint: Any, returns: Any, of: str = "its Subject") -> None:
-    """Check that a handler answers what its subject, or the method of a contract, promises.
+    """Check that a handler returns the type that its subject, or the method of a contract, promises.
 
     Raises:
         TypeError: It does not.
@@ -110,7 +110,7 @@ def _promise(of: str) -> str:
 
 
 def _accepts(wanted: Any, given: Any) -> bool:
-    """Tell whether a value of one type may be given where another is wanted; also where that cannot be seen."""
+    """Check whether a value of one type fits another; True if that cannot be decided."""
     wanted, given = _plain(wanted), _plain(given)
     if wanted in (Any, object) or given in (Any, object) or wanted == given:
         return True
@@ -127,7 +127,7 @@ def _accepts(wanted: Any, given: Any) -> bool:
 
 
 def _items(wanted: Any, given: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
-    """The types of the items of two containers, where each has as many."""
+    """The item types of two containers with equally many parameters."""
     if (get_origin(wanted) or wanted) not in _CONTAINERS or (get_origin(given) or given) not in _CONTAINERS:
         return None
     items, others = get_args(wanted), get_args(given)
@@ -137,7 +137,7 @@ def _items(wanted: Any, given: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] |
 def _is_subclass(kind: type, of: type) -> bool:
     try:
         return issubclass(kind, of)
-    except TypeError:  # a protocol with members that are no methods
+    except TypeError:  # a protocol with members other than methods
         return True
 
 
@@ -156,28 +156,26 @@ class Handler:
     """A function with its subject and the makers of its arguments."""
 
     subject: str | int
-    """The subject it answers, or the pattern it listens to."""
+    """Subject of requests, or pattern of publications."""
     function: Callable[..., Any]
     style: Style
     places: Places | None = None
-    """Present where only so many of its calls may run at once."""
+    """Set if the number of concurrent calls is limited."""
     answers: AnswerSizes = field(factory=AnswerSizes, init=False)
     signature: Signature | None = field(default=None, init=False)
-    """Of a function of the application."""
+    """Set for a function of the application."""
     takes: Any = field(default=Any, init=False)
-    """The type of the body, of a channel that of the items that come in; None where there is none."""
+    """Type of the body, or of a channel's incoming items; None without a body."""
     returns: Any = field(default=Any, init=False)
-    """The type of the answer, or of the items that are sent."""
+    """Type of the answer, or of the outgoing items."""
     checks: tuple[Any, ...] = field(default=(), init=False)
-    """The types that an answer, or an item, is checked by: that of the annotation, and that which was promised."""
+    """Types for checking an answer or item: the annotation's, and the promised one."""
     body_name: str | None = field(default=None, init=False)
     reads: Any = field(default=Any, init=False)
-    """The type that the body is read as."""
     injection: Injection | None = field(default=None, init=False)
-    """Present where it asks for values by `Depends`."""
     _makers: list[tuple[str, Callable[..., Any]]] = field(factory=list, init=False)
     only_body: Callable[[Message], Any] | None = field(default=None, init=False)
-    """Makes the body, where that is the function's one argument: the fast path."""
+    """Makes the body, if it is the function's only argument: the fast path."""
 
     @property
     def name(self) -> str:
@@ -185,7 +183,7 @@ class Handler:
         return name_of(self.function)
 
     def arguments(self, context: Callable[[], Context], message: Message, channel: Any = None) -> dict[str, Any]:
-        """Make the keyword arguments for one message; `context` makes what is injected.
+        """Make the keyword arguments for one message; `context` makes the injected ones.
 
         Raises:
             Misfit: The body or a captured name does not fit its annotation.
@@ -196,7 +194,7 @@ class Handler:
             raise Misfit.of(error) from error.__cause__
 
     def invoke(self, services: Services, message: Message, deadline: float | None, channel: Any = None) -> Any:
-        """Call the function: gives the coroutine, the async iterator or, of a plain function, the result.
+        """Call the function. Returns the coroutine, the async iterator or, for a plain function, the result.
 
         Raises:
             Misfit: An argument does not fit.
@@ -215,10 +213,10 @@ class Handler:
         return self.function(body)
 
     def checked(self, value: Any) -> Any:
-        """The answer, or an item, as the annotation has it: validated, and without what its type does not have.
+        """Validate an answer or item by the annotation, and drop fields that its type lacks.
 
         Raises:
-            TypeError: It does not fit: the mistake is the handler's.
+            TypeError: It does not fit: a mistake of the handler.
         """
         made = value
         for kind in self.checks:
@@ -231,15 +229,16 @@ class Handler:
 
     @property
     def unchecked(self) -> str | None:
-        """Why answers cannot be checked; None where they can, or where no type is said."""
+        """Reason why answers cannot be checked; None if they can, or have no type."""
         if not self.checks and self.signature is not None and self.signature.lost is not None:
             return f"the annotation {self.signature.lost!r} does not resolve, {IMPORT_IT}"
         return next((f"{type_name(kind)}: {why}" for kind in self.checks if (why := uncheckable(kind)) is not None), None)
 
     def check_that_answers_are_checked(self) -> None:
-        """
+        """Check that answers can be checked.
+
         Raises:
-            TypeError: They cannot be.
+            TypeError: They cannot.
         """
         if (why := self.unchecked) is not None:
             raise TypeError(f"{self.name}: its answers cannot be checked: {why}; with `-> Any` they are sent unchecked")
@@ -247,12 +246,12 @@ class Handler:
     def _injected(
         self, injection: Injection, services: Services, message: Message, deadline: float | None, channel: Any
     ) -> Any:
-        """As `invoke`, with the values that the function asks for."""
+        """`invoke` for a function with dependencies."""
         facts = services.bus, message, deadline, self.subject
         in_thread = self.style == "thread"
 
         def bound(threads: CallThreads | None) -> Callable[..., Any]:
-            """The function with all arguments but the values that are made for the call."""
+            """The function with all arguments except its dependencies."""
             context = partial(services.executor.context_in_a_thread, *facts, threads) if in_thread else partial(Context, *facts)
             return partial(self.function, **self.arguments(context, message, channel))
 
@@ -270,11 +269,11 @@ def plan(
     publication: bool = False,
     running: int | None = None,
 ) -> Handler:
-    """Read the signature of a function that is registered for a subject, or a pattern; `typed` says what that takes.
+    """Read the signature of a function for a subject or pattern; `typed` promises the types.
 
     Raises:
-        TypeError: Two parameters could be the body, an annotation does not resolve, a pattern's name has no parameter with
-            a usable type, or the function takes what no handler can be given. The text names the function.
+        TypeError: Two parameters could be the body, an annotation does not resolve, a name of the pattern has no suitable
+            parameter, or a parameter cannot be provided. The text names the function.
     """
     signature = function if isinstance(function, Signature) else read(function, inline=inline)
     signature = evolve(signature, hints={of: closed(hint) for of, hint in signature.hints.items()})
@@ -327,7 +326,7 @@ def plan(
 
 
 def _body_types(handler: Handler, signature: Signature) -> tuple[Any, Any]:
-    """Find the types of what is taken and given, by the annotations."""
+    """Find the types of body and result in the annotations."""
     hints = signature.hints
     if signature.style == "channel":
         of_channel = next(get_args(hint) for hint in map(injected, hints.values()) if (get_origin(hint) or hint) is Channel)
@@ -339,7 +338,7 @@ def _body_types(handler: Handler, signature: Signature) -> tuple[Any, Any]:
 def _maker(
     handler: Handler, parameter: inspect.Parameter, hint: Any, positions: dict[str, int], function: str, takes: Any
 ) -> Callable[..., Any]:
-    """Make the maker of an argument; the hint is None where the parameter has none, and `takes` what the subject says."""
+    """Make an argument maker; `hint` is None without an annotation, and `takes` the subject's type."""
     given = injected(hint)
     if isinstance(given, type) and issubclass(given, Context):
         if given is not Context and handler.style != "thread":
@@ -393,9 +392,9 @@ def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
             return default
         try:
             return typed_body(message, hint)
-        except (BadRequest, NameError):  # a type that names what is not known is no mistake of the sender
+        except (BadRequest, NameError):  # a type that names something unknown is not the sender's mistake
             raise
-        except Exception as error:  # also what a check of the application's own raises
+        except Exception as error:  # including errors of the application's own checks
             text, faults = misfit(error)
             raise BadRequest(f"the body does not fit: {text}", detail=faults or None) from error
 

@@ -1,4 +1,4 @@
-"""The lookup of the part that takes a request, stream or tunnel: a handler, a route of a bridge, or an end of tunnels."""
+"""Lookup of the receiver of a request, stream or tunnel: a handler, a bridge's route, or a tunnel listener."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Publication:
-    """A subject that is published.
+    """A declared subject of publications.
 
     Attributes:
         subject: With the type of its bodies.
@@ -29,10 +29,10 @@ class Publication:
     description: str = ""
 
     def merged(self, other: Publication) -> Publication:
-        """The two as one, which another module has declared too.
+        """Merge two declarations of one subject.
 
         Raises:
-            TypeError: They are of different types.
+            TypeError: Their types differ.
         """
         mine, new = self.subject.takes, other.subject.takes
         if mine != new:
@@ -44,10 +44,10 @@ class Publication:
 
 
 def declared(subject: Any, description: str) -> Publication:
-    """Read what is to be published.
+    """Check a declaration.
 
     Raises:
-        TypeError: It is no subject, or one of requests.
+        TypeError: Not a subject, or a subject of requests.
     """
     if isinstance(subject, (str, int)) and not isinstance(subject, bool):
         subject = Subject(subject)
@@ -67,31 +67,31 @@ def _name(hint: Any) -> str:
 
 @define(eq=False)
 class HandlerLookup:
-    """Handlers by subject, and behind them the routes of bridges and the ends of tunnels."""
+    """Handlers by subject, then routes of bridges and tunnel listeners."""
 
     handlers: dict[str | int, Handler] = field(factory=dict)
-    """Handlers by their subject, as it was registered."""
+    """Handlers by subject, as registered."""
     by_uri: dict[str, Handler] = field(factory=dict)
-    """Handlers of URIs by their canonical spelling: a URI has several."""
+    """Handlers of URIs by canonical spelling: a URI has several."""
     subscribers: list[SubscriberSpec] = field(factory=list)
     publications: dict[str | int, Publication] = field(factory=dict)
-    """Publications that the application makes, as far as it says so."""
+    """Publications that the application declares."""
     sides: list[Any] = field(factory=list)
-    """Routes of bridges that begin here, `_core.bus.routes.RouteSide`: the first that fits takes a message."""
+    """Routes of bridges that begin here, `_core.bus.routes.RouteSide`: the first match takes a message."""
     entrances: list[Any] = field(factory=list)
-    """Ends of tunnels, `_core.tunnel.endpoint.Entrance`."""
+    """Tunnel listeners, `_core.tunnel.endpoint.Entrance`."""
     handler_check: Callable[[Handler], None] | None = None
-    """Refuses a handler that the bus has no use for, before any is added."""
+    """Refuses a handler that does not suit the bus, before any is added."""
     handler_added: Callable[[Handler], None] | None = None
     subscriber_added: Callable[[SubscriberSpec], None] | None = None
     copied: bool = False
-    """The handlers of this router stand in a bus: one that came later would answer nothing there."""
+    """True once this router is included in a bus: later handlers would not reach it."""
 
     def add(self, *handlers: Handler) -> None:
         """Register handlers: all of them or none.
 
         Raises:
-            TypeError: A subject has a handler already, this router is included already, or the bus refuses a handler.
+            TypeError: A subject already has a handler, this router is already included, or the bus refuses a handler.
         """
         for handler in handlers:
             self._check_open(handler)
@@ -114,7 +114,7 @@ class HandlerLookup:
         """Register an `on` function.
 
         Raises:
-            TypeError: This router is included already.
+            TypeError: This router is already included.
         """
         self._check_open(spec.handler)
         self.subscribers.append(spec)
@@ -122,10 +122,10 @@ class HandlerLookup:
             self.subscriber_added(spec)
 
     def add_publication(self, publication: Publication) -> None:
-        """Note what is published.
+        """Declare a publication.
 
         Raises:
-            TypeError: It is published with another type already.
+            TypeError: It is already declared with another type.
         """
         name = publication.subject.name
         known = self.publications.get(name)
@@ -139,7 +139,6 @@ class HandlerLookup:
             )
 
     def find(self, subject: str | int) -> Handler | None:
-        """Find the handler of a subject."""
         found = self.handlers.get(subject)
         if found is None and self.by_uri and isinstance(subject, str):
             found = self.by_uri.get(canonical(subject))
@@ -148,7 +147,7 @@ class HandlerLookup:
     def find_for(self, message: Message) -> Handler | None:
         """Find the handler of a message; a URI in it gets the spelling of the registration, or else the canonical one.
 
-        What `authorize` is asked about is then what the application has written, whatever the peer wrote.
+        So `authorize` always sees the application's spelling, not the peer's.
         """
         subject = message.subject
         found = self.find(subject)
@@ -161,7 +160,7 @@ class HandlerLookup:
         return found
 
     def side_for(self, message: Message, kind: str) -> Any:
-        """Find the route of a bridge that takes a message; where it names an address, that is its subject from then on."""
+        """Find the bridge route for a message; if an address of the message matches, it becomes the subject."""
         for subject in (message.subject, *message.spellings):
             if (found := self.side(subject, kind)) is not None:
                 message.subject = subject
@@ -169,7 +168,7 @@ class HandlerLookup:
         return None
 
     def meant(self, subject: str | int) -> str:
-        """Say what a subject that nobody handles may be meant for; empty where nothing is near."""
+        """Hint for a subject without a handler; empty if nothing similar exists."""
         if any(spec.handler.subject == subject or matches(spec.handler.subject, subject) for spec in self.subscribers):
             return "an `on` handler hears it, and gives no answers; publish it, or register it with bus.handle"
         from difflib import get_close_matches
@@ -179,26 +178,26 @@ class HandlerLookup:
         return f"did it mean {names[near[0]]!r}?" if near else ""
 
     def side(self, subject: str | int, kind: str, *, back_to: Any = None) -> Any:
-        """Find the route of a bridge that takes such messages; `back_to` is the bus that they come from, where none leads."""
+        """Find the bridge route for such messages, except routes that lead to the bus `back_to`."""
         return next((side for side in self.sides if side.there is not back_to and side.fits(subject, kind)), None)
 
     def tunnel_end(self, name: str | int, *, back_to: Any = None) -> Any:
-        """Find the end of tunnels of a name: an `Entrance`, or a bridge that leads them on."""
+        """Find the tunnel listener of a name: an `Entrance`, or a bridge's."""
         found = next((entrance for entrance in self.entrances if entrance.fits(name)), None)
         if found is None and (side := self.side(name, "tunnel", back_to=back_to)) is not None:
             return side.tunnels
         return found
 
     def answers(self, subject: str | int) -> bool:
-        """Tell whether a subject is among those that `answered` lists."""
+        """Check whether `answered` lists a subject."""
         return subject in self.handlers or any(
             side.route.source == subject and not is_pattern(subject) for side in self.sides if "request" in side.route.kinds
         )
 
     def answered(self, *, patterns: bool = False, inner: bool = False) -> list[str | int]:
-        """List the subjects of requests that are answered here, by handlers or over bridges; those with wildcards if asked.
+        """List the subjects with handlers or bridge routes for requests; wildcards only with `patterns`.
 
-        For an inner link without those that are sent on to it.
+        `inner` leaves out routes into the inner link itself.
         """
         sides = [side for side in self.sides if "request" in side.route.kinds and not (inner and side.inward)]
         crossing = [side.route.source for side in sides]

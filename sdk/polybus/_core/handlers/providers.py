@@ -1,7 +1,7 @@
-"""Functions that make values for handlers, which ask for them by `Depends`: of fast-depends, or of FastAPI.
+"""Functions that make values for handlers, requested with `Depends` of fast-depends or FastAPI.
 
-Both mark a parameter with an object that has the attributes ``dependency`` and ``use_cache``. It is told by these, so that
-neither is loaded here.
+Both mark a parameter with an object that has the attributes ``dependency`` and ``use_cache``. These identify it, so that
+neither library is imported here.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .signature import check_takes_by_name, context_part, injected, read_provide
 
 
 def check_default(parameter: inspect.Parameter, function: str) -> None:
-    """Check that a default is a value, and none of what pydantic and FastAPI write in its place.
+    """Check that a default is a value, not a field object of pydantic or FastAPI.
 
     Raises:
-        TypeError: It is such a one: nobody would check what it says, and without a body the handler would be given it.
+        TypeError: It is one: its constraints would not be checked, and a handler without a body would receive it.
     """
     default = parameter.default
     if hasattr(default, "default_factory") and is_own(default):
@@ -41,10 +41,10 @@ def check_default(parameter: inspect.Parameter, function: str) -> None:
 
 
 def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
-    """A type without open type variables: where it has any, what was promised in its place.
+    """Check that a type has no open type variables; if it has, return the promised type.
 
     Raises:
-        TypeError: Nothing was: everything would fit, and nothing be converted.
+        TypeError: Nothing was promised: every value would fit, unconverted.
     """
     if (variable := open_variable(hint)) is None:
         return hint
@@ -57,10 +57,10 @@ def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
 
 
 def capture_maker(position: int, hint: Any, name: str, function: str) -> Callable[..., Any]:
-    """Make the maker of an argument out of a token of the subject.
+    """Make an argument maker that reads a token of the subject.
 
     Raises:
-        TypeError: No text can be read as its type.
+        TypeError: Text cannot be read as this type.
     """
     hint = closed_type(hint, f"{function}: the type of {name!r}")
     if (problem := unreadable(hint)) is not None:
@@ -72,7 +72,7 @@ def capture_maker(position: int, hint: Any, name: str, function: str) -> Callabl
             return text
         try:
             return convert_text(text, hint)
-        except NameError:  # the type names what is not known: no mistake of the sender
+        except NameError:  # the type names something unknown: not the sender's mistake
             raise
         except Exception as error:
             raise Misfit(f"{name} in the subject: {misfit(error)[0]}") from error
@@ -91,18 +91,18 @@ _WHAT: Final = "Context, Message, Bus, Peer, another Depends, or a name of the p
 
 @frozen
 class AskedDependency:
-    """A function that a parameter asks for."""
+    """A dependency of a parameter."""
 
     function: Callable[..., Any]
     cached: bool
 
 
 def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependency | None:
-    """Find the function that a parameter of a function asks for: in its ``Annotated``, or as its default.
+    """Find the dependency of a parameter, in its ``Annotated`` or its default.
 
     Raises:
-        TypeError: ``Depends`` stands there without its function, or within another type: the parameter would be the body, which
-            the peer sends.
+        TypeError: ``Depends`` has no function, or is inside another type: then the parameter would be the body, which the peer
+            chooses.
     """
     metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     for found in (*metadata, parameter.default):
@@ -125,13 +125,13 @@ def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependen
 
 
 def _has_mark_within(hint: Any, seen: list[Any]) -> bool:
-    """Tell whether a mark stands somewhere in a type, where nothing gives a value for it."""
+    """Check whether a mark is inside a type, where nothing would provide its value."""
     if any(hint is one for one in seen):  # a named type that contains itself
         return False
     seen.append(hint)
     try:
         hint = without_name(hint)
-    except (NameError, TypeError):  # it stands for nothing
+    except (NameError, TypeError):  # the name has no value
         return False
     inner = hint if isinstance(hint, list) else get_args(hint)  # a list holds the parameters of a Callable
     marked = get_origin(hint) is Annotated and any(map(_is_mark, inner[1:]))
@@ -139,7 +139,7 @@ def _has_mark_within(hint: Any, seen: list[Any]) -> bool:
 
 
 def _is_mark(found: Any) -> bool:
-    """Tell whether it is what ``Depends(f)`` gives."""
+    """Check whether an object is the result of ``Depends(f)``."""
     return not isinstance(found, type) and hasattr(found, "use_cache") and hasattr(found, "dependency")
 
 
@@ -150,23 +150,23 @@ def provider_of(
     names: set[str],
     within: tuple[Callable[..., Any], ...] = (),
 ) -> Provider:
-    """Read the function that is asked for, and those that it asks for itself.
+    """Read a dependency and its own dependencies.
 
     Args:
-        asked: The function.
-        handler: Name of the handler, or of what else asks, for the texts of errors.
+        asked: The dependency.
+        handler: Name of the handler, or of another user, for error texts.
         positions: Names of the pattern, with their positions in the subject.
-        names: Takes up those that are used.
-        within: The functions that it is asked for by, from the handler inwards.
+        names: Collects the names in use.
+        within: The chain of functions that led here, from the handler inwards.
 
     Raises:
-        TypeError: It needs what a call of a bus does not have, or itself. The text names it, and the handler.
+        TypeError: It needs itself, or a value that no call of a bus has. The text names it, and the handler.
     """
     function = asked.function
     name = f"{handler}: {name_of(function)}, which it depends on,"
     if not callable(function):
         raise TypeError(f"{handler}: Depends({function!r:.100}): a function")
-    if type(function).__hash__ is None:  # by which it is known within a call
+    if type(function).__hash__ is None:  # the cache of a call needs a hash
         raise TypeError(f"{name} has no hash, as its class has an __eq__: give that @define(eq=False), @frozen or a __hash__")
     if function in within:
         raise TypeError(f"{name} depends on itself, by {' and '.join(name_of(one) for one in within)}")
@@ -220,7 +220,7 @@ def _maker(
 
 
 def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
-    """Name what only an HTTP request has: FastAPI's and Starlette's classes, and marks such as ``Header()``."""
+    """Name a class of FastAPI or Starlette that needs an HTTP request, such as the mark ``Header()``."""
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     kind = get_args(hint)[0] if metadata else hint
     for found in (kind, *(type(one) for one in (*metadata, parameter.default))):
@@ -232,7 +232,7 @@ def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
 def provider_finder(
     find: Callable[[Callable[..., Any]], Callable[..., Any] | None], where: str
 ) -> Callable[[Callable[..., Any]], Provider | None]:
-    """Look up what stands in for a function, as `find` says then; `where` is who says so, for the texts of errors."""
+    """Make a lookup of replacements for a function; `where` is their source, for error texts."""
 
     def found(original: Callable[..., Any]) -> Provider | None:
         replacement = find(original)
@@ -245,19 +245,19 @@ def provider_finder(
 
 @define(eq=False)
 class Dependencies:
-    """The functions that the handlers of a bus ask for by ``Depends``: `Bus.dependencies`."""
+    """The dependencies of a bus's handlers: `Bus.dependencies`."""
 
     _overrides: dict[Callable[..., Any], Provider]
 
     @contextmanager
     def override(self, original: Callable[..., Any], replacement: Callable[..., Any]) -> Iterator[None]:
-        """Have another function called in place of one that handlers depend on: ``with bus.dependencies.override(f, fake):``
+        """Replace a dependency of handlers, for tests: ``with bus.dependencies.override(f, fake):``
 
-        In tests: for as long as the block lasts, and for calls that begin in it. The other function may have parameters as that
-        one may, and a clean-up; names of patterns it cannot ask for.
+        Applies to calls that begin within the block. The replacement may have its own dependencies and clean-up, but no
+        parameters for names of patterns.
 
         Raises:
-            TypeError: One of them cannot be called, or the other one wants what it cannot be given.
+            TypeError: One of them is not callable, or the replacement needs an unavailable value.
         """
         for name, function in (("original", original), ("replacement", replacement)):
             if not callable(function):

@@ -32,16 +32,16 @@ _MANY = (AsyncIterator, AsyncGenerator, AsyncIterable)
 _GIVEN = (Message, Channel)
 _NONE = type(None)
 _MARK: Final = "__context_part__"
-"""Attribute of classes of which a handler is given an object by annotation."""
+"""Attribute that marks classes for injection by annotation."""
 
 
 @frozen
 class ContextPart:
-    """An attribute of `Context` that handlers are given by its class.
+    """An attribute of `Context` that handlers receive by its class.
 
     Attributes:
         name: The attribute.
-        in_thread: It is for `def` handlers that run in a thread, whose objects block; else for all others.
+        in_thread: True for the blocking class, for `def` handlers in a thread; False for all other handlers.
     """
 
     name: str
@@ -49,12 +49,11 @@ class ContextPart:
 
     @property
     def title(self) -> str:
-        """The name of the class outside of threads."""
         return self.name.title()
 
 
 def injected_as(name: str, *, in_thread: bool = False) -> Callable[[type[T]], type[T]]:
-    """Let handlers be given the attribute of `Context` with this name by annotating a parameter with the decorated class."""
+    """Mark a class: a parameter annotated with it receives this attribute of `Context`."""
 
     def decorate(kind: type[T]) -> type[T]:
         setattr(kind, _MARK, ContextPart(name, in_thread))
@@ -64,7 +63,7 @@ def injected_as(name: str, *, in_thread: bool = False) -> Callable[[type[T]], ty
 
 
 def context_part(given: Any) -> ContextPart | None:
-    """Find the attribute of `Context` that an injected class stands for."""
+    """Find the attribute of `Context` for an injected class."""
     return vars(given).get(_MARK) if isinstance(given, type) else None
 
 
@@ -78,16 +77,16 @@ class Signature:
     hints: dict[str, Any]
     style: Style
     lost: str | None = None
-    """The annotation of its result, or of the items of that, where only type checkers know it."""
+    """Annotation of the result, or of its items, that only type checkers can resolve."""
     description: str = ""
-    """The words of a contract about it, where it has none itself."""
+    """Description from a contract, for a function without a docstring."""
 
     @property
     def text(self) -> str:
-        """The docstring of the function, or that of the contract that it implements."""
+        """Docstring of the function, or of the contract that it implements."""
         function = _without_partial(self.function)
         if not (inspect.isroutine(function) or inspect.isclass(function)):
-            function = type(function).__call__  # objects have that of their class otherwise
+            function = type(function).__call__  # without a docstring, objects return their class's
         return inspect.getdoc(function) or self.description
 
 
@@ -95,7 +94,7 @@ def read(function: Any, *, inline: bool = False) -> Signature:
     """Read a function's signature.
 
     Raises:
-        TypeError: No handler can be made of it; the text names the function, what is wrong and what to do.
+        TypeError: It cannot be a handler; the text names the function, the problem and the remedy.
     """
     name = name_of(function)
     if isinstance(function, staticmethod):
@@ -116,10 +115,10 @@ def read(function: Any, *, inline: bool = False) -> Signature:
 
 
 def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect.Parameter], dict[str, Any], ProviderStyle]:
-    """Read the signature of a function that makes a value for handlers: parameters, hints, and how it runs.
+    """Read the signature of a dependency: parameters, hints, and how it runs.
 
     Raises:
-        TypeError: It cannot be read, or is a generator that a decorator hides; the text names it.
+        TypeError: It cannot be read, or a decorator hides a generator; the text names it.
     """
     parameters = _parameters(function, name)
     called = _called(function)
@@ -139,11 +138,11 @@ def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect
 
 
 def injected(hint: Any) -> Any:
-    """Find the class that a hint asks to be given, also as ``Context | None``: `Context`, `Message`, `Channel`, or that of a
-    part of the context; else None.
+    """Find the injected class in a hint, even as ``Context | None``: `Context`, `Message`, `Channel`, or a part of the context;
+    otherwise None.
 
     Raises:
-        TypeError: One of several things is asked for.
+        TypeError: The hint is a choice of several.
     """
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
@@ -156,7 +155,7 @@ def injected(hint: Any) -> Any:
     if get_origin(hint) is Message:
         raise TypeError(f"{hint}: a handler is given a plain Message; the body, converted, is a parameter of its own")
     kind = get_origin(hint) or hint
-    if isinstance(kind, type) and issubclass(kind, Context):  # that of threads too; of which state it is, says the application
+    if isinstance(kind, type) and issubclass(kind, Context):  # including the class for threads
         return kind
     if context_part(hint) is not None:
         return hint
@@ -169,7 +168,7 @@ def injected(hint: Any) -> Any:
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
     try:
         signature = inspect.signature(function)
-    except (ValueError, NameError) as error:  # builtins have none; on Python 3.14 annotations are looked up here
+    except (ValueError, NameError) as error:  # builtins have no signature; Python 3.14 looks annotations up here
         if isinstance(error, NameError):
             raise _unresolved(function, name, error) from error
         raise TypeError(f"{name} shows no signature: wrap it in a function with named parameters") from error
@@ -188,7 +187,7 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
 
 
 def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Parameter], name: str) -> dict[str, Any]:
-    """Resolve the annotations of a function; that of its result is left out where only type checkers know it.
+    """Resolve the annotations of a function, except a result's that only type checkers can resolve.
 
     Raises:
         TypeError: The annotation of a parameter does not resolve; the text names it.
@@ -216,7 +215,7 @@ def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Paramete
 
 
 def lost_result(function: Callable[..., Any], hints: dict[str, Any]) -> str | None:
-    """The annotation of a result, or of its items, that `hints_of` left out; None where it is there, or there is none."""
+    """Text of the result annotation, or of its items, that `hints_of` left out; otherwise None."""
     text = _annotation_texts(_annotated(function)).get("return")
     hint = hints.get("return")
     if text is None or (hint is not None and not (gives_many(hint) and not get_args(hint) and "[" in text)):
@@ -225,25 +224,25 @@ def lost_result(function: Callable[..., Any], hints: dict[str, Any]) -> str | No
 
 
 def _awaited(hint: Any) -> Any:
-    """The type of what is awaited, where a plain function returns something for that; another as it is."""
+    """The awaited type, if a plain function returns an awaitable; otherwise the hint."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         choices = tuple(map(_awaited, arguments))
-        return hint if choices == arguments else Union[choices]  # noqa: UP007  # of many
+        return hint if choices == arguments else Union[choices]  # noqa: UP007  # of several choices
     if isinstance(kind, type) and issubclass(kind, Awaitable):
         return arguments[-1] if arguments else Any
     return hint
 
 
 def without_name(hint: Any) -> Any:
-    """Find what a type stands for that has a name of its own, as ``type Rows[T] = list[T]`` gives it.
+    """Find the value of a named type, as in ``type Rows[T] = list[T]``.
 
-    Python 3.11 has these from typing_extensions, so they are told by the name of their class. Those of pydantic, such as
-    `JsonValue`, contain themselves by their name, and stay.
+    Python 3.11 gets these from typing_extensions, so they are recognised by the name of their class. Pydantic's own, such as
+    `JsonValue`, contain themselves by name and stay as they are.
 
     Raises:
-        NameError: It stands for something that is not known.
-        TypeError: It stands for itself.
+        NameError: Its value is unknown.
+        TypeError: Its value is itself.
     """
     seen: list[Any] = []
     while type(named := get_origin(hint) or hint).__name__ == "TypeAliasType" and not is_own(named):
@@ -251,17 +250,17 @@ def without_name(hint: Any) -> Any:
             raise TypeError(f"the type {named} stands for itself")
         seen.append(named)
         given = get_args(hint)
-        if isinstance(named.__value__, str):  # only pydantic finds what it stands for
+        if isinstance(named.__value__, str):  # only pydantic can resolve it
             return hint
         hint = named.__value__[given] if given else named.__value__
     return hint
 
 
 def _hints_one_by_one(target: Any, parameters: Iterable[inspect.Parameter], name: str, error: NameError) -> dict[str, Any]:
-    """Resolve each hint for itself, where all together do not: the type of the result may be for type checkers only."""
+    """Resolve each hint separately, after all together failed: the result type may exist only for type checkers."""
     texts = _annotation_texts(target)
     wanted = {parameter.name for parameter in parameters}
-    values = {} if sys.version_info >= (3, 14) else target.__annotations__  # not all of them need be texts
+    values = {} if sys.version_info >= (3, 14) else target.__annotations__  # some may not be text
     hints = {}
     for of, text in texts.items():
         probe = type("Probe", (), {"__annotations__": {of: values.get(of, text)}})()
@@ -271,7 +270,7 @@ def _hints_one_by_one(target: Any, parameters: Iterable[inspect.Parameter], name
             if of in wanted:
                 raise _unresolved(target, name, inner if isinstance(inner, NameError) else error, of) from error
             if of == "return" and re.match(r"(typing\.|collections\.abc\.)?Async(Iter|Gener)", text):
-                hints[of] = AsyncIterator  # of what does not matter
+                hints[of] = AsyncIterator  # the item type does not matter
     return hints
 
 
@@ -296,7 +295,7 @@ def _annotation_texts(target: Any) -> dict[str, str]:
 
 
 def _annotated(function: Any) -> Any:
-    """Find the function whose annotations count."""
+    """Find the function with the relevant annotations."""
     function = _without_partial(function)
     if inspect.isroutine(function) or inspect.isclass(function):
         return function.__init__ if inspect.isclass(function) else function
@@ -317,15 +316,16 @@ def _is_unbound(function: Any, first: inspect.Parameter, hints: dict[str, Any]) 
 
 
 def takes_by_position(function: Callable[..., Any]) -> bool:
-    """Tell whether a function of one argument, and all that decorates it, takes that by its position."""
+    """Check that a function of one argument, and all its decorators, accept it by position."""
     return _all_take(function, 1, ())
 
 
 def check_takes_by_name(function: Callable[..., Any], names: Iterable[str], name: str) -> None:
-    """Check that what decorates a function lets its arguments through, which it shows and may not take itself.
+    """Check that the decorators of a function accept its arguments by name: a wrapper may show a signature that it does not
+    accept.
 
     Raises:
-        TypeError: It would fail at each call.
+        TypeError: Every call would fail.
     """
     if not _all_take(function, 0, names):
         raise TypeError(
@@ -340,10 +340,10 @@ def _all_take(function: Any, count: int, names: Iterable[str]) -> bool:
         layers.append(inner)
     bound = inspect.ismethod(function)
     for layer in layers:
-        given = [None] * (count + (bound and not inspect.ismethod(layer)))  # the object, for what stands in its class
+        given = [None] * (count + (bound and not inspect.ismethod(layer)))  # the object, for a function of its class
         try:
             signature = inspect.signature(layer, follow_wrapped=False)
-        except Exception:  # it shows none, or names what is not known
+        except Exception:  # it has none, or names something unknown
             continue
         try:
             signature.bind(*given, **dict.fromkeys(names))
@@ -357,7 +357,7 @@ def _all_take(function: Any, count: int, names: Iterable[str]) -> bool:
 
 def _style(function: Any, name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], inline: bool) -> Style:
     called = _called(function)
-    inner = _innermost(called)  # behind decorators that are plain functions
+    inner = _innermost(called)  # behind plain decorators
     if any(_is_channel(hints.get(parameter.name), name, parameter) for parameter in parameters):
         if not (inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(inner)):
             raise TypeError(f"{name} takes a Channel and is no `async def` without `yield`: nothing else can hold a channel")
@@ -381,17 +381,17 @@ def _is_channel(hint: Any, name: str, parameter: inspect.Parameter) -> bool:
 
 
 def gives_many(hint: Any) -> bool:
-    """Tell whether a function with this result gives many items, one after the other."""
+    """Check whether a result type means many items, one after the other."""
     return hint in _MANY or get_origin(hint) in _MANY
 
 
 def items_of(hint: Any) -> Any:
-    """The type of one item of a result that is many; another as it is."""
+    """The item type of such a result; otherwise the hint."""
     return next(iter(get_args(hint)), Any) if gives_many(hint) else hint
 
 
 def _called(function: Any) -> Any:
-    """Find the function that is called in the end, behind partials and objects with ``__call__``."""
+    """Find the function that is finally called, behind partials and objects with ``__call__``."""
     function = _without_partial(function)
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
 
@@ -405,5 +405,5 @@ def _without_partial(function: Any) -> Any:
 def _innermost(function: Any) -> Any:
     try:
         return inspect.unwrap(function)
-    except ValueError:  # wrapped in a ring
+    except ValueError:  # wrapped in a loop
         return function

@@ -1,12 +1,14 @@
-"""Types of the decorators that register functions for a `Subject`: for type checkers alone, never imported by a program.
+"""Types of the decorators that register functions for a `Subject`: only for type checkers, never imported at run time.
 
-A function is taken whose body is what the subject takes, and whose result is what it returns. The body may be its first, second
-or third parameter; what is before and behind it is injected, and is of no concern here. A function without a body has injected
-parameters only. What type checkers cannot say, such as a body that is a keyword alone, is refused; ``handle("user.get")``, with
-text for its subject, takes any function. There are no variants with ``Awaitable``, which some decorators return: mypy does not
-choose among variants that fit where a parameter is a ``Context[Any]``, and would take all such functions for untyped ones.
+A function fits if its body has the subject's type and its result the subject's answer type. The body may be its first, second
+or third parameter; the parameters around it are injected and not checked here. A function without a body has only injected
+parameters. Some valid functions are beyond type checkers, such as one with a keyword-only body; ``handle("user.get")``, with
+text for its subject, accepts any function.
 
-The last variant is the first once more: it is the one that type checkers compare with in their messages.
+There are no variants with ``Awaitable``, which some decorators return: mypy does not choose among fitting variants if a
+parameter is a ``Context[Any]``, and would treat all such functions as untyped.
+
+The last variant repeats the first: type checkers name it in their messages.
 """
 
 # mypy: disable-error-code="overload-overlap, overload-cannot-match"
@@ -32,7 +34,7 @@ Y = TypeVar("Y")
 
 
 class Injected(Protocol):
-    """An object that a handler is given by its class: see `injected_as`."""
+    """An object that handlers receive by its class: see `injected_as`."""
 
     __context_part__: ClassVar[ContextPart]
 
@@ -42,7 +44,7 @@ D = TypeVar("D", bound="Context[Any] | Message[Any] | Injected | None")
 
 
 class HandlerOf(Protocol[In, Out]):
-    """Registers a handler of a ``Subject[In, Out]``; the function stays what it was."""
+    """Registers a handler of a ``Subject[In, Out]``; the function stays unchanged."""
 
     @overload
     def __call__(
@@ -109,7 +111,7 @@ class HandlerOf(Protocol[In, Out]):
 
 
 class SubscriberOf(Protocol[In]):
-    """Registers a function that takes the publications of a ``Subject[In, ...]``; the function stays what it was."""
+    """Registers a function for the publications of a ``Subject[In, ...]``; the function stays unchanged."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[In, P], R], /) -> Callable[Concatenate[In, P], R]: ...

@@ -1,4 +1,4 @@
-"""Functions registered by `on`: their queue, and what it does with one publication too many."""
+"""Functions registered by `on`: their queue and its policy for overflow."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ...plugins.extensions import Reading
 
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
-"""Policies for one more publication for a full queue.
+"""Policies for a publication that finds the queue full.
 
-``drop_oldest`` and ``drop_newest`` drop one; ``latest`` drops an older one of the same subject, where there is one. ``block``
-holds publishers in this process back; of what comes over links as much as `Limits.queue_bytes` waits beyond the queue, then a
-subscription ends with `SlowConsumer`, and an `on` handler loses its oldest. Neither costs a link, or anybody else.
+``drop_oldest`` and ``drop_newest`` drop one; ``latest`` drops an older one of the same subject, if any. ``block`` makes
+publishers of this process wait; up to `Limits.queue_bytes` from links wait beyond the queue, then a subscription ends with
+`SlowConsumer`, and an `on` handler loses its oldest. Neither affects a link or another reader.
 """
 
 
@@ -28,18 +28,16 @@ _GROUP: Final = re.compile(r"(?=.{1,100}\Z)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 @frozen
 class SubscriberSpec:
-    """A registered `on` handler."""
-
     handler: Handler
     queue: int | None
-    """None: as many as `Limits.queue_bytes` has room for."""
+    """None: as many as fit into `Limits.queue_bytes`."""
     when_full: WhenFull
     concurrency: int
     group: str | None = None
     reading: Reading | None = None
-    """None: it takes what is published while the bus runs."""
+    """None for live publications."""
     peers: bool = True
-    """False: it takes the publications of its own bus alone."""
+    """False: only publications of its own bus."""
 
 
 def reading_of(
@@ -53,13 +51,13 @@ def reading_of(
     concurrency: int = 1,
     of_handler: tuple[int | None, str] | None = None,
 ) -> Reading | None:
-    """Make the reading of what is kept that `on` or `subscribe` was asked for; None where it was asked for none.
+    """Make the reading of stored messages for `on` or `subscribe`; None for live publications.
 
     Args:
         of_handler: Its `queue` and `when_full`; None for a subscription.
 
     Raises:
-        TypeError, ValueError: An argument is not what it should be, or does not go with another one.
+        TypeError, ValueError: An argument is invalid, or does not go with another one.
     """
     if durable is None and retry is None and ack_wait is None and start is None and not ordered:
         return None
@@ -68,7 +66,7 @@ def reading_of(
 
 
 def check_group(group: object) -> None:
-    """Raise TypeError or ValueError for a group that cannot be."""
+    """Raise TypeError or ValueError for an invalid group name."""
     if group is None:
         return
     if not isinstance(group, str):
@@ -80,7 +78,7 @@ def check_group(group: object) -> None:
 
 
 def check_peers(peers: object, group: str | None, durable: str | None) -> None:
-    """Raise TypeError for what is no answer to whether peers are heard, or cannot be kept."""
+    """Raise TypeError for an invalid `peers`, or one that does not go with a group or durable name."""
     if type(peers) is not bool:
         raise TypeError(f"peers={shown(peers)}: True or False, not {type(peers).__name__}")
     if not peers and (group is not None or durable is not None):
@@ -92,7 +90,7 @@ def check_peers(peers: object, group: str | None, durable: str | None) -> None:
 
 
 def check_queue(queue: int | None, when_full: str) -> None:
-    """Raise TypeError or ValueError for a queue that cannot be."""
+    """Raise TypeError or ValueError for an invalid queue."""
     if queue is not None:
         check_count(queue, "queue")
     if when_full not in (policies := get_args(WhenFull)):

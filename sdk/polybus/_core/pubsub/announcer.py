@@ -1,4 +1,4 @@
-"""Telling other buses what this one has subscribed to and answers."""
+"""Announces this bus's subscriptions and handlers to other buses."""
 
 from __future__ import annotations
 
@@ -32,51 +32,49 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 @frozen
 class Grouped:
-    """A subscription that is a member of a group: each publication is for one of them."""
+    """A subscription in a queue group: each publication goes to one member."""
 
     pattern: str | int
     group: str
 
 
 Interest: TypeAlias = str | int | Grouped | ToUser
-"""A subscription, as it is told: a pattern, perhaps with a group; or of a client, the user that it is."""
+"""A subscription to announce: a pattern, optionally in a queue group, or the user that a client is."""
 
 
 @define(eq=False)
 class SubscriptionAnnouncer:
-    """Tells peers what this bus has subscribed to, counted by pattern, and what it answers."""
+    """Announces to peers the subscriptions of this bus, counted by pattern, and the subjects of its handlers."""
 
     _services: Services
     _lookup: HandlerLookup
     _recipients: Recipients
     _to_peers: PeerSubscriptions
     _interests: dict[Interest, int] = field(factory=dict, init=False)
-    """Subscriptions of this bus itself."""
     _grouped: dict[str | int, int] = field(factory=dict, init=False)
-    """The interests in groups, by their patterns."""
     _behind: dict[Interest, int] = field(factory=dict, init=False)
-    """Subscriptions of its clients, and the users that they are: only told over an inner link."""
+    """Subscriptions and users of this bus's clients, announced only over an inner link."""
     inner: PeerParty | None = field(default=None, init=False)
-    """The peer of that link, while it is connected."""
+    """The peer of the inner link, while it is connected."""
     _told: dict[Link, None] = field(factory=dict, init=False)
-    """Links whose peers hear of subscriptions: of a server with many clients often none, so they are not looked for."""
+    """Links with announcements: often few of a server's many links, so they need no search."""
     _restoring: dict[PeerParty, anyio.Event] = field(factory=dict, init=False)
-    """Peers that are told of patterns as soon as it is known who they are."""
+    """Peers that receive patterns once they have identified themselves."""
 
     @property
     def has_patterns(self) -> bool:
-        """Tells whether this bus has subscribed to anything."""
+        """True if this bus has any subscription."""
         return len(self._interests) > 0
 
     def add(self, pattern: str | int, group: str | None = None) -> None:
-        """Count one more subscription of this bus, which may be a member of a group; `announce` tells it."""
+        """Count one more subscription of this bus, optionally in a queue group; `announce` sends it."""
         interest = interest_in(pattern, group)
         self._interests[interest] = self._interests.get(interest, 0) + 1
         if isinstance(interest, Grouped):
             self._grouped[interest.pattern] = self._grouped.get(interest.pattern, 0) + 1
 
     def remove(self, pattern: str | int, group: str | None = None) -> None:
-        """Count one subscription less; the last one of its pattern (and group) is taken back at the peers."""
+        """Count one subscription less; after the last of a pattern (and group), unsubscribe at the peers."""
         interest = interest_in(pattern, group)
         if isinstance(interest, Grouped):
             _one_less(self._grouped, interest.pattern)
@@ -85,31 +83,31 @@ class SubscriptionAnnouncer:
                 self._take_back(peer, interest)
 
     def add_behind(self, interest: Interest) -> None:
-        """Count one more interest of a client of this bus, and tell the other buses that are this one."""
+        """Count one more interest of a client, and announce the first to the cluster."""
         known = interest in self._behind
         self._behind[interest] = self._behind.get(interest, 0) + 1
         if not known and self.inner is not None and interest not in self._interests:
             _send(_announcement("publish", interest, self.inner), self.inner)
 
     def remove_behind(self, interest: Interest) -> None:
-        """Count one less; the last one is taken back there."""
+        """Count one interest of a client less; after the last, unsubscribe there."""
         if not _one_less(self._behind, interest) and self.inner is not None:
             self._take_back(self.inner, interest)
 
     async def known_inside(self) -> None:
-        """Wait until the inner link has taken in what it was told so far; at once where there is none, or it is down."""
+        """Wait until the inner link has processed all announcements; return at once without a connected one."""
         if self.inner is not None:
             with suppress(Disconnected):
                 await self.inner.link.confirmed()
 
     def _wants(self, interest: Interest, link: Link) -> bool:
-        """Tell whether this bus, or a client of it that the other end is told of, has subscribed to it."""
+        """Check whether this bus has subscribed, or one of its clients if the link carries their interests."""
         if interest in self._interests or (link.inner and interest in self._behind):
             return True
         return not _has_groups(link) and interest in self._grouped
 
     def _take_back(self, peer: PeerParty, interest: Interest) -> None:
-        """Unsubscribe at a peer, unless something else here needs the pattern."""
+        """Unsubscribe at a peer, unless another subscription or handler needs the pattern."""
         link = peer.link
         if not _has_groups(link):
             interest = _pattern(interest)
@@ -124,12 +122,13 @@ class SubscriptionAnnouncer:
             _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
 
     async def ask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
-        """Subscribe at one peer, and wait until it knows. If its link is down, the peer is told when the link is back.
+        """Subscribe at one peer, and wait for its confirmation. If its link is down, the subscription is sent after the
+        reconnect.
 
         Raises:
-            Unsupported: Its wire cannot carry it, or the peer cannot.
-            Forbidden: It refused.
-            Disconnected: It has gone.
+            Unsupported: The peer or its wire does not support it.
+            Forbidden: The peer refused.
+            Disconnected: The peer has left.
         """
         pattern = wire_pattern(subscription.pattern)
         if peer.gone:
@@ -146,15 +145,15 @@ class SubscriptionAnnouncer:
             raise Unsupported(f"{peer!r} cannot be asked for {pattern!r}: {error}") from error
 
     def unask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
-        """Take such a subscription back; the last one of its pattern is taken back at the peer."""
+        """End such a subscription; after the last of its pattern, unsubscribe at the peer."""
         pattern = wire_pattern(subscription.pattern)
         if self._to_peers.remove(peer, pattern, subscription) and peer.connected:
             self._take_back(peer, pattern)
 
     def add_handler(self, subject: str | int) -> None:
-        """Tell those peers that want to know of a handler that was registered while they are connected.
+        """Announce a new handler to connected peers that route requests.
 
-        Of a route of a bridge, which may have wildcards, where the wire has groups.
+        A bridge's route may have wildcards; it is announced on wires with queue groups.
         """
         for peer in self._audience():
             if _tells_handlers(peer.link) and (_has_groups(peer.link) or not is_pattern(subject)):
@@ -162,14 +161,16 @@ class SubscriptionAnnouncer:
                     _send(_announcement(verb, name, peer), peer)
 
     def remove_handlers(self, subjects: Iterable[str | int]) -> None:
-        """Leave the groups of subjects, on wires that have groups: what comes there is for the other members."""
+        """Leave the queue groups of handlers, on wires with groups: other members get the requests."""
         for peer in self._audience():
             if _has_groups(peer.link):
                 for subject in subjects:
                     _send(Message(Kind.UNSUBSCRIBE, subject, attributes={"handler": True}), peer)
 
     async def begin(self) -> None:
-        """Join the groups of handlers beyond the inner link, as the bus takes requests now, and wait until that is known."""
+        """Join the queue groups of handlers over the inner link when the bus starts to accept requests, and wait for the
+        confirmation.
+        """
         peer = self.inner
         if peer is not None and peer.connected:
             for subject in self._lookup.answered(patterns=True, inner=True):
@@ -178,8 +179,7 @@ class SubscriptionAnnouncer:
                 await peer.link.confirmed()
 
     async def withdraw(self) -> None:
-        """Leave all groups, because the bus is draining, and wait until that is known. What came before is for no other
-        member."""
+        """Leave all queue groups before a drain, and wait for the confirmation. This member keeps earlier messages."""
         self.remove_handlers(self._lookup.answered(patterns=True))
         for peer in self._audience():
             if _has_groups(peer.link):
@@ -189,25 +189,24 @@ class SubscriptionAnnouncer:
         await self.known()
 
     async def known(self) -> None:
-        """Wait until the peers have handled what they were told, where the wire can ask for that."""
+        """Wait until the peers have processed all announcements, on wires with confirmations."""
         for peer in self._audience():
             with suppress(Disconnected):
                 await peer.link.confirmed()
 
     def _audience(self) -> list[PeerParty]:
-        """List the peers that are told of this bus's subscriptions."""
+        """Peers that receive this bus's subscriptions."""
         return [peer for link in self._told if link.stands and _announces(link) for peer in link.peers]
 
     def forget(self, link: Link) -> None:
-        """Forget a link that has come to its end."""
         self._told.pop(link, None)
 
     async def announce(self, pattern: str | int, group: str | None = None) -> None:
-        """Tell the peers that are connected of a pattern (and group), and wait until they know.
+        """Announce a pattern (and group) to the connected peers, and wait for their confirmations.
 
         Raises:
-            Unsupported: A bare peer cannot match patterns; or no wire among several can carry such a subject.
-            Forbidden: A peer refused. The others know, here as there.
+            Unsupported: A bare peer cannot match patterns, or none of the links can carry such a subject.
+            Forbidden: A peer refused. The subscription is active here and at the other peers.
         """
         interest = interest_in(pattern, group)
         told = self._audience()
@@ -217,10 +216,10 @@ class SubscriptionAnnouncer:
             try:
                 await self._announce_to(peer, interest)
             except Disconnected:
-                continue  # the link is restored with all patterns when it comes back
-            except LocalProtocolError as error:  # such subjects are not of that wire
+                continue  # a reconnect announces all patterns again
+            except LocalProtocolError as error:  # the wire does not carry such subjects
                 foreign.append(error)
-            except (Unsupported, Forbidden) as error:  # the others are told all the same
+            except (Unsupported, Forbidden) as error:  # the other peers still get it
                 (foreign if isinstance(pattern, int) and not has_numbers(peer.link) else refused).append(error)
         if refused:
             raise refused[0]
@@ -228,7 +227,7 @@ class SubscriptionAnnouncer:
             raise Unsupported(f"no link can carry a subscription to {pattern!r}: {foreign[0]}") from foreign[0]
 
     def announce_later(self, pattern: str | int) -> None:
-        """Announce in a task of its own, while the bus is entered: failures go to the log."""
+        """Announce in a separate task, while the bus is entered; failures are logged."""
         if self._services.runtime is not None:
             self._services.runtime.spawn(self._announce, pattern)
 
@@ -239,7 +238,9 @@ class SubscriptionAnnouncer:
             logger.warning("not all peers hear of %r: %s", pattern, error, extra=log_fields(subject=pattern))
 
     async def _announce_to(self, peer: PeerParty, interest: Interest, *, alone: bool = False) -> None:
-        """Tell one peer, and wait until it knows. One that is asked alone must carry it too where it has dialled in."""
+        """Announce to one peer, and wait for its confirmation. With `alone` it must support the subscription even if it dialled
+        in.
+        """
         link, pattern = peer.link, _pattern(interest)
         if alone:
             link.check_initiates(peer)
@@ -247,7 +248,7 @@ class SubscriptionAnnouncer:
             if link.session is not None and not link.session.capabilities.subscribe:
                 return  # it sends everything
             if not link.upstream and not alone:
-                return  # it has dialled in: what it may send is no condition of a subscription here
+                return  # it dialled in: a subscription here does not require that it can send
             if peer in self._recipients.unconfirmed:
                 raise bare_peer(peer)
             raise peer.negotiation.unsupported(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
@@ -266,7 +267,7 @@ class SubscriptionAnnouncer:
 
     @staticmethod
     def _understands(peer: PeerParty, pattern: str | int) -> bool:
-        """Tell whether a subscription can be written without asking the peer who it is."""
+        """Check whether a subscription can be sent before the peer has identified itself."""
         session = peer.link.session
         if peer.speaks_extensions or session is None:
             return True
@@ -276,12 +277,12 @@ class SubscriptionAnnouncer:
         return capabilities.filters or (capabilities.subscribe and (capabilities.patterns or not is_pattern(pattern)))
 
     def restore(self, link: Link, *, alone: bool) -> None:
-        """Tell the peers of a link that is up of all patterns, before any other traffic.
+        """Announce all patterns to the peers of a new link, before any other traffic.
 
-        Where the link is `alone`, and no other can come, no bus can be reached on two ways.
+        If the link is the only possible one (`alone`), no bus can be reached twice.
         """
         for peer in link.peers:
-            self._recipients.bus_identities.lost(peer)  # a question of the time without a connection still waits in the outbox
+            self._recipients.bus_identities.lost(peer)  # a hello from before the reconnect may still wait in the outbox
             if link.opened and link.multiplexed is None:
                 self._recipients.strangers[peer] = None
         for peer in () if alone else self._recipients.unintroduced():
@@ -290,15 +291,16 @@ class SubscriptionAnnouncer:
             self.restore_peer(peer)
 
     async def prepare_link(self) -> None:
-        """Say who this bus is to the peers that know its subscriptions, before there is one link more."""
+        """Identify this bus to the peers with its subscriptions, before it opens another link."""
         if self._recipients.upstream and self._interests:
             for peer in self._recipients.unintroduced():
                 with suppress(BusError):
                     await peer.negotiation.confirm()
 
     def tell_who_passes_on(self) -> None:
-        """Say that this bus passes publications on to those who are connected already and know who it is, or may want to: what
-        they publish from then on has its number, which a bus that gets it on two ways goes by."""
+        """Announce to connected polybus peers, or possible ones, that this bus forwards publications: from then on they number
+        their publications, so that a bus that receives them twice detects the copy.
+        """
         runtime = self._services.runtime
         for link in runtime.links if runtime is not None else ():
             for peer in link.peers if link.stands and link.initiates else ():
@@ -306,18 +308,19 @@ class SubscriptionAnnouncer:
                     peer.negotiation.tell()
 
     def introduce(self, peer: PeerParty) -> None:
-        """Say who this bus is to a peer that it has dialled, where the same bus may be there on another link: that has dialled
-        this one, or was dialled twice."""
+        """Identify this bus to a dialled peer, since the same bus may also be connected by another link: it dialled this bus,
+        or was dialled twice.
+        """
         self._recipients.bus_identities.expect_answer(peer)
         _ = peer.negotiation.ask()
 
     async def _hold_out(self, peer: PeerParty) -> None:
-        """Hold a peer out for as long as one of ours needs to say who it is."""
+        """Hold out a peer as long as a polybus peer may take to identify itself."""
         await anyio.sleep(HELLO_TIMEOUT)
         self._recipients.bus_identities.release(peer)
 
     def restore_peer(self, peer: PeerParty) -> None:
-        """Tell a peer that has connected of all patterns, before any other traffic."""
+        """Announce all patterns to a newly connected peer, before any other traffic."""
         link = peer.link
         if self._recipients.add(peer):
             peer.spawn(self._hold_out, peer)
@@ -337,7 +340,7 @@ class SubscriptionAnnouncer:
             link.runtime.spawn(self._restore_patterns, peer, later, done)
 
     def _names(self, peer: PeerParty, link: Link) -> list[tuple[str, Interest]]:
-        """List the verbs and names that a peer is to be told of."""
+        """Verbs and names to announce to a peer."""
         interests: list[Interest] = [*self._interests, *(self._behind if link.inner else ())]
         if not _has_groups(link):
             interests = [_pattern(interest) for interest in interests]
@@ -346,15 +349,15 @@ class SubscriptionAnnouncer:
         ]
         if _tells_handlers(link):
             inner = link.inner
-            if not inner or self._services.ready:  # others need not ask what has not started yet
+            if not inner or self._services.ready:  # other nodes must not ask a bus that has not started
                 answered = self._lookup.answered(patterns=_has_groups(link), inner=inner)
                 names += [("request", subject) for subject in answered]
         return names
 
     def _allowed(self, peer: PeerParty, names: list[tuple[str, Interest]]) -> Collection[tuple[str, Interest]]:
-        """Filter the names that a peer may be told of, each with its verb: without leave it shall not even know them.
+        """Filter the announcements by `authorize`: without permission a peer must not even see the names.
 
-        What an asynchronous `authorize` allows is told later.
+        Names that an asynchronous `authorize` allows follow later.
         """
         link = peer.link
         if self._services.authorize is None or link.upstream or not _tells_handlers(link):
@@ -364,7 +367,7 @@ class SubscriptionAnnouncer:
             name = _pattern(interest)
             answer = self._services.access.asks(peer, verb, name, Message(Kind(verb), name))
             if inspect.isawaitable(answer):
-                getattr(answer, "close", lambda: None)()  # asked again, where it can be waited for
+                getattr(answer, "close", lambda: None)()  # asked again in a task that can wait
                 peer.spawn(self._tell_allowed, peer, names[index:])
                 break
             if answer:
@@ -381,21 +384,21 @@ class SubscriptionAnnouncer:
 
     @staticmethod
     def _tell(peer: PeerParty, verb: str, name: Interest) -> None:
-        """Tell one subscription, also where the link does not flow yet."""
+        """Announce one subscription, even before the link flows."""
         link = peer.link
         assert link.session is not None
         try:
             link.send_frames(link.session.send(_announcement(verb, name, peer), link.runtime.time(), peer.key)[1])
-        except BusError as error:  # a subject that this wire keeps to itself
+        except BusError as error:  # a subject that this wire reserves
             fields = log_fields(peer, subject=_pattern(name))
             link.runtime.warnings.warn(logger, "%r does not hear of %r: %s", peer, name, error, extra=fields)
         else:
             link.services.counters.sent += 1
 
     def to_tell(self, peer: PeerParty, *, again: bool = False) -> int:
-        """Count the subscriptions that a peer is told as soon as it has said who it is, on a wire where only our own read them.
+        """Number of subscriptions that follow once a peer has identified itself, on a wire where only polybus peers read them.
 
-        With `again` on a new connection, on which none has been told yet.
+        `again` counts all of them, for a new connection.
         """
         link = peer.link
         session = link.session
@@ -404,7 +407,7 @@ class SubscriptionAnnouncer:
         return len(self._names(peer, link)) if again or not peer.speaks_extensions or peer in self._restoring else 0
 
     def confirm_late(self, peer: PeerParty) -> None:
-        """Tell a peer that was silent, and has shown to be ours, of the patterns that waited for that."""
+        """Announce the delayed patterns to a peer that turns out to be polybus after a long silence."""
         link = peer.link
         session = link.session
         if session is None or not peer.connected or not _announces(link):
@@ -415,7 +418,7 @@ class SubscriptionAnnouncer:
             _send(_announcement(verb, name, peer), peer)
 
     async def restored(self, peer: PeerParty) -> None:
-        """Wait until a peer has been told of the patterns that depend on who it is."""
+        """Wait until a peer has received the patterns that depend on its identity."""
         done = self._restoring.get(peer)
         if done is not None:
             await done.wait()
@@ -441,7 +444,7 @@ class SubscriptionAnnouncer:
 
 
 def _send(message: Message, peer: PeerParty) -> None:
-    """Write a message that subscribes or unsubscribes, where the wire can name its subject."""
+    """Send a subscription or unsubscription, if the wire can name its subject."""
     try:
         peer.link.answer(message, peer)
     except (LocalProtocolError, Unsupported) as error:
@@ -449,7 +452,7 @@ def _send(message: Message, peer: PeerParty) -> None:
 
 
 def _announcement(verb: str, interest: Interest, peer: PeerParty, kind: Kind = Kind.SUBSCRIBE) -> Message:
-    """Make the message that tells of a subscription (`publish`) or a handler (`request`), or takes it back."""
+    """Make the message that announces or withdraws a subscription (`publish`) or handler (`request`)."""
     facts: dict[str, Any] | None = None
     if _has_groups(peer.link):
         if verb == "request":
@@ -468,13 +471,13 @@ def _pattern(interest: Interest) -> str | int:
 
 
 def interest_in(pattern: str | int, group: str | None = None) -> Interest:
-    """Make the interest of a subscription, perhaps a member of a group."""
+    """Make the interest of a subscription, optionally in a queue group."""
     name = wire_pattern(pattern)
     return name if group is None else Grouped(name, group)
 
 
 def _one_less(counts: dict[Any, int], interest: Interest) -> bool:
-    """Count one less. False where none is left."""
+    """Count one less. False if none is left."""
     left = counts.get(interest, 0) - 1
     if left > 0:
         counts[interest] = left
@@ -484,23 +487,23 @@ def _one_less(counts: dict[Any, int], interest: Interest) -> bool:
 
 
 def _each_once(names: Iterable[tuple[str, Interest]], link: Link) -> Collection[tuple[str, Interest]]:
-    """Leave out what would be told twice: where handlers have no form of their own, a handler's subject that is subscribed."""
+    """Remove duplicates: on wires without groups a handler looks like a subscription to its subject."""
     if _has_groups(link):
         return dict.fromkeys(names)
     return {name: (verb, name) for verb, name in names}.values()
 
 
 def _has_groups(link: Link) -> bool:
-    """Tell whether a wire announces handlers and groups in a form of their own."""
-    return link.session is not None and link.session.capabilities.groups  # not by the property: this is asked often
+    """Check whether the wire has its own form for handlers and groups."""
+    return link.session is not None and link.session.capabilities.groups  # read directly, because this runs often
 
 
 def _tells_handlers(link: Link) -> bool:
-    """Tell whether a wire tells its peers which subjects are answered."""
+    """Check whether the wire announces handlers to its peers."""
     return link.session is not None and link.session.capabilities.handlers
 
 
 def _announces(link: Link) -> bool:
-    """Tell whether the peers of a link hear of subscriptions of this side."""
+    """Check whether the peers of a link receive subscriptions of this side."""
     session = link.session
     return session is not None and (link.upstream or session.capabilities.announce == "both")

@@ -1,4 +1,4 @@
-"""The subscriptions of `on` handlers, and the groups of subscriptions that share the publications of a pattern."""
+"""Subscriptions of `on` handlers, and queue groups that share the publications of a pattern."""
 
 from __future__ import annotations
 
@@ -60,12 +60,11 @@ class HandlerSubscription(SubscriptionQueue):
 
     @property
     def name(self) -> str:
-        """The name of the handler."""
         return self._handler.name
 
     @property
     def busy(self) -> bool:
-        """Tells whether publications wait or are being handled."""
+        """True if publications wait or are being handled."""
         return (self._workers > 0 or len(self._queue) > 0) and self._runtime is self._services.runtime
 
     def _overrun(self, message: Message) -> None:
@@ -78,12 +77,12 @@ class HandlerSubscription(SubscriptionQueue):
         self._tell(message.peer, len(self._queue))
 
     def skip(self, message: Message, why: BadRequest) -> None:
-        """Leave out a publication that does not fit the handler."""
+        """Drop a publication that does not fit the handler."""
         self._count_dropped(1)
         self._skipped(message, self._handler.name, why.text)
 
     async def handle(self, job: _HandlerJob) -> None:
-        """Run the handler for one publication after the other, as long as some wait."""
+        """Run the handler for the queued publications, one after the other."""
         handler, queue, execution = self._handler, self._queue, self._services.executor
         function, only_body = handler.function, handler.only_body
         if handler.style != "async" or execution.middleware:
@@ -100,7 +99,7 @@ class HandlerSubscription(SubscriptionQueue):
                 try:
                     if only_body is None:
                         await execution.run(handler, message, None)
-                    else:  # the usual case, without the layers between
+                    else:  # the usual case, without intermediate layers
                         try:
                             body = only_body(message)
                         except BadRequest as error:
@@ -125,8 +124,6 @@ class HandlerSubscription(SubscriptionQueue):
 
 
 class _HandlerJob:
-    """A worker's job: one run of `HandlerSubscription.handle`."""
-
     __slots__ = ("_subscription", "scope", "waited")
     ended = False
     run_plain = None
@@ -150,34 +147,34 @@ class _HandlerJob:
 
 @define(eq=False)
 class SubscriptionGroup:
-    """The members of a group in this bus. Implements `plugins.parts.PublicationQueue`; its members take publications in turn.
+    """Members of a queue group in this bus, served in turn. Implements `plugins.parts.PublicationQueue`.
 
-    Where an engine shares among the members of all nodes, one of these gets what the engine has chosen it for, nothing else.
+    If an engine distributes over the members of all nodes, the members here get only the publications assigned to this node.
     """
 
     pattern: str | int
     group: str
     _shared: Callable[[], bool]
-    """Tells whether an engine shares the publications of this bus among the members."""
+    """True if an engine distributes the publications of this bus over the members."""
     _relayed: Callable[[Message], bool]
-    """Tells whether publications of peers are passed on, to an engine too."""
+    """True if a peer's publication is relayed, also to an engine."""
     members: deque[PublicationQueue] = field(factory=deque)
     leads_on: bool = field(default=False, init=False)
     peers: bool = field(default=True, init=False)
 
     @property
     def queue(self) -> int:
-        """The size of the queue of the member whose turn it is."""
+        """Queue size of the next member."""
         return self.members[0].queue
 
     @property
     def local(self) -> bool:
-        """Tells whether this bus's own publications are taken directly; otherwise they come back from the engine."""
+        """True if this bus's own publications are accepted directly; otherwise they return from the engine."""
         return not self._shared()
 
     @property
     def full(self) -> bool:
-        """Tells whether no member has room; the next one that has is made the next."""
+        """True if no member has room; otherwise the next member with room moves to the front."""
         for _ in range(len(self.members)):
             if not self.members[0].full:
                 return False
@@ -185,21 +182,20 @@ class SubscriptionGroup:
         return True
 
     async def room(self, deadline: float) -> bool:
-        """Wait until the member whose turn it is has room. False if it has none in time."""
+        """Wait until the next member has room. False if the deadline passed."""
         return await self.members[0].room(deadline)
 
     def offer(self, message: Message) -> None:
-        """Give a publication to the next member, unless an engine gives each group a copy of its own, as of what is relayed."""
+        """Give a publication to the next member, unless an engine sends each group its own copy, as for relayed ones."""
         peer = message.peer
         if peer is None or not (party_of(peer).link.has_groups or (self._shared() and self._relayed(message))):
             self.give(message)
 
     def offer_shared(self, message: Message) -> None:
-        """As `offer`, of a publication that others are given too."""
+        """`offer` for a publication that other queues also receive."""
         self.offer(message.for_another())
 
     def give(self, message: Message) -> None:
-        """Give a publication to the next member."""
         member = self.members[0]
         self.members.rotate(-1)
         member.offer(message)

@@ -1,4 +1,4 @@
-"""Outbound publications: where they go, and how they get there."""
+"""Outgoing publications: their receivers, and how to reach them."""
 
 from __future__ import annotations
 
@@ -42,17 +42,16 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 ROUTES = 4096
 OF_PEERS: Final = "of peers"
-"""The key, among what a message shares, that says that a peer has published what came over a bridge."""
+"""Key in a bridged message's shared values: a peer published it."""
 Choose: TypeAlias = "Callable[[Any, str | int], BodyFormat]"
 _TURNS = 4
-"""Of the event loop, until all links that can write have written: one to wake the writers, one to write, one to hear of it."""
+"""Turns of the event loop until all ready links have written: wake the writers, write, learn of it."""
 YIELD_AFTER = 256
-"""Writes after which a publisher that never has to wait lets others run: else timers, cancellation and all that comes in would
-wait for it."""
+"""Sends after which a publisher that never waits yields to the event loop, for timers, cancellation and incoming messages."""
 
 
 def own_format(peers: tuple[PeerParty, ...]) -> Choose | None:
-    """Find how the wires of these peers write a value, if all do so in one way: what JSON cannot say is not lost then."""
+    """Find the common encoding of these peers' wires, if there is one: it keeps values that JSON cannot express."""
     ways = {peer.link.format_for for peer in peers}
     return ways.pop() if len(ways) == 1 else None
 
@@ -64,13 +63,13 @@ class Targets:
     peers: tuple[PeerParty, ...]
     queues: tuple[PublicationQueue, ...] = ()
     two_ways: bool = False
-    """True where some bus might be reached twice, or this very one."""
+    """True if the publication might reach some bus twice, or return to this one."""
     twice: tuple[tuple[PeerParty, ...], ...] = ()
-    """Peers that are known to be one bus, for each such bus."""
+    """Groups of peers known to be the same bus."""
 
 
 class PublicationRoute(Targets):
-    """The targets of the publications of one subject, and their form; remembered until a subscription changes."""
+    """The targets of a subject's publications and their encoding, cached until a subscription changes."""
 
     __slots__ = ("choose", "message", "only_peer", "kept")
 
@@ -84,11 +83,11 @@ class PublicationRoute(Targets):
     ) -> None:
         super().__init__(peers, queues)
         self.kept: bool = kept
-        """True where they are kept, which is waited for."""
-        # The commonest case has a short way: one link, opened by this bus, whose peer reads publications, and no queue here.
+        """True if a stream stores the publications, which the publisher waits for."""
+        # The usual case has a fast path: one dialled link with a peer that reads publications, and no local queue.
         short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not kept
         self.only_peer: PeerParty | None = peers[0] if short else None
-        # On the short way a codec writes the message at once and nothing keeps it: one object serves for all.
+        # On the fast path a codec encodes the message at once and nothing keeps it: one object is reused.
         self.message: Message = Message(Kind.PUBLISH, subject)
         self.choose: Choose | None = own_format(peers)
 
@@ -96,10 +95,10 @@ class PublicationRoute(Targets):
 def make_publication(
     route: PublicationRoute, subject: str | int, body: Any, headers: dict[str, str] | None, peers: tuple[PeerParty, ...] | None
 ) -> Message:
-    """Encode a publication, once for all its targets, or for the given peers alone.
+    """Encode a publication, once for all its targets, or only for the given peers.
 
     Raises:
-        EncodeError: The body cannot be written.
+        EncodeError: The body cannot be encoded.
     """
     if body is None:
         return Message(Kind.PUBLISH, subject, headers=headers)
@@ -113,7 +112,6 @@ def make_publication(
 
 
 def _no_spellings(subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
-    """Find none."""
     return {}
 
 
@@ -128,40 +126,40 @@ class Publisher:
     _recipients: Recipients
     _deduplicator: Deduplicator
     routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
-    """Recent answers of `route`."""
+    """Cached results of `route`."""
     client_routes: dict[str | int, tuple[PeerParty, ...]] = field(factory=dict, init=False)
-    """The clients that recent publications of other buses that are this one went to."""
+    """Cached clients for publications from other nodes of the cluster."""
     since_yield: int = field(default=0, init=False)
-    """Publications, and copies of them, since the last `yield_to_loop`."""
+    """Publications and copies since the last `yield_to_loop`."""
     keeps: Callable[[str | int], bool] | None = field(default=None, init=False)
-    """Tells which subjects are kept where other buses are this one."""
+    """Checks whether a subject is stored, in a cluster."""
     storage: Callable[[], Storage] = field(init=False)
-    """Gives what finds who keeps a publication: set when the bus is put together."""
+    """Returns the storage; set when the bus is assembled."""
     in_net: bool = field(default=False, init=False)
-    """True from when a publication could reach another bus on two ways, or come back by a peer that passes on.
+    """True once a publication could reach another bus twice, or return over a forwarding peer.
 
-    It stays true when one way is left: a copy that waits elsewhere for a link that is down must be known, and be late, when it
-    comes after all.
+    It stays true when only one route is left: another bus may hold a copy for a link that is down, and the receiver must
+    recognise it as late.
     """
     spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]] = field(default=_no_spellings, init=False)
-    """Finds what else a publication of this bus is called on each wire that has names and addresses."""
+    """Returns the other names of a publication on each wire with names and addresses."""
     net_joined: Callable[[], None] | None = field(default=None, init=False)
-    """Tells the other buses that are this one, which number what they publish as well."""
+    """Makes the other nodes of the cluster number their publications as well."""
     _numbering: bool = field(default=False, init=False)
-    """True while a publication is on its two ways, and may wait there."""
+    """True while a publication with two routes is being sent, and may wait."""
     _turns: deque[anyio.Event] = field(factory=deque, init=False)
     _unsent: ViolationCounter = field(factory=ViolationCounter, init=False)
 
     # -- routes ----------------------------------------------------------------------------------------------------------
 
     def route(self, subject: Any) -> PublicationRoute:
-        """Find the targets of publications of a subject.
+        """Find the targets of a subject's publications.
 
         Raises:
-            LocalProtocolError, ReservedSubject: An application must not publish to it, or the bus is not entered.
+            LocalProtocolError, ReservedSubject: The subject is not for applications, or the bus is not entered.
             Disconnected, Unauthorized, Forbidden: The bus's only link is gone for good.
         """
-        self._services.running  # noqa: B018  # raises when the bus is not entered
+        self._services.running  # noqa: B018  # raises if the bus is not entered
         self._services.subjects.check(subject)
         if len(self.routes) >= ROUTES:
             self.routes.clear()
@@ -190,14 +188,14 @@ class Publisher:
         return route
 
     def _may_return(self, peers: Iterable[PeerParty]) -> bool:
-        """Tell whether what goes to these peers may reach some bus on two ways, or come back.
+        """Check whether a publication to these peers may reach some bus twice, or return.
 
-        A peer that has not yet answered who it is may pass on.
+        A peer that has not identified itself yet may forward publications.
         """
         return any(self.in_net or peer.passes_on is None for peer in peers)
 
     def join_net(self) -> None:
-        """Number from now on what leaves this bus: it or a peer of it passes publications on to others."""
+        """Number outgoing publications from now on: this bus or one of its peers forwards publications."""
         if not self.in_net:
             self.in_net = True
             self.routes.clear()
@@ -205,13 +203,13 @@ class Publisher:
                 self.net_joined()
 
     def targets(self, peers: tuple[PeerParty, ...]) -> Targets:
-        """Make the targets of a publication to these peers alone."""
+        """Make the targets of a publication to these peers only."""
         return Targets(peers, two_ways=self._may_return(peers))
 
     def _by_all_spellings(
         self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[PeerParty, ...]
     ) -> tuple[tuple[PublicationQueue, ...], tuple[PeerParty, ...]]:
-        """Find who has subscribed to the address of a name, or to the name of an address, too."""
+        """Add subscribers to the address of a name, and to the name of an address."""
         for adapter, spellings in self.spellings(subject).items():
             for one in spellings:
                 queues = tuple(dict.fromkeys((*queues, *self._local.match(one))))
@@ -219,14 +217,14 @@ class Publisher:
         return queues, peers
 
     def route_of(self, subject: Any) -> PublicationRoute:
-        """Find the targets of publications of a subject, as they are remembered.
+        """Find the targets of a subject's publications, from the cache if possible.
 
         Raises:
             BusError: As `route`.
         """
         try:
             route = self.routes.get(subject)
-        except TypeError:  # not hashable: `route` says what it should be
+        except TypeError:  # not hashable: `route` raises the error
             route = None
         return route if route is not None else self.route(subject)
 
@@ -234,7 +232,7 @@ class Publisher:
 
     @staticmethod
     def publish_to_only_peer(route: PublicationRoute, link: Link, body: Any) -> None:
-        """Send a publication on the short way, to one peer that takes it at once.
+        """Send a publication on the fast path, to one peer that accepts it at once.
 
         Raises:
             EncodeError, Unsupported, TooLarge: The wire cannot carry it.
@@ -245,11 +243,11 @@ class Publisher:
         link.publish_alone(message, route.peers[0])
 
     async def send(self, message: Message, targets: Targets, deadline: float) -> None:
-        """Send one copy of a publication to all targets, waiting for room where that is the policy.
+        """Send one copy of a publication to all targets, waiting for room if the policy requires it.
 
         Raises:
-            QueueFull: A queue or outbox had no room until the deadline. The others have got the publication.
-            EncodeError, Unsupported, TooLarge: Some peer's wire cannot carry it. The others have got it.
+            QueueFull: A queue or outbox had no room until the deadline. The other targets have the publication.
+            EncodeError, Unsupported, TooLarge: A peer's wire cannot carry it. The other targets have it.
         """
         peers = targets.peers
         full: list[str] = []
@@ -274,9 +272,9 @@ class Publisher:
         for peer in peers:
             link = peer.link
             try:
-                if free and link.flowing:  # the usual case, without a coroutine for each peer
+                if free and link.flowing:  # the usual case, without a coroutine per peer
                     if (framing := link.framing) is not None:
-                        link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # it goes with `framing`
+                        link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # set together with `framing`
                         at_once += 1
                     else:
                         link.publish(message, peer, deadline)
@@ -307,12 +305,12 @@ class Publisher:
     async def publish(
         self, message: Message, targets: Targets, deadline: float, keeper: Keeper | None = None, id: str | None = None
     ) -> None:
-        """Tell the outgoing hooks of a publication, have it kept where somebody does, and send it: a bus that several targets
-        reach takes it once.
+        """Call the outgoing hooks, store the publication if a stream does, and send it; a bus reached over several links
+        delivers it once.
 
         Raises:
-            ReservedSubject, LocalProtocolError: What a hook has added is no header; or nothing keeps it.
-            BusError: As `send`, and `Keeper.publish`. The others have got it.
+            ReservedSubject, LocalProtocolError: A hook added an invalid header, or no stream stores it.
+            BusError: As `send`, and `Keeper.publish`. The other targets have it.
         """
         copies, departure = self._departing(message, targets)
         with departure:
@@ -335,8 +333,8 @@ class Publisher:
         """`publish` without waiting.
 
         Raises:
-            ReservedSubject, LocalProtocolError: What a hook has added is no header.
-            QueueFull, EncodeError, Unsupported, TooLarge: As `send`; the others have got it.
+            ReservedSubject, LocalProtocolError: A hook added an invalid header.
+            QueueFull, EncodeError, Unsupported, TooLarge: As `send`; the other targets have it.
         """
         copies, departure = self._departing(message, targets)
         with departure:
@@ -352,7 +350,7 @@ class Publisher:
                 raise failed
 
     def _departing(self, message: Message, targets: Targets) -> tuple[list[tuple[Message, Targets]], Departure]:
-        """Call the outgoing hooks, and make a copy without what they add for peers that do not read headers."""
+        """Call the outgoing hooks, and make copies without added headers for peers that do not read them."""
         services, given = self._services, message.headers
         if not services.outgoing:
             return [(message, targets)], Departure([])
@@ -370,10 +368,10 @@ class Publisher:
     def kept_at(
         self, subject: str | int, route: PublicationRoute, peers: tuple[PeerParty, ...] | None, id: str | None
     ) -> tuple[Keeper, Targets]:
-        """Find who keeps a publication, and whom else it is for.
+        """Find the stream that stores a publication, and its other targets.
 
         Raises:
-            LocalProtocolError: Nothing keeps it, or it goes only to several `peers`.
+            LocalProtocolError: No stream stores it, or it goes only to several `peers`.
             BusError: As `Storage.keeper`.
         """
         keeper, told = self.storage().keeper(subject, peers, id, route.kept)
@@ -383,32 +381,32 @@ class Publisher:
         return keeper, Targets(others, route.queues, route.two_ways)
 
     async def yield_to_loop(self) -> None:
-        """Let others run; before anything is published, so that a caller cancelled here has published nothing."""
+        """Yield to the event loop before anything is published, so that a caller cancelled here has published nothing."""
         self.since_yield = 0
         await anyio.lowlevel.checkpoint()
 
     @staticmethod
     async def _let_write(links: list[Link]) -> None:
-        """Let the event loop write: a publisher in a loop would else overrun peers that do read."""
+        """Let the event loop write: a publisher in a loop would otherwise overrun peers that do read."""
         for _ in range(_TURNS):
             if all(link.flowing or link.slow for link in links):
                 return
             await anyio.lowlevel.checkpoint()
 
     async def _find_bare(self, peers: Iterable[PeerParty]) -> list[PeerParty]:
-        """Find the peers that are there and read no publications. They are asked who they are where that is not known."""
+        """Connected peers that read no publications. Peers without an identity are asked first."""
         bare = []
         unconfirmed = self._recipients.unconfirmed
         for peer in peers:
             if peer in unconfirmed and peer.connected:
                 try:
                     if peer.silent:
-                        _ = peer.negotiation.ask()  # it is not waited for again, but a late answer changes what follows
+                        _ = peer.negotiation.ask()  # no second wait, but a late answer counts from then on
                         bare.append(peer)
                     elif not await peer.extended() and (peer.speaks_extensions is False or peer.silent):
                         bare.append(peer)
                 except BusError:
-                    continue  # it has gone meanwhile: the publication waits, or ends, with its link
+                    continue  # the peer has left: the publication waits, or ends, with its link
         return bare
 
     async def _send(self, message: Message, peer: PeerParty, deadline: float) -> bool:
@@ -424,8 +422,8 @@ class Publisher:
         """`send` without waiting.
 
         Raises:
-            QueueFull: There was no room somewhere; the others have got the publication.
-            EncodeError, Unsupported, TooLarge: Some peer's wire cannot carry it; the others have got it.
+            QueueFull: A target had no room; the others have the publication.
+            EncodeError, Unsupported, TooLarge: A peer's wire cannot carry it; the others have it.
         """
         full: list[str] = []
         failed: BusError | None = None
@@ -453,7 +451,7 @@ class Publisher:
             raise failed
 
     def publish_to_clients(self, message: Message) -> None:
-        """Send a publication that came over the inner link to the clients of this bus, each as its policy says."""
+        """Send a publication from the inner link to the clients of this bus, by the policy of each."""
         subject = message.subject
         clients = self.client_routes.get(subject)
         if clients is None:
@@ -463,7 +461,7 @@ class Publisher:
             self.client_routes[subject] = clients
         if not clients:
             return
-        if VIA in message.shared:  # it has been elsewhere, and its header was taken off
+        if VIA in message.shared:  # it has passed other buses, and its header was removed
             for copy, targets in self._copies_with_number(message, Targets(clients)):
                 self._publish_to_each(copy, targets.peers)
         else:
@@ -477,7 +475,7 @@ class Publisher:
             link = peer.link
             try:
                 if free and link.flowing and (framing := link.framing) is not None:
-                    link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # it goes with `framing`
+                    link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # set together with `framing`
                     at_once += 1
                 else:
                     self.send_nowait(message, peer, deadline)
@@ -487,9 +485,10 @@ class Publisher:
         message.forget_shared()
 
     def _check_unconfirmed(self, peer: PeerParty) -> None:
-        """
+        """Refuse a peer that reads no publications; an unknown peer is asked for the next time.
+
         Raises:
-            Unsupported: It is known to read no publications. Where that is not known, it is asked for the next time.
+            Unsupported: The peer reads no publications.
         """
         if peer.silent and peer.connected:
             _ = peer.negotiation.ask()
@@ -499,10 +498,10 @@ class Publisher:
             peer.link.runtime.spawn(self._find_bare, (peer,))
 
     def send_nowait(self, message: Message, peer: PeerParty, deadline: float) -> bool:
-        """Send a publication to one peer without waiting, if `authorize` lets it. False if there is no room.
+        """Send a publication to one peer without waiting, if `authorize` allows it. False if there is no room.
 
         Raises:
-            EncodeError, Unsupported, TooLarge: Its wire cannot carry it.
+            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
         """
         link = peer.link
         if self._services.authorize is not None and not link.upstream:
@@ -511,8 +510,9 @@ class Publisher:
         return link.publish(message, peer, deadline) or not link.upstream
 
     def _send_if_allowed(self, message: Message, peer: PeerParty, deadline: float) -> WaitingMessage | None:
-        """Send a publication if `authorize` lets the peer hear it. What is returned waits for its answer, and later ones wait
-        behind it."""
+        """Send a publication if `authorize` allows the delivery. Returns the entry of one that waits for an asynchronous
+        answer; later ones wait behind it.
+        """
         if peer.undelivered is not None:
             return peer.undelivered.add(message, deadline)
         allowed = self._services.access.may_receive(peer, message.subject)
@@ -523,9 +523,9 @@ class Publisher:
         return None
 
     def unsent(self, message: Message, peer: PeerParty, how: str, error: BusError) -> None:
-        """Count a publication that did not fit the wire of a peer, and for which no caller waits.
+        """Count a publication that a peer's wire cannot carry, without a waiting caller.
 
-        The log tells it once a minute, since a peer must not be able to fill it.
+        Logged once a minute, so that a peer cannot fill the log.
         """
         self._services.counters.dropped += 1
         if self._unsent.add(monotonic()) == 1:
@@ -535,9 +535,9 @@ class Publisher:
     # -- buses that are reached on several ways --------------------------------------------------------------------------
 
     async def publish_bridged(self, message: Message, via: ViaHeader, deadline: float, *, of_peers: bool) -> None:
-        """Send a publication that came over a bridge to all targets that one of this very bus would have.
+        """Send a publication that came over a bridge to all targets of this bus.
 
-        With `of_peers`, where a peer of some bus before has published it, to those alone that take what peers publish.
+        With `of_peers` (a peer of an earlier bus published it), only to queues that accept publications of peers.
 
         Raises:
             QueueFull, EncodeError, Unsupported, TooLarge: As `send`.
@@ -552,9 +552,9 @@ class Publisher:
         await self._send_deduplicated(message, targets, deadline)
 
     async def _send_deduplicated(self, message: Message, targets: Targets, deadline: float) -> None:
-        """Send what may reach another bus on two ways: that one takes it once.
+        """Send a publication that may reach a bus twice, so that this bus accepts it once.
 
-        One after the other: what waits for room on one way must not be overtaken there by what has a higher number.
+        One at a time: a publication that waits for room must not be overtaken by one with a higher number.
         """
         if targets.twice and VIA not in message.shared:
             await self._send_each(self._copies_with_id(message, targets), deadline)
@@ -580,15 +580,15 @@ class Publisher:
     def _copies_nowait(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
         if targets.twice:
             return self._copies_with_id(message, targets)
-        if self._numbering:  # another waits for room on some way, and has a lower number: this one goes without
+        if self._numbering:  # an earlier publication with a lower number waits for room: this one gets no number
             message.shared[VIA] = str(self._deduplicator.via_of(message).in_stream("")).encode()
         return self._copies_with_number(message, targets)
 
     def _copies_with_id(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
-        """Make the copies of a publication for buses that are reached on one way, and for each that is reached on several.
+        """Make the copies for buses with one route, and for each bus with several.
 
-        The latter have an id that no other bus is told, and no number: on each way all of them come in order, and what one way
-        had no room for comes on another, however late.
+        The latter get an id of their own and no number: each route keeps the order, and a publication without room on one route
+        arrives over another, however late.
         """
         several = {peer for peers in targets.twice for peer in peers}
         others = tuple(peer for peer in targets.peers if peer not in several)
@@ -599,17 +599,17 @@ class Publisher:
         ]
 
     def _copies_with_number(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
-        """Make the copies of a publication for wires that have headers, which carry its number, and for all others."""
-        on = self._deduplicator.onward(message)  # before anything of the message is forgotten
+        """Make the copies for wires with headers, which carry the number, and for all others."""
+        on = self._deduplicator.onward(message)  # before the message loses any of its parts
         carry = tuple(peer for peer in targets.peers if peer.link.carries_headers)
         others = tuple(peer for peer in targets.peers if not peer.link.carries_headers)
         return [(message, Targets(others, targets.queues)), (on, Targets(carry))]
 
     async def _turn(self, deadline: float) -> None:
-        """Wait until no other publication is on its two ways.
+        """Wait until no other publication is being sent over two routes.
 
         Raises:
-            QueueFull: Not until the deadline.
+            QueueFull: The deadline passed first.
         """
         while self._numbering:
             turn = anyio.Event()

@@ -1,4 +1,4 @@
-"""Publications and subscriptions of one bus, put together: what comes in goes to queues here, and on by `bus.relay`."""
+"""Publications and subscriptions of one bus: incoming publications go to local queues, and to peers through `bus.relay`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _HINTS = 256
 
 @define(eq=False)
 class Relay:
-    """Passes publications of peers on to other peers that subscribed, up to the limit of hops; hints at those it does not."""
+    """Relays publications of peers to other subscribed peers, up to the limit of hops; warns if a relay is missing."""
 
     _services: Services
     patterns: SubjectIndex[str | int]
@@ -59,21 +59,21 @@ class Relay:
     _deduplicator: Deduplicator
     _hinted: set[str | int] = field(factory=set, init=False)
     _stopped: set[str | int] = field(factory=set, init=False)
-    """Subjects of which the log says that some came too far."""
+    """Subjects with a logged warning about too many hops."""
 
     def takes(self, message: Message) -> bool:
-        """Tell whether a publication is passed on, whichever of its spellings `bus.relay` has named."""
+        """Check whether a publication is relayed, under any of the spellings that `bus.relay` may name."""
         patterns = self.patterns
         if not patterns.size:
             return False
         return bool(patterns.match(message.subject) or (patterns.addresses and any(map(patterns.match, message.spellings))))
 
     def pass_on(self, message: Message, source: PeerParty) -> None:
-        """Send a publication of a peer on to the others that subscribed."""
+        """Relay a publication of a peer to the other subscribers."""
         id = None if source.link.carries_headers else message.attributes.get("id")
         news = id is None or self._deduplicator.is_news(ViaHeader(str(id)), message.subject, speaker=speaker(source))
         if not news:
-            return  # it has gone round: its id stands for the header, which that wire has no room for
+            return  # a loop: its id replaces the header, which that wire cannot carry
         via = self._deduplicator.via_of(message)
         if via.hops > self._services.limits.hops:
             self.stop(message, via.hops)
@@ -95,10 +95,10 @@ class Relay:
             on.forget_shared()
 
     def _copy(self, message: Message, via: ViaHeader, same_wire: bool, has_headers: bool, *, now: float) -> Message:
-        """Make what goes on to peers on one sort of wire: what only that of the publisher knows to others on the same.
+        """Make the copy for one kind of wire: protocol attributes only pass between peers of the same protocol.
 
         Raises:
-            Unsupported: Nothing would tell how far it has come.
+            Unsupported: No field would count the hops.
         """
         if has_headers:
             on = self._deduplicator.onward(message, via)
@@ -108,12 +108,12 @@ class Relay:
             value = message.body if message.raw is None and message.has_body else MISSING
             on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, on.headers, body=value)
             on.checked = message.checked
-        if message.expires is not None:  # what is left of its time
+        if message.expires is not None:  # the remaining time
             on.expires, on.ttl = message.expires, message.expires - now
         return on
 
     def stop(self, message: Message, hops: int) -> None:
-        """Drop a publication that has come too far: counted and told, and in the log once for each subject."""
+        """Drop a publication with too many hops; counted, reported, and logged once per subject."""
         subject = message.subject
         text = too_far(subject, hops, self._services.limits.hops)
         self._services.counters.dropped += 1
@@ -123,7 +123,7 @@ class Relay:
             logger.warning("%.200s", text, extra=log_fields(message=message))
 
     def hint(self, subject: str | int, source: PeerParty) -> bool:
-        """Warn once for each subject that a relay would pass publications on. False where that is known from before."""
+        """Warn once per subject that a relay would forward publications. False if already done."""
         if subject in self._hinted:
             return False
         others = [peer for peer in self._recipients.remote.match(subject) if peer is not source]
@@ -140,10 +140,10 @@ class Relay:
 
 
 def _with_id(message: Message, same_wire: bool) -> Message:
-    """Make the copy for a wire without headers: it keeps its id, by which a bus knows that it has passed it on already.
+    """Make the copy for a wire without headers: it keeps its id, so that a bus recognises a loop.
 
     Raises:
-        Unsupported: It has none, or is from another wire.
+        Unsupported: It has no id, or comes from another wire.
     """
     known = message.attributes
     if not same_wire or "id" not in known:
@@ -169,10 +169,10 @@ class PublicationReceiver:
     _find_group: Callable[[str | int, str], SubscriptionGroup | None]
     _access: AccessControl
     queues: dict[str | int, tuple[PublicationQueue, ...]] = field(factory=dict, init=False)
-    """Queues for publications of peers, of subjects that end here. Empty while there are subscriptions to single peers."""
+    """Cached queues for publications of peers that are not relayed. Empty while there are subscriptions to single peers."""
 
     def deliver(self, message: Message, peer: PeerParty) -> None:
-        """Deliver a publication to this bus's own subscriptions, and to others only where a relay says so."""
+        """Deliver a publication to this bus's own subscriptions, and through a relay to others."""
         subject, extras = message.subject, message.extras
         if extras is not None and "group" in extras:
             self.deliver_to_group(message, peer, extras["group"], extras["pattern"])
@@ -189,27 +189,27 @@ class PublicationReceiver:
             if self._relay.takes(message):
                 self._relay.pass_on(message, peer)
             elif self._remote.size and self._relay.hint(subject, peer):
-                pass  # it is looked at again while the hint has not been given
+                pass  # not cached until the hint has been given
             elif to_peers or (self._local.addresses and message.spellings):
-                pass  # the answer depends on the peer, or on what its names stand for
+                pass  # depends on the peer, or on the spellings of the message
             elif handler is not None and self._access.trusting:
-                pass  # a client may publish it too, which is to be warned of
+                pass  # not cached: a client's publication needs a warning
             elif len(self.queues) < ROUTES:
                 self.queues[subject] = queues
             else:
                 self.queues.clear()
             if to_peers:
                 queues = (*queues, *self._asked_of(peer, message))
-        if len(queues) == 1:  # after it is remembered: one that ends with this publication is to be forgotten
+        if len(queues) == 1:  # after caching, since this publication may end a subscription and clear the cache
             queues[0].offer(message)
         else:
             for queue in queues:
                 queue.offer_shared(message)
 
     def deliver_to_all(self, message: Message, peer: PeerParty) -> tuple[PublicationQueue, ...]:
-        """Deliver a publication that came over the inner link: to the subscriptions of this bus, and to its clients.
+        """Deliver a publication from the inner link to the subscriptions of this bus, and to its clients.
 
-        Gives the queues that it was offered to.
+        Returns the queues that were offered it.
         """
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
             return ()
@@ -225,48 +225,47 @@ class PublicationReceiver:
         return queues
 
     def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
-        """Deliver a publication that an engine has chosen a member of a group here for."""
+        """Deliver a publication that an engine has assigned to a group member here."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer, (group, pattern)):
             return
         found = self._find_group(pattern, group)
-        if found is not None:  # or it was given up while this was on its way
+        if found is not None:  # or the group has ended in the meantime
             found.give(message)
 
     def takes(self, message: Message) -> bool:
-        """Tell whether a publication of a peer is delivered to any queue, here or by a relay."""
+        """Check whether a publication of a peer reaches any queue, here or by a relay."""
         return bool(self.queues.get(message.subject) or self._of_peers(message)) or self._relay.takes(message)
 
     def _of_peers(self, message: Message) -> tuple[PublicationQueue, ...]:
-        """Find those that take what peers publish."""
+        """Matching queues that accept publications of peers."""
         return tuple(queue for queue in self._matching(message) if queue.peers)
 
     def _matching(self, message: Message) -> tuple[PublicationQueue, ...]:
-        """Find the subscriptions of this bus to a publication of a peer, each once, whichever of its spellings they name."""
+        """Subscriptions of this bus that match a publication of a peer, each once, under any of its spellings."""
         found = self._local.match(message.subject)
         if self._local.addresses and (spellings := message.spellings):
             return tuple(dict.fromkeys(chain(found, *map(self._local.match, spellings))))
         return found
 
     def _asked_of(self, peer: PeerParty, message: Message) -> Iterable[IteratedQueue]:
-        """Find those to that peer alone."""
         match = self._to_peers.match
         return dict.fromkeys(chain.from_iterable(match(peer, one) for one in (message.subject, *message.spellings)))
 
     def _is_news(self, message: Message, peer: PeerParty, group: tuple[str, str | int] | None = None) -> bool:
-        """Tell whether a publication that has been on other buses is news here; takes the header off it."""
+        """Check that a publication is new here after passing other buses, and remove its header."""
         via = ViaHeader.of(message)
         ViaHeader.strip(message)
         via = via.in_stream(vouched(via.origin, peer)).add_hops(depth_of(peer))
         message.shared[VIA] = str(via).encode()
         news = self._deduplicator.is_news(via, message.subject, group, speaker=speaker(peer))
         if not news and group is None and self._to_peers.indices and not self._deduplicator.is_own(via):
-            for subscription in self._asked_of(peer, message):  # it is their peer that has sent this copy
+            for subscription in self._asked_of(peer, message):  # this copy comes from their own peer
                 subscription.offer_shared(message)
         return news
 
 
 def _handler_among(queues: Iterable[PublicationQueue]) -> str | None:
-    """Find the name of an `on` handler among queues."""
+    """Name of the first `on` handler among queues."""
     for queue in queues:
         for one in queue.members if isinstance(queue, SubscriptionGroup) else (queue,):
             if isinstance(one, HandlerSubscription):
@@ -275,10 +274,10 @@ def _handler_among(queues: Iterable[PublicationQueue]) -> str | None:
 
 
 class PubSub:
-    """The indexes of patterns, the parts that work with them, and the subscriptions of this bus.
+    """The indexes of patterns, the parts that use them, and the subscriptions of this bus.
 
     Args:
-        check_gone: Raises a `BusError` where the last link that the bus opened is gone for good, and it serves none.
+        check_gone: Raises a `BusError` if the last link that the bus opened is gone for good, and the bus listens nowhere.
     """
 
     def __init__(self, services: Services, lookup: HandlerLookup, check_gone: Callable[[], None]) -> None:
@@ -286,12 +285,12 @@ class PubSub:
         self._check_gone = check_gone
         self._handler_queues: dict[HandlerQueue, None] = {}
         self._leading = 0
-        """The number of them that lead on to another bus."""
+        """Number of them that lead to another bus."""
         self._subscriptions: dict[IteratedQueue, None] = {}
         self.tells_inside: bool = False
-        """True where other buses are this one: they are told what clients have subscribed to."""
+        """True in a cluster: clients' subscriptions are announced to other nodes."""
         self.storage: Callable[[], Storage]
-        """Gives the reader of what is kept: set when the bus is put together."""
+        """Returns the storage; set when the bus is assembled."""
         self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
         self.remote: SubjectIndex[PeerParty] = SubjectIndex()
@@ -316,20 +315,19 @@ class PubSub:
             index.changed = self.forget_routes
 
     def forget_routes(self) -> None:
-        """Look again where each publication goes."""
         self.publisher.routes.clear()
         self.publisher.client_routes.clear()
         self.receiver.queues.clear()
 
     @property
     def passes_on(self) -> bool:
-        """Tells whether this bus passes publications on to others."""
+        """True if this bus forwards publications to others."""
         return self.relay.patterns.size > 0 or self._leading > 0
 
     # -- the life of the bus ---------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Take the subscriptions of handlers out: the bus has been left."""
+        """Remove the subscriptions of handlers after the bus is left."""
         for queue in self._handler_queues:
             queue.clear()
             self._take_out(queue)
@@ -340,12 +338,12 @@ class PubSub:
 
     @property
     def busy(self) -> bool:
-        """Tells whether handlers have publications to handle."""
+        """True if handlers have publications to handle."""
         return any(queue.busy for queue in self._handler_queues)
 
     @property
     def unread(self) -> int:
-        """The number of publications that wait in queues."""
+        """Number of publications that wait in queues."""
         return sum(map(len, self._handler_queues)) + sum(map(len, self._subscriptions))
 
     # -- subscriptions ---------------------------------------------------------------------------------------------------
@@ -362,7 +360,7 @@ class PubSub:
         group: str | None = None,
         reading: Reading | None = None,
     ) -> Subscription[Any]:
-        """Make a subscription, to one peer or to all; it takes part while it is entered.
+        """Make a subscription, to one peer or to all; it is active while entered.
 
         Raises:
             LocalProtocolError, ReservedSubject, TypeError, ValueError: As `Bus.subscribe`.
@@ -385,7 +383,7 @@ class PubSub:
         return Subscription(source)
 
     async def subscribe(self, subscription: IteratedQueue) -> None:
-        """Take a subscription in; returns when the peers that are connected know of it.
+        """Activate a subscription, and wait until the connected peers know it.
 
         Raises:
             LocalProtocolError: The bus is not entered, or runs in another event loop.
@@ -404,7 +402,7 @@ class PubSub:
         await self.announcer.announce(subscription.pattern, subscription.group)
 
     def unsubscribe(self, subscription: IteratedQueue) -> None:
-        """Take a subscription out; one that is not in is ignored."""
+        """Remove a subscription, if it is active."""
         if subscription in self._subscriptions:
             del self._subscriptions[subscription]
             if subscription.reading is not None:
@@ -415,7 +413,7 @@ class PubSub:
                 self._take_out(subscription)
 
     def fail_subscriptions(self, error: BusError | None) -> None:
-        """End the subscriptions: with an error those to all peers, since those to one peer end with that one; else all."""
+        """End the subscriptions: with an error only those to all peers (the others end with their peer), otherwise all."""
         for subscription in list(self._subscriptions):
             if error is None:
                 subscription.fail(None)
@@ -423,18 +421,17 @@ class PubSub:
                 subscription.fail(another(error))
 
     def end_subscriptions(self) -> None:
-        """End all subscriptions once what has come is read: nothing more will."""
         for subscription in list(self._subscriptions):
             subscription.end(None)
 
     def subscribe_handler(self, spec: SubscriberSpec) -> HandlerSubscription:
-        """Take in an `on` handler for this run of the bus."""
+        """Add an `on` handler for this run of the bus."""
         queue = HandlerSubscription(self._services, self._services.running, spec)
         self.add_handler_queue(queue)
         return queue
 
     def add_handler_queue(self, queue: HandlerQueue) -> None:
-        """Take in the queue of a handler, until the bus is left or `remove_handler_queue`."""
+        """Add the queue of a handler, until the bus is left or `remove_handler_queue`."""
         self._handler_queues[queue] = None
         if queue.leads_on:
             self._leading += 1
@@ -443,21 +440,20 @@ class PubSub:
         self._take_in(queue)
 
     def remove_handler_queue(self, queue: HandlerQueue) -> None:
-        """Take the queue of a handler out; one that is not in is ignored."""
+        """Remove the queue of a handler, if present."""
         if queue in self._handler_queues:
             del self._handler_queues[queue]
             self._leading -= queue.leads_on
             self._take_out(queue)
 
     def add_relay(self, pattern: str | int) -> None:
-        """Pass publications of peers on to other peers that subscribed."""
+        """Relay publications of peers to other subscribed peers."""
         self.relay.patterns.add(pattern, pattern)
         self.announcer.tell_who_passes_on()
         self.announcer.add(pattern)
         self.announcer.announce_later(pattern)
 
     def _take_in(self, queue: PublicationQueue) -> None:
-        """Deliver publications to a queue from now on."""
         if queue.group is None:
             self.local.add(queue.pattern, queue)
         else:
@@ -466,7 +462,7 @@ class PubSub:
             self.announcer.add(queue.pattern, queue.group)
 
     def hears_others(self, queue: PublicationQueue) -> bool:
-        """Tell whether others are to know of a queue: peers, or the other buses that are this one."""
+        """Check whether peers, or other nodes of the cluster, must know a queue."""
         return queue.peers or self.tells_inside
 
     def _join(self, interest: Any, queue: PublicationQueue) -> None:
@@ -490,7 +486,6 @@ class PubSub:
         return self._groups.get(interest_in(pattern, group))
 
     def _take_out(self, queue: PublicationQueue) -> None:
-        """Deliver no more publications to a queue."""
         if queue.group is None:
             self.local.remove(queue.pattern, queue)
         else:
@@ -501,6 +496,6 @@ class PubSub:
     # -- peers -----------------------------------------------------------------------------------------------------------
 
     def peer_gone(self, peer: PeerParty, error: BusError) -> None:
-        """End the subscriptions to a peer that has gone for good, which raise the error."""
+        """End the subscriptions to a peer that is gone for good; iterating raises the error."""
         for subscription in self.to_peers.forget(peer):
             subscription.end(None if self._services.leaving else another(error))

@@ -1,4 +1,4 @@
-"""The peers that publications of this bus go to, and the subscriptions to the publications of one peer alone."""
+"""The receivers of this bus's publications, and subscriptions to the publications of one peer."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class PeerSubscriptions:
-    """Subscriptions to single peers, and the patterns that each peer was told because of them. Empty where there are none."""
+    """Subscriptions to single peers, and the patterns announced for them. Usually empty."""
 
     _changed: Callable[[], None]
-    """Called before one more is added."""
     indices: dict[PeerParty, SubjectIndex[IteratedQueue]] = field(factory=dict, init=False)
-    """Subscriptions to the publications of each peer. Looked at for every publication, so without a call."""
+    """Subscriptions by peer. Read directly for every publication, to save a call."""
     _patterns: dict[PeerParty, dict[str | int, dict[IteratedQueue, None]]] = field(factory=dict, init=False)
 
     def add(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> None:
-        """Add a subscription to a pattern, which is as it is told to the peer."""
+        """Add a subscription; `pattern` is its spelling on the wire."""
         self._changed()
         self.indices.setdefault(peer, SubjectIndex()).add(subscription.pattern, subscription)
         self._patterns.setdefault(peer, {}).setdefault(pattern, {})[subscription] = None
 
     def remove(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> bool:
-        """Remove a subscription. True if it was the last one to that pattern; False of one that is not known."""
+        """Remove a subscription. True if it was the last one to that pattern; False if unknown."""
         patterns = self._patterns.get(peer, {})
         wanting = patterns.get(pattern, {})
         if subscription not in wanting:
@@ -50,47 +49,45 @@ class PeerSubscriptions:
         return True
 
     def match(self, peer: PeerParty, subject: str | int) -> tuple[IteratedQueue, ...]:
-        """Find the subscriptions that get a publication of the peer."""
         index = self.indices.get(peer)
         return () if index is None else index.match(subject)
 
     def patterns(self, peer: PeerParty) -> tuple[str | int, ...]:
-        """List the patterns that only this peer is told, not every peer."""
+        """Patterns announced only to this peer."""
         return tuple(self._patterns.get(peer, ()))
 
     def wants(self, peer: PeerParty, pattern: object) -> bool:
-        """Tell whether a pattern is one that only this peer is told."""
+        """Check whether a pattern is announced only to this peer."""
         return pattern in self._patterns.get(peer, ())
 
     def forget(self, peer: PeerParty) -> list[IteratedQueue]:
-        """Remove and return the subscriptions to a peer that has gone for good."""
+        """Remove and return the subscriptions to a peer that is gone for good."""
         self.indices.pop(peer, None)
         return [subscription for wanting in self._patterns.pop(peer, {}).values() for subscription in wanting]
 
 
 @define(eq=False)
 class Recipients:
-    """The peers that have subscribed, and those that get publications without that."""
+    """The subscribed peers, and peers that get publications without a subscription."""
 
     remote: SubjectIndex[PeerParty]
     _most: int
-    """`Limits.subscriptions`."""
     _changed: Callable[[], None]
-    """Called when `of` may give another answer."""
+    """Called when the result of `of` may change."""
     bus_identities: BusIdentities = field(factory=BusIdentities, init=False)
     _upstream: tuple[PeerParty, ...] = field(default=(), init=False)
     _dialled: dict[PeerParty, None] = field(factory=dict, init=False)
-    """The same, in which one is found at once."""
+    """The same peers, for a fast lookup."""
     strangers: dict[PeerParty, None] = field(factory=dict, init=False)
-    """The peers that perhaps do not know yet who this bus is, on their present connection."""
+    """Peers that may not know this bus's identity on their current connection."""
     gets_all: dict[PeerParty, int] = field(factory=dict, init=False)
-    """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
-    subscriptions still to tell."""
+    """Peers that get every publication, on wires without subscriptions: not identified as polybus, or with this many
+    subscriptions to follow."""
     unconfirmed: dict[PeerParty, None] = field(factory=dict, init=False)
-    """Peers on wires where publications are an extension that have not shown to be ours: they are asked first."""
+    """Peers not identified as polybus, on wires where publications are an extension: they are asked first."""
 
     def start(self, identities: BusIdentities) -> None:
-        """Begin with a runtime, which knows the buses at the other ends of the links."""
+        """Start with a runtime's identities of the connected buses."""
         self.bus_identities = identities
         identities.changed = self._changed
 
@@ -100,13 +97,12 @@ class Recipients:
         return self._upstream
 
     def joined(self, peer: PeerParty) -> None:
-        """Take in the peer of a link that this bus has opened, if it is not in yet."""
         self._dialled[peer] = None
         self._upstream = tuple(self._dialled)
         self._changed()
 
     def left(self, peer: PeerParty | None) -> None:
-        """Take such a peer out: its link has come to its end."""
+        """Remove such a peer after the end of its link."""
         if peer is None:
             return
         self._dialled.pop(peer, None)
@@ -115,19 +111,18 @@ class Recipients:
         self._changed()
 
     def clear(self) -> None:
-        """Take all out: the bus has been left."""
         self._dialled.clear()
         self.strangers.clear()
         self._upstream = ()
         self._changed()
 
     def of(self, subject: str | int) -> tuple[PeerParty, ...]:
-        """List the peers that a publication of this bus goes to."""
+        """Peers that a publication of this bus goes to."""
         matched = self.remote.match(subject)
         if self.gets_all:
             matched = tuple(dict.fromkeys((*matched, *self.gets_all)))
         upstream = self._upstream
-        if isinstance(subject, int) and len(upstream) > 1:  # the links that number their subjects, if there is any
+        if isinstance(subject, int) and len(upstream) > 1:  # only links with numeric subjects, if there are any
             upstream = tuple(peer for peer in upstream if has_numbers(peer.link)) or upstream
         if matched and upstream:
             matched = tuple(dict.fromkeys((*upstream, *matched)))
@@ -137,27 +132,26 @@ class Recipients:
         return peers
 
     def speaking(self, adapter: ProtocolAdapter, subject: str) -> tuple[PeerParty, ...]:
-        """List the peers on one kind of wire that have subscribed to a subject."""
+        """Subscribed peers on one kind of wire."""
         held_out = self.bus_identities.held_out
         return tuple(peer for peer in self.remote.match(subject) if peer.link.adapter is adapter and peer not in held_out)
 
     def shares(self) -> bool:
-        """Tell whether an engine that this bus is connected to, or comes back to, shares among the members of groups."""
+        """Check whether an engine that this bus is connected to, or will reconnect to, distributes over group members."""
         return any(peer.link.inner or peer.link.has_groups for peer in self._upstream)
 
     def clients(self, subject: str | int) -> tuple[PeerParty, ...]:
-        """List the peers that have dialled in, or are behind a broker, and get publications of the subject."""
+        """Receivers of a subject that dialled in or are behind a broker."""
         return tuple(peer for peer in self.of(subject) if not peer.link.upstream)
 
     def unintroduced(self) -> list[PeerParty]:
-        """List the peers that this bus has dialled, and has not told who it is; not those whose links are down: they are told
-        later."""
+        """Connected peers that this bus dialled without identifying itself; peers with a broken link follow later."""
         told = self.bus_identities.has_told
         self.strangers = {peer: None for peer in self.strangers if peer.may_be_ours and not told(peer)}
         return list(self.strangers)
 
     def add(self, peer: PeerParty) -> bool:
-        """Take in a peer that has connected. True where it is held out, until it has said who it is."""
+        """Add a connected peer. True if it is held out until it identifies itself."""
         link, held_out = peer.link, False
         session = link.session
         if session is not None and not link.upstream and link.initiates and not session.capabilities.subscribe:
@@ -169,19 +163,19 @@ class Recipients:
         return held_out
 
     def send_all(self, peer: PeerParty) -> None:
-        """Send a peer every publication until it has shown to be ours."""
+        """Send a peer every publication until it is identified as polybus."""
         self.gets_all[peer] = 0
         self._changed()
 
     def confirm(self, peer: PeerParty, subscribes: Any) -> None:
-        """Note that a peer has shown to be ours. Until it has told as many subscriptions as it says, it misses nothing."""
+        """Record that a peer is polybus. Until its announced number of subscriptions has arrived, it still gets everything."""
         if peer in self.gets_all and type(subscribes) is int and 0 < subscribes <= self._most:
             self.gets_all[peer] = subscribes
         else:
             self.remove(peer)
 
     def count_subscription(self, peer: PeerParty) -> None:
-        """Note that a peer has told one subscription, which was granted or refused."""
+        """Count a subscription of a peer, granted or refused."""
         left = self.gets_all.get(peer, 0) - 1
         if left > 0:
             self.gets_all[peer] = left
@@ -189,7 +183,7 @@ class Recipients:
             self.remove(peer)
 
     def remove(self, peer: PeerParty) -> None:
-        """Send a peer what it has subscribed to and no more: it has shown to be ours, or has gone."""
+        """Send a peer only subscribed publications from now on: it is identified as polybus, or has left."""
         if peer in self.gets_all or peer in self.unconfirmed:
             self.gets_all.pop(peer, None)
             self.unconfirmed.pop(peer, None)
@@ -197,10 +191,10 @@ class Recipients:
 
 
 def has_numbers(link: Link) -> bool:
-    """Tell whether a wire can carry subjects that are numbers."""
+    """Check whether a wire can carry numeric subjects."""
     return link.session is None or link.session.capabilities.numbers
 
 
 def bare_peer(peer: PeerParty) -> Unsupported:
-    """Make the error of a publication or subscription for a peer that reads none."""
+    """Error of a publication or subscription for a peer that supports neither."""
     return peer.negotiation.unsupported("it can carry requests, but no publications and no subscriptions")

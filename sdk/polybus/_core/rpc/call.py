@@ -1,4 +1,4 @@
-"""Requests, streams and channels while their handlers run: from the queue of the workers to the answer, or the end."""
+"""Requests, streams and channels while their handlers run: from the queue of the workers to the answer or end."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ class LocalHandler(RequestHandler, Protocol):
     def subject(self) -> str | int: ...
     @property
     def places(self) -> Places | None:
-        """Present where only so many of its calls may run at once."""
+        """Set if the number of concurrent calls is limited."""
         ...
 
 
 class ResponseSink(Protocol):
-    """The place that takes the outcome of a call: the client's connection, or a `Reply` of this very bus."""
+    """Receives the outcome of a call: the client's connection, or a `Reply` of this bus."""
 
     def answer(self, call: Call, value: Any) -> None:
-        """Take the result of the handler."""
+        """Send the result of the handler."""
 
     async def answer_later(self, call: Call, value: Any) -> None:
-        """Take the result of the handler, for a client that reads slowly."""
+        """Send the result of the handler to a client that reads slowly."""
 
     def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
-        """Take an error: the handler raised, or was not run."""
+        """Send an error: the handler raised, or was not run."""
 
     def put_off(self, call: Call) -> bool:
-        """Let a call wait that has not begun, where its client has stopped reading. True if it waits."""
+        """Put a call that has not begun back into the queue, if its client has stopped reading. True if it waits."""
         ...
 
     def proceed(self, call: Call) -> None:
-        """Begin a call that waited for a place of its handler, which has one now, or let it wait for one of its client."""
+        """Begin a call that has got a slot of its handler, or queue it for a slot of its client."""
 
     def finished(self, call: Call) -> None:
-        """Note that a call is over, answered or not, and its handler too."""
+        """Record the end of a call, answered or not, and of its handler."""
 
     def stopped(self, call: Call) -> None:
-        """Note that a call is over, and its handler has only been told to stop: it keeps its place until `returned`."""
+        """Record the end of a call with a handler that is still stopping: it keeps its slot until `returned`."""
 
     def returned(self, call: Call) -> None:
-        """Note that the handler of a stopped call is over too."""
+        """Record that the handler of a stopped call has returned."""
 
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -80,11 +80,11 @@ class Call:
     """A request on its way through a handler. A `workers.Job`."""
 
     forwards: ClassVar[bool] = False
-    """True where the result is the answer of another bus, a `Message`."""
+    """True if the result is the answer of another bus, a `Message`."""
     of_channel: ClassVar[int] = 0
-    """1 of a stream or channel."""
+    """1 for a stream or channel."""
     sizes_known: ClassVar[bool] = True
-    """True where the handler, or the part in its place, knows how large its answers are."""
+    """True if the handler, or the forwarder in its place, knows the sizes of its answers."""
 
     services: Services
     origin: ResponseSink
@@ -93,20 +93,20 @@ class Call:
     message: Message
     deadline: float
     places: Places | None = None
-    """Places of its handler, where only so many of its calls may run at once."""
+    """Slots of its handler, if the number of concurrent calls is limited."""
     scope: anyio.CancelScope | None = None
     started: bool = False
     ended: bool = False
     looks: int = 0
-    """Looks that have found it waiting."""
+    """Checks that found the call waiting."""
     waited: int = 0
-    """Looks that have found it waiting since its handler last went on."""
+    """Such checks since its handler last resumed."""
     put_off: bool = False
-    """True while it waits although it had a place: its client had stopped reading answers before it began."""
+    """True while it waits again after it had a slot: its client stopped reading before it began."""
     delivered: bool = False
-    """True once it has come to its handler: before that, and when its time is over, the bus answers by itself."""
+    """True once the handler has started; before that, and after the deadline, the bus itself answers."""
     asked_by_holder: bool = False
-    """True where the handler of another call asks and waits, which may hold what others wait for."""
+    """True if a handler that waits for this call may hold something that others wait for."""
 
     @property
     def function(self) -> str:
@@ -115,7 +115,7 @@ class Call:
             return handler
         if not self.delivered:
             return "authorize"
-        # As long as it has not waited, both have run in one go.
+        # Until the first wait, both run in one go.
         return handler if self.scope is not None else f"authorize or {handler}"
 
     @property
@@ -149,7 +149,7 @@ class Call:
                 result = await services.executor.run(handler, message, deadline if timed else None)
             if self.peer is not None and (outbox := self.peer.link.outbox) is not None and not outbox.takes_answers:
                 later = self.origin.answer_later(self, result)
-                result = None  # once it is encoded nothing else keeps it
+                result = None  # frees the result once it is encoded
                 await later
             elif not self.ended:
                 self.origin.answer(self, result)
@@ -157,7 +157,7 @@ class Call:
             if not self.ended:
                 self.origin.refuse(self, *failure(error, services, message))
         except BaseException as error:
-            # pytest's outcomes, SystemExit, a cancellation of the handler's own making: an answer all the same.
+            # pytest's outcomes, SystemExit, a cancellation by the handler itself: they still need an answer.
             if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
                 self.origin.refuse(self, *failure(error, services, message))
             if self.ended or services.executor.must_propagate(error, self.scope):
@@ -168,9 +168,9 @@ class Call:
             self.end()
 
     def run_plain(self) -> bool:
-        """Run a handler that is a plain function, without a task, in a context of its own.
+        """Run a plain function without a task, in its own context.
 
-        False where something is to be awaited, before the call or of its result: then `run` does the rest.
+        False if something must be awaited, before the call or in its result: then `run` does the rest.
         """
         if not self._is_plain():
             return False
@@ -189,7 +189,7 @@ class Call:
                 result = self.services.sent(result, self.handler.checked)
             if not self.ended:
                 self.origin.answer(self, result)
-        except BaseException as error:  # whatever it is: there is no task that it could end
+        except BaseException as error:  # of any kind: there is no task that it could end
             if not self.ended:
                 self.origin.refuse(self, *failure(error, self.services, self.message))
             if isinstance(error, KeyboardInterrupt):
@@ -200,7 +200,7 @@ class Call:
         return True
 
     def _is_plain(self) -> bool:
-        """Check that nothing but the handler's function is to be called: without threads that is done on the event loop."""
+        """Check that only the handler's function has to be called; without threads that happens on the event loop."""
         services, peer = self.services, self.peer
         return (
             type(self) is Call
@@ -221,7 +221,7 @@ class Call:
             raise Denied(f"{verb} on {self.message.subject!r} is not allowed to this peer")
 
     def end(self) -> None:
-        """Give up the place: the handler is over, or has not begun."""
+        """Return the slot: the handler has ended, or will not begin."""
         if self.ended:
             self.origin.returned(self)
         else:
@@ -232,10 +232,10 @@ class Call:
         self.origin.proceed(self)
 
     def discard(self) -> None:
-        """Release what the handler would have read."""
+        """Drop unread input of the handler."""
 
     def stop(self) -> None:
-        """Stop the handler, and answer nothing: the client waits no more."""
+        """Stop the handler without an answer: the client no longer waits."""
         if self.ended:
             return
         if not self.started:
@@ -247,7 +247,7 @@ class Call:
             self.scope.cancel()
 
     def expire(self) -> None:
-        """Refuse the request because its deadline has passed, and stop the handler."""
+        """Refuse the request after its deadline, and stop the handler."""
         if not self.ended:
             self.delivered = False
             self.origin.refuse(self, Code.DEADLINE_EXCEEDED, "the deadline passed before the handler answered", None, None)
@@ -256,7 +256,7 @@ class Call:
 
 @frozen
 class AwaitableResult:
-    """The result of a handler, to be awaited; in the handler's place."""
+    """An awaitable result that replaces the handler."""
 
     outcome: Awaitable[Any]
     name: str
@@ -270,7 +270,7 @@ class AwaitableResult:
 
 
 class RefusedCall(Call):
-    """A request without a handler here. `authorize` is asked first, so that its refusal tells nothing of what there is."""
+    """A request without a handler here. `authorize` runs first, so that strangers cannot probe for subjects."""
 
     __slots__ = ("_outcome",)
     sizes_known: ClassVar[bool] = False
@@ -300,11 +300,11 @@ class RefusedCall(Call):
 
 
 def failure(error: BaseException, services: Services, message: Message) -> tuple[Code, str, str | None, Any]:
-    """Turn an exception into an answer: the words of the error that is one, else a fixed text and an id for the log."""
+    """Turn an exception into an answer: the text of a request error, otherwise a fixed text and an id for the log."""
     if (answer := answer_of(error, message.kind)) is not None:
         return answer.code, answer.text, answer.reason, answer.detail
     error = only_of(error)
-    if message.kind is Kind.NOTIFY and isinstance(error, (Denied, Misfit)):  # its handler has not run, and nobody waits
+    if message.kind is Kind.NOTIFY and isinstance(error, (Denied, Misfit)):  # its handler has not run, and no caller waits
         if isinstance(error, Misfit):
             _skipped(services, message, error)
         return error.code, error.text, None, None
@@ -318,7 +318,7 @@ def failure(error: BaseException, services: Services, message: Message) -> tuple
 
 
 def _skipped(services: Services, message: Message, why: Misfit) -> None:
-    """Count a notification that does not fit its handler, and log it: its sender must not fill the log."""
+    """Count and log a notification that does not fit its handler, rate-limited so that its sender cannot fill the log."""
     services.counters.dropped += 1
     text = "a notification of %.200r from %s does not fit its handler and is skipped: %.300r"
     sender, fields = message.peer or "this bus", log_fields(message.peer, message=message)
@@ -345,18 +345,18 @@ class ChannelCall(Call):
         channel: Channel[Any, Any],
         on_discard: Callable[[ChannelCall], object] | None = None,
     ) -> None:
-        """A call whose handler has been chosen.
+        """Make the call of a chosen handler.
 
         Args:
-            services: Of the bus.
-            origin: Takes what is refused.
-            peer: That has opened it; None for this bus.
-            handler: Of the subject.
+            services: Services of the bus.
+            origin: Receives refusals.
+            peer: The opener; None for this bus.
+            handler: Handler of the subject.
             message: The open.
             deadline: On the clock of the event loop.
-            places: Of the handler, where only so many of its calls may run at once.
-            channel: The near end of what was opened.
-            on_discard: Called when it is over, also where its peer goes before it has begun.
+            places: Slots of the handler, if the number of concurrent calls is limited.
+            channel: The near end.
+            on_discard: Called at the end, even if the peer leaves before the start.
         """
         super().__init__(services, origin, peer, handler, message, deadline, places)
         self._on_discard = on_discard
@@ -376,7 +376,7 @@ class ChannelCall(Call):
             )
             channel.finish()
         except Exception as error:
-            if not self.ended:  # then the client has gone, and what the handler ran into is mostly just that
+            if not self.ended:  # otherwise the client has left, and the handler's error usually follows from that
                 self._fail(error)
         except BaseException as error:
             if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
@@ -395,7 +395,7 @@ class ChannelCall(Call):
             async with outcome as items:
                 await self._stream(items, self.channel)
             return
-        if inspect.isawaitable(outcome):  # not of a generator function, which gives its items itself
+        if inspect.isawaitable(outcome):  # not a generator function, which returns its items directly
             outcome = await outcome
         if self.handler.style == "stream":
             await self._stream(outcome, self.channel)
@@ -413,7 +413,7 @@ class ChannelCall(Call):
             async for item in items:
                 await channel.send(item)
         finally:
-            # A generator's clean-up may await: let it, for a bounded time, even when we are cancelled.
+            # A generator's clean-up may await: allow that for a bounded time, even when cancelled.
             if (aclose := getattr(items, "aclose", None)) is not None:
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 5):
                     await aclose()
@@ -422,7 +422,7 @@ class ChannelCall(Call):
         self.cut(Code.DEADLINE_EXCEEDED, "the deadline passed before the stream ended")
 
     def cut(self, code: Code, text: str) -> None:
-        """Stop the handler, and tell the client why."""
+        """Stop the handler, and send the reason to the client."""
         if not self.ended:
             self.channel.abort(code, text)
             self.stop()
@@ -430,7 +430,7 @@ class ChannelCall(Call):
     def stop(self) -> None:
         self.channel.on_end = None
         super().stop()
-        self.channel.abort(Code.CANCELLED, "the handler was stopped")  # what is still open
+        self.channel.abort(Code.CANCELLED, "the handler was stopped")  # the half that is still open
 
     def end(self) -> None:
         self.discard()

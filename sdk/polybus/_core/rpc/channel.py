@@ -1,8 +1,8 @@
-"""Streams and channels: many items in both directions, held back by credits.
+"""Streams and channels: many items in both directions, limited by credits.
 
-One side opens a channel on a subject; from then on each side may send as many items as the other has granted, and ends its half
-with `end`. A stream is a channel whose opener sends nothing; a tunnel is one whose items are frames. The wire forms of open,
-item, credit and end belong to the protocols; what they mean is here, once.
+One side opens a channel on a subject. Then each side may send as many items as the other has granted, and ends its half with
+`end`. A stream is a channel whose opener sends nothing; a tunnel is one with frames as items. The protocols define the wire
+forms of open, item, credit and end; this module defines their meaning, once.
 """
 
 from __future__ import annotations
@@ -32,45 +32,43 @@ Sends_contra = TypeVar("Sends_contra", contravariant=True)
 CREDIT = 64
 """Items that a side grants before it has read any."""
 CREDIT_BYTES = 256 * 1024
-"""Bytes that a side sends at most ahead of the other's reading, but for the last item, which may be of any size.
+"""Bytes that a side may send ahead of the reader, except for the last item, which may have any size.
 
-Credits on the wire count items. Their bytes need no field there: a sender knows how large the items were that a credit gives
-back, and the reader gives back after a quarter of either.
+Credits on the wire count items. Bytes need no field of their own: a sender knows the sizes of the items that a credit returns,
+and the reader returns credit after a quarter of either limit.
 """
 _TOLERANCE = 4
-"""Both sides count bytes as their own wire's bodies have them; only who sends far more than that breaks the rule."""
+"""Both sides count bytes in their own wire's encoding; only a sender far above that violates the rule."""
 
 
 class ChannelPort(Protocol):
     """The writer of a channel: a link's peer, or the other end in the same process."""
 
     budget: MemoryBudget
-    """The budget to which items are charged until they are read."""
+    """Charged for unread items."""
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """Write an item, a credit or an end, and tell what it costs the other side until it is read."""
+        """Send an item, a credit or an end, and return what it costs the other side until it is read."""
         ...
 
     def channel_room(self) -> Awaitable[None] | None:
-        """Give something to wait for before an item is written, or None."""
+        """An awaitable to wait for before an item is sent, or None."""
         ...
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
-        """Forget a channel whose halves have both ended."""
+        """Forget a channel after both halves have ended."""
 
 
 @define(eq=False)
 class WaitingSender:
-    """The place of a sender in the line."""
-
     waiter: Any = None
 
 
 class Channel(Generic[Receives_co, Sends_contra]):
-    """One end: iterate over what comes in, `send` what goes out, `send_eof` when there is no more to send.
+    """One end of a channel: iterate to receive, `send` items, and `send_eof` after the last one.
 
-    The types are from the holder's view: ``Channel[In, Out]`` in a handler iterates ``In`` and sends ``Out``; the one who
-    opened it holds a ``Channel[Out, In]``.
+    The types are from the holder's view: a handler's ``Channel[In, Out]`` yields ``In`` and sends ``Out``; the opener holds a
+    ``Channel[Out, In]``.
     """
 
     def __init__(
@@ -80,16 +78,16 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._port = port
         self.subject: str | int = subject
         self.id: Any = None
-        """The id that the session gave it; opaque."""
+        """The session's id, opaque."""
         self._credit = credit
         self._granted = window
         self._window = window
         self._consumed = 0
         self._consumed_bytes = 0
         self._unread = 0
-        """Bytes of `_items`, which are charged to the port's budget."""
+        """Bytes of `_items`, charged to the port's budget."""
         self._ahead: deque[int] = deque()
-        """Sizes of the items sent that the other side has not read, as far as it has said."""
+        """Sizes of sent items that the other side has not acknowledged as read."""
         self._ahead_bytes = 0
         self._items: deque[Message] = deque()
         self._receives: Any = Any
@@ -99,26 +97,23 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._error: BusError | None = None
         self._readers: list[Any] = []
         self._line: deque[WaitingSender] = deque()
-        """Senders that wait, in their order."""
         self.frames: bool = False
-        """True where the items are frames of a tunnel."""
+        """True if the items are frames of a tunnel."""
         self.answers: bool = False
-        """True of the handler's end: what does not fit there is the opener's mistake, and it is told."""
+        """True for the handler's end: an unfitting item there is the opener's mistake, and the error goes to it."""
         self.started: float = 0.0
         self.deadline: float = math.inf
-        """The time at which the opener's ``timeout=`` has passed, on the clock of the event loop."""
+        """End of the opener's ``timeout=``, on the clock of the event loop."""
         self.ttl: float | None = None
-        """Seconds that the other side was told."""
+        """Seconds announced to the other side."""
         self.checked: Callable[[Any], Any] | None = None
-        """Validates what is sent, where the bus wants that."""
+        """Validates sent items, if checks are on."""
         self.sent: int = 0
-        """Items that were sent."""
         self.received: int = 0
-        """Items that were read."""
         self.departure: Departure | None = None
-        """Tells the outgoing hooks of the end."""
+        """Reports the end to the outgoing hooks."""
         self.on_end: Callable[[], None] | None = None
-        """Called when the other side aborts: the handler's scope is cancelled by it."""
+        """Called when the other side aborts; cancels the handler's scope."""
 
     # -- sending ---------------------------------------------------------------------------------------------------------
 
@@ -150,13 +145,13 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._ahead_bytes += size
 
     def _may_send(self) -> bool:
-        """Check that the other side keeps up, in items and in bytes; or that the channel is over, and `send` says so."""
+        """Check that the other side keeps up, in items and bytes; also True after the end, so that `send` raises."""
         return (self._credit > 0 and self._ahead_bytes < CREDIT_BYTES) or self._error is not None or not self._sending
 
     async def _stand_in_line(self, room: Awaitable[None] | None = None) -> None:
-        """Wait until it is this sender's turn: what one has found free is still free when it writes, in the same turn.
+        """Wait for this sender's turn: the credit that it finds is still there when it sends, in the same turn.
 
-        `room` is what `channel_room` has given already.
+        `room` is an earlier result of `channel_room`.
         """
         place = WaitingSender()
         self._line.append(place)
@@ -181,7 +176,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._loop.wake(waiter)
 
     def finish(self) -> None:
-        """End both halves orderly: the handler has returned."""
+        """End both halves after the handler has returned."""
         receiving, self._receiving = self._receiving, False
         if self._error is None and self._sending:
             self._port.channel_send(self, Kind.END, None, None, {})
@@ -192,7 +187,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._maybe_done()
 
     async def send_eof(self) -> None:
-        """Say that nothing more will be sent. The other direction goes on."""
+        """End this half. The other direction stays open."""
         self._finish_sending()
 
     def _finish_sending(self) -> None:
@@ -203,7 +198,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._maybe_done()
 
     def abort(self, code: Code, text: str = "", reason: str | None = None, detail: Any = None) -> None:
-        """End both halves with an error; the other side's waiting calls raise it."""
+        """End both halves with an error; waiting calls of the other side raise it."""
         if self._done:
             return
         self._port.channel_send(self, Kind.END, None, code, {"text": text, "reason": reason, "detail": detail})
@@ -230,7 +225,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             except BaseException:
                 if waiter in self._readers:
                     self._readers.remove(waiter)
-                elif self._items:  # woken and cancelled in one turn: the item is another reader's
+                elif self._items:  # woken and cancelled in one turn: the item goes to another reader
                     self._wake_one(self._readers)
                 raise
         message = self._items.popleft()
@@ -241,7 +236,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._grant(size)
         try:
             return cast(Receives_co, typed_body(message, self._receives))
-        except Exception as error:  # also what a check of the application's own raises
+        except Exception as error:  # including errors of the application's own checks
             blame = BadRequest if self.answers else BadReply
             raise blame(f"an item of {self.subject!r} does not fit: {misfit(error)[0]}") from error
 
@@ -249,26 +244,26 @@ class Channel(Generic[Receives_co, Sends_contra]):
         """Wait for the next item.
 
         Args:
-            timeout: Seconds to wait for it; None waits as long as it takes.
+            timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            TimeoutError: Nothing came in time.
-            EOFError: There will be no more.
+            TimeoutError: No item came in time.
+            EOFError: The other side has ended its half.
             BusError: As iterating does.
-            TypeError, ValueError: `timeout` is no number of seconds.
+            TypeError, ValueError: `timeout` is not a number of seconds.
         """
         item: Receives_co = await receive(self, timeout)
         return item
 
     def discard(self) -> None:
-        """Drop what has come in and what may still come: it will not be read."""
+        """Drop received and future items: they will not be read."""
         self._receiving = False
         self._items.clear()
         self._port.budget.release(self._unread)
         self._unread = 0
 
     def _grant(self, size: int) -> None:
-        """Tell the sender of room, in portions of a quarter of the window."""
+        """Return credit to the sender, in portions of a quarter of the window."""
         self._consumed += 1
         self._consumed_bytes += size
         self._grant_consumed()
@@ -282,7 +277,6 @@ class Channel(Generic[Receives_co, Sends_contra]):
     # -- what the other side says ----------------------------------------------------------------------------------------
 
     def received_item(self, message: Message) -> None:
-        """Take in an item."""
         if not self._receiving:
             return
         size = cost(message)
@@ -304,7 +298,6 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._break(TooManyRequests(f"the peer sent on {self.subject!r} {seen}"))
 
     def received_credit(self, count: Any) -> None:
-        """Note that the other side has room for more."""
         if isinstance(count, int) and 0 < count <= 1 << 31:
             self._credit = min(self._credit + count, 1 << 31)
             for _ in range(min(count, len(self._ahead))):
@@ -315,7 +308,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         """End the other half, or with an error the whole channel."""
         if message.code is None or message.code is Code.OK:
             if not self._receiving:
-                self._sending = False  # said twice: the handler has returned and reads no more
+                self._sending = False  # sent twice: the handler has returned and reads no more
             self._receiving = False
             self._wake()
             self._maybe_done()
@@ -323,7 +316,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._break(error_of(message, self.subject, self._loop.time() - self.started))
 
     def expire(self, now: float) -> None:
-        """Stop the other side and fail the waiting calls here: the opener's time is up."""
+        """Stop the other side and fail the waiting calls here, after the opener's timeout."""
         if not self._done:
             text = "the opener's time is up"
             self._port.channel_send(
@@ -367,19 +360,18 @@ class Channel(Generic[Receives_co, Sends_contra]):
     def _wake(self) -> None:
         while self._readers:
             self._loop.wake(self._readers.pop())
-        self._call_next()  # and each of them the next
+        self._call_next()  # each of them calls the next
 
 
 def typed(channel: Channel[Any, Any], receives: Any) -> Channel[Any, Any]:
-    """Set the type of the items that come in."""
     channel._receives = receives
     return channel
 
 
 def leave(channel: Channel[Any, Any]) -> None:
-    """Leave a channel: unless both halves have ended, it is cancelled at the other side.
+    """Leave a channel; cancel it at the other side unless both halves have ended.
 
-    Also when only the own half is open: without `send_eof` what was sent is not all there was to send.
+    It is cancelled even if only this half is open: without `send_eof` the items sent may be incomplete.
     """
     if channel._sending or channel._receiving:
         channel.abort(Code.CANCELLED, "the other side left the channel")
@@ -389,7 +381,7 @@ def leave(channel: Channel[Any, Any]) -> None:
 
 @entered_first("async with bus.stream(subject) as items:`, `async with bus.channel(subject) as channel:")
 class ChannelContext(Generic[Receives_co, Sends_contra]):
-    """The async context manager behind `stream` and `channel`: opens on entering, leaves on leaving."""
+    """The async context manager behind `stream` and `channel`: opens on entering, leaves on exit."""
 
     def __init__(self, open_channel: Callable[[], Any], half_closed: bool, receives: Any = Any) -> None:
         check_returns(receives, "returns" if half_closed else "receives")
@@ -402,7 +394,7 @@ class ChannelContext(Generic[Receives_co, Sends_contra]):
         channel: Channel[Receives_co, Sends_contra] = await self._open()
         self._channel = typed(channel, self._receives)
         if self._half_closed:
-            # The open itself said so (a stream): nothing is written for it.
+            # The open of a stream already says so: nothing is sent for it.
             channel._sending = False
         return channel
 

@@ -1,4 +1,4 @@
-"""Requests and channels whose handler is on the same bus: no link, but the same rules."""
+"""Requests and channels to handlers of the same bus: without a link, but with the same rules."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class Loopback:
-    """Requests of a bus to itself. Bodies are encoded all the same, so that a handler sees what a wire would give."""
+    """Requests of a bus to itself. Bodies are still encoded, so that a handler sees the same values as from a wire."""
 
     services: Services
     calls: dict[int, Call] = field(factory=dict)
-    """Each under the `id` of its origin."""
+    """Calls by the `id` of their origin."""
     _channels: int = field(default=0, init=False)
-    """The number of them that are streams or channels."""
+    """Number of streams and channels among them."""
     _deadlines: Deadlines = field(factory=Deadlines, init=False)
 
     def request(
@@ -47,9 +47,9 @@ class Loopback:
         headers: dict[str, str] | None,
         facts: dict[str, Any] | None = None,
     ) -> Reply[Any]:
-        """Ask one of the bus's own handlers. It sees its own spelling of the subject, as it does of what comes over a wire.
+        """Send a request to one of the bus's own handlers, which sees its own spelling of the subject, as over a wire.
 
-        `facts` are attributes of the message: in whose name it is asked (`Bus.as_`).
+        `facts` are attributes of the message, such as the identity of `Bus.as_`.
         """
         runtime = self.services.running
         now = runtime.time()
@@ -59,7 +59,7 @@ class Loopback:
         reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline, ttl)
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
         if ttl is not None:
-            deadline = now + ttl  # what the enclosing scope and the handler that asks leave
+            deadline = now + ttl  # limited by the enclosing scope and the calling handler
         message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl, checked=raw)
         message.extras = facts
         if isinstance(reply, ObservedReply):
@@ -77,12 +77,12 @@ class Loopback:
     def notify(
         self, handler: LocalHandler, body: Any, headers: dict[str, str] | None, facts: dict[str, Any] | None = None
     ) -> None:
-        """Tell one of the bus's own handlers; the result is dropped.
+        """Send a notification to one of the bus's own handlers; its result is dropped.
 
         Raises:
-            BadRequest: It answers a stream or channel.
-            EncodeError: The body cannot be written.
-            QueueFull: Too many run already.
+            BadRequest: The handler answers a stream or channel.
+            EncodeError: The body cannot be encoded.
+            QueueFull: Too many requests already run.
         """
         runtime, subject = self.services.running, handler.subject
         if (refusal := self._refusal(handler, subject)) is not None:
@@ -99,7 +99,7 @@ class Loopback:
         return depart(services.outgoing, message, None, services.limits.headers)
 
     def _refusal(self, handler: LocalHandler, subject: str | int) -> RequestError | QueueFull | None:
-        """Find the reason why a handler cannot be asked, or not now."""
+        """Reason why a handler cannot be called, or not now."""
         if handler.style in ("stream", "channel"):
             return RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()")
         if len(self.calls) >= self.services.limits.pending:
@@ -121,19 +121,18 @@ class Loopback:
 
     @property
     def running(self) -> int:
-        """Requests whose handlers run."""
         return sum(call.started for call in self.calls.values())
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a place of their handler."""
+        """Requests that wait for a slot of their handler."""
         return sum(call.places is not None and call.places.waits(call) for call in self.calls.values())
 
     def _expire(self, now: float) -> float:
-        """End what is past its deadline. The earliest deadline that remains."""
+        """End calls past their deadline, and return the earliest deadline left."""
         for call in self._deadlines.due(now, self.calls):
             if isinstance(call, ChannelCall):
-                call.message.id.expire(now)  # the opener's end: the handler's is told
+                call.message.id.expire(now)  # the opener's end; the handler's end is notified
             else:
                 reply = call.message.id
                 reply.fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
@@ -163,10 +162,10 @@ class Loopback:
         facts: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
     ) -> Channel[Any, Any]:
-        """Begin a stream or channel with a handler, after so many bridges and tunnels, and give the opener's end.
+        """Start a stream or channel with a handler, after `hops` bridges and tunnels, and return the opener's end.
 
         Raises:
-            TooManyRequests: Too many are open already.
+            TooManyRequests: Too many are already open.
         """
         runtime = self.services.running
         now = runtime.time()
@@ -192,18 +191,17 @@ class Loopback:
         return near
 
     def over(self, sink: ResponseSink) -> None:
-        """Forget the call of a sink."""
         self._channels -= isinstance(self.calls.pop(id(sink), None), ChannelCall)
 
     def stop(self) -> None:
-        """End all: the bus is left."""
+        """End all calls: the bus is left."""
         for call in list(self.calls.values()):
             call.stop()
 
 
 @define(eq=False)
 class LocalSink:
-    """The `ResponseSink` of a request of the bus to itself. A stream or channel has no reply: its ends tell each other."""
+    """The `ResponseSink` of a request of the bus to itself. A stream or channel has no reply: its ends notify each other."""
 
     _loopback: Loopback
     _reply: Reply[Any] | None = None
@@ -231,7 +229,7 @@ class LocalSink:
     def proceed(self, call: Call) -> None:
         places = call.places
         assert places is not None
-        if places.take(call):  # there is no limit but the handler's for what a bus asks itself
+        if places.take(call):  # a bus's own requests have no limit but the handler's
             self._loopback.services.running.workers.submit(call)
         else:
             places.wait(call, first=True)
@@ -257,7 +255,7 @@ class LocalSink:
 
 @define(eq=False)
 class LocalPort:
-    """The port of two channels of one process; items are encoded all the same, so that both ends see what a wire would give."""
+    """Port of two channels in one process; items are still encoded, so that both ends see the same as from a wire."""
 
     _loop: Loop
     budget: MemoryBudget
@@ -276,14 +274,14 @@ class LocalPort:
         return cost(message)
 
     def channel_room(self) -> None:
-        """Return None: credit bounds what waits."""
+        """None: credit bounds the queue."""
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
-        """Do nothing: nothing is kept for local channels."""
+        """Nothing to forget for local channels."""
 
 
 def encode_local(value: Any) -> tuple[bytes, BodyFormat]:
-    """Encode a body for a handler in the same process: bytes stay bytes, the rest is JSON."""
+    """Encode a body for a handler in the same process: bytes stay bytes, other values become JSON."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS.encode(value), OCTETS
     return JSON.encode(value), JSON

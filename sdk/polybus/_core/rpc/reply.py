@@ -1,4 +1,4 @@
-"""The future of one request; of one that no application has made, and of one that is asked again."""
+"""Futures of requests: the application's, internal ones, and retried ones."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _PENDING, _ANSWERED, _FAILED = 0, 1, 2
 class Reply(Generic[T_co]):
     """The answer to a request, as `Bus.request` returns it: await it, any number of times and from any task.
 
-    Awaiting gives the answer's body as the type that ``returns=`` asked for; with ``returns=Message`` or ``Message[User]`` the
-    whole answer, with its headers.
+    Awaiting returns the answer's body, converted to ``returns=``; with ``returns=Message`` or ``Message[User]`` the whole
+    answer with its headers.
 
     Raises:
-        RequestError: (by awaiting) The peer said no; the subclass tells why.
+        RequestError: (by awaiting) The peer refused or failed; the subclass gives the reason.
         DeadlineExceeded: (by awaiting) No answer within ``timeout``, or the peer gave up.
-        Disconnected: (by awaiting) The link broke; ``sent`` tells whether the request was written.
+        Disconnected: (by awaiting) The link broke; ``sent`` shows whether the request was sent.
         BadReply: (by awaiting) The answer does not fit ``returns``.
         QueueFull: (by awaiting) The outbox of the link is full.
         RequestCancelled: (by awaiting) The request was cancelled.
@@ -70,7 +70,7 @@ class Reply(Generic[T_co]):
     )
 
     _tells_failure: ClassVar[bool] = True
-    """A failure that nobody awaits goes to the log."""
+    """Log a failure that is never awaited."""
 
     def __init__(
         self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float, ttl: float | None = None
@@ -88,18 +88,18 @@ class Reply(Generic[T_co]):
         self.started: float = started
         self.deadline: float = deadline
         self.ttl: float | None = ttl
-        """Seconds that the peer was told."""
+        """Seconds announced to the peer."""
         self.sent: bool = False
         self.key: Any = None
         self.message: Message | None = None
-        """The answer as it came, once it is there."""
+        """The answer as received, once it is there."""
 
     def done(self) -> bool:
-        """Return True once the request has ended, well or not."""
+        """Return True once the request has ended, successfully or not."""
         return self._state != _PENDING
 
     def cancel(self) -> bool:
-        """Give the request up: awaiting raises `RequestCancelled`, and the remote handler is stopped where the wire can.
+        """Cancel the request: awaiting raises `RequestCancelled`, and the remote handler stops if the wire supports that.
 
         Returns:
             False if it had already ended.
@@ -112,7 +112,7 @@ class Reply(Generic[T_co]):
         return True
 
     async def wait(self) -> T_co:
-        """The same as awaiting the reply, as a coroutine function's result: for task groups.
+        """Await the reply, as a coroutine for task groups.
 
         Raises:
             BusError: As awaiting does.
@@ -148,7 +148,7 @@ class Reply(Generic[T_co]):
             assert error is not None
             if self._value is not None:
                 self._value.told = True
-            # Each await gets a fresh traceback on the one error object.
+            # Each await gets a fresh traceback on the one error object
             raise error.with_traceback(None)
         if self._returns is Any or self.message is None:
             return self._value  # type: ignore[no-any-return]
@@ -159,7 +159,7 @@ class Reply(Generic[T_co]):
         whole = None if isinstance(returns, type) and returns is not Message else body_of(returns)
         try:
             value = self._value = typed_body(message, returns if whole is None else whole)
-        except Exception as error:  # also what a check of the application's own raises
+        except Exception as error:  # including errors of the application's own checks
             why = misfit(error)[0]
             self._error = BadReply(
                 f"the answer to {self.subject!r} is no {type_name(returns)}: {why}; is returns= what its handler gives?"
@@ -174,7 +174,7 @@ class Reply(Generic[T_co]):
         return self._value  # type: ignore[no-any-return]
 
     def _waiter_left(self, waiter: Any) -> None:
-        """Forget a waiter that was cancelled; with the last one the request is cancelled."""
+        """Remove a cancelled waiter; the last one cancels the request."""
         held = self._waiters
         if isinstance(held, list):
             held.remove(waiter)
@@ -183,7 +183,7 @@ class Reply(Generic[T_co]):
         self._waiters = None
         self.cancel()
 
-    # -- the link's side: no public interface ----------------------------------------------------------------------------
+    # -- for the link, not public ----------------------------------------------------------------------------------------
 
     def resolve(self, message: Message) -> None:
         if self._state != _PENDING:
@@ -199,7 +199,7 @@ class Reply(Generic[T_co]):
         self._wake()
 
     def reject(self, message: Message, now: float, *, own: bool = False) -> None:
-        """End with an error that came, or that a handler of the bus itself has answered."""
+        """End with a received error, or one from a handler of this bus."""
         if self._state == _PENDING:
             self.message = message
             self.fail(error_of(message, self.subject, now - self.started, own=own))
@@ -213,17 +213,17 @@ class Reply(Generic[T_co]):
             self._wake()
 
     def _given_up(self, error: BusError) -> bool:
-        """Tell whether the caller expects no answer any more: it was cancelled, or the scope around the call is over."""
+        """Check whether the caller no longer expects an answer: it cancelled, or the scope around the call has ended."""
         over = is_remote_deadline(error) and end_of_scope(self) <= self._loop.time() + EARLY
         return over or isinstance(error, RequestCancelled)
 
     def pass_over(self, text: str) -> None:
-        """Note an answer that is not taken; another one may come."""
+        """Record an answer that cannot be used; another may come."""
         if self._state == _PENDING:
             self._error = DeadlineExceeded(self.subject, 0.0, "local", text)
 
     def expire(self, now: float, remark: str = "") -> None:
-        """Fail: no answer came in time, or none that could be taken; a remark is for the former."""
+        """Fail for lack of a usable answer in time; `remark` applies if none came."""
         passed_over = self._error
         text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else remark
         self.fail(DeadlineExceeded(self.subject, now - self.started, "local", text))
@@ -245,7 +245,7 @@ class Reply(Generic[T_co]):
 
 
 class ObservedReply(Reply[T_co]):
-    """A reply of whose end the outgoing hooks of the bus are told."""
+    """A reply that reports its end to the outgoing hooks of the bus."""
 
     __slots__ = ("departure",)
 
@@ -263,7 +263,7 @@ class ObservedReply(Reply[T_co]):
 
 @define(eq=False)
 class UnawaitedFailure:
-    """The failure of a request for which nobody waited when it came: kept by its `Reply`, and logged if both go unawaited."""
+    """The failure of a request without a waiter at that time: kept by its `Reply`, and logged if it is never awaited."""
 
     subject: str | int
     error: BusError
@@ -277,7 +277,7 @@ class UnawaitedFailure:
 
 
 def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool = False) -> BusError:
-    """Make the exception that an error message stands for: one from a peer, or from a handler of this bus."""
+    """Make the exception for an error message, from a peer or from a handler of this bus."""
     code = message.code if message.code is not None else Code.UNKNOWN
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
@@ -292,37 +292,37 @@ def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool 
 
 
 def is_remote_deadline(error: BusError | None) -> bool:
-    """Check for the error of a peer that has seen a deadline pass, which may be that of a scope here."""
+    """Check for the error of a peer after a deadline, which may be the deadline of a scope here."""
     return isinstance(error, DeadlineExceeded) and error.where == "remote"
 
 
 def end_of_scope(asked: Reply[Any] | Channel[Any, Any]) -> float:
-    """Tell until when the scope, or the handler, around the call lasts, where it lasts less long than its ``timeout=``.
+    """End of the scope, or handler, around the call, if that is earlier than its ``timeout=``.
 
-    The peer was told that time. Who awaits the answer may be another task, around which there is no scope: one that asyncio
-    has started (`asyncio.gather`), and that ends with the task that is in the scope.
+    The peer was sent that time. The awaiting task may be another one without a scope: a task that asyncio started
+    (`asyncio.gather`) and that ends with the task inside the scope.
     """
-    timeout = asked.deadline - asked.started  # the same difference of which `ttl` was made
+    timeout = asked.deadline - asked.started  # the same difference that `ttl` was made from
     return math.inf if asked.ttl is None or asked.ttl >= timeout else asked.started + asked.ttl
 
 
 class InternalReply(Reply[Any]):
-    """A reply whose failure the application need not await: a bridge passes it on, and a notification has no answer."""
+    """A reply with a failure that nothing needs to await: a bridge passes it on, and a notification has no answer."""
 
     __slots__ = ()
     _tells_failure: ClassVar[bool] = False
 
 
 Ask: TypeAlias = Callable[[float], Reply[Any]]
-"""Sends the request, with so many seconds left."""
+"""Sends the request with this many seconds left."""
 
 
 def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, returns: Any, ask: Ask) -> Reply[Any]:
-    """Ask, and ask again while `retry` and the time allow.
+    """Send a request, and retry while `retry` and the time allow.
 
     Raises:
-        TypeError: `retry` is none.
-        BusError, TypeError, ValueError: As the first attempt raises them at its call.
+        TypeError: `retry` is not a `Retry`.
+        BusError, TypeError, ValueError: Raised by the first attempt at its call.
     """
     check_type(retry, Retry, "retry", "Retry(attempts=3)")
     now = runtime.time()
@@ -344,10 +344,10 @@ class Attempts:
     _reply: Reply[Any]
     _ask: Ask
     _until: float
-    """The deadline of all: that of `timeout`, of the scope around the call, or of the handler that asks."""
+    """Deadline of all attempts: from `timeout`, the scope around the call, or the calling handler."""
     _current: Reply[Any]
     _context: contextvars.Context = field(factory=contextvars.copy_context, init=False)
-    """The context of the call, in which each attempt is made: the spans of a trace are children of the same one."""
+    """Context of the call, for each attempt: so their trace spans have the same parent."""
     _last: BusError | None = None
     _failed: int = 0
     scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
@@ -364,7 +364,7 @@ class Attempts:
                 self._fail(self._last or Disconnected("the bus was left", "", self._current.sent))
 
     async def _step(self) -> None:
-        """Wait for one attempt; begin the next where that has failed."""
+        """Wait for one attempt; begin the next if it failed."""
         current, reply = self._current, self._reply
         try:
             await current
@@ -382,7 +382,7 @@ class Attempts:
             reply.resolve(current.message)
 
     async def _again(self, error: BusError) -> bool:
-        """Begin the next attempt after a pause. False where there is no time for it."""
+        """Begin the next attempt after a pause. False if no time is left."""
         self._last = error
         time, until = self._runtime.time, self._until
         pause = pause_after(self._retry, self._failed, sources.get().rng.random)
@@ -393,7 +393,7 @@ class Attempts:
             return False
         try:
             self._current = self._context.run(self._ask, until - now)
-        except BusError as refusal:  # there are two links now, for example
+        except BusError as refusal:  # for example because there are two links now
             self._fail(refusal)
         return True
 
@@ -404,17 +404,16 @@ class Attempts:
 
 @define(eq=False)
 class UnsentRequests:
-    """Requests that wait in an outbox: they have no id yet, so each stands under that of its object."""
+    """Requests in an outbox, by the `id` of their object, since they have no wire id yet."""
 
     replies: dict[int, Reply[Any]] = field(factory=dict)
     deadlines: Deadlines = field(factory=Deadlines)
 
     def add(self, reply: Reply[Any]) -> None:
-        """Take in one more."""
         self.replies[id(reply)] = reply
         if reply.deadline < self.deadlines.until:
             self.deadlines.add(reply.deadline, id(reply))
 
     def remove(self, reply: Reply[Any]) -> None:
-        """Take one out, which has left or has ended."""
+        """Remove a sent or ended request."""
         self.replies.pop(id(reply), None)
