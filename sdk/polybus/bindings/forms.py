@@ -1,4 +1,4 @@
-"""Forms of protocols over HTTP, as URLs name them: their clients and servers are loaded when they are needed."""
+"""Protocol forms over HTTP, as named in URLs; clients and servers are imported on use."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _CHANNELS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @frozen
 class JrepHttp:
-    """J.REP, as Errai speaks it; a `plugins.HttpBinding`.
+    """J.REP in Errai's form; a `plugins.HttpBinding`.
 
-    ``?channel=poll``, ``events`` or ``websocket`` chooses how messages come to a client, and ``?frame=`` is the largest frame
-    in bytes that it gives to a WebSocket.
+    ``?channel=poll``, ``events`` or ``websocket`` chooses the channel to the client, and ``?frame=`` the largest frame in bytes
+    that it sends over a WebSocket.
     """
 
     option_names: ClassVar[tuple[str, ...]] = ("channel", "frame")
     keeps_sessions: ClassVar[bool] = True
-    """The connections of a client have to come to one process."""
+    """A client's connections must reach the same process."""
 
     ways: set[str]
-    """Channels that may be tried. A client takes out one that swallows messages, for the connections that follow."""
+    """Channels to try. A client removes one that loses messages, for later connections."""
     frame: int | None = None
-    """Bytes: what is larger is posted, although there is a WebSocket; 0 is nothing. None: as the server needs it."""
+    """Bytes beyond which a frame is posted despite a WebSocket; 0 for no limit. None: depends on the server."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """From a URL's query. May raise `ValueError`: a value is not known."""
+        """Read a URL's query. May raise `ValueError`: invalid value."""
         channel, frame = options.get("channel", "auto"), options.get("frame")
         if channel not in _CHANNELS:
             raise ValueError(f"http: channel={channel!r} is not known; it is one of {', '.join(_CHANNELS)}")
@@ -53,7 +53,7 @@ class JrepHttp:
             WebSocket.load(serves)
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
-        """Make a connection. Nothing is sent yet: the first request is the protocol's handshake."""
+        """Make a connection. The first request is the protocol's handshake, sent later."""
         from .jrep_http.client import ErraiClient
 
         return ErraiClient(url, options.tls, options, self.ways, self.frame)
@@ -65,7 +65,7 @@ class JrepHttp:
 
 
 class CloudEventsHttp:
-    """uProtocol, as CloudEvents; a `plugins.HttpBinding` without options."""
+    """uProtocol as CloudEvents; a `plugins.HttpBinding` without options."""
 
     option_names: ClassVar[tuple[str, ...]] = ()
 

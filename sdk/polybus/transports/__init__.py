@@ -1,6 +1,6 @@
 """The transports: one connection each, carrying whole frames.
 
-Each is loaded when it is first asked for: the core needs no sockets, and in a browser there are none.
+Each is imported on first use: the core needs no sockets, and browsers lack them.
 """
 
 from __future__ import annotations

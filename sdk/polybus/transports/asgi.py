@@ -1,4 +1,4 @@
-"""The WebSockets of an ASGI application: clients that come in through another server."""
+"""WebSockets of an ASGI application: clients that connect through another server."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ __all__ = [
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 _PARTING = 1.0
-"""Seconds for the connection of a client that was turned away to end."""
+"""Seconds for a rejected client to disconnect."""
 
 
 class AsgiWebSocket:
-    """Endpoint that `Bus.serve` takes in place of a URL, and that a router calls for every WebSocket at one path.
+    """Endpoint for `Bus.serve` in place of a URL; a router calls it for each WebSocket at one path.
 
-    What is known of a client is what the ASGI server says: `scope`'s client, scheme and headers. Behind a proxy these are
-    those of the proxy's own request, unless the server is told whose ``X-Forwarded-*`` it may believe.
+    Facts about a client come from the ASGI server: the `scope`'s client, scheme and headers. Behind a proxy they describe the
+    proxy's own request, unless the server trusts ``X-Forwarded-*`` headers.
 
-    A connection that uvicorn has accepted is taken over where that is possible (`UvicornWebSocket`).
+    A connection that uvicorn has accepted is taken over if possible (`UvicornWebSocket`).
 
     Args:
-        path: For people: where the router has it.
-        watched: Tells of a scope and its `receive` if somebody around this application may wait for its end. Then the call
-            of a connection that is taken over lasts as long as that; else it returns at once, and all that it kept is freed.
+        path: Path in the router, for people.
+        watched: Given a scope and its `receive`, returns True if other code around this application may wait for its end. Then
+            the call for a taken-over connection lasts as long as the connection; otherwise it returns at once to free memory.
     """
 
     def __init__(self, path: str = "/", watched: Callable[[Scope, Receive], bool] | None = None) -> None:
@@ -66,14 +66,14 @@ class AsgiWebSocket:
 
     @property
     def url(self) -> str:
-        """Address in its application; which host and port that is only the server knows."""
+        """Address in its application; only the server knows host and port."""
         return f"asgi://{self.path}"
 
     async def listen(self, options: ListenOptions) -> AsgiWebSocket:
         """Accept clients.
 
         Raises:
-            LocalProtocolError: It is served already.
+            LocalProtocolError: Already served.
         """
         if self._options is not None:
             raise LocalProtocolError(f"{self.path} is served already, in another event loop or by another bus")
@@ -89,7 +89,7 @@ class AsgiWebSocket:
         await answered(self._knock, scope, receive, send)
 
     async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """May raise `HandshakeRejected`: before the upgrade: the client is not let in."""
+        """May raise `HandshakeRejected`, before the upgrade: not admitted."""
         connection = await self._let_in(scope, receive, send)
         if isinstance(connection, AsgiTransport):
             await connection.run(receive)
@@ -120,7 +120,7 @@ class AsgiWebSocket:
             if theirs is not None and theirs.untouched:
                 largest = min(options.host.limits.message, theirs.largest or options.host.limits.message)
                 wire = theirs.hand_over(address)
-                # The scope was for `authenticate`; it would be most of what an idle connection keeps.
+                # Only `authenticate` needs the scope, which would be most of an idle connection's memory.
                 freed = evolve(admission, handshake=evolve(admission.handshake, scope=None))
                 options.host.spawn(self._open, options, wire, name, largest, freed)
                 return wire
@@ -134,8 +134,8 @@ class AsgiWebSocket:
                 options.gate.left(address)
 
     async def _open(self, options: ListenOptions, wire: AdoptedWire, name: str, largest: int, admission: Admission) -> None:
-        """Make the link of a connection that was taken over. A task of the bus, so that its context is the bus's."""
-        if self._options is not options:  # the bus is being left
+        """Make the link of a taken-over connection, in a task and context of the bus."""
+        if self._options is not options:  # the bus is shutting down
             options.gate.left(wire.address)
             wire.abort()
             return
@@ -149,7 +149,7 @@ class AsgiWebSocket:
             raise
 
     def check_private(self, request: AsgiRequest) -> None:
-        """May raise `HandshakeRejected`: 403, other machines can reach a bus that lets everybody in."""
+        """May raise `HandshakeRejected`: 403, a bus without authentication must not be reachable from other machines."""
         host = request.here[0]
         if not request.options.private or not _is_public(host):
             return
@@ -164,10 +164,10 @@ class AsgiWebSocket:
 
 
 class AsgiRequest:
-    """One request, or an upgrade, whose Host and Origin are in order.
+    """One request or upgrade with valid Host and Origin.
 
     Raises:
-        HandshakeRejected: It breaks a rule.
+        HandshakeRejected: Against a rule.
     """
 
     def __init__(self, options: ListenOptions, scope: Scope, receive: Receive) -> None:
@@ -194,18 +194,18 @@ class AsgiRequest:
             tell(turned, self.address, options)
             raise
         if self.socket is not None:
-            # asyncio leaves Nagle's algorithm on where the server was given a socket that it did not make itself. Head and body
-            # of an answer are two writes: the second would wait 40 ms for the client to confirm the first.
+            # asyncio keeps Nagle's algorithm on for a socket that the server did not make itself. Head and body of an answer
+            # are two writes: the second would wait 40 ms for the client's acknowledgement of the first.
             tune(self.socket.get_extra_info("socket"), options.host.limits)
 
     async def admitted(self, transport: str) -> tuple[str | None, Admission]:
         """Ask the bus to admit the client.
 
         Returns:
-            The sub-protocol to answer an upgrade with, and who the client is.
+            The sub-protocol for the answer, and the client's admission.
 
         Raises:
-            HandshakeRejected: The bus does not let it in, or could not say so in time; 400, there is no common sub-protocol.
+            HandshakeRejected: Not admitted, or not in time; 400, no common sub-protocol.
         """
         known = Handshake(
             protocol=self.options.protocol,
@@ -229,7 +229,7 @@ class AsgiRequest:
 
         self.options.gate.admit(handshake, decide)
         limits = self.options.host.limits
-        # `authenticate` has its own time; but a bus that is left meanwhile decides nothing any more.
+        # `authenticate` has its own time-out, but a bus that shuts down meanwhile never answers.
         with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
             await decided.wait()
         if not outcome:
@@ -243,7 +243,7 @@ Knock: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -> None:
-    """One upgrade; who is turned away is told why."""
+    """Handle one upgrade; a rejected client gets the reason."""
     await receive()  # websocket.connect
     try:
         await upgrade(scope, receive, send)
@@ -256,7 +256,7 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
 
 
 async def accept(send: Send, chosen: str | None) -> bool:
-    """Answer; True if the client was still there."""
+    """Accept the upgrade; True if the client was still there."""
     try:
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": []})
     except Exception as error:
@@ -266,7 +266,7 @@ async def accept(send: Send, chosen: str | None) -> bool:
 
 
 async def _turn_away(scope: Scope, send: Send, turned: HandshakeRejected) -> None:
-    """Answer the upgrade with a status and a text, or with a close that says so; a server that can do neither answers 403."""
+    """Reject the upgrade with a status and text, or with a close; a server that supports neither answers 403."""
     if (close := turned.close(scope.get("subprotocols") or ())) is not None:
         code, reason = close
         await send({"type": "websocket.accept", "subprotocol": CLOSES, "headers": []})
@@ -282,10 +282,10 @@ async def _turn_away(scope: Scope, send: Send, turned: HandshakeRejected) -> Non
 
 
 async def _until_gone(receive: Receive) -> None:
-    """Stay until the connection of a client that was turned away has ended.
+    """Wait until the connection of a rejected client has ended.
 
-    uvicorn (websockets-sansio) says at once that it will, and when it has says so again. An application that returns before
-    that has, in its eyes, not answered at all: it logs an error.
+    uvicorn (websockets-sansio) reports this twice, at once and at the end. If the application returns before, uvicorn logs that
+    it did not answer.
     """
     with anyio.move_on_after(_PARTING):
         for _ in range(2):
@@ -315,7 +315,7 @@ def _host_and_port(host: str, port: int | None) -> str:
 
 
 def _is_public(host: str) -> bool:
-    """True if this is an address that other machines can reach. Names are those of test clients and Unix sockets."""
+    """True if other machines can reach the address. Names come from test clients and Unix sockets."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,7 +1,6 @@
-"""In-process connections, by name or as a pair of ends. They need no sockets and no threads.
+"""In-process connections, by name or as a pair of ends, without sockets and threads.
 
-``memory://orders`` is served by name within one event loop: two loops in two threads do not meet. `pipe` makes two ends that
-belong to no other.
+``memory://orders`` is a name within one event loop: loops in two threads do not share it. `pipe` makes two private ends.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..secrets import shown_url, without_secrets
 
 HIGH_BYTES: Final = 64 * 1024
 HIGH_FRAMES: Final = 256
-"""Frames or bytes that may wait for the other side before `pause_writing`; `resume_writing` follows when all is taken."""
+"""Frames or bytes that may wait for the other side before `pause_writing`; `resume_writing` follows when all were delivered."""
 
 
 class MemoryTransport:
@@ -41,20 +40,20 @@ class MemoryTransport:
         self._host = host
         self._other: MemoryTransport | None = None
         self._receiver: Receiver | None = None
-        # What the other end has sent, and its size.
+        # Frames from the other end, and their size.
         self._inbox: list[bytes] = []
         self._bytes = 0
         self._scheduled = False
-        # We have asked our own side to pause, because the other end's inbox is full.
+        # This side is asked to pause, because the other end's inbox is full.
         self._paused = False
-        # Our own side reads nothing for now.
+        # This side has paused reading.
         self._deaf = False
-        # Nothing more is sent or taken; `_last` is told when the inbox is empty.
+        # No more input or output; the receiver gets `_last` when the inbox is empty.
         self._over = False
         self._last: Closed | None = None
 
     def join(self, other: MemoryTransport) -> None:
-        """Make the two ends of one connection. Called once, on either."""
+        """Connect two ends. Called once, on either."""
         self._other, other._other = other, self
 
     def start(self, receiver: Receiver) -> None:
@@ -69,7 +68,7 @@ class MemoryTransport:
         if self._over or other is None or other._over:
             return
         if size > other.max_frame:
-            # Its limit is lower than ours: it ends the connection, as a socket would.
+            # The other end's lower limit ends the connection, as on a socket.
             why = Closed(1009, f"a frame of {size} bytes, the limit is {other.max_frame}")
             other._end(why)
             self._end(why)
@@ -86,7 +85,7 @@ class MemoryTransport:
         return 0 if self._other is None else self._other._bytes
 
     def pause_reading(self) -> None:
-        """Take nothing for now: the other end is asked to pause when it has sent enough."""
+        """Pause input: the other end is asked to pause when its frames pile up."""
         self._deaf = True
 
     def resume_reading(self) -> None:
@@ -95,7 +94,7 @@ class MemoryTransport:
             self._schedule()
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """End in order: what was sent still arrives, then the other end is told."""
+        """Close in order: sent frames still arrive before the end."""
         if self._over:
             return
         if self._other is not None:
@@ -104,7 +103,7 @@ class MemoryTransport:
         self._end(Closed(code, reason))
 
     def abort(self, why: Closed) -> None:
-        """Cut: what has not arrived is lost."""
+        """Cut: undelivered frames are lost."""
         if self._over:
             return
         if self._other is not None and not self._other._over:
@@ -114,7 +113,7 @@ class MemoryTransport:
         self._end(why)
 
     def tick(self, now: float) -> None:
-        """Nothing can go silent here."""
+        """Do nothing: an in-process connection cannot go silent."""
 
     def _drop(self) -> None:
         self._inbox = []
@@ -141,7 +140,7 @@ class MemoryTransport:
         if frames:
             self._drop()
             receiver.frames_received(frames)
-        # What they made our side do may have ended everything, or brought more.
+        # The frames may have ended everything, or brought more.
         if self._last is not None and not self._inbox:
             last, self._last = self._last, None
             receiver.closed(last)
@@ -152,7 +151,7 @@ class MemoryTransport:
                 other._receiver.resume_writing()
 
 
-# Per event loop: a module-level dictionary would let two loops in two threads call into each other.
+# Per event loop: a module-level dictionary would connect loops of two threads.
 _served: RunVar[dict[str, MemoryListener]] = RunVar("polybus memory listeners")
 
 
@@ -165,7 +164,7 @@ def _names() -> dict[str, MemoryListener]:
 
 @define(eq=False)
 class MemoryListener:
-    """A name that is served."""
+    """A served name."""
 
     url: str
     options: ListenOptions
@@ -181,12 +180,12 @@ class MemoryListener:
         """The connecting end of a new connection.
 
         Raises:
-            ConnectFailed: This side takes no connection now, or did not decide in time.
-            Unauthorized: It refuses who asks.
-            Forbidden: It does not let them in.
+            ConnectFailed: The server accepts no connection now, or did not decide in time.
+            Unauthorized: Not authenticated.
+            Forbidden: Not admitted.
         """
         gate, server, handshake = self.options.gate, self.options.host, _handshake(self, url, dial)
-        url = without_secrets(url)  # else a token in it would be an address, which logs and captures show
+        url = without_secrets(url)  # otherwise a token in it would be in logs and captures
         error = gate.knock(url)
         if error is not None:
             raise _refusal(url, error)
@@ -226,7 +225,7 @@ class MemoryListener:
 
 
 def _refusal(url: str, error: BusError) -> BusError:
-    """The error for a caller, the same as over a network: a new one, that has never been on the other side."""
+    """A new error for the caller, equal to the one over a network."""
     text = text_of(error)
     if isinstance(error, Unauthorized):
         return Unauthorized(text)
@@ -250,7 +249,7 @@ def _handshake(listener: MemoryListener, url: str, dial: DialOptions) -> Handsha
 
 
 def _name(url: str) -> str:
-    """May raise `ValueError`: the URL names nothing."""
+    """May raise `ValueError`: no name in the URL."""
     name = urlsplit(url).netloc
     if not name:
         raise ValueError(f"{url}: the name is missing, write for example memory://orders")
@@ -264,13 +263,12 @@ def _check_tls(options: DialOptions | ListenOptions) -> None:
 
 @frozen
 class MemoryConnector:
-    """Dials ``memory://name``."""
+    """Connects to ``memory://name``."""
 
     url: str = field(repr=shown_url)
     reconnects: bool = field(default=True, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
-        """One attempt."""
         _check_tls(options)
         listener = _names().get(_name(self.url))
         if listener is None:
@@ -284,12 +282,12 @@ class Memory:
     name = "memory"
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol."""
+        """A connector for an address without the protocol."""
         _name(url)
         return MemoryConnector(url)
 
     def is_private(self, url: str) -> bool:
-        """Always: it never leaves the process."""
+        """Always True: the connection is within the process."""
         return True
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
@@ -304,7 +302,7 @@ class Memory:
 
 
 class PipeEnd:
-    """One of two ends that belong together; each is used once, to connect or to serve."""
+    """One of two connected ends; use each once, to connect or to serve."""
 
     reconnects = False
 
@@ -313,17 +311,17 @@ class PipeEnd:
         self._used = False
         self._ready = anyio.Event()
         self._listener: MemoryListener | None = None
-        # Both ends connect: the first to arrive leaves its half for the second.
+        # If both ends connect, the first leaves its half for the second.
         self._half: MemoryTransport | None = None
         self._other: PipeEnd = self
 
     async def connect(self, options: DialOptions) -> Transport:
-        """Use this end as a client; waits at most `Limits.connect_timeout` for the other end to be used.
+        """Use this end as a client; waits up to `Limits.connect_timeout` for the other end.
 
         Raises:
             ConnectFailed: The other end is not used, or this one was used before.
-            Unauthorized: The other end refuses who we are.
-            Forbidden: The other end does not let us in.
+            Unauthorized: Not authenticated.
+            Forbidden: Not admitted.
         """
         _check_tls(options)
         self._use()
@@ -348,7 +346,7 @@ class PipeEnd:
         return await other._listener.connect(self.url, options)
 
     async def listen(self, options: ListenOptions) -> Listening:
-        """Use this end as a server, of one connection.
+        """Use this end as the server of one connection.
 
         Raises:
             LocalProtocolError: This end was used before.
@@ -366,7 +364,7 @@ class PipeEnd:
 
 
 def pipe() -> tuple[PipeEnd, PipeEnd]:
-    """Two ends of an in-process connection, for ``connect(end)`` and ``bus.serve(end)``.
+    """Make two ends of an in-process connection, for ``connect(end)`` and ``bus.serve(end)``.
 
     Example::
 

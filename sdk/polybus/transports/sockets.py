@@ -1,5 +1,4 @@
-"""Sockets: their options, what the kernel knows of the other end, how their addresses are written, binding, and what their
-failures mean."""
+"""Sockets: options, kernel facts about the other end, addresses, binding, and readable errors."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ _PORTS: Final = {"ws": 80, "wss": 443, "http": 80, "https": 443}
 
 @frozen
 class NetAddress:
-    """Address on a network."""
+    """A network address."""
 
     scheme: str
     host: str
@@ -45,7 +44,7 @@ class NetAddress:
 
     @property
     def private(self) -> bool:
-        """True if it can be reached from this machine only."""
+        """True if only this machine can reach it."""
         return is_loopback(self.host)
 
     def with_port(self, port: int) -> str:
@@ -58,7 +57,7 @@ def host_port(host: str, port: int) -> str:
 
 
 def net_address(url: str) -> NetAddress:
-    """The parts of a URL with host and port. May raise `ValueError`: a part is missing or malformed."""
+    """Split a URL with host and port. May raise `ValueError`: missing or malformed part."""
     parts = urlsplit(url)
     url = without_secrets(url)
     try:
@@ -75,8 +74,7 @@ def net_address(url: str) -> NetAddress:
 
 
 def bare_address(url: str) -> NetAddress:
-    """The parts of a URL of which only host and port mean something. May raise `ValueError`: a part is missing, malformed, or
-    one too many."""
+    """Split a URL that may have only host and port. May raise `ValueError`: missing, malformed or excess part."""
     address = net_address(url)
     parts = urlsplit(url)
     url = without_secrets(url)
@@ -85,14 +83,13 @@ def bare_address(url: str) -> NetAddress:
     if address.query:
         raise ValueError(f"{url}: {address.scheme}:// has no query, leave out {shown_target('?' + address.query)!r}")
     if parts.username is not None:
-        where = f"{address.scheme}://{host_port(address.host, address.port)}"  # not the whole URL: it has a password
+        where = f"{address.scheme}://{host_port(address.host, address.port)}"  # not the whole URL, which has a password
         raise ValueError(f"{where} carries no user or password: a client certificate on tls:// tells who you are")
     return address
 
 
 def unix_path(url: str) -> str:
-    """The path of a Unix socket in a URL such as ``unix:///run/app.sock``. May raise `ValueError`: there is none, or a host
-    stands before it."""
+    """The path of a Unix socket URL such as ``unix:///run/app.sock``. May raise `ValueError`: no path, or a host before it."""
     parts = urlsplit(url)
     if "\\" in url:
         raise ValueError(
@@ -107,31 +104,31 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _HARMLESS: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR)
 _PAUSE: Final = 0.2
-"""Seconds between two attempts to accept when the process is out of file descriptors: the socket stays readable then."""
+"""Seconds between two attempts to accept without free file descriptors: the socket stays readable then."""
 
 BACKLOG: Final = 2048
-"""Connections that the kernel holds until we accept them."""
+"""Connections that the kernel holds until they are accepted."""
 _PROBES: Final = 4
-"""Of the kernel's keep-alive, within `Limits.ping_timeout`."""
+"""Number of the kernel's keep-alive probes within `Limits.ping_timeout`."""
 
 NAMES: Final = ("concurrent.futures.thread", "encodings.idna", "stringprep")
-"""Modules that looking up the name of a host imports by itself."""
+"""Modules that a name look-up imports."""
 
 UNSENT = 128 * 1024
-"""Bytes that the kernel takes, of a wire with priorities, beyond what the peer has room for. Linux alone takes 4 MiB: on a line
-with 1 MB a second nothing could overtake what was published in the last four seconds."""
+"""Unsent bytes that the kernel buffers for a wire with priorities. Linux's default is up to 4 MiB: on a line with 1 MB/s
+nothing could overtake the last four seconds of publications.
+"""
 
 
 def load_names() -> None:
-    """Import `NAMES`."""
     for name in NAMES:
         import_module(name)
 
 
 def keep_short(sock: Any) -> None:
-    """Let the kernel take little that it cannot send yet: what waits here can be overtaken, what waits there cannot.
+    """Limit the kernel's buffer of unsent bytes: frames in polybus's queue can be overtaken, frames in the kernel cannot.
 
-    Not for every socket: a flood of messages of 4 KiB costs up to half as much processor time again, on both sides.
+    Not for every socket: a flood of 4 KiB messages costs up to half as much processor time again, on both sides.
     """
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with contextlib.suppress(OSError):
@@ -139,24 +136,24 @@ def keep_short(sock: Any) -> None:
 
 
 def tune(sock: Any, limits: Limits) -> None:
-    """Set what every stream socket of ours has: no Nagle, keep-alive, and an end to waiting for acknowledgements.
+    """Set the options of each stream socket: no Nagle, keep-alive, and a time-out for acknowledgements.
 
-    The kernel's own keep-alive has the times of ours. BSD and macOS end a connection so long after the last sign of life. Linux
-    does not while anything is on its way: there ``TCP_USER_TIMEOUT`` (RFC 5482) does, which counts from the first byte that is
-    not acknowledged (without it: about 15 minutes). It counts against a peer that reads nothing, too, and must not be shorter
-    than the write deadline; so `TcpTransport` does not rely on it, but asks for `signs_of` life.
+    Keep-alive uses the same times as polybus. BSD and macOS end a connection that long after the last sign of life. Linux does
+    not while data is in flight: there ``TCP_USER_TIMEOUT`` (RFC 5482) counts from the first unacknowledged byte (without it:
+    about 15 minutes). It also counts against a peer that does not read, and must not be shorter than the write deadline, so
+    `TcpTransport` checks `signs_of` life instead.
     """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     pause = _whole(limits.ping_timeout / _PROBES)
     options = {
-        # macOS has another name for it.
+        # The name on macOS.
         "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE": _whole(limits.ping_interval),
         "TCP_KEEPINTVL": pause,
         "TCP_KEEPCNT": max(1, min(_PROBES, int(limits.ping_timeout // pause))),
         "TCP_USER_TIMEOUT": int(1000 * min(86_400, max(limits.write_timeout, limits.ping_interval + limits.ping_timeout))),
     }
-    # A connection that is already gone refuses options; its loss is reported by the event loop.
+    # A lost connection refuses options; the event loop reports the loss.
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -166,32 +163,31 @@ def tune(sock: Any, limits: Limits) -> None:
 
 
 def _whole(seconds: float) -> int:
-    """As keep-alive takes them."""
+    """Round seconds for keep-alive options."""
     return max(1, min(32_767, math.ceil(seconds)))
 
 
 class Signs(NamedTuple):
-    """Facts that the kernel knows of the other end."""
+    """Kernel facts about the other end."""
 
     silence: float
-    """Seconds since the other machine last sent anything, an acknowledgement at least."""
+    """Seconds since the other machine last sent anything, including acknowledgements."""
     unanswered: int
-    """Number of times that it has been asked in vain since: what was written again, and probes. A peer that is there and reads
-    nothing answers these."""
+    """Unanswered retransmissions and probes since then. A live peer that does not read answers them."""
     acknowledged: int
-    """Bytes of ours that have arrived there since the beginning."""
+    """Sent bytes that were acknowledged, since the beginning."""
     outstanding: int
-    """Bytes of ours that the kernel has taken, and that have not."""
+    """Bytes in the kernel without acknowledgement."""
 
 
 _INFO_SIZE: Final = 128
-# The beginning of Linux's `struct tcp_info`, which only ever grows at its end: tcpi_retransmits and tcpi_probes;
-# tcpi_last_data_recv and tcpi_last_ack_recv, in milliseconds; tcpi_bytes_acked.
+# The beginning of Linux's `struct tcp_info`, which only grows at its end: tcpi_retransmits and tcpi_probes; tcpi_last_data_recv
+# and tcpi_last_ack_recv, in milliseconds; tcpi_bytes_acked.
 _info = struct.Struct("=2xBB48xII60xQ").unpack
 
 
 def signs_of(sock: Any) -> Signs | None:
-    """Signs of life, where the system tells them (Linux; of a Unix socket only `outstanding`)."""
+    """Signs of life, if the system provides them (Linux; for a Unix socket only `outstanding`)."""
     if sys.platform != "linux" or sock is None:
         return None
     import fcntl
@@ -202,17 +198,17 @@ def signs_of(sock: Any) -> Signs | None:
         if sock.family not in (socket.AF_INET, socket.AF_INET6):
             return Signs(0.0, 0, 0, outstanding)
         retransmits, probes, data, ack, acknowledged = _info(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_SIZE))
-    except (OSError, ValueError, struct.error):  # it is gone, or the kernel is one that tells less
+    except (OSError, ValueError, struct.error):  # the connection is gone, or the kernel reports less
         return None
     return Signs(min(data, ack) / 1000, retransmits + probes, acknowledged, outstanding)
 
 
 class PingProgress:
-    """Progress of a ping, which waits behind what was written before it, where the kernel tells that.
+    """Progress of a ping behind earlier data, if the kernel reports it.
 
     Args:
-        signs: When it is written.
-        waiting: Bytes that the kernel has not taken then, it among them.
+        signs: Signs at the time of the ping.
+        waiting: Bytes not yet in the kernel then, including the ping.
     """
 
     __slots__ = ("_acknowledged", "_end")
@@ -222,7 +218,7 @@ class PingProgress:
         self._end = signs.acknowledged + signs.outstanding + waiting if signs is not None else 0
 
     def comes_near(self, look: Callable[[], Signs | None]) -> bool:
-        """True if it has not arrived yet, and more of what was written before it has."""
+        """True if the ping has not arrived but earlier data made progress."""
         signs = look() if self._acknowledged < self._end else None
         if signs is None:
             return False
@@ -231,7 +227,7 @@ class PingProgress:
 
 
 def address_of(family: int, name: Any) -> str:
-    """A socket's address as it stands in a URL: ``127.0.0.1:80``, ``[::1]:80``; a path for a Unix socket."""
+    """A socket's address as in a URL: ``127.0.0.1:80``, ``[::1]:80``; a path for a Unix socket."""
     if family == socket.AF_INET6:
         return f"[{name[0]}]:{name[1]}"
     if family == socket.AF_INET:
@@ -240,8 +236,11 @@ def address_of(family: int, name: Any) -> str:
 
 
 async def bind_tcp(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets on every address of a host, all with the same port; port 0 picks a free one. May raise `OSError`: an
-    address is taken or not ours."""
+    """Listen on each address of a host, with the same port; port 0 picks a free one.
+
+    Raises:
+        OSError: An address is in use or not local.
+    """
     try:
         found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
@@ -251,7 +250,7 @@ async def bind_tcp(host: str, port: int) -> list[socket.socket]:
         try:
             return _bind_all(addresses, port)
         except OSError as error:
-            # Port 0: the port that was free on the first address is taken on the second.
+            # The free port of the first address is in use on the second.
             if port or error.errno != errno.EADDRINUSE:
                 raise
     raise OSError(errno.EADDRINUSE, f"no port is free on all addresses of {host}")
@@ -265,7 +264,7 @@ def _bind_all(addresses: list[tuple[Any, Any]], port: int) -> list[socket.socket
             try:
                 sock = opened.enter_context(_bind(family, (host, port, *rest), f"{host} port {port}"))
             except OSError as error:
-                # "localhost" names ::1 also where the machine has no IPv6.
+                # "localhost" includes ::1 even on a machine without IPv6.
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
                 missing = error
@@ -297,8 +296,11 @@ def _bind(family: int, address: Any, shown: str) -> socket.socket:
 
 
 def bind_unix(path: str) -> socket.socket:
-    """A listening Unix socket. A socket file without a listener is replaced. May raise `OSError`: another server listens
-    there, or the path cannot be used."""
+    """Listen on a Unix socket. A socket file without a listener is replaced.
+
+    Raises:
+        OSError: Another server listens there, or the path is unusable.
+    """
     _remove_stale(path)
     if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
         raise OSError(errno.EEXIST, f"cannot listen on {path}: a file that is no socket is there; take another path")
@@ -322,7 +324,7 @@ def _remove_stale(path: str) -> None:
 
 
 def closed_with(error: Exception | None) -> Closed:
-    """End of a connection that was lost without a word."""
+    """Reason for a connection that was lost without a goodbye."""
     return Closed(1006, "the peer closed the connection without a reason" if error is None else plain_reason(error))
 
 
@@ -341,13 +343,13 @@ _REASONS: Final[Mapping[int, str]] = {
 
 
 def plain_reason(error: BaseException) -> str:
-    """Cause of a failure, for people: without numbers, classes and stacks of causes."""
+    """Readable cause of a failure, without numbers, class names and chains of causes."""
     if isinstance(error, ssl.SSLError):
         return client_reason(error)
-    # gaierror is an OSError with numbers of its own.
+    # gaierror is an OSError with other numbers.
     if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
         return "name does not resolve: is it misspelled?"
-    if isinstance(error, ConnectionResetError) and error.errno is None:  # asyncio's own
+    if isinstance(error, ConnectionResetError) and error.errno is None:  # raised by asyncio
         return _REASONS[errno.ECONNRESET]
     if isinstance(error, OSError) and error.errno is not None and error.errno in _REASONS:
         return _REASONS[error.errno]
@@ -355,7 +357,7 @@ def plain_reason(error: BaseException) -> str:
         return error.strerror.lower()
     if isinstance(error, anyio.EndOfStream):
         return "the peer closed the connection"
-    # httpcore hands the cause over as an argument.
+    # httpcore passes the cause as an argument.
     cause = error.__cause__ or next((argument for argument in error.args if isinstance(argument, Exception)), None)
     if cause is not None:
         return plain_reason(cause)
@@ -364,7 +366,7 @@ def plain_reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
-    """Gives what is inside so many seconds. May raise `ConnectFailed`: it failed or took too long."""
+    """Limit the body's time. May raise `ConnectFailed`: failure or time-out."""
     scope = anyio.CancelScope()
     try:
         with anyio.move_on_after(seconds) as scope:
@@ -378,15 +380,14 @@ def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
 
 
 async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.socket, Any], object]) -> None:
-    """Accept for ever: `opened` is given each connection, and the name of its other end. Where that fails, it is said once, and
-    goes on later."""
+    """Accept for ever: call `opened` with each connection and its peer's name; log a failure once and retry."""
     told = False
     while True:
         try:
             accepted, name = await _accept(sock)
         except OSError as error:
             if error.errno in _HARMLESS:
-                # The client hung up before we came.
+                # The client hung up before the accept.
                 continue
             if not told:
                 logger.error("%s: accepting pauses: %s", url, plain_reason(error), extra=log_fields(address=url))
@@ -395,15 +396,15 @@ async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.so
             continue
         told = False
         opened(accepted, name)
-        # asyncio does not suspend while more connections wait, and there may be thousands.
+        # asyncio does not suspend while more connections wait, perhaps thousands.
         await anyio.lowlevel.checkpoint()
 
 
 async def _accept(sock: socket.socket) -> tuple[socket.socket, Any]:
-    """The next connection, and the name of its other end.
+    """The next connection and its peer's name.
 
-    Not `loop.create_server`: of Python 3.11 and 3.12, out of file descriptors, it reports and re-arms itself once per entry of
-    the backlog, that is 2,048 times; and with TLS it would not let us knock before the handshake.
+    Not `loop.create_server`: without free file descriptors, Python 3.11 and 3.12 report and re-arm once per backlog entry,
+    2,048 times; and with TLS the gate could not refuse before the handshake.
     """
     while True:
         try:

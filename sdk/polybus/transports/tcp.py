@@ -1,4 +1,4 @@
-"""TCP, TLS and Unix sockets: frames with a length in front, or in the form that their protocol brings (`Framing`)."""
+"""TCP, TLS and Unix sockets: frames with a length prefix, or in the protocol's own framing (`Framing`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PendingTcpConnection(PendingConnection):
-    """A connection on tcp, tls or unix before it is let in: there is nothing to read."""
+    """A connection on tcp, tls or unix before admission, which needs no input."""
 
     __slots__ = ()
 
@@ -52,15 +52,14 @@ def _name(url: str) -> str:
 
 
 class TcpConnector(NetConnector):
-    """Dials ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``."""
+    """Connects to ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``."""
 
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Try these addresses too, when one does not answer."""
+        """Add addresses to try if one does not answer."""
         if not self.url.startswith("unix:"):
             super().other_servers(addresses, leaving)
 
     async def connect(self, options: DialOptions) -> Transport:
-        """One attempt."""
         name = _name(self.url)
         if options.headers:
             given = ", ".join(options.headers)
@@ -92,14 +91,14 @@ class TcpConnector(NetConnector):
 
 
 def _prefixed(name: str, wire: Wire, options: DialOptions) -> TcpTransport:
-    """A connection of frames with a length in front."""
+    """A connection of length-prefixed frames."""
     transport = TcpTransport(name, wire, options.host)
     wire.attach(transport)
     return transport
 
 
 def _framed(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> FramedTransport:
-    """A connection with the framing of its protocol; `said` has come in already."""
+    """A connection with the protocol's framing; `said` was received already."""
     assert options.framing is not None
     transport = FramedTransport(name, wire, options.host, options.framing)
     wire.attach(transport)
@@ -109,7 +108,7 @@ def _framed(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> F
 
 
 def _pending(options: ListenOptions) -> type[PendingConnection]:
-    """The kind of connections that come in."""
+    """The class of incoming connections."""
     if options.framing is None:
         return PendingTcpConnection
     if options.tls is not None and options.framing.plain_preface(b"") is not None:
@@ -124,16 +123,16 @@ class Tcp:
 
     @staticmethod
     def load(serves: bool) -> None:
-        """Import what looking up a name needs; all else is here."""
+        """Import the modules for name look-ups."""
         load_names()
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol."""
+        """A connector for an address without the protocol."""
         bare_address(url)
         return TcpConnector(url)
 
     def is_private(self, url: str) -> bool:
-        """True if only this machine can reach that address."""
+        """True if only this machine can reach the address."""
         return bare_address(url).private
 
     async def bind(self, url: str) -> list[socket.socket]:
@@ -163,18 +162,18 @@ class Unix:
     name = "unix"
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol."""
+        """A connector for an address without the protocol."""
         unix_path(url)
         return TcpConnector(url)
 
     def is_private(self, url: str) -> bool:
-        """Always: a Unix socket never leaves the machine."""
+        """Always True: a Unix socket is local."""
         return True
 
     async def bind(self, url: str) -> list[socket.socket]:
-        """Listening socket, for `ListenOptions.sockets`; its file is removed by who has called this."""
+        """Listening socket, for `ListenOptions.sockets`; the caller removes its file."""
         return [bind_unix(unix_path(url))]
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind and accept. The file of a dead server is replaced, and removed again by `Listening.aclose`."""
+        """Bind and accept. The file of a dead server is replaced; `Listening.aclose` removes the file."""
         return StreamListener(url, options, list(options.sockets) or await self.bind(url), None, _pending(options))

@@ -1,4 +1,4 @@
-"""TLS of an address: its scheme says whether there is any, and what is given has to agree."""
+"""TLS of an address, which must agree with its scheme."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ClientTls:
     _default: ssl.SSLContext | None = None
 
     def context(self, scheme: str, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
-        """The context for a connection. May raise `LocalProtocolError`: one is given for an address without TLS."""
+        """The context for a connection. May raise `LocalProtocolError`: given for an address without TLS."""
         check_client_tls(scheme, given)
         if given is not None or scheme in _SECURE:
             return given
@@ -54,7 +54,7 @@ _WANTED: Final = ("CERTIFICATE_REQUIRED", "PEER_DID_NOT_RETURN_A_CERTIFICATE")
 
 
 def client_reason(error: ssl.SSLError) -> str:
-    """Why a client has no connection."""
+    """Reason for a failed client handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _EXPIRED:
             late = "has expired: renew it" if error.verify_code == _EXPIRED[1] else "is not valid yet: wait"
@@ -80,7 +80,7 @@ def client_reason(error: ssl.SSLError) -> str:
 
 
 def server_reason(error: BaseException) -> str:
-    """Why a server has no connection with a client."""
+    """Reason for a failed server handshake."""
     if not isinstance(error, ssl.SSLError):
         return "the client went away during the TLS handshake: does it trust this server's certificate?"
     reason = error.reason or str(error)

@@ -1,7 +1,7 @@
 """WebSockets: ``ws://host/path`` and ``wss://host/path``.
 
-The library `websockets` is loaded when a URL names a WebSocket, or with the first connection or listener. Compression is off:
-it costs memory for each connection, and a message of 1 KiB may stand for 1 MiB.
+The library `websockets` is imported when a URL names a WebSocket, or with the first connection or listener. Compression is off:
+it costs memory per connection, and a 1 KiB message may expand to 1 MiB.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ if TYPE_CHECKING:
     import socket
 
 MAX_FRAGMENTS: Final = 4096
-"""Of one message. Each costs an object, however small it is."""
+"""Maximum number of fragments of one message; each costs an object, however small."""
 
 core_logger: logging.Logger = logging.getLogger("polybus.transports.websocket_core")
-"""For the library, at WARNING at least: at DEBUG it would log what is in the frames, and headers with their tokens."""
+"""Logger of the library, at WARNING or above: DEBUG would log the contents of frames, and headers with tokens."""
 core_logger.setLevel(logging.WARNING)
 
 
 class WebSocketConnector(NetConnector):
-    """Dials ``ws://host/path`` or ``wss://host/path``."""
+    """Connects to ``ws://host/path`` or ``wss://host/path``."""
 
     async def connect(self, options: DialOptions) -> Transport:
-        """One attempt."""
         from ._ws.client import open_websocket
 
         tls = self.tls.context(urlsplit(self.url).scheme, options.tls)
@@ -52,18 +51,18 @@ class WebSocket:
 
     @staticmethod
     def load(serves: bool) -> None:
-        """Import the library, and our part of it for this side."""
+        """Import the library, and the module for this side."""
         for module in ("._stream.listen", "._ws.server") if serves else ("._ws.client",):
             import_module(module, __package__)
         load_names()
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol."""
+        """A connector for an address without the protocol."""
         net_address(url)
         return WebSocketConnector(url)
 
     def is_private(self, url: str) -> bool:
-        """True if only this machine can reach that address."""
+        """True if only this machine can reach the address."""
         return net_address(url).private
 
     async def bind(self, url: str) -> list[socket.socket]:

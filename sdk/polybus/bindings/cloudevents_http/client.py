@@ -1,6 +1,6 @@
-"""uProtocol over HTTP: events are posted, and the response to a request has its answer (CloudEvents 1.0.2, HTTP binding).
+"""uProtocol over HTTP: events are posted, and the response to a request contains its answer (CloudEvents 1.0.2, HTTP binding).
 
-What has no answer is posted in order, one after the other; requests leave in order too and wait side by side.
+Events without answer are posted one after the other; requests start in order and wait in parallel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _CANCEL: Final = b"polybus.cancel.v1"
 _MOST: Final = 64
-"""Requests that wait for their answers at the same time."""
+"""Maximum number of parallel requests."""
 _BATCH: Final = 256
 _CODES: Final[Mapping[int, Code]] = {
     400: Code.INVALID_ARGUMENT,
@@ -43,7 +43,7 @@ _CODES: Final[Mapping[int, Code]] = {
     503: Code.UNAVAILABLE,
     504: Code.DEADLINE_EXCEEDED,
 }
-"""Codes that the caller gets for a request that a server, or something before it, did not deliver (up-l2 dispatchers)."""
+"""Codes for requests that a server, or a proxy before it, did not deliver (up-l2 dispatchers)."""
 
 
 class EventsClient(HttpClient):
@@ -65,8 +65,12 @@ class EventsClient(HttpClient):
 
     @classmethod
     async def opened(cls, url: str, tls: ssl.SSLContext | None, options: DialOptions) -> Self:
-        """One whose server is there and lets us in, as far as it can say without an event. May raise `ConnectFailed`: there is
-        no server, or not now; `Unauthorized`, `Forbidden`: it does not let us in."""
+        """Connect to a server that is up and admits the client, as far as it can tell without an event.
+
+        Raises:
+            ConnectFailed: No server, or not ready.
+            Unauthorized, Forbidden: Not admitted.
+        """
         made = cls(url, tls, options)
         try:
             with bounded(url, options.host.limits.connect_timeout, "asking the server who is there (Limits.connect_timeout)"):
@@ -74,7 +78,7 @@ class EventsClient(HttpClient):
             away = turned_away(status, body)
             if away is not None and away.error is not None:
                 raise away.error
-            # Foreign servers may know no OPTIONS: of them it is enough that they are there.
+            # Foreign servers may not support OPTIONS; any answer below 500 shows that they are up.
             if status >= 500:
                 raise ConnectFailed(url, f"the server answered {status}: {shown(body)}")
         except BaseException as error:
@@ -85,11 +89,11 @@ class EventsClient(HttpClient):
         return made
 
     def send(self, frame: bytes) -> None:
-        if not self._cancelled(frame):  # at once: there may be no room for what waits in front of it
+        if not self._cancelled(frame):  # at once, because the queue may be full
             super().send(frame)
 
     def _cancelled(self, frame: bytes) -> bool:
-        """Stop waiting where a frame says so: the connection is closed, and that tells the server."""
+        """Cancel a waiting request if the frame is a cancel: closing its connection informs the server."""
         if _CANCEL not in frame:
             return False
         attributes, _, _ = self._codec.reader.parts(frame)
@@ -103,14 +107,12 @@ class EventsClient(HttpClient):
 
     async def _post_all(self) -> None:
         async with anyio.create_task_group() as group:
-            await self.guarded(
-                partial(self._post_each, group)
-            )  # within: the group would wrap what is lost in a group of errors
-            group.cancel_scope.cancel()  # those that still wanted an answer have been told: a bus that is left drains before
+            await self.guarded(partial(self._post_each, group))  # inside the task group, which would wrap the error
+            group.cancel_scope.cancel()  # pending requests have failed; a bus that shuts down drains first
         self._scope.cancel()
 
     async def _post_each(self, group: TaskGroup) -> None:
-        """May raise `ExchangeFailed`: what has no answer did not arrive."""
+        """May raise `ExchangeFailed`: an event without answer was not delivered."""
         while await self.something():
             frame = self._queue.popleft()
             attributes, _, _ = self._codec.reader.parts(frame)
@@ -121,7 +123,7 @@ class EventsClient(HttpClient):
             self.taken(self._size - sum(map(len, self._queue)))
 
     def _more(self) -> list[bytes]:
-        """Events that wait behind this one and may go into one batch with it."""
+        """Waiting events that fit the same batch."""
         found: list[bytes] = []
         if self._form.mode == "batch":
             room = self.max_frame // 2
@@ -133,7 +135,7 @@ class EventsClient(HttpClient):
         return found
 
     async def _tell(self, frames: Sequence[bytes]) -> None:
-        """Post what has no answer. May raise `ExchangeFailed`: it did not arrive."""
+        """Post events without answer. May raise `ExchangeFailed`: not delivered."""
         status, _, body = await self._post(frames, self._form, None)
         if status >= 500:
             raise ExchangeFailed(Closed(1006, f"the server answered {status}: {shown(body)}"))
@@ -157,7 +159,7 @@ class EventsClient(HttpClient):
             self._room.release()
 
     async def _answered(self, frame: bytes, asked: Mapping[str, Any]) -> list[bytes]:
-        """The answer to a request, also where there is none."""
+        """The answer to a request, or an error in its place."""
         try:
             status, headers, body = await self._post([frame], self._alone, asked["ttl"] / 1000 + self._limits.close_timeout)
         except TimeoutError:
@@ -170,7 +172,7 @@ class EventsClient(HttpClient):
                     return frames
             except (RemoteProtocolError, ValueError, RecursionError) as error:
                 return [self._undelivered(asked, Code.INTERNAL, f"the server's answer is no event: {error}")]
-            # It would be waited for until the deadline.
+            # It would be awaited until the deadline.
             return [self._undelivered(asked, Code.INTERNAL, "the server's answer is to no request of this one's id")]
         if status < 300:
             return [self._undelivered(asked, Code.UNAVAILABLE, f"the server answered {status}, and no event")]
@@ -178,13 +180,13 @@ class EventsClient(HttpClient):
         return [self._undelivered(asked, code, f"the server answered {status}: {shown(body)}")]
 
     def _undelivered(self, asked: Mapping[str, Any], code: Code, text: str) -> bytes:
-        """Error from a dispatcher for a request that it could not deliver."""
+        """The error for a request that could not be delivered."""
         facts = {name: asked[name] for name in ("priority", "ttl") if name in asked}
         facts |= {"id": self._ids.next(), "source": asked["sink"], "sink": asked["source"], "commstatus": int(code)}
         return self._codec.encode([Message(Kind.ERROR, "", asked["id"], code=code, attributes={**facts, "text": text})])
 
     async def _post(self, frames: Sequence[bytes], form: Form, patience: float | None) -> tuple[int, httpx.Headers, bytes]:
-        """May raise `ExchangeFailed`: no answer, or the server does not let us in; `TimeoutError`: no answer in this time."""
+        """May raise `ExchangeFailed`: no answer, or not admitted; `TimeoutError`."""
         content = http_of(frames, self._adapter, form, self._limits)
         timeout = self._http.timeout if patience is None else httpx.Timeout(self._http.timeout.write, read=None)
         with anyio.fail_after(patience):

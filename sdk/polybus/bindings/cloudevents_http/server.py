@@ -1,9 +1,9 @@
-"""uProtocol over HTTP in an application: events are posted, and the response has the answers to requests.
+"""uProtocol over HTTP in an application: events are posted, and responses contain the answers to requests.
 
-The form is that of CloudEvents 1.0.2, HTTP protocol binding. A server begins nothing here.
+The form is CloudEvents 1.0.2, HTTP protocol binding. A server cannot start an exchange here.
 
-The client is asked for credentials with each request, as is usual with HTTP. Requests of one entity with one identity, from
-one host, are one peer of the bus: what it may run and how much of it waits is then bounded as on any other connection.
+Each request carries the client's credentials, as is usual with HTTP. Requests of one entity, identity and host form one peer of
+the bus, so that its limits apply as on any other connection.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from ...transports.asgi import HandshakeRejected, Send
 from ..http.server import HttpEndpoint, HttpRequest, respond
 
 _SILENCE = 90.0
-"""Seconds without any request after which the peer has gone."""
+"""Seconds without a request after which the peer has gone."""
 
 
 class Posted:
-    """One HTTP request with events in it, and the answers to them."""
+    """One HTTP request with events, and their answers."""
 
     def __init__(self, request: HttpRequest, requests: Sequence[str]) -> None:
         self.request: HttpRequest = request
         self.requests: Sequence[str] = requests
-        """Ids of those that want an answer."""
+        """Ids of events that expect an answer."""
         self.answers: list[bytes] = []
         self.size: int = 0
-        """Of the answers, in bytes."""
+        """Bytes of the answers."""
         self.over: bool = False
-        """The connection has ended before all answers were there."""
+        """True if the connection ended before all answers."""
         self.no_room: str = ""
-        """So have they, because there was none for them: the limit."""
+        """The limit that left no space for answers, or empty."""
         self._done = anyio.Event()
 
     def answer(self, frame: bytes) -> None:
-        """One of them has its answer."""
+        """Add an answer."""
         self.answers.append(frame)
         self.size += len(frame)
         if len(self.answers) == len(self.requests):
@@ -57,7 +57,7 @@ class Posted:
         self._done.set()
 
     def drop(self, limit: str) -> None:
-        """There is no room for an answer, so none is kept."""
+        """Drop all answers, because there is no space."""
         self.no_room = limit
         self.answers.clear()
         self.request.release()
@@ -65,7 +65,7 @@ class Posted:
 
     @property
     def complete(self) -> bool:
-        """True if nothing is waited for."""
+        """True if no answer is awaited."""
         return self.over or len(self.answers) == len(self.requests)
 
     async def wait(self) -> None:
@@ -94,9 +94,9 @@ class EventsConnection:
         self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
         self._posted: dict[str, Posted] = {}
-        """Exchanges that wait, by the ids of their requests."""
+        """Waiting exchanges, by request id."""
         self._leaving: dict[Posted, None] = {}
-        """Exchanges whose answers are complete and have not been read."""
+        """Exchanges with complete, unread answers."""
         self._held = 0
         self._paused = False
         self._busy = 0
@@ -109,7 +109,7 @@ class EventsConnection:
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
-        """Hand an answer to the request that waits for it. One without such a request is dropped."""
+        """Pass an answer to its waiting request; without one it is dropped."""
         if len(frame) > self.max_frame:
             raise TooLarge(f"an event of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
         posted = self._posted.pop(self._codec.reader.answers(frame) or "", None)
@@ -123,11 +123,11 @@ class EventsConnection:
             posted.drop("outbox_bytes")
 
     def write_backlog(self) -> int:
-        """Bytes of answers that are complete and have not been read."""
+        """Bytes of complete, unread answers."""
         return sum(posted.size for posted in self._leaving)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Requests that have no answer yet get none. `Receiver.closed` follows."""
+        """Close without answers to pending requests. `Receiver.closed` follows."""
         self.abort(Closed(code, reason))
 
     def abort(self, why: Closed) -> None:
@@ -136,23 +136,23 @@ class EventsConnection:
             self._host.call_soon(self._finish)
 
     def tick(self, now: float) -> None:
-        """About once a second: who posts nothing any more has gone."""
+        """Close after a long time without requests; called about once a second."""
         if not self._busy and now - self._seen > _SILENCE:
             self.abort(Closed(1000, f"no request for {_SILENCE:g} s"))
 
     def idle(self) -> float:
-        """Seconds without any request; 0 while one is answered."""
+        """Seconds without a request; 0 while one is active."""
         return 0 if self._busy else self._host.time() - self._seen
 
     # -- requests
 
     @property
     def over(self) -> bool:
-        """True if it takes nothing any more."""
+        """True if it accepts nothing any longer."""
         return self._state is not TransportState.OPEN
 
     def taken(self, ids: Sequence[str]) -> str | None:
-        """The first of these ids that is given twice, or under which an answer is waited for."""
+        """The first id that is duplicate or already pending."""
         seen = set[str]()
         for id in ids:
             if id in seen or id in self._posted:
@@ -161,9 +161,9 @@ class EventsConnection:
         return None
 
     async def take(self, posted: Posted, frames: list[bytes]) -> None:
-        """Hand over events, and wait for all answers, for the end, or until the client has gone. `answered` is to follow.
+        """Deliver events, and wait for all answers, the end, or the client's departure. Call `answered` afterwards.
 
-        The list is empty then: a request that waits keeps nothing of what was posted.
+        The list is cleared, so that a waiting request does not keep the posted data.
         """
         self._busy += 1
         if self._state is not TransportState.OPEN or self._receiver is None:
@@ -182,10 +182,10 @@ class EventsConnection:
             self._held -= posted.size
             self._leaving[posted] = None
             self._update_backlog()
-            posted.request.release()  # they are charged to the link as its backlog
+            posted.request.release()  # the link's backlog counts them now
 
     def answered(self, posted: Posted) -> None:
-        """The client of a request has read its answers, or has gone."""
+        """End an exchange: the client has read its answers, or has gone."""
         self._busy -= 1
         self._seen = self._host.time()
         self._give_up(posted)
@@ -206,7 +206,7 @@ class EventsConnection:
             self._receiver.resume_writing()
 
     def _give_up(self, posted: Posted) -> None:
-        """Tell the handlers of what is not answered yet that no answer is wanted any more."""
+        """Cancel the unanswered requests."""
         for id in posted.requests:
             if self._posted.get(id) is posted:
                 del self._posted[id]
@@ -228,7 +228,7 @@ class EventsConnection:
         if self._receiver is not None:
             self._receiver.closed(self._why or Closed(1001, "the server ended the connection"))
         for posted in self._leaving:
-            _ = posted.request.hold(posted.size)  # the link, which ends here, has answered for them
+            _ = posted.request.hold(posted.size)  # the closing link no longer counts them
 
 
 _METHODS = (b"allow", b"POST, OPTIONS")
@@ -238,18 +238,18 @@ _KINDS = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY})
 
 @frozen
 class _Content:
-    """Content of a post: the events, who sends them, and which of them want an answer."""
+    """A parsed request: events, sender, and ids that expect an answer."""
 
     form: Form
     frames: list[bytes]
     entity: str
     requests: Sequence[str]
     refusal: RemoteProtocolError | None
-    """Why not one of them is good."""
+    """The reason if no event is valid."""
 
 
 class EventsEndpoint(HttpEndpoint):
-    """A `plugins.WebEndpoint`: CloudEvents in POST requests, beside the WebSockets of others."""
+    """A `plugins.WebEndpoint`: CloudEvents in POST requests, beside WebSockets."""
 
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
@@ -258,7 +258,7 @@ class EventsEndpoint(HttpEndpoint):
         self._connections: dict[tuple[str, str, str | None], list[EventsConnection]] = {}
 
     def routes(self) -> Sequence[WebRoute]:
-        """WebSockets and POST requests at the path itself; OPTIONS tells whether one would be let in."""
+        """WebSockets and POST requests at the path itself; OPTIONS checks admission."""
         return [*super().routes(), WebRoute("", self.exchange, ("POST", "OPTIONS"))]
 
     async def listen(self, options: ListenOptions) -> Listening:
@@ -269,12 +269,12 @@ class EventsEndpoint(HttpEndpoint):
         return self
 
     async def take(self, request: HttpRequest, send: Send) -> None:
-        """May raise `HandshakeRejected`: there is no event in it, or its client is not let in."""
+        """May raise `HandshakeRejected`: no event, or not admitted."""
         if request.scope["method"] == "OPTIONS":
             await request.probe()
             await respond(send, 204, b"", [_METHODS])
             return
-        async with self._asking:  # a crowd waits, and is not turned away: those whom the bus knows are in it too
+        async with self._asking:  # a crowd waits instead of being rejected, because it may include known clients
             admission = await request.admission()
         body = await request.body()
         if body is None:
@@ -295,7 +295,7 @@ class EventsEndpoint(HttpEndpoint):
             connection.answered(posted)
 
     async def _answer(self, send: Send, content: _Content, posted: Posted) -> None:
-        """May raise `HandshakeRejected`: nothing that was posted is good, there is no room, or the bus was left meanwhile."""
+        """May raise `HandshakeRejected`: no valid event, no space, or the bus has shut down."""
         if posted.no_room == "total_bytes":
             text = f"the share of Limits.total_bytes leaves no room for {posted.size} bytes of answers: try again later"
             raise HandshakeRejected(503, text)
@@ -306,7 +306,7 @@ class EventsEndpoint(HttpEndpoint):
         if posted.over:
             raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
         if not posted.complete:
-            return  # nobody is there
+            return  # the client has gone
         if posted.answers:
             made = http_of(posted.answers, self._adapter, content.form)
             posted.answers.clear()
@@ -318,7 +318,7 @@ class EventsEndpoint(HttpEndpoint):
             await respond(send, 202, b"")
 
     def _content(self, request: HttpRequest, body: bytes) -> _Content:
-        """May raise `HandshakeRejected`: there is no event in it, or one that has no place in HTTP."""
+        """May raise `HandshakeRejected`: no event, or one that HTTP cannot carry."""
         assert self._options is not None
         limits = self._options.host.limits
         headers = {name: ", ".join(values) for name, values in request.head.headers.items()}
@@ -346,14 +346,14 @@ class EventsEndpoint(HttpEndpoint):
         refusal = refusals[0] if len(refusals) == len(frames) and refusals else None
         return _Content(form, frames, entity, requests, refusal)
 
-    # -- who posts
+    # -- connections
 
     def _connection_of(self, request: HttpRequest, entity: str, identity: Identity) -> EventsConnection | None:
         known = self._connections.get((request.host, entity, identity.key), ())
         return next((one for one in known if one.identity == identity and not one.over), None)
 
     def _enter(self, request: HttpRequest, entity: str, admission: Admission) -> EventsConnection:
-        """May raise `HandshakeRejected`: there is no room."""
+        """May raise `HandshakeRejected`: over a limit."""
         key = request.host, entity, admission.identity.key
         made = EventsConnection(request, self._adapter, admission.identity, lambda ended: self._left(key, ended))
         request.open(made, admission)

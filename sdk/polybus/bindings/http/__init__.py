@@ -1,1 +1,1 @@
-"""HTTP for every binding: the transport adapter, client, server and listener."""
+"""HTTP for all bindings: transport adapter, client, server and listener."""

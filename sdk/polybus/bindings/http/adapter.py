@@ -1,6 +1,6 @@
 """HTTP: ``jrep+http://host/path``, and ``uprotocol+http://host/path`` for CloudEvents.
 
-`httpx`, or uvicorn, is loaded when a URL names it, or at the latest with the first connection or listener; hypercorn then.
+`httpx`, or uvicorn, is imported when a URL needs it, at the latest with the first connection or listener; hypercorn only then.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import socket
 
 _LATER: Final = ("certifi", "httpcore", "httpcore._backends.anyio", "httpcore._backends.auto")
-"""Modules that `httpx` imports by itself only when it makes a client, and when that connects."""
+"""Modules that `httpx` imports only when it makes a client or connects."""
 
 
 @frozen
 class HttpConnector:
-    """Dials ``http://host/path`` or ``https://host/path``."""
+    """Connects to ``http://host/path`` or ``https://host/path``."""
 
     url: str = field(repr=shown_url)
     binding: HttpBinding | None
@@ -44,7 +44,7 @@ class Http:
     """``http://host:port/path``
 
     Args:
-        binding: The protocol's form over HTTP. It has options of its own in the URL.
+        binding: The protocol's form over HTTP, with its own URL options.
     """
 
     name = "http"
@@ -53,12 +53,12 @@ class Http:
         self._binding = binding
 
     def load(self, serves: bool) -> None:
-        """Import what the form of the protocol needs, and to serve it uvicorn, where that is installed."""
+        """Import the binding's modules and, to serve, uvicorn if installed."""
         if self._binding is not None:
             EndpointFeatures.of(self._binding).load(serves)
         if serves:
             import_module(".server", __package__)
-            with suppress(ImportError):  # told when it is needed
+            with suppress(ImportError):  # reported when needed
                 import_module(".uvicorn", __package__)
         else:
             for module in _LATER:
@@ -81,12 +81,11 @@ class Http:
 
     @property
     def keeps_sessions(self) -> bool:
-        """True where what comes next from a client has to come to the same process."""
+        """True if a client's requests must reach the same process."""
         return bool(getattr(self._binding, "keeps_sessions", False))
 
     async def bind(self, url: str) -> list[socket.socket]:
-        """Listening sockets, for `ListenOptions.sockets`. May raise `Unsupported`: what comes next from a client has to come to
-        the same process."""
+        """Listening sockets, for `ListenOptions.sockets`. May raise `Unsupported`: sessions need a single process."""
         if self.keeps_sessions:
             raise Unsupported(f"{url}: a session lives in one process, so several cannot share the address: use ws:// there")
         address = net_address(url)
@@ -96,10 +95,10 @@ class Http:
         """Bind and serve in this event loop: with uvicorn on asyncio, with hypercorn on trio.
 
         Raises:
-            OSError: The address is taken or not ours.
-            ValueError: The host is missing, or something in `origins` is no origin.
-            LocalProtocolError: `tls` is given without need, or is missing.
-            Unsupported: The protocol has no form over HTTP, or uvicorn (hypercorn) is not installed.
+            OSError: The address is in use or not local.
+            ValueError: The host is missing, or an invalid origin in `origins`.
+            LocalProtocolError: `tls` is missing, or given without need.
+            Unsupported: No form over HTTP, or uvicorn (hypercorn) is not installed.
         """
         from .server import HttpListener
 

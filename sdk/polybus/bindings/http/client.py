@@ -1,4 +1,4 @@
-"""Client half that all connections over HTTP share: the queue of what is to be posted, the requests, and their failures."""
+"""Client side of all connections over HTTP: the queue of frames to post, requests, and their failures."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from ...plugins.connections import HIGH_WATER, LOW_WATER, Pace, TransportState, 
 from ...transports.sockets import plain_reason
 
 _PIECE: Final = 8 * 1024
-"""Bytes that have `Limits.write_timeout` to be taken."""
+"""Bytes that must be sent within `Limits.write_timeout`."""
 _RATE: Final = 4 * 1024
-"""Bytes a second at which what waits in the kernel is expected to leave, before the server can answer."""
+"""Assumed bytes per second for data in the kernel before the server can answer."""
 _COOKIES: Final = 256
 _COOKIE_BYTES: Final = 64 * 1024
-"""Cookies of one server that are kept, and their bytes, as all of them go with each request; browsers keep no more than 180."""
+"""Maximum number and bytes of a server's cookies, which are sent with each request; browsers keep at most 180."""
 _OURS: Final = ContextVar("polybus_http_client", default=False)
-"""True while one of our requests is made."""
+"""True during one of our requests."""
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:
     return not _OURS.get()
 
 
-# They would write our tokens and cookies: httpx the URL of each request at INFO, httpcore the headers of each answer at DEBUG.
+# They would log tokens and cookies: httpx each request's URL at INFO, httpcore each answer's headers at DEBUG.
 for _name in ("httpx", "httpcore.http11"):
     logging.getLogger(_name).addFilter(_is_not_ours)
 
@@ -48,7 +48,7 @@ async def _in_pieces(content: bytes) -> AsyncIterator[bytes]:
 
 
 class ExchangeFailed(Exception):
-    """The server, or the way to it, does not do as it should; nothing is sent a second time."""
+    """The server or network failed; nothing is sent again."""
 
     def __init__(self, why: Closed) -> None:
         self.why: Closed = why
@@ -56,11 +56,11 @@ class ExchangeFailed(Exception):
 
 
 class HttpClient:
-    """A `plugins.Transport` that posts what it is given. What is posted how, and what else is asked, is its subclass's.
+    """A `plugins.Transport` that posts frames. Subclasses decide how, and send other requests.
 
     Args:
-        headers: Of every request, besides those of the application.
-        works: Tasks that run side by side, from the start to the end. One that raises `ExchangeFailed` ends the connection.
+        headers: Headers of each request, besides the application's.
+        works: Tasks from start to end. One that raises `ExchangeFailed` ends the connection.
     """
 
     hops = 0
@@ -75,10 +75,10 @@ class HttpClient:
     ) -> None:
         parts = urlsplit(url)
         self.name: str = parts.scheme
-        self.address: str = parts.netloc.rpartition("@")[2]  # never with a password
+        self.address: str = parts.netloc.rpartition("@")[2]  # without a password
         self.max_frame: int = options.host.limits.message
         self.max_answer: int = 2 * self.max_frame
-        """Bytes of an answer: perhaps one of ours that was spelled in another way."""
+        """Maximum bytes of an answer, which may be a re-encoded polybus frame."""
         self._host = options.host
         self._works = works
         limits = options.host.limits
@@ -86,11 +86,11 @@ class HttpClient:
             headers={**options.headers, **headers},
             verify=tls if tls is not None else self.name == "https",
             timeout=httpx.Timeout(limits.write_timeout, connect=limits.connect_timeout),
-            # uvicorn closes after five seconds of silence: a request that meets that would be lost.
+            # uvicorn closes after five idle seconds, which would lose a simultaneous request.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=3.0),
             trust_env=False,
         )
-        # An answer may unpack to any size, and httpx unpacks all that it has read before anybody can look at how much it is.
+        # An answer may expand to any size, and httpx expands all it has read before any check.
         self._http.headers["accept-encoding"] = "identity"
         self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
@@ -124,7 +124,7 @@ class HttpClient:
         return self._size
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Post what waits, tell the server; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
+        """Post waiting frames and inform the server; cut after `Limits.close_timeout`. `Receiver.closed` follows."""
         if self._state is TransportState.OPEN:
             self._state = TransportState.CLOSING
             self._why = Closed(code, reason)
@@ -141,12 +141,12 @@ class HttpClient:
         await self._http.aclose()
 
     def tick(self, now: float) -> None:
-        """Requests have their own deadlines."""
+        """Do nothing: requests have their own deadlines."""
 
     # -- for subclasses
 
     async def something(self) -> bool:
-        """Wait until something is to be posted; False at the end, when nothing is left."""
+        """Wait for frames to post; False at the end, when none is left."""
         while not self._queue and self._state is TransportState.OPEN:
             self._changed = anyio.Event()
             await self._changed.wait()
@@ -157,7 +157,7 @@ class HttpClient:
         self.resume()
 
     def pause(self) -> None:
-        """Let the bus keep what comes now."""
+        """Ask the bus to keep its frames."""
         if not self._paused and self._receiver is not None:
             self._paused = True
             self._receiver.pause_writing()
@@ -168,25 +168,28 @@ class HttpClient:
             self._receiver.resume_writing()
 
     def begin(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Work besides `works`, until its end or that of the connection. A task group of one's own would wrap what it loses."""
+        """Start another task, until its end or the connection's. A separate task group would wrap its errors."""
         assert self._group is not None
         self._group.start_soon(self.guarded, work)
 
     def deliver(self, frames: list[bytes]) -> None:
-        """Hand on frames from the server."""
+        """Deliver frames from the server."""
         if frames and self._receiver is not None and self._state is not TransportState.LOST:
             self._receiver.frames_received(frames)
 
     async def ask(self, method: str, url: str, **what: Any) -> tuple[int, httpx.Headers, bytes]:
-        """One request, as `httpx.AsyncClient.stream` takes it. Status, headers and body of its answer. May raise
-        `ExchangeFailed`: no answer, or one without end, or one that comes too slowly."""
+        """Make one request, as `httpx.AsyncClient.stream`; return status, headers and body.
+
+        Raises:
+            ExchangeFailed: No answer, or an endless or slow one.
+        """
         content = what.get("content")
         if isinstance(content, bytes) and len(content) > _PIECE:
             what = self._patiently(content, what)
         seconds = httpx.Timeout(what.get("timeout", self._http.timeout)).read
         try:
             with anyio.CancelScope() as scope:
-                # httpx's own timeouts are for each read: a server that sends a byte now and then would never be too slow.
+                # httpx's time-outs apply to each read: a server that sends single bytes would never time out.
                 extensions = {"trace": partial(_heads_in_time, scope, seconds)}
                 async with self.stream(method, url, extensions=extensions, **what) as response:
                     scope.deadline = math.inf
@@ -197,7 +200,7 @@ class HttpClient:
 
     @asynccontextmanager
     async def stream(self, method: str, url: str, **what: Any) -> AsyncIterator[httpx.Response]:
-        """One request, as `httpx.AsyncClient.stream` makes it, of which the libraries below write nothing into their logs."""
+        """Make one request, as `httpx.AsyncClient.stream`, without log lines of the libraries."""
         token = _OURS.set(True)
         try:
             async with self._http.stream(method, url, **what) as response:
@@ -206,15 +209,15 @@ class HttpClient:
             _OURS.reset(token)
 
     def _patiently(self, content: bytes, what: dict[str, Any]) -> dict[str, Any]:
-        """The same request over a line that may be slow: its timeouts are for each piece, not for the size."""
+        """Adapt a request to a slow line, with time-outs per piece instead of in total."""
         timeout = httpx.Timeout(what.get("timeout", self._http.timeout))
-        if timeout.read is not None:  # the kernel has taken what has not arrived yet
+        if timeout.read is not None:  # data in the kernel has not arrived yet
             timeout.read += len(content) / _RATE
         headers = {**what.get("headers", {}), "Content-Length": str(len(content))}
         return {**what, "content": _in_pieces(content), "headers": headers, "timeout": timeout}
 
     async def read(self, response: httpx.Response) -> bytes:
-        """The body of an answer. May raise `ExchangeFailed`: it is one without end, or comes too slowly."""
+        """The body of an answer. May raise `ExchangeFailed`: endless or slow."""
         body, seconds = bytearray(), self._host.limits.frame_timeout
         pace = Pace(anyio.current_time(), 0)
         with anyio.move_on_after(seconds) as scope:
@@ -229,7 +232,7 @@ class HttpClient:
         raise ExchangeFailed(Closed(1006, text))
 
     def chunks(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """The body of an answer as it comes. May raise `ExchangeFailed`: it is packed, or came with too many cookies."""
+        """The chunks of an answer. May raise `ExchangeFailed`: compressed, or too many cookies."""
         coding: str = response.headers.get("content-encoding", "identity")
         if coding.strip().lower() not in ("", "identity"):
             text = f"{self.address} packs its answers (Content-Encoding: {coding[:40]}), though Accept-Encoding is identity"
@@ -258,7 +261,7 @@ class HttpClient:
                 self._receiver.closed(self._why or Closed(1006, "the connection was given up"))
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Work in a task of its own: what it loses is lost to the whole connection."""
+        """Run a task; its failure ends the connection."""
         try:
             await work()
         except ExchangeFailed as lost:
@@ -266,13 +269,13 @@ class HttpClient:
 
 
 async def _heads_in_time(scope: anyio.CancelScope, seconds: float | None, event: str, info: Any) -> None:
-    """Begin the time for the head of an answer, whatever comes of it, when the request has been sent."""
+    """Start the time-out for an answer's head when the request was sent."""
     if seconds is not None and event.endswith("receive_response_headers.started"):
         scope.deadline = anyio.current_time() + seconds
 
 
 def lost(address: str, error: httpx.HTTPError) -> ExchangeFailed:
-    """The end of a connection, as a failure of httpx means it."""
+    """Convert a failure of httpx to the end of a connection."""
     if isinstance(error, httpx.TimeoutException):
         return ExchangeFailed(Closed(1006, f"{address} did not answer in time ({type(error).__name__})"))
     return ExchangeFailed(Closed(1006, f"{address}: {plain_reason(error)}"))
@@ -284,7 +287,7 @@ def shown(body: bytes) -> str:
 
 
 def turned_away(status: int, body: bytes) -> Closed | None:
-    """The end of a connection that the server does not let in; None where it does."""
+    """The end of a connection that the server does not admit; None if it does."""
     text = shown(body)
     if status == 401:
         return Closed(4401, text, Unauthorized(text or "the server answered 401"))

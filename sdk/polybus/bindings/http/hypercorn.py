@@ -1,4 +1,4 @@
-"""A bus alone behind HTTP on trio: hypercorn does there what uvicorn does on asyncio."""
+"""A bus without an application behind HTTP on trio, where hypercorn replaces uvicorn."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _accepting: Final = logging.getLogger("trio.serve_listeners")
 _READ: Final = 8 * 1024
-"""Bytes that hypercorn reads, and parses without a turn for others: frames of a WebSocket can be six bytes long."""
+"""Bytes per read, parsed in one turn: frames of a WebSocket may have six bytes."""
 
 
 _is_refusal: Final = re.compile(
     rb"HTTP/1\.1 [45]\d\d \r\n(?=.*^content-length: 0\r$)(?=.*^connection: close\r$)", re.IGNORECASE | re.DOTALL | re.MULTILINE
 ).match
-"""Hypercorn's own, which has no body; an application's has one."""
+"""Matches hypercorn's own refusal, which has no body, unlike an application's."""
 
 
 class _ServerConfig(Config):
-    """With a TLS context in place of files."""
+    """Takes a TLS context instead of files."""
 
     tls: ssl.SSLContext | None = None
 
@@ -46,8 +46,11 @@ class _ServerConfig(Config):
 
 
 class _Connection(tcp_server.TCPServer):
-    """One connection, whose faults are its own: a request that hypercorn can neither read nor refuse would end the server, and
-    one that it has refused keeps the connection for as long as its client likes."""
+    """One connection with isolated failures.
+
+    A request that hypercorn can neither read nor refuse would end the server, and a refused one would leave the connection
+    open.
+    """
 
     async def protocol_send(self, event: Event) -> None:
         await super().protocol_send(event)
@@ -62,7 +65,7 @@ class _Connection(tcp_server.TCPServer):
 
 
 class HypercornServer:
-    """Serves an application at sockets that are bound."""
+    """Serves an application on bound sockets."""
 
     def __init__(self, application: AsgiApp, options: ListenOptions) -> None:
         limits = options.host.limits
@@ -80,7 +83,7 @@ class HypercornServer:
         config.graceful_timeout = limits.close_timeout + 1
 
     async def start(self, sockets: list[socket.socket], url: str) -> None:
-        # It has no options for these.
+        # hypercorn has no options for these.
         tcp_server.MAX_RECV = min(tcp_server.MAX_RECV, _READ)
         run.TCPServer = _Connection  # type: ignore[attr-defined]
         self._config.bind = [f"fd://{sock.detach()}" for sock in sockets]
@@ -90,18 +93,19 @@ class HypercornServer:
         _accepting.addFilter(self._is_written)
 
     async def aclose(self) -> None:
-        """Stop accepting; connections have the time that links need for their end."""
+        """Stop accepting; connections get the time that links need to end."""
         _accepting.removeFilter(self._is_written)
         self._stop.set()
 
     def _is_written(self, record: logging.LogRecord) -> bool:
-        """Let a few lines a minute through, as of other transports: out of file descriptors trio writes ten a second."""
+        """Allow a few lines per minute, as for other transports: without free file descriptors trio logs ten per second."""
         record.exc_info = None
         return self._warnings.allows(str(record.msg))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application, which takes all that came of a request before it has answered: until then hypercorn keeps it, and
-        the connection."""
+        """Run the application, and read the rest of a request before its answer ends: hypercorn would keep both request and
+        connection.
+        """
 
         async def drop() -> None:
             while (await receive())["type"] != "http.disconnect":

@@ -1,5 +1,4 @@
-"""Server half that protocols over HTTP share: who may make a request, how much it may hold, how it is answered; and a bus alone
-behind HTTP, whose endpoint is served inside its own event loop."""
+"""Server side of protocols over HTTP: admission, limits and answers; and a server for a bus without an application."""
 
 from __future__ import annotations
 
@@ -36,24 +35,24 @@ A = TypeVar("A", bound=Transport)
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _SMALL: Final = 16 * 1024
-"""Bytes of a body that comes in one piece and is not charged, as with requests that run."""
+"""Maximum bytes of a one-piece body that is not charged, as for running requests."""
 
 _PIECE: Final = 32 * 1024
-"""Bytes of a response that the server is handed at once. uvicorn takes more as long as no more than 64 KiB wait."""
+"""Bytes of a response passed to the server at a time. uvicorn accepts more while at most 64 KiB wait."""
 
 _PARTING: Final = 1.0
-"""Seconds for a connection that was cut to end."""
+"""Seconds for a cut connection to end."""
 
 _UNSEEN: Final = 16.0
-"""Seconds more for a piece, and what was written before it, where the server does not show how much has left: 64 kbit/s."""
+"""Extra seconds for a piece and earlier data if the server hides its progress: 64 kbit/s."""
 
 
 class WriteStalled(Exception):
-    """A client reads nothing of its answer."""
+    """A client does not read its answer."""
 
 
 class HttpRequest(AsgiRequest):
-    """One request whose Host and Origin are in order."""
+    """One request with valid Host and Origin."""
 
     def __init__(self, options: ListenOptions, scope: Scope, receive: Receive, slow: set[HttpRequest]) -> None:
         super().__init__(options, scope, receive)
@@ -68,31 +67,32 @@ class HttpRequest(AsgiRequest):
 
     @property
     def length(self) -> int:
-        """Bytes of the body, as far as the client has said so."""
+        """Announced bytes of the body, or 0."""
         given = self.head.only("content-length") or ""
         return int(given) if given.isascii() and given.isdigit() and len(given) < 20 else 0
 
     async def body(self, limit: int | None = None) -> bytes | None:
-        """Read all of it; None where the client is gone. What is there of it is charged to the client's address.
+        """Read the whole body; None if the client has gone. Arrived bytes are charged to the client's address.
 
         Args:
-            limit: Bytes; `Limits.message`, if not given.
+            limit: Maximum bytes; by default `Limits.message`.
 
         Raises:
-            HandshakeRejected: 413; 408, it stalls for `Limits.frame_timeout`, as for a frame over TCP; 503, it takes longer
-                than that, and `Limits.handshakes` others do so too, or `Limits.total_bytes` leaves no room for it.
+            HandshakeRejected: 413; 408, stalled for `Limits.frame_timeout`, as for a frame over TCP; 503, slower than that
+                while
+                `Limits.handshakes` others are too, or `Limits.total_bytes` is exhausted.
         """
-        # One buffer, not a list: of parts of two bytes each that would be twenty times as much.
+        # A single buffer: a list of two-byte parts would take twenty times as much.
         body = bytearray()
         try:
             return bytes(body) if await self._read(body, self.options.host.limits, limit) else None
         finally:
-            # The frames of an error live on, charged to nobody, until the client has been told.
+            # An error's traceback keeps this buffer, uncharged, until the client has its answer.
             body.clear()
             self._slow.discard(self)
 
     async def _read(self, body: bytearray, limits: Limits, limit: int | None) -> bool:
-        """Fill the buffer. False if the client is gone; may raise `HandshakeRejected`, as `body` says."""
+        """Fill the buffer. False if the client has gone; may raise `HandshakeRejected`, as `body`."""
         most, name = (limits.message, "message") if limit is None else (limit, "payload")
         seconds, pace = limits.frame_timeout, Pace(anyio.current_time(), 0)
         with anyio.move_on_after(seconds) as scope:
@@ -121,19 +121,19 @@ class HttpRequest(AsgiRequest):
         raise HandshakeRejected(408, text)
 
     def hold(self, size: int) -> bool:
-        """Charge so much more to the address of the client. False if there is no room."""
+        """Charge more bytes to the client's address. False if there is no space."""
         if self._kept is None:
             self._kept = self.options.host.reserve(self.address)
         return self._kept.hold(size)
 
     def release(self) -> None:
-        """Charge nothing any longer: what was kept has been handed over, or dropped."""
+        """End the charge: the bytes were handed over or dropped."""
         if self._kept is not None:
             self._kept.release()
             self._kept = None
 
     async def respond(self, send: Send, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Answer 200, as fast as the client reads. May raise `WriteStalled`: the client reads nothing."""
+        """Answer 200, as fast as the client reads. May raise `WriteStalled`."""
         try:
             await self.send(send, _start(200, body, headers))
             await self.write(send, body)
@@ -141,15 +141,17 @@ class HttpRequest(AsgiRequest):
             logger.debug("gone before its answer: %r", error)
 
     async def write(self, send: Send, body: bytes, *, more: bool = False) -> None:
-        """Hand a body to the server in pieces: it keeps little of it then, and the rest is still this side's to count. May
-        raise `WriteStalled`: the client reads nothing."""
+        """Pass a body to the server in pieces, so that it buffers little. May raise `WriteStalled`."""
         for start in range(0, len(body) or 1, _PIECE):
             piece, end = body[start : start + _PIECE], start + _PIECE
             await self.send(send, {"type": "http.response.body", "body": piece, "more_body": more or end < len(body)})
 
     async def send(self, send: Send, message: dict[str, Any]) -> None:
-        """Hand something to the server. May raise `WriteStalled`: the client has taken nothing for `Limits.write_timeout`. Its
-        connection has been cut."""
+        """Pass a message to the server.
+
+        Raises:
+            WriteStalled: The client accepted nothing for `Limits.write_timeout`. Its connection is cut.
+        """
         socket, seconds = self.socket, self.options.host.limits.write_timeout
         if socket is None:
             seconds += _UNSEEN
@@ -160,15 +162,15 @@ class HttpRequest(AsgiRequest):
                 return
             if socket is None or socket.get_write_buffer_size() >= before:
                 break
-            # uvicorn waits for room before it writes, so nothing of this has been written.
+            # uvicorn waits for space before it writes, so nothing of this message was written.
         if socket is not None:
             socket.abort()
-            with anyio.move_on_after(_PARTING):  # else uvicorn logs that an application has not completed its response
+            with anyio.move_on_after(_PARTING):  # otherwise uvicorn logs an incomplete response
                 await self.gone()
         raise WriteStalled(f"write stalled: the client took nothing for {seconds:g} s (Limits.write_timeout)")
 
     async def rest(self) -> None:
-        """Read on and keep nothing, for `Limits.frame_timeout`: who is answered while it sends may not see the answer."""
+        """Read and drop input for `Limits.frame_timeout`: a client may not see an answer while it sends."""
         with anyio.move_on_after(self.options.host.limits.frame_timeout):
             while (message := await self.receive())["type"] == "http.request" and message.get("more_body"):
                 pass
@@ -178,7 +180,7 @@ class HttpRequest(AsgiRequest):
             pass
 
     async def while_there(self, work: Awaitable[T]) -> T | None:
-        """The outcome of some work; None if the client goes meanwhile."""
+        """The result of some work; None if the client goes first."""
         done: T | None = None
         async with anyio.create_task_group() as group:
 
@@ -193,22 +195,22 @@ class HttpRequest(AsgiRequest):
 
     @property
     def host(self) -> str:
-        """Host of the client, without the port: every request may come through another one."""
+        """Host of the client, without the port, which differs between requests."""
         client = self.scope.get("client")
         return client[0] if client else ""
 
     async def admission(self) -> Admission:
-        """Ask the bus to admit the client. May raise `HandshakeRejected`: the bus does not let it in."""
+        """Ask the bus to admit the client. May raise `HandshakeRejected`: not admitted."""
         return (await self.admitted(self.name))[1]
 
     def knock(self) -> None:
-        """Count a newcomer. May raise `HandshakeRejected`: there is no room."""
+        """Count a new client. May raise `HandshakeRejected`: over a limit."""
         refusal = self.options.gate.knock(self.address)
         if refusal is not None:
             raise HandshakeRejected.of(refusal)
 
     async def probe(self) -> None:
-        """Find out if a client would be admitted. May raise `HandshakeRejected`: the bus does not let it in."""
+        """Check that a client would be admitted. May raise `HandshakeRejected`: not admitted."""
         self.knock()
         try:
             await self.admission()
@@ -216,12 +218,12 @@ class HttpRequest(AsgiRequest):
             self.options.gate.left(self.address)
 
     def open(self, transport: Transport, admission: Admission) -> None:
-        """Let one in who was asked already, as a connection of its own. May raise `HandshakeRejected`: there is no room."""
+        """Open a connection for an admitted client. May raise `HandshakeRejected`: over a limit."""
         self.knock()
         self.options.gate.opened(transport, admission)
 
     async def enter(self, make: Callable[[], A]) -> A:
-        """Accept a client, as a connection of its own. May raise `HandshakeRejected`: the bus does not let it in."""
+        """Admit a client and open its connection. May raise `HandshakeRejected`: not admitted."""
         self.knock()
         inside = False
         try:
@@ -236,13 +238,13 @@ class HttpRequest(AsgiRequest):
 
 
 class HttpEndpoint(ABC):
-    """A `plugins.WebEndpoint` that takes requests, beside the WebSockets of an `AsgiWebSocket`."""
+    """A `plugins.WebEndpoint` for requests, beside the WebSockets of an `AsgiWebSocket`."""
 
     def __init__(self, path: str = "/") -> None:
         self.path: str = path
         self._sockets = AsgiWebSocket(path)
         self._options: ListenOptions | None = None
-        # Those whose bodies take longer than `Limits.frame_timeout`.
+        # Requests with bodies slower than `Limits.frame_timeout`.
         self._slow: set[HttpRequest] = set()
 
     def routes(self) -> Sequence[WebRoute]:
@@ -265,10 +267,10 @@ class HttpEndpoint(ABC):
 
     @abstractmethod
     async def take(self, request: HttpRequest, send: Send) -> None:
-        """Answer one request. May raise `HandshakeRejected`: it is not as it has to be, or its client is not let in."""
+        """Answer one request. May raise `HandshakeRejected`: invalid, or not admitted."""
 
     async def exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application of a route that takes requests."""
+        """The ASGI application of a route for requests."""
         try:
             request = self.knock(scope, receive)
             try:
@@ -282,8 +284,9 @@ class HttpEndpoint(ABC):
             await turn_away(send, turned)
 
     def knock(self, scope: Scope, receive: Receive) -> HttpRequest:
-        """Look at a request before its body is read. May raise `HandshakeRejected`: 503 while no client is let in; what
-        `OriginPolicy.check` and `AsgiWebSocket` say."""
+        """Check a request before its body. May raise `HandshakeRejected`: 503 while closed; as `OriginPolicy.check` and
+        `AsgiWebSocket`.
+        """
         options = self._options
         if options is None:
             raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
@@ -307,13 +310,13 @@ def _start(status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> 
 
 
 async def turn_away(send: Send, turned: HandshakeRejected) -> None:
-    """Answer a request that may not be made: a status, and a text that says why."""
+    """Answer a rejected request with a status and a text."""
     fields, body = turned.answer()
     kept = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields if name != "Content-Length"]
     await respond(send, turned.status, body, kept)
 
 
-# -- a bus alone behind HTTP --------------------------------------------------------------------------------------------------
+# -- a bus without an application -----------------------------------------------------------------------------------------
 
 
 class Application:
@@ -332,7 +335,7 @@ class Application:
                 self._exact[where, route.methods is None] = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection or request."""
+        """Handle one connection or request."""
         if scope["type"] == "lifespan":
             await _live(receive, send)
             return
@@ -365,7 +368,7 @@ class Application:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """There is nothing to prepare: the bus runs already."""
+    """Confirm the lifespan events: the bus already runs."""
     while True:
         word = (await receive())["type"]
         await send({"type": f"{word}.complete"})
@@ -377,7 +380,7 @@ class HttpServer(Protocol):
     """Server of an application on one event loop."""
 
     async def start(self, sockets: list[socket.socket], url: str) -> None:
-        """Begin to accept at sockets that are bound, under an address for people."""
+        """Start to accept on bound sockets; `url` is for people."""
 
     async def aclose(self) -> None:
         """Stop accepting and release the address."""
@@ -393,8 +396,12 @@ class HttpListener:
 
     @classmethod
     async def open(cls, address: NetAddress, options: ListenOptions, sockets: list[socket.socket]) -> HttpListener:
-        """Serve at sockets that are bound. May raise `Unsupported`: the protocol has no form over HTTP, or the server is not
-        installed; `ValueError`: something in `origins` is no origin."""
+        """Serve on bound sockets.
+
+        Raises:
+            Unsupported: No form over HTTP, or the server is not installed.
+            ValueError: An invalid origin in `origins`.
+        """
         try:
             endpoint = None if options.adapter is None else find_web_endpoint(options.adapter, address.path)
             if endpoint is None:
@@ -410,13 +417,13 @@ class HttpListener:
         return cls(real, listening, server)
 
     async def aclose(self) -> None:
-        """Stop accepting and release the address; sessions stay, and the connections on which they ask."""
+        """Stop accepting and release the address; sessions and their connections stay."""
         await self._listening.aclose()
         await self._server.aclose()
 
 
 def _server(options: ListenOptions) -> Callable[[Application, ListenOptions], HttpServer]:
-    """uvicorn knows asyncio only, and hypercorn is slower. May raise `Unsupported`: it is not installed."""
+    """Choose uvicorn for asyncio, and hypercorn, which is slower, for trio. May raise `Unsupported`: not installed."""
     try:
         if options.host.backend == "asyncio":
             from .uvicorn import UvicornServer

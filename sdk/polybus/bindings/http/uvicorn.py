@@ -1,6 +1,6 @@
-"""A bus alone behind HTTP on asyncio: uvicorn parses requests and frames WebSockets.
+"""A bus without an application behind HTTP on asyncio: uvicorn parses requests and frames WebSockets.
 
-What it would do for a process of its own (signals, logging, lifespan) is off.
+Its process features (signals, logging, lifespan) are off.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from websockets.frames import Frame
 
 _PIECE: Final = 2048
-"""Bytes that are parsed at once: 340 frames at the most, which take some milliseconds."""
+"""Bytes per parse: at most 340 frames, some milliseconds."""
 
 _TURN: Final = 0.005
-"""Seconds after which others have their turn."""
+"""Seconds before other connections get a turn."""
 
 
 class _Http(H11Protocol):
-    """uvicorn's own, with a log that its peers cannot fill."""
+    """uvicorn's protocol with a rate-limited log."""
 
     def __init__(self, log: logging.Logger, **options: Any) -> None:
         super().__init__(**options)
@@ -45,7 +45,7 @@ class _Http(H11Protocol):
 
 
 def _limited_log(options: ListenOptions) -> logging.Logger:
-    """Make a logger before that of uvicorn, which lets through as much of each kind as of other transports."""
+    """Make a child of uvicorn's logger with the rate limit of other transports."""
     usual, warnings = logging.getLogger("uvicorn.error"), Warnings(options.host.time)
     log = logging.Logger(usual.name)
     log.parent = usual
@@ -54,7 +54,7 @@ def _limited_log(options: ListenOptions) -> logging.Logger:
 
 
 class UvicornServer:
-    """Serves an application at sockets that are bound."""
+    """Serves an application on bound sockets."""
 
     def __init__(self, application: AsgiApp, options: ListenOptions) -> None:
         limits = options.host.limits
@@ -69,13 +69,13 @@ class UvicornServer:
             lifespan="off",
             log_config=None,
             access_log=False,
-            # The word of a proxy is not taken for who its client is.
+            # A proxy's header does not identify the client.
             proxy_headers=False,
             server_header=False,
             date_header=False,
         )
         config.load()
-        # At level TRACE `load` has put a logger around it, which would write the tokens of queries.
+        # At level TRACE, `load` wraps it in a logger that would write the tokens of queries.
         config.loaded_app = application
         self._options = options
         self._config, self._state = config, ServerState()
@@ -91,7 +91,7 @@ class UvicornServer:
         await self._released.wait()
 
     async def _accept(self, sockets: list[socket.socket], url: str) -> None:
-        """Accept as other transports do: uvicorn has asyncio do it, which fills the log where there are no file descriptors."""
+        """Accept as other transports do: asyncio's server fills the log without free file descriptors."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:
@@ -104,7 +104,7 @@ class UvicornServer:
 
     async def _open(self, accepted: socket.socket, name: Any) -> None:
         tls = self._options.tls
-        with contextlib.suppress(OSError):  # it has gone, or what it says is no TLS
+        with contextlib.suppress(OSError):  # it has gone, or is not TLS
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol, accepted, ssl=tls)
 
     def _protocol(self) -> asyncio.Protocol:
@@ -114,14 +114,14 @@ class UvicornServer:
 
 
 async def _keep(state: Any, options: ListenOptions) -> None:
-    """Cut connections without a request; at the end of the bus, all."""
+    """Cut connections without a request, and all of them when the bus ends."""
     limits = options.host.limits
     silent: dict[Any, float] = {}
     try:
         while True:
             await anyio.sleep(1)
             now = options.host.time()
-            # A WebSocket has no cycle of requests.
+            # A WebSocket has no request cycle.
             waiting = [connection for connection in state.connections if getattr(connection, "cycle", connection) is None]
             silent = {connection: silent.get(connection, now) for connection in waiting}
             for connection, since in silent.items():
@@ -138,33 +138,31 @@ async def _keep(state: Any, options: ListenOptions) -> None:
 
 
 class PatientWebSockets(WebSocketsSansIOProtocol):
-    """uvicorn's own over slow lines, where a ping waits behind what was written before it, and its answer with it: the time for
-    an answer begins anew while the peer shows that it is there. It has said anything, or more of what was written before the
-    ping has arrived, where the kernel tells that.
+    """uvicorn's WebSockets, safe for slow lines and floods.
 
-    An upgrade whose headers `websockets` refuses is answered, which uvicorn forgets.
-
-    And for peers that flood it: others have their turns between its frames, however small they are; no more of a message is
-    kept than has a size, and of the answers to pings no more than are read.
+    On a slow line a ping and its answer wait behind earlier data, so the time-out restarts while the peer sends anything or, if
+    the kernel reports it, receives earlier data. An upgrade whose headers `websockets` refuses is answered, which uvicorn
+    omits. Floods do not block other connections, however small the frames; the size of a message and the number of unread pongs
+    are limited.
     """
 
     adoptable = True
-    """`UvicornWebSocket` may take its connections over: what it does for those is done there too."""
+    """True: `UvicornWebSocket`, which has the same protections, may take over its connections."""
 
     _ping = PingProgress(None, 0)
     _heard = False
     _read = b""
-    """Bytes that have come in and are not all parsed: nothing more is read meanwhile."""
+    """Unparsed input; reading pauses until it is parsed."""
     _parsed = 0
-    """Count of those bytes that are parsed."""
+    """Number of its parsed bytes."""
     _began = 0.0
-    """Time at which its turn began."""
+    """Start of its turn."""
     _goes_on = False
-    """Its next turn has been asked for."""
+    """True if its next turn is scheduled."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.conn.logger, self.conn.debug = core_logger, False  # uvicorn's log at DEBUG would have the headers, with tokens
+        self.conn.logger, self.conn.debug = core_logger, False  # uvicorn's log at DEBUG would have headers with tokens
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
@@ -183,7 +181,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
         self._parse()
 
     def _parse(self) -> None:
-        """Parse until a message waits for the application, or others are to have their turn."""
+        """Parse until a message waits for the application, or the turn is over."""
         read, clock, paused = self._read, sources.get().monotonic, False
         while self._parsed < len(read) and not self.read_paused and not self.transport.is_closing():
             if paused and clock() - self._began > _TURN:
@@ -218,13 +216,13 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
         return event
 
     def handle_events(self) -> None:
-        """Handle what has been parsed."""
+        """Handle parsed events."""
         super().handle_events()
         if not self.handshake_initiated and self.conn.handshake_exc is not None:
             self._refuse_upgrade()
 
     def _refuse_upgrade(self) -> None:
-        """Answer a request that is too large for `websockets`, or none: uvicorn has the answer in hand and never sends it."""
+        """Answer a request that `websockets` refuses; uvicorn never sends that answer."""
         answer = b"".join(self.conn.data_to_send())
         if not answer:
             answer = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -233,7 +231,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
         self.transport.close()
 
     def handle_cont(self, event: Frame) -> None:
-        """A part of a message."""
+        """Handle a fragment."""
         super().handle_cont(event)
         if len(self.frames) >= MAX_FRAGMENTS:
             self.conn.fail(1009, f"too many fragments: {len(self.frames)} and no end")
@@ -241,7 +239,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
 
     def handle_ping(self) -> None:
-        """A ping: answered where earlier answers have left."""
+        """Answer a ping, unless earlier answers wait."""
         if self.writable.is_set():
             super().handle_ping()
         else:
@@ -259,7 +257,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
             super().keepalive_timeout()
 
     def _lives(self) -> bool:
-        """True if the peer has shown, since this was asked last, that it is there."""
+        """True if the peer has shown activity since the last call."""
         heard, self._heard = self._heard, False
         return self._ping.comes_near(self._signs) or heard
 

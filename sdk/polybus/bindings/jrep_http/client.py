@@ -1,7 +1,7 @@
-"""A connection to an Errai server, or to one of ours, over HTTP: posts, and a way back (J.REP notes, sections 2.1 to 2.4, 4).
+"""A connection to an Errai or polybus server over HTTP: posts, and a return channel (J.REP notes, sections 2.1 to 2.4, 4).
 
-The first post lets us in; its answer says what the server can do. Then the best way back that both have is taken: a WebSocket,
-which carries both directions; a stream of events; long polls; short ones.
+The first post opens the session; its answer lists the server's capabilities. The client then uses the best common return
+channel: a WebSocket, which carries both directions; server-sent events; long polls; short polls.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .requests import HEADERS, POLL, ErraiRequests
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 PATIENCE: Final = 2.5
-"""Seconds for each step: a proxy that does not know WebSockets may answer nothing at all."""
+"""Seconds per step: a proxy without WebSocket support may not answer."""
 _PAUSE: Final = 0.05
 _TRIES: Final = 20
-"""Number of times to ask if the channel is open: a real server answers from another thread, perhaps after the post."""
+"""Number of checks that the channel is open: a real server answers from another thread, perhaps after the post."""
 
 
 @frozen
 class Offer:
-    """Abilities of a server, as it said when it let us in."""
+    """Capabilities of a server, from its first answer."""
 
     flags: frozenset[str] = frozenset()
     key: str = ""
@@ -43,13 +43,13 @@ class Offer:
     frequency: float = 0.5
     """Seconds between two short polls."""
     legacy: bool = False
-    """True if it is a server of Errai until 2.3."""
+    """True for an Errai server up to 2.3."""
     ours: bool = False
-    """True if it is a polybus."""
+    """True for a polybus."""
 
 
 def offer_in(payload: bytes) -> Offer:
-    """Abilities in a FinishAssociation, or in a CapabilitiesNotice."""
+    """Read the capabilities in a FinishAssociation or CapabilitiesNotice."""
     message = command_in(payload, "FinishAssociation", "CapabilitiesNotice")
     if message is None:
         return Offer()
@@ -70,7 +70,7 @@ def _frequency(message: Mapping[str, Any]) -> float:
         given = given.get("^NumVal")
     try:
         return min(max(int(float(str(given))), 100), 30_000) / 1000
-    except (ValueError, OverflowError):  # the latter of Infinity
+    except (ValueError, OverflowError):  # OverflowError: Infinity
         return 0.5
 
 
@@ -78,8 +78,8 @@ class WebSocketNegotiation:
     """One attempt at the WebSocket that an Errai client negotiates beside its posts (J.REP notes, section 2.4).
 
     Args:
-        post: Posts between other posts, delivers what the answer has for the bus, and returns it.
-        receiver: User of the WebSocket. Until it is open, what comes is for `hear` and `end`.
+        post: Posts between other posts, delivers the bus's part of the answer, and returns the answer.
+        receiver: User of the WebSocket. Until it is open, pass its input to `hear` and `end`.
     """
 
     def __init__(
@@ -101,16 +101,16 @@ class WebSocketNegotiation:
         """True if the WebSocket has ended."""
         self.socket: Transport | None = None
         self.reason: str = ""
-        """Why there is none."""
+        """Reason for the failure."""
 
     @property
     def claim(self) -> bytes:
-        """The first word, and the last, with which it is open. A bare object: an array would be answered by silence."""
+        """The first message, and the last one of the negotiation. A bare object, because an array gets no answer."""
         offer = self._offer
         return word(CommandType="Associate", ConnectionSessionKey=offer.key, WebSocketToken=offer.token)[1:-1]
 
     async def negotiate(self) -> bool:
-        """Negotiate. True if the WebSocket is there and the server has confirmed it: `claim` is all that is left."""
+        """Negotiate. True if the server has confirmed the WebSocket: then send `claim`."""
         self.reason = self._objection()
         if not self.reason:
             try:
@@ -132,7 +132,7 @@ class WebSocketNegotiation:
         self._heard.set()
 
     def _objection(self) -> str:
-        """A server may send its clients to a WebSocket of its own, not to another's, and not out of TLS."""
+        """Reason to decline the offer: the WebSocket must be on the same host, and with TLS if the session has it."""
         parts = urlsplit(self._offer.url)
         if parts.scheme not in ("ws", "wss") or not self._offer.token or not self._offer.key:
             return "the server offers WebSockets and does not say where"
@@ -143,7 +143,7 @@ class WebSocketNegotiation:
         return ""
 
     async def _negotiate(self) -> str:
-        """Nothing, or why not. May raise `BusError`: there is no WebSocket; `Lost`: the posts do not get through either."""
+        """Return a reason for failure, or an empty text. May raise `BusError`: no WebSocket; `Lost`: the posts fail, too."""
         url, host = self._offer.url, self._options.host
         headers = self._requests.upgrade_headers(url)
         options = DialOptions(
@@ -170,25 +170,25 @@ class WebSocketNegotiation:
 
 
 FRAME: Final = 8000
-"""Bytes of a WebSocket frame that every server of Errai's takes: Tomcat's endpoint ends the connection at 8,192 characters."""
+"""Maximum bytes of a WebSocket frame for all Errai servers: Tomcat's endpoint closes at 8,192 characters."""
 _LULL = 0.1
-"""Seconds until the next question to a server that has answered nothing, and that at once."""
+"""Seconds before the next poll of a server that answered at once with nothing."""
 _PAUSES = 30.0
-"""The longest pause between two streams of events that a server may ask for."""
+"""Maximum pause between two event streams that a server may request."""
 _MOMENT = 0.25
-"""Seconds for a stream of events to show by itself that it carries."""
+"""Seconds for an event stream to show activity unasked."""
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
 class ErraiClient(HttpClient):
-    """A `plugins.Transport` that posts what it is given, in order, and fetches the rest.
+    """A `plugins.Transport` that posts frames, in order, and fetches the rest.
 
-    While something is posted the link keeps what comes: it then knows what was never sent.
+    During a post the link keeps its frames, so that it knows what was never sent.
 
     Args:
-        ways: Of ``websocket``, ``events`` and ``poll`` those that may be tried. Where there are several, one that turns out to
-            swallow what is sent to us is taken out, for the connections that come after this one.
-        frame: Bytes: what is larger is posted also where there is a WebSocket; 0 is nothing. None: as the server needs it.
+        ways: Allowed channels: ``websocket``, ``events`` and ``poll``. Of several, one that loses messages is removed, for
+            later connections.
+        frame: Bytes beyond which a frame is posted despite a WebSocket; 0 for no limit. None: depends on the server.
     """
 
     def __init__(
@@ -199,37 +199,37 @@ class ErraiClient(HttpClient):
         self._options = options
         self._ways = ways
         self._frame = frame
-        # A real server puts all that waits into one answer.
+        # A real server puts everything that waits in one answer.
         self.max_answer: int = max(self.max_answer, options.host.limits.payload)
         self._intake = Intake(options.host, lambda payload: self.deliver([payload]))
         self._posting = anyio.Lock()
-        """Held while posting: an answer that has not been delivered may not be overtaken by what comes on another way."""
+        """Held while posting: input from another channel must not overtake an undelivered answer."""
         self._busy = False
-        """Something is being posted."""
+        """True during a post."""
         self._given = 0
-        """Frames that were to be posted."""
+        """Number of frames given for posting."""
         self._gone = 0
-        """Of these, those that the server has answered."""
+        """Number of these that the server has answered."""
         self._progress = anyio.Event()
         self._offer = Offer()
         self._opened = anyio.Event()
-        """The server has let us in: there is a session to fetch from."""
+        """Set when the server has opened the session."""
         self._echo: Echo | None = None
         self._carries = anyio.Event()
-        """Something has come on the stream of events, or it is known that there is none."""
+        """Set when the event stream has carried something, or is known not to exist."""
         self._leaving = False
         self._stream_over = anyio.Event()
         self._upgrade: WebSocketNegotiation | None = None
         self._socket: Transport | None = None
         self._unread = False
-        """True if something was said over the WebSocket of which it is not known that it was read."""
+        """True if a message over the WebSocket is not known to be read."""
         self._slow = False
-        """True if the WebSocket takes nothing at the moment."""
+        """True while the WebSocket is full."""
 
     # -- plugins.Transport
 
     def send(self, frame: bytes) -> None:
-        """Keep a frame until it is posted, or hand it to the WebSocket. After the end: ignored."""
+        """Queue a frame for posting, or send it over the WebSocket. After the end: ignored."""
         socket = self._socket if self._state is TransportState.OPEN and not (self._queue or self._busy) else None
         if socket is not None and self._fits(frame):
             self._say(socket, frame)
@@ -239,7 +239,7 @@ class ErraiClient(HttpClient):
         self._given += len(self._queue) - waiting
 
     async def written(self) -> None:
-        """Wait until the server has answered the posts with all that was sent so far, or the connection is over."""
+        """Wait until the server has answered all posts so far, or the connection has ended."""
         goal = self._given
         while self._gone < goal and self._state is not TransportState.LOST:
             await self._progress.wait()
@@ -269,7 +269,7 @@ class ErraiClient(HttpClient):
     # -- out
 
     async def _post_all(self) -> None:
-        """Post what waits, one request at a time, so that it arrives in order. The first ones open the session."""
+        """Post waiting frames, one request at a time, so that they arrive in order. The first ones open the session."""
         while await self.something():
             async with self._posting:
                 if self._socket is not None:
@@ -282,7 +282,7 @@ class ErraiClient(HttpClient):
             self._socket.close(self._why.code, self._why.reason)
 
     async def _post_waiting(self) -> None:
-        """May raise `ExchangeFailed`: it does not get through."""
+        """May raise `ExchangeFailed`: not delivered."""
         waiting = len(self._queue)
         payload = next_payload(self._queue, self.max_frame)
         posted = waiting - len(self._queue)
@@ -290,17 +290,17 @@ class ErraiClient(HttpClient):
         if self._state is TransportState.CLOSING and not self._queue:
             query = {"phase": "disconnect"}
         await self._ask("out", payload, query)
-        if self._offer.flags or not self._queue:  # else the session tries its other handshake
+        if self._offer.flags or not self._queue:  # otherwise the session tries its other handshake
             self._opened.set()
         self._left(posted)
 
     async def post(self, payload: bytes) -> bytes:
-        """Post between other posts. May raise `ExchangeFailed`: it does not get through."""
+        """Post between other posts. May raise `ExchangeFailed`: not delivered."""
         async with self._posting:
             return await self._ask("out", payload, {})
 
     async def _ask(self, name: str, payload: bytes, query: Mapping[str, str]) -> bytes:
-        """Post, while the lock is held, and deliver the answer. May raise `ExchangeFailed`: it does not get through."""
+        """Post while holding the lock, and deliver the answer. May raise `ExchangeFailed`: not delivered."""
         self._busy = True
         self.pause()
         answer = await self._requests.post(name, payload, query)
@@ -312,16 +312,16 @@ class ErraiClient(HttpClient):
         return answer
 
     def _left(self, frames: int) -> None:
-        """So many frames of the queue wait no more."""
+        """Count frames that have left the queue."""
         self._gone += frames
         progress, self._progress = self._progress, anyio.Event()
         progress.set()
         self.taken(self._size - sum(map(len, self._queue)))
 
-    # -- out, where there is a WebSocket
+    # -- out, with a WebSocket
 
     def _fits(self, frame: bytes) -> bool:
-        """True if the server takes a frame over the WebSocket."""
+        """True if the server accepts a frame over the WebSocket."""
         most = self._frame if self._frame is not None else 0 if self._offer.ours else FRAME
         return not most or len(frame) <= most
 
@@ -330,8 +330,11 @@ class ErraiClient(HttpClient):
         socket.send(frame)
 
     async def _pass_by(self, socket: Transport) -> None:
-        """Say what fits, up to what does not; that is posted when the server has read all that was said before it. May raise
-        `ExchangeFailed`: the server does not say that it has."""
+        """Send frames up to one that does not fit, which is posted after the server has read the earlier ones.
+
+        Raises:
+            ExchangeFailed: The server does not confirm that.
+        """
         said = 0
         while self._queue and self._fits(self._queue[0]):
             self._say(socket, self._queue.popleft())
@@ -350,7 +353,7 @@ class ErraiClient(HttpClient):
     # -- in
 
     async def _fetch_all(self) -> None:
-        """May raise `ExchangeFailed`: nothing can be fetched, or no longer."""
+        """May raise `ExchangeFailed`: no channel works, or it has failed."""
         await self._opened.wait()
         flags = self._offer.flags
         if "WebSockets" in flags and "websocket" in self._ways and await self._upgraded():
@@ -366,13 +369,13 @@ class ErraiClient(HttpClient):
         await self._poll_all()
 
     async def _upgraded(self) -> bool:
-        """Try a WebSocket. True if it carries everything from now on, but what is too large for it."""
+        """Try a WebSocket. True if it is the channel from now on, except for frames too large for it."""
         self._upgrade = upgrade = WebSocketNegotiation(self.post, self, self._offer, self._requests, self._options)
         if not await upgrade.negotiate():
             fields = log_fields(address=self.address, protocol="jrep")
             logger.info("%s: no WebSocket: %s", self.address, upgrade.reason, extra=fields)
             return False
-        async with self._posting:  # all answers have been delivered
+        async with self._posting:  # all answers are delivered
             if upgrade.socket is None or upgrade.over:
                 return False
             self._socket = upgrade.socket
@@ -382,8 +385,7 @@ class ErraiClient(HttpClient):
         return True
 
     async def _events_end(self) -> bool:
-        """Read events for as long as there are some; whether there are none here. May raise `ExchangeFailed`: they broke off,
-        or are held up on the way."""
+        """Read event streams. True if the server does not offer them. May raise `ExchangeFailed`: broken off, or buffered on the way."""
         self.begin(self._try_events)
         began = self._host.time()
         try:
@@ -393,7 +395,7 @@ class ErraiClient(HttpClient):
                     return True
                 await anyio.sleep(min(max(pause, _LULL), _PAUSES))
         except ExchangeFailed:
-            # A real server says something by then; clocks of timers and of event loops are not quite the same.
+            # A real server sends something by then; timers and event loops use slightly different clocks.
             if not self._carries.is_set() and self._host.time() - began >= 0.9 * POLL:
                 self._do_without_events()
             if not self._leaving:
@@ -404,19 +406,21 @@ class ErraiClient(HttpClient):
         return False
 
     async def _take_over(self) -> None:
-        """Fetch without waiting: from then on no post takes along what comes another way, so that nothing is overtaken."""
+        """Fetch without waiting: from then on posts no longer return messages, so that none is overtaken."""
         async with self._posting:
             await self._ask("in", NOTHING, {})
 
     async def _try_events(self) -> None:
-        """Find out whether events get through, while everything goes on. A real server sends not even the head of its answer
-        before it has something to say, so it is asked for something, as Errai's own client does. May raise `ExchangeFailed`:
-        what was asked for has gone into the stream, and nothing comes out of it."""
+        """Check that events arrive, while other work continues.
+
+        A real server does not even send the response head before its first event, so it is asked for one, as in Errai's own
+        client. May raise `ExchangeFailed`: the answer went to the stream and did not arrive.
+        """
         pause = _MOMENT
         while not await self._carries_within(pause):
             echo = self._echo = Echo()
             await self.post(echo.question)
-            # An answer that comes with a post says nothing: at a real server the two race for it.
+            # An answer in a post proves nothing: at a real server post and stream race for it.
             if not echo.heard.is_set() and not await self._carries_within(PATIENCE):
                 await self.post(NOTHING)
                 if not echo.heard.is_set():
@@ -429,8 +433,7 @@ class ErraiClient(HttpClient):
         return self._carries.is_set()
 
     async def _leave(self) -> None:
-        """End the session, for then the server ends the stream, and what is held up in it comes out. May raise
-        `ExchangeFailed`: always."""
+        """End the session, so that the server ends the stream and buffered events arrive. Always raises `ExchangeFailed`."""
         hint = "the next connection does without" if self._do_without_events() else "behind a proxy that collects, channel=poll"
         why = Closed(1006, f"events of {self.address} are held up on the way: {hint}")
         self._leaving = True
@@ -445,14 +448,14 @@ class ErraiClient(HttpClient):
         raise ExchangeFailed(why)
 
     def _do_without_events(self) -> bool:
-        """Take them out of the ways, for the connections that come after this one, where there is another. Whether there is."""
+        """Remove event streams for later connections, if there is another channel. True if removed."""
         if self._ways == {"events"}:
             return False
         self._ways.discard("events")
         return True
 
     async def _poll_all(self) -> None:
-        """Ask, wait, ask again."""
+        """Poll until the end."""
         flags, legacy = self._offer.flags, self._offer.legacy
         short = not flags.isdisjoint(("ShortPolling", "NoLongPollAvailable")) and "LongPolling" not in flags
         while self._state is TransportState.OPEN:
@@ -471,13 +474,13 @@ class ErraiClient(HttpClient):
         payload = readable(payload)
         if self._echo is not None:
             payload = self._echo.taken_from(payload)
-        if payload != NOTHING or not self._opened.is_set():  # that nothing answers its first word says something to a session
+        if payload != NOTHING or not self._opened.is_set():  # to a session, an empty answer to its first message is information
             self._intake.take(payload)
 
     # -- plugins.Receiver, of the WebSocket
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Words of the negotiation, then payloads."""
+        """Handle messages of the negotiation, then payloads."""
         for frame in frames:
             if self._socket is not None:
                 self._deliver(frame)
@@ -485,7 +488,7 @@ class ErraiClient(HttpClient):
                 self._upgrade.hear(frame)
 
     def closed(self, why: Closed) -> None:
-        """Nothing is kept of what may not have arrived; the link begins anew."""
+        """Handle the WebSocket's end. Messages in flight are not kept; the link reconnects."""
         if self._socket is None:
             if self._upgrade is not None:
                 self._upgrade.end()

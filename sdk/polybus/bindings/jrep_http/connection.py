@@ -1,8 +1,7 @@
-"""One logical connection of an Errai client over HTTP: many requests, one queue of what waits to be fetched (J.REP notes 2.1).
+"""One logical connection of an Errai client over HTTP: many requests, one queue of messages to fetch (J.REP notes 2.1).
 
-What the client sends comes in the bodies of its requests. What it is sent waits here until some request can take it along: a
-long poll, a stream of events, or the answer to whatever it posts next; or it leaves at once over a WebSocket that the client
-has negotiated.
+Request bodies carry the client's messages. Messages to the client wait for a request that can return them: a long poll, an
+event stream, or the answer to a post; or they leave at once over a negotiated WebSocket.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ if TYPE_CHECKING:
     from .server import SessionSocket
 
 _SILENCE = 90.0
-"""Seconds without any request after which a session is over, as on a real server."""
+"""Seconds without a request after which a session ends, as on a real server."""
 _AFTER_CHANNEL = 15.0
-"""The same after a WebSocket was lost: an Errai client polls a second later, and one of ours begins anew."""
+"""Seconds after a lost WebSocket: an Errai client polls after a second, a polybus reconnects."""
 
 
 class Tokens:
-    """One-time tokens with which a WebSocket shows to which session it belongs (notes, section 2.4)."""
+    """One-time tokens that link a WebSocket to its session (notes, section 2.4)."""
 
     def __init__(self) -> None:
         self._known: deque[str] = deque(maxlen=6)  # as on a real server
 
     def new(self) -> str:
-        """One that serves once; the oldest of many serves no more."""
+        """Make a token for a single use; the oldest of many become invalid."""
         token = secrets.token_urlsafe(16)
         self._known.append(token)
         return token
 
     def use(self, token: object) -> bool:
-        """Use up a token; True if it was one of these."""
+        """Use up a token; True if it was valid."""
         given = token.encode("utf-8", "surrogatepass") if isinstance(token, str) else b""
         for known in self._known:
             if hmac.compare_digest(known.encode(), given):
@@ -63,18 +62,18 @@ class ErraiConnection:
         self.address: str = request.address
         self.max_frame: int = host.limits.message
         self.cookie: str = cookie
-        """Of the browser."""
+        """The browser's cookie."""
         self.key: str = secrets.token_urlsafe(12)
-        """``ConnectionSessionKey``: names the session to a WebSocket, together with a token."""
+        """``ConnectionSessionKey``: with a token, it identifies the session to a WebSocket."""
         self.tokens: Tokens = Tokens()
         self.large: anyio.Lock = anyio.Lock()
-        """Held by who posts more than one message may have: one at a time, so that few are in memory."""
+        """Held while posting more than one message may have, so that few such payloads are in memory."""
         self.ours: bool = False
-        """True if the peer is one of our own buses."""
+        """True if the peer is a polybus."""
         self.polls: bool = False
-        """True if messages are fetched by requests that do nothing else."""
+        """True if separate requests fetch messages."""
         self.negotiating: SessionSocket | None = None
-        """A WebSocket that has shown a token and waits for the client to confirm it over HTTP."""
+        """A WebSocket that has shown a token and awaits confirmation over HTTP."""
         self._host = host
         self._ended = ended
         self._channel: SessionSocket | None = None
@@ -83,17 +82,17 @@ class ErraiConnection:
         self._queue: deque[bytes] = deque()
         self._size = 0
         self._leaving: dict[HttpRequest, int] = {}
-        """Bytes that requests have taken along, and whose clients have not read them yet."""
+        """Bytes returned by requests, not yet read by the client."""
         self._paused = False
         self._seen = host.time()
         self._silence: float | None = None
-        """A shorter patience than usual, until the next request."""
+        """A shorter time-out than usual, until the next request."""
         self._fetching = 0
-        """Requests that wait for something; only the last one gets it."""
+        """Number of waiting requests; only the last one gets messages."""
         self._turn = 0
         self._changed = anyio.Event()
         self.intake: Intake = Intake(host, self._give)
-        """Payloads that have come and are still to be read."""
+        """Received payloads that wait to be read."""
         self._why: Closed | None = None
         self._cancel_timer: Callable[[], None] | None = None
 
@@ -103,7 +102,7 @@ class ErraiConnection:
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
-        """Keep a frame until it is fetched, or hand it to the WebSocket. After the end: ignored."""
+        """Queue a frame until it is fetched, or send it over the WebSocket. After the end: ignored."""
         if len(frame) > self.max_frame:
             raise TooLarge(f"a payload of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
         if self._state is not TransportState.OPEN:
@@ -118,11 +117,11 @@ class ErraiConnection:
             self.pause()
 
     def write_backlog(self) -> int:
-        """Bytes that have not been fetched and read yet."""
+        """Bytes not yet fetched and read."""
         return self._unread + (self._channel.transport.write_backlog() if self._channel is not None else 0)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Let what waits be fetched; after `Limits.close_timeout` it is dropped. `Receiver.closed` follows."""
+        """Wait until the queue is fetched, at most `Limits.close_timeout`. `Receiver.closed` follows."""
         if self._state is TransportState.OPEN:
             self._state = TransportState.CLOSING
             self._why = Closed(code, reason)
@@ -140,7 +139,7 @@ class ErraiConnection:
             self._host.call_soon(self._finish)
 
     def tick(self, now: float) -> None:
-        """About once a second: who asks for nothing any more has gone, unless a WebSocket is open."""
+        """Close after a long time without requests, unless a WebSocket is open; called about once a second."""
         if self._channel is not None:
             self._channel.transport.tick(now)
             return
@@ -149,7 +148,7 @@ class ErraiConnection:
             self.abort(Closed(1006, f"no request for {patience:g} s"))
 
     def idle(self) -> float:
-        """Seconds without any request; 0 while one waits for messages, or a WebSocket is open."""
+        """Seconds without a request; 0 while one waits, or a WebSocket is open."""
         return 0 if self._fetching or self._channel is not None else self._host.time() - self._seen
 
     @property
@@ -160,7 +159,7 @@ class ErraiConnection:
 
     @property
     def over(self) -> bool:
-        """True if nothing will come any more."""
+        """True if no more messages follow."""
         return self._state is TransportState.LOST or (self._state is TransportState.CLOSING and not self._queue)
 
     def slow_arrival(self) -> int:
@@ -168,7 +167,7 @@ class ErraiConnection:
         return self.intake.size
 
     def receive(self, payload: bytes) -> None:
-        """The body of a request, or a frame of the WebSocket."""
+        """Accept the body of a request, or a frame of the WebSocket."""
         self._seen, self._silence = self._host.time(), None
         self.intake.take(payload)
 
@@ -177,9 +176,9 @@ class ErraiConnection:
             self._receiver.frames_received([payload])
 
     async def fetch(self, request: HttpRequest, wait: float) -> tuple[bytes, bool]:
-        """Payload of what waits, nothing after `wait` seconds; and True unless a later request has taken its place.
+        """Waiting messages, or an empty payload after `wait` seconds; and True unless a later request replaced this one.
 
-        One that has been replaced must not ask again by itself: two of them would replace each other without end.
+        A replaced request must not ask again automatically: two would replace each other for ever.
         """
         turn = self._turn = self._turn + 1
         self._wake()
@@ -195,7 +194,7 @@ class ErraiConnection:
         return (self.take(request), True) if self._turn == turn else (NOTHING, False)
 
     def take(self, request: HttpRequest) -> bytes:
-        """All that waits, in as few messages as it is. It counts as unread until `answered` is called for the request."""
+        """All waiting messages, which count as unread until `answered` is called for the request."""
         if not self._queue:
             return NOTHING
         payload = next_payload(self._queue, self.max_frame)
@@ -208,14 +207,14 @@ class ErraiConnection:
         return payload
 
     def answered(self, request: HttpRequest) -> None:
-        """The client of a request has read what it had taken along, or has gone."""
+        """Record that the client has read the answer of a request, or has gone."""
         if self._leaving.pop(request, 0) and self._unread <= LOW_WATER:
             self.resume()
 
     # -- a WebSocket (notes, section 2.4)
 
     def offer(self, payload: bytes, url: str) -> Offering:
-        """The payload of a client that associates, with what this side offers."""
+        """The payload of an associating client, with this side's offers."""
         offering = Offering(payload)
         offering.offers = {
             "CapabilitiesFlags": "LongPolling,WebSockets,SSE",
@@ -226,7 +225,7 @@ class ErraiConnection:
         return offering
 
     def open_channel(self, channel: SessionSocket) -> None:
-        """From now on everything goes over this WebSocket, first what waits; who polls gets nothing any more."""
+        """Send everything over this WebSocket from now on, waiting messages first; polls get nothing."""
         before, self._channel = self._channel, channel
         if before is not None:
             before.transport.close(1000, "another WebSocket has taken its place")
@@ -241,7 +240,7 @@ class ErraiConnection:
             channel.transport.close(1001, self._why.reason if self._why is not None else "")
 
     def channel_lost(self, channel: SessionSocket) -> None:
-        """A WebSocket has ended. The session stays for a while: its client may poll, or negotiate another one."""
+        """Handle a WebSocket's end. The session remains for a while, as its client may poll or negotiate another."""
         if channel is self.negotiating:
             self.negotiating = None
         if channel is self._channel:

@@ -1,6 +1,6 @@
-"""Payloads that have come over HTTP: read in pieces, because Errai's ends put all that waits into one, however much that is.
+"""Payloads over HTTP, read in pieces, because Errai puts everything that waits into one payload of any size.
 
-With the words in them that the transports of Errai read themselves: those with which a WebSocket is negotiated (notes 2.4).
+Also the messages that Errai's transports handle themselves, to negotiate a WebSocket (notes 2.4).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ...protocols.jrep.arrays import cut
 
 NOTHING: Final = b"[]"
 MAX_WORD: Final = 4096
-"""Bytes of a word of the negotiation, which is one message."""
+"""Maximum bytes of a negotiation message."""
 _KNOCK: Final = b"\xff]"
 _each_message: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _EACH: Final = b'"ToSubject"'
-"""Stands in each message, and perhaps in texts besides."""
+"""Occurs in each message, and perhaps in texts."""
 _MESSAGES: Final = 1024
-"""Of one payload: more are refused by earlier versions of polybus."""
+"""Maximum messages per payload; earlier versions of polybus refuse more."""
 
 
 class Offering(bytes):
-    """A payload with what the transport has to offer to a client that associates: parts for the session's FinishAssociation."""
+    """A payload with the transport's offers to an associating client: parts for the session's FinishAssociation."""
 
     offers: Mapping[str, str]
 
 
 def next_payload(queue: deque[bytes], limit: int) -> bytes:
-    """As many frames as one payload may hold, taken from the front of a queue; at least one."""
+    """Join frames from the front of a queue to one payload; at least one."""
     frame = queue.popleft()
     taken, size, messages = [frame[1:-1]], len(frame), frame.count(_EACH)
     while queue:
@@ -48,7 +48,7 @@ def next_payload(queue: deque[bytes], limit: int) -> bytes:
 
 
 def said(payload: bytes) -> list[Mapping[str, Any]]:
-    """The messages of a payload, as plain JSON; none where it is not JSON."""
+    """The messages of a payload, as plain JSON; empty if malformed."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):
@@ -58,14 +58,14 @@ def said(payload: bytes) -> list[Mapping[str, Any]]:
 
 
 def command_in(payload: bytes, *commands: str) -> Mapping[str, Any] | None:
-    """The first message of a payload that has one of these commands. The payload is parsed only where the word occurs."""
+    """The first message with one of these commands. The payload is parsed only if a command occurs in it."""
     if not any(command.encode() in payload for command in commands):
         return None
     return next((message for message in said(payload) if message.get("CommandType") in commands), None)
 
 
 def complaint(text: str, reason: str) -> bytes:
-    """A payload that tells an Errai client what was wrong, with the Throwable that it looks for."""
+    """A payload that reports an error to an Errai client, with the Throwable that it looks for."""
     thrown = {
         "^EncodedType": "java.lang.RuntimeException",
         "^ObjectID": "1",
@@ -83,10 +83,10 @@ def word(**parts: str) -> bytes:
 
 
 def readable(payload: bytes) -> bytes:
-    """One payload of what Errai's servlets write where that is not quite one.
+    """Repair a payload of Errai's servlets.
 
-    A queue that is stopped gets a byte 0xFF, so that who waits wakes up, and that byte ends up in the last answer. The servlet
-    with Jetty's continuations begins the answer twice when it had to wait.
+    A stopped queue gets a byte 0xFF as a wake-up, which ends up in the last answer. The servlet with Jetty's continuations
+    begins an answer twice after a wait.
     """
     payload = payload.strip()
     if payload.endswith(_KNOCK):
@@ -97,13 +97,13 @@ def readable(payload: bytes) -> bytes:
 
 
 class Echo:
-    """A question to ServerEchoService, which every server has (notes 2.3): it shows that a way carries, and how far it is read.
+    """A request to ServerEchoService, which each server has (notes 2.3), to test that a channel works and how far it is read.
 
-    It is the transport's own, so its answer is taken out of what is delivered.
+    It belongs to the transport, so its answer is removed from delivered payloads.
     """
 
     def __init__(self) -> None:
-        # Answers to such a subject come without a subscription.
+        # Answers to such a subject need no subscription.
         reply_to = f"ServerEchoService:{secrets.token_hex(12)}:RespondTo:RPC"
         self.question: bytes = word(ToSubject="ServerEchoService", ReplyTo=reply_to)
         self.heard: anyio.Event = anyio.Event()
@@ -121,10 +121,10 @@ class Echo:
 
 
 class Intake:
-    """Payloads that are still to be read, in order. A short payload is read at once, unless a long one is before it.
+    """Payloads that wait to be read, in order. A short payload is read at once, unless a long one is before it.
 
     Args:
-        give: Takes a payload, or a piece of a long one.
+        give: Accepts a payload, or a piece of a long one.
     """
 
     def __init__(self, host: Host, give: Callable[[bytes], None]) -> None:
@@ -141,7 +141,7 @@ class Intake:
         return self._bytes
 
     def take(self, payload: bytes) -> None:
-        """Read a payload, or let it wait for its turn. Beyond `Limits.payload` nothing waits: it is read at once."""
+        """Read a payload, or queue it. Beyond `Limits.payload` it is read at once."""
         pieces = _pieces(payload)
         if not self._unread and len(pieces) == 1:
             self._give(payload)
@@ -155,7 +155,7 @@ class Intake:
             self._host.spawn(self._read)
 
     def pause(self) -> None:
-        """Stop reading: it makes too much that waits to be written."""
+        """Pause reading, because it produces too much output."""
         self._full = True
         self._change()
 
@@ -170,12 +170,12 @@ class Intake:
         self._change()
 
     async def settled(self) -> None:
-        """Wait until all has been read, or until reading on waits for the client to fetch what it has made."""
+        """Wait until all is read, or reading is paused until the client fetches messages."""
         while self._unread and not self._full:
             await self._changed.wait()
 
     async def room(self, size: int) -> bool:
-        """Wait until there is room for a payload of this size beside what has not been read; False where it takes too long."""
+        """Wait for space for a payload of this size; False on time-out."""
         limits = self._host.limits
         with anyio.move_on_after(limits.frame_timeout):
             while self._unread and self._bytes + size > limits.payload:
@@ -206,9 +206,9 @@ class Intake:
 
 
 def _pieces(payload: bytes) -> list[bytes]:
-    """Cut a payload. What is no array stays whole: the session judges it, and tells the messages of a broken one apart."""
+    """Split a payload. One that is not an array stays whole, for the session to judge."""
     if type(payload) is not bytes:
-        return [payload]  # an `Offering` has more to it than bytes
+        return [payload]  # an `Offering` is more than bytes
     try:
         return cut(payload)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""The requests of an Errai client: addresses, cookies, the CSRF token, and what answers mean (J.REP notes, sections 2.1, 4).
+"""Requests of an Errai client: addresses, cookies, the CSRF token, and evaluation of answers (J.REP notes, sections 2.1, 4).
 
-Of server-sent events (HTML Standard, section 9.2.6) Errai uses the data of each event, and the retry time.
+Of server-sent events (HTML Standard, section 9.2.6) Errai uses the data and the retry time.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 class EventTooLarge(Exception):
-    """An event, or a line, is longer than the limit."""
+    """An event or line exceeds the limit."""
 
 
 class EventReader:
-    """Bytes in, data of events out."""
+    """Extracts the data of events from a byte stream."""
 
     def __init__(self, limit: int) -> None:
         self.retry: float = 0.5
-        """Seconds after which to come back, as the server last said."""
+        """Seconds before reconnecting, as last set by the server."""
         self._limit = limit
         self._rest = bytearray()
-        """The line that has begun; at the start of the stream what may be a byte order mark."""
+        """An incomplete line; at the start of the stream, a possible byte order mark."""
         self._data: bytearray | None = None
         self._begun = False
         self._after_cr = False
-        """True where an LF that comes next belongs to a line that has ended."""
+        """True if a following LF belongs to the previous line."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of the events that are complete now. May raise `EventTooLarge`: the rest is longer than the limit."""
+        """The data of completed events. May raise `EventTooLarge`: the rest exceeds the limit."""
         events: list[bytes] = []
         if not self._begun:
             chunk = bytes(self._rest) + chunk
@@ -78,9 +78,9 @@ class EventReader:
 
 
 POLL: Final = 60.0
-"""Seconds of patience with a poll, and between two signs of life in a stream of events; a real server gives one after 45."""
+"""Time-out in seconds of a poll, and between two signs of life in an event stream; a real server sends one after 45."""
 _QUEUE: Final = "RemoteQueueID"
-"""Header in which servers of Errai until 2.3 look for the client's id; in ``phase`` is what later ones find in the query."""
+"""Header with the client's id for Errai servers up to 2.3; ``phase`` is the header for a later query parameter."""
 _CSRF: Final = "errai-csrf-token"
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
@@ -107,7 +107,7 @@ class ErraiRequests:
         self._count = 0
 
     async def post(self, name: str, payload: bytes, query: Mapping[str, str], patience: float | None = None) -> bytes:
-        """Post a payload; the answer. May raise `ExchangeFailed`: no answer, or one that ends the connection."""
+        """Post a payload, and return the answer. May raise `ExchangeFailed`: no answer, or one that ends the connection."""
         status, headers, body = await self._exchange("POST", name, payload, query, patience)
         token = headers.get(_CSRF)
         if status == 403 and token:  # "repeat with this header" (notes, section 2.1)
@@ -116,20 +116,23 @@ class ErraiRequests:
         return _judged(status, headers, body)
 
     async def poll(self, legacy: bool) -> bytes:
-        """Wait at the server for what it has to say; servers of Errai until 2.3 let only a GET wait. May raise
-        `ExchangeFailed`: no answer, or one that ends the connection."""
+        """Wait for messages of the server; Errai servers up to 2.3 wait only in a GET.
+
+        Raises:
+            ExchangeFailed: No answer, or one that ends the connection.
+        """
         if legacy:
             return _judged(*await self._exchange("GET", "in", b"", {}, POLL))
         return await self.post("in", NOTHING, {"wait": "1"}, POLL)
 
     async def listen(self, deliver: Callable[[bytes], None], began: Callable[[], None]) -> float | None:
-        """Read a stream of events until it ends in order. `began` is called with its first bytes.
+        """Read an event stream until its orderly end. `began` is called at its first bytes.
 
         Returns:
-            Seconds after which to come back; None where the server has no events here.
+            Seconds before reconnecting; None if the server has no event stream.
 
         Raises:
-            ExchangeFailed: It broke off, or is none of ours: what was under way in it is lost.
+            ExchangeFailed: Broken off, or invalid: messages in flight are lost.
         """
         reader = EventReader(self._client.max_answer)
         timeout = httpx.Timeout(self._http.timeout.write, read=POLL)
@@ -152,7 +155,7 @@ class ErraiRequests:
         """May raise `ExchangeFailed`: the answer ends the connection."""
         body = await self._client.read(response)
         if response.status_code == 200 and _media_type(response.headers) == _JSON:
-            deliver(body)  # SessionExpired, say
+            deliver(body)  # for example SessionExpired
             return 0.5
         away = turned_away(response.status_code, body)
         if away is not None:
@@ -160,14 +163,14 @@ class ErraiRequests:
         return None
 
     def upgrade_headers(self, url: str) -> dict[str, str]:
-        """Headers of a WebSocket upgrade at the same host: cookies, and what the application gave."""
+        """Headers of a WebSocket upgrade at the same host: cookies, and the application's headers."""
         request = httpx.Request("GET", url.replace("ws", "http", 1), headers=self._given)
         self._http.cookies.set_cookie_header(request)
         cookies = request.headers.get("cookie")
         return {**self._given, **({"Cookie": cookies} if cookies else {})}
 
     def tls_of(self, url: str) -> ssl.SSLContext | None:
-        """For a WebSocket."""
+        """TLS context of a WebSocket."""
         if not url.startswith("wss:"):
             return None
         return self._tls if self._tls is not None else ssl.create_default_context()
@@ -191,14 +194,14 @@ class ErraiRequests:
 
 
 def _judged(status: int, headers: httpx.Headers, body: bytes) -> bytes:
-    """May raise `ExchangeFailed`: anything but 200 with JSON, or with nothing."""
+    """May raise `ExchangeFailed`: neither 200 with JSON nor an empty 200."""
     away = turned_away(status, body)
     if away is not None:
         raise ExchangeFailed(away)
     if status != 200:
         raise ExchangeFailed(Closed(1006, f"the server answered {status}: {shown(body)}"))
     kind, start = _media_type(headers), body.lstrip()[:1]
-    untyped = not kind and start == b"["  # Errai's asynchronous servlets name no type (notes section 2.6)
+    untyped = not kind and start == b"["  # Errai's asynchronous servlets send no type (notes section 2.6)
     if start and kind != _JSON and not untyped:
         raise ExchangeFailed(Closed(1006, f"the server's answer is {kind or 'of no type'}, not {_JSON}: {shown(body)}"))
     return body

@@ -1,16 +1,16 @@
-"""Server for Errai's clients: ``*.erraiBus`` addresses with long polls and streams of events, and WebSockets.
+"""Server for Errai's clients: ``*.erraiBus`` addresses with long polls and event streams, and WebSockets.
 
-Sources: Errai's `HttpPollingHandler`, `SSEHandler` and servlets, as told in the J.REP notes, sections 2.1 and 2.3. Addresses
-are ``in.<client id>.erraiBus`` and ``out.<client id>.erraiBus``; which of them is of no importance, what counts is the query. A
-session is known by a cookie of ours together with the client's id, so that no other user's browser can name it.
+Sources: Errai's `HttpPollingHandler`, `SSEHandler` and servlets, as in the J.REP notes, sections 2.1 and 2.3. Addresses are
+``in.<client id>.erraiBus`` and ``out.<client id>.erraiBus``; only the query distinguishes requests. A session is identified by
+a cookie and the client's id, so that another user's browser cannot name it.
 
-A WebSocket shows that it is of the client that polls, and carries frames afterwards (notes 2.4)::
+A WebSocket proves that it belongs to the polling client, and then carries frames (notes 2.4)::
 
     client, socket  {"CommandType":"Associate","ConnectionSessionKey":k,"WebSocketToken":t}     t from FinishAssociation
     server, socket  WebsocketChannelVerify with a token u
     client, HTTP    WebsocketChannelVerify with u, from the session that k names
     server, HTTP    WebsocketChannelOpen with a token for the next time
-    client, socket  the first word once more; then payloads in both directions
+    client, socket  the first message again; then payloads in both directions
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class NegotiationStage(enum.Enum):
     """States of the negotiation."""
 
     CLAIMING = 1
-    """Nothing has been shown yet."""
+    """No token shown yet."""
     VERIFYING = 2
-    """A token was right; the client has to return another one over HTTP."""
+    """A valid token was shown; the client must return another over HTTP."""
     VERIFIED = 3
     OPEN = 4
     OVER = 5
 
 
 class SessionSocket:
-    """One WebSocket, as what its transport calls."""
+    """The receiver of one WebSocket."""
 
     def __init__(
         self, transport: AsgiTransport, find: Callable[[object], ErraiConnection | None], settled: Callable[[], object]
@@ -60,7 +60,7 @@ class SessionSocket:
     # -- plugins.Receiver
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Words of the negotiation, then payloads."""
+        """Handle messages of the negotiation, then payloads."""
         for frame in frames:
             if self._stage is not NegotiationStage.OPEN:
                 self._negotiate(frame)
@@ -68,7 +68,7 @@ class SessionSocket:
                 self._connection.receive(frame)
 
     def closed(self, why: Closed) -> None:
-        """The session goes on without it."""
+        """Detach from the session, which continues."""
         self._settle(NegotiationStage.OVER)
         if self._connection is not None:
             self._connection.channel_lost(self)
@@ -86,7 +86,7 @@ class SessionSocket:
     # -- the negotiation
 
     def give_up(self) -> None:
-        """The time for it is over."""
+        """Close after the negotiation's time-out."""
         if self._settled is not None:
             self.transport.abort(Closed(1008, "the negotiation was not completed"))
 
@@ -116,7 +116,7 @@ class SessionSocket:
             connection.open_channel(self)
         elif self._stage is NegotiationStage.CLAIMING and connection.tokens.use(claim.get("WebSocketToken")):
             self._stage, self._connection = NegotiationStage.VERIFYING, connection
-            self._token = secrets.token_urlsafe(16)  # for this socket alone
+            self._token = secrets.token_urlsafe(16)  # only for this socket
             if connection.negotiating is not None:
                 connection.negotiating.give_up()
             connection.negotiating = self
@@ -125,7 +125,7 @@ class SessionSocket:
             self._fail("bad negotiation key")
 
     def _settle(self, stage: NegotiationStage) -> None:
-        """There is nothing left to negotiate."""
+        """End the negotiation."""
         self._stage = stage
         if self._settled is not None:
             settled, self._settled = self._settled, None
@@ -138,7 +138,7 @@ class SessionSocket:
 
 
 def confirm(connection: ErraiConnection, message: Mapping[str, Any]) -> None:
-    """``WebsocketChannelVerify`` over HTTP: the answer is queued for the client."""
+    """Handle ``WebsocketChannelVerify`` over HTTP; the answer is queued for the client."""
     channel = connection.negotiating
     if channel is not None and channel.verified(message.get("WebSocketToken")):
         token = connection.tokens.new()
@@ -149,14 +149,14 @@ def confirm(connection: ErraiConnection, message: Mapping[str, Any]) -> None:
 
 
 def _is_claim(frame: bytes) -> bool:
-    """True if a client says its first word a third time, as it does after WebsocketChannelOpen over the socket (notes 2.4)."""
+    """True for a client's first message, which it repeats after WebsocketChannelOpen over the socket (notes 2.4)."""
     return frame[:1] == b"{" and len(frame) <= MAX_WORD and b'"Associate"' in frame and b'"ToSubject"' not in frame
 
 
 class SessionSockets:
-    """The ASGI application of these WebSockets. Whom they belong to shows the cookie of a session, before the upgrade.
+    """The ASGI application of these WebSockets. A session's cookie identifies them before the upgrade.
 
-    They are part of a session that the bus has let in, so its gate is not asked again: also while it drains.
+    They belong to an admitted session, so the bus's gate is not asked again, even while it drains.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class SessionSockets:
         await answered(self._admit, scope, receive, send)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """May raise `HandshakeRejected`: before the upgrade: the client is not let in."""
+        """May raise `HandshakeRejected`, before the upgrade: not admitted."""
         request = self._knock(scope, receive)
         sessions = self._sessions(request)
         if not sessions:
@@ -196,7 +196,7 @@ class SessionSockets:
 
 
 CHANNEL = "/websocket.bus"
-"""Path of the WebSockets of sessions, as on a real server."""
+"""Path of session WebSockets, as on a real server."""
 _COOKIE = "polybus-errai"
 _POLL = 45.0
 """Seconds that a poll waits, as on a real server."""
@@ -206,40 +206,42 @@ _MAX_ID = 128
 _OF_EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store, no-transform"),
-    (b"x-accel-buffering", b"no"),  # nginx would keep the end of a large event until another one follows
+    (b"x-accel-buffering", b"no"),  # nginx would keep the end of a large event until the next one
 ]
 _JSON = (b"content-type", b"application/json; charset=utf-8")
 
 
 class ErraiEndpoint(HttpEndpoint):
-    """A `plugins.WebEndpoint`: J.REP for Errai's own clients, beside the bare WebSockets of others. These clients expect it at
-    ``/``, or where their module stands."""
+    """A `plugins.WebEndpoint`: J.REP for Errai's own clients, beside ordinary WebSockets.
+
+    These clients expect it at ``/``, or at the path of their module.
+    """
 
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
         self._sessions: dict[str, dict[str, ErraiConnection]] = {}
-        """By the cookie of a browser, and the client's id in one of its windows."""
+        """By a browser's cookie, and the client id of one of its windows."""
         self._channels = SessionSockets(self.knock, self._sessions_of)
 
     def routes(self) -> Sequence[WebRoute]:
-        """WebSockets at the path itself, those of sessions, and all addresses below it that end in ``.erraiBus``."""
+        """WebSockets at the path itself, session WebSockets, and all addresses below it that end in ``.erraiBus``."""
         requests = WebRoute("/{name}.erraiBus", self.exchange, ("GET", "POST"))
         return [*super().routes(), WebRoute(CHANNEL, self._channels), requests]
 
     async def aclose(self) -> None:
-        """Stop accepting. Sessions stay, and may fetch their last words."""
+        """Stop accepting. Sessions stay, to fetch their last messages."""
         await self._sockets.aclose()
 
     # -- requests
 
     async def take(self, request: HttpRequest, send: Send) -> None:
-        """May raise `HandshakeRejected`: the request is not as it has to be, or its client is not let in."""
+        """May raise `HandshakeRejected`: invalid request, or not admitted."""
         if request.scope["method"] == "POST" and request.media != "application/json":
-            # A page of another site can post forms and plain text without being asked, and no JSON.
+            # A page of another site can post forms and plain text without a preflight, but not JSON.
             text = f"a payload is application/json, not {request.media or 'without a type'}"
             raise HandshakeRejected(415, text)
         query = request.head.fields
-        client = query.get("clientId") or request.head.only("remotequeueid") or ""  # the latter of Errai until 2.3
+        client = query.get("clientId") or request.head.only("remotequeueid") or ""  # the header is from Errai up to 2.3
         if not 0 < len(client) <= _MAX_ID:
             raise HandshakeRejected(400, f"the query has no clientId, or one of more than {_MAX_ID} characters")
         cookie = _cookie_of(request)
@@ -249,7 +251,7 @@ class ErraiEndpoint(HttpEndpoint):
         except HandshakeRejected as turned:
             if turned.status != 413 or session is None or session.ours:
                 raise
-            # After another status than 200 an Errai client stays interrupted (notes of the second round, M7).
+            # After a status other than 200 an Errai client stays interrupted (notes of the second round, M7).
             await request.rest()
             await respond(send, 200, complaint(turned.text, "too_large"), [_JSON])
             return
@@ -276,7 +278,7 @@ class ErraiEndpoint(HttpEndpoint):
                 confirm(connection, verify)
         try:
             await self._answer(connection, request, query, send, headers)
-        except WriteStalled as stalled:  # what it has taken along is lost to the session
+        except WriteStalled as stalled:  # messages in the answer are lost to the session
             connection.abort(Closed(1006, str(stalled), stalled=True))
         finally:
             connection.answered(request)
@@ -291,25 +293,25 @@ class ErraiEndpoint(HttpEndpoint):
         send: Send,
         headers: list[tuple[bytes, bytes]],
     ) -> None:
-        """May raise `WriteStalled`: the client reads nothing."""
+        """May raise `WriteStalled`: the client does not read."""
         if query.get("sse") == "1":
             connection.polls = True
             await _stream(connection, request, send)
-        elif query.get("wait") == "1" or request.scope["method"] == "GET":  # a GET polls in Errai until 2.3
+        elif query.get("wait") == "1" or request.scope["method"] == "GET":  # Errai up to 2.3 polls with GET
             connection.polls = connection.polls or query.get("phase") != "connection"
             await _poll(connection, request, send, headers)
         elif request.head.path.rpartition("/")[2].startswith("in."):
             connection.polls = True
             await request.respond(send, connection.take(request), headers)
         else:
-            # To who polls nothing comes on other ways: two answers could overtake each other.
+            # A polling client gets nothing in other answers, because two answers could overtake each other.
             await request.respond(send, NOTHING if connection.polls else connection.take(request), headers)
 
     async def _enter(self, request: HttpRequest, cookie: str, client: str) -> ErraiConnection:
-        """A new session. May raise `HandshakeRejected`: the bus does not let the client in."""
+        """Make a session. May raise `HandshakeRejected`: not admitted."""
 
         def make() -> ErraiConnection:
-            mine = cookie if cookie in self._sessions else secrets.token_urlsafe(24)  # never one that the client has chosen
+            mine = cookie if cookie in self._sessions else secrets.token_urlsafe(24)  # never a cookie chosen by the client
             connection = ErraiConnection(request, mine, lambda ended: self._left(client, ended))
             self._sessions.setdefault(mine, {})[client] = connection
             return connection
@@ -324,13 +326,16 @@ class ErraiEndpoint(HttpEndpoint):
                 del self._sessions[connection.cookie]
 
     def _sessions_of(self, request: HttpRequest) -> list[ErraiConnection]:
-        """The sessions of a browser, which its cookie names."""
+        """The sessions of a browser, by its cookie."""
         return list(self._sessions.get(_cookie_of(request), {}).values())
 
 
 async def _body_of(request: HttpRequest, session: ErraiConnection | None) -> bytes:
-    """Read the body: of a client that is known up to `Limits.payload`, of others up to `Limits.message`. May raise
-    `HandshakeRejected`: 413, 408; 503, what came before it has not been read yet."""
+    """Read the body: up to `Limits.payload` for a known client, otherwise `Limits.message`.
+
+    Raises:
+        HandshakeRejected: 413, 408; 503, earlier payloads are still unread.
+    """
     limits = request.options.host.limits
     if session is None:
         return await request.body() or b""
@@ -352,13 +357,13 @@ def _cookie_of(request: HttpRequest) -> str:
 
 
 def _channel_url(request: HttpRequest) -> str:
-    """Address at which the client finds its WebSocket: at the same host, whatever that is called from outside."""
+    """URL of the client's WebSocket, with the host name that the client used."""
     scheme = "wss" if request.policy.tls else "ws"
     return f"{scheme}://{request.head.only('host')}{request.head.path.rpartition('/')[0]}{CHANNEL}"
 
 
 async def _poll(connection: ErraiConnection, request: HttpRequest, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
-    """Answer with what waits; who goes away meanwhile takes nothing along."""
+    """Answer with waiting messages; a client that goes away takes none."""
     if connection.over:
         await request.respond(send, connection.take(request), headers)
     elif (fetched := await request.while_there(connection.fetch(request, _POLL))) is not None:
@@ -366,7 +371,7 @@ async def _poll(connection: ErraiConnection, request: HttpRequest, send: Send, h
 
 
 async def _stream(connection: ErraiConnection, request: HttpRequest, send: Send) -> None:
-    """A stream of events; an empty payload now and then shows that it lives. It ends when another request takes its place."""
+    """Send an event stream with an occasional empty payload as a sign of life. Ends when another request replaces it."""
     await request.send(send, {"type": "http.response.start", "status": 200, "headers": [*_OF_EVENTS]})
     await request.write(send, b"retry: 500\n\n", more=True)
     latest = True

@@ -1,1 +1,1 @@
-"""Connections over streams of bytes: wires, their drivers, framing, dialling and listening."""
+"""Byte-stream connections: wires, their drivers, framing, dialling and listening."""

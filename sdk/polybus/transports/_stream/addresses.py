@@ -1,4 +1,4 @@
-"""The addresses of one service, of which one is tried at a time."""
+"""The addresses of one service, tried one at a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..sockets import host_port, net_address
 from ..tls import ClientTls
 
 _MOST: Final = 64
-"""Addresses besides the application's own that are remembered."""
+"""Maximum number of remembered addresses besides the application's own."""
 
 
 @define
 class ServerAddresses:
-    """The address that the application has given, and those that a server there has named.
+    """The application's address, and further ones that its server has named.
 
-    With TLS, every one of them has to have a certificate for the name that the application has given: what a server names in
-    plain, before TLS, could else lead anywhere.
+    With TLS, each needs a certificate for the application's name, because addresses that a server sends in plain text before
+    TLS could lead anywhere.
     """
 
     host: str
@@ -31,21 +31,21 @@ class ServerAddresses:
 
     @property
     def current(self) -> tuple[str, int]:
-        """The address whose turn it is."""
+        """The address to try now."""
         return [(self.host, self.port), *self._others][self._at]
 
     def url(self, url: str) -> str:
-        """A URL with the address whose turn it is, for people."""
+        """A URL with the current address, for people."""
         scheme, _, rest = url.partition("://")
         own = host_port(self.host, self.port)
         return url if not self._at else f"{scheme}://{rest.replace(own, host_port(*self.current), 1)}"
 
     def failed(self) -> None:
-        """Go on to the next address."""
+        """Switch to the next address."""
         self._at = (self._at + 1) % (1 + len(self._others))
 
     def learn(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Remember these and no others; what is none is left out. With `leaving` the current one has had its turn."""
+        """Replace the remembered addresses; malformed ones are ignored. `leaving`: also switch to the next address."""
         current = self.current
         known = dict.fromkeys(found for text in addresses if (found := _parsed(text)) is not None)
         self._others = [address for address in known if address != (self.host, self.port)][:_MOST]
@@ -57,7 +57,7 @@ class ServerAddresses:
 
 @define
 class NetConnector:
-    """The half that connectors to services on a network share: the URL, TLS, and the addresses as far as they are known."""
+    """Base of network connectors: URL, TLS, and known addresses."""
 
     url: str = field(repr=shown_url)
     reconnects: bool = field(default=True, init=False)
@@ -72,7 +72,7 @@ class NetConnector:
         return self._addresses
 
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Try these addresses too, when one does not answer."""
+        """Add addresses to try if one does not answer."""
         self.addresses.learn(addresses, leaving)
 
 

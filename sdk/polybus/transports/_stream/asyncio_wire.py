@@ -1,8 +1,8 @@
 """The driver for asyncio and uvloop: one callback object per connection, no task.
 
-It reads into one buffer that all connections of the event loop share (between `get_buffer` and `buffer_updated` nothing else
-runs), which costs idle connections nothing and spares an allocation for each read. What is written in one turn of the
-loop leaves in one write; what is written while a chunk is handled leaves at the end of that chunk.
+It reads into one buffer per event loop (nothing else runs between `get_buffer` and `buffer_updated`), so idle connections need
+no buffer and reads no allocation. All output of one loop turn leaves in one write; output of handling a chunk leaves at its
+end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..sockets import Signs, keep_short, signs_of, tune
 from .wire import BURST, BURST_PARTS, LEAST, WireUser, rations_here
 
 _READ_SIZE: Final = 32 * 1024
-"""Of one read. What it brought is handled before the next one: messages by the thousand would leave the processor's caches."""
+"""Bytes per read, handled before the next: thousands of messages would leave the processor's caches."""
 
 # Per event loop, not per process: loops in several threads read at the same time.
 _shared_buffer: RunVar[memoryview] = RunVar("polybus read buffer")
@@ -49,22 +49,22 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._user: WireUser | None = None
         self.address: str = ""
-        # Written but not yet handed to the event loop's transport, and how many bytes that is.
+        # Output not yet passed to the event loop's transport, and its size.
         self._pending: list[bytes] = []
         self._queued = 0
-        # Bytes handed over to it since the beginning.
+        # Total bytes passed to it.
         self._handed = 0
-        # The turn of the event loop in which bytes were last handed over at once.
+        # Loop turn in which bytes were last passed at once.
         self._turn = -1
         self.shut: bool = False
         self.alone: bool = False
         self.burst: int = BURST
-        # True while a chunk is handled: its end writes, so no call has to be scheduled.
+        # True while a chunk is handled, whose end flushes without a scheduled call.
         self._corked = False
         self._paused = True
         self._stash: list[bytes] | None = None
-        # uvloop reads a socket many times in one turn: what was read in this one, or -1 where a turn has one read; whether one
-        # of these reads was full; and whether reading waits for the next turn.
+        # uvloop reads a socket many times per turn: bytes read in this one, or -1 with one read per turn; True if a read was
+        # full; and True if reading waits for the next turn.
         self._read = 0 if type(self._loop).__module__.partition(".")[0] == "uvloop" else -1
         self._filled = False
         self._held_back = False
@@ -93,7 +93,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
         data = bytes(self._buffer[:nbytes])
         user = self._user
         if self._paused or self._stash or user is None:
-            # An event loop may still deliver what it had read when it was told to pause.
+            # An event loop may still deliver data that it had read before the pause.
             self._stash = [*(self._stash or ()), data]
             return
         full = nbytes >= LEAST and nbytes >= min(_READ_SIZE, self._rations.size)
@@ -110,7 +110,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
                 self._flush()
 
     def _ration(self, size: int, full: bool) -> None:
-        """Let the tasks that handle what was read run before more is read than queues are meant for."""
+        """Let tasks handle the input before reading more than queues are meant for."""
         if self._read == 0:
             self._loop.call_soon(self._next_turn)
         if full:
@@ -174,8 +174,8 @@ class AsyncioWire(asyncio.BufferedProtocol):
                 self._loop.call_soon(self._flush)
         self._pending.append(data)
         self._queued += len(data)
-        # Not kept until the end of the turn: so the peer works on the first part of a burst while we make the rest, and the
-        # transport sees it and can ask for a pause.
+        # Not kept until the end of the turn, so that the peer works on the first part of a burst, and the transport can ask for
+        # a pause.
         if self._queued >= self.burst and (len(self._pending) >= BURST_PARTS or self._queued >= HIGH_WATER):
             self._flush()
 
@@ -197,12 +197,12 @@ class AsyncioWire(asyncio.BufferedProtocol):
         if pending:
             self._hand_over(pending[0] if len(pending) == 1 else b"".join(pending))
         if last:
-            # A large one is not copied again only to leave together with small ones.
+            # A large one is not copied only to leave together with small ones.
             self._hand_over(last)
 
     def _hand_over(self, data: bytes) -> None:
         transport = self._transport
-        # The event loop logs each write to a connection that it has found broken, and tells us of that a turn later.
+        # The event loop logs each write to a broken connection, and reports the loss a turn later.
         if transport is not None and not transport.is_closing():
             self._handed += len(data)
             transport.write(data)
@@ -225,7 +225,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
             return
         self._paused = False
         if self._stash:
-            # First what was kept back, in a turn of its own; uvloop may read before it runs what was scheduled before.
+            # First the kept data, in its own turn; uvloop may read before it runs earlier scheduled calls.
             self._loop.call_soon(self._unstash)
         else:
             self._transport.resume_reading()
@@ -245,12 +245,12 @@ class AsyncioWire(asyncio.BufferedProtocol):
         if transport.can_write_eof():
             try:
                 transport.write_eof()
-            except OSError:  # the peer is gone, and the loop has not heard of it yet
+            except OSError:  # the peer has gone, before the loop noticed
                 transport.abort()
                 return
             self.resume_reading()
         else:
-            # TLS: asyncio itself reads on until the peer's own goodbye.
+            # TLS: asyncio itself reads on until the peer's goodbye.
             transport.close()
 
     def abort(self) -> None:

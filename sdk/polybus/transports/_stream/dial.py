@@ -1,8 +1,7 @@
-"""Dialling: one attempt to reach a server, bounded in time, with its failures in plain words.
+"""Dialling: one attempt to reach a server, with time-outs and readable errors.
 
-The addresses of a name are tried in a race (RFC 8305, "happy eyeballs"). It is our own, because a cancelled connect must leave
-no socket behind: that of asyncio and that of anyio drop the winner when they are cancelled in the moment of its victory, and
-uvloop has none.
+Addresses of a name are tried in a race (RFC 8305, "happy eyeballs"). It is our own, because a cancelled connect must not leak a
+socket: asyncio and anyio drop the winner if cancelled at that moment, and uvloop has no race.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from .pump_wire import open_wire as open_pump
 from .wire import Wire
 
 _HEAD_START: Final = 0.25
-"""Seconds that an address has before the next one is tried too."""
+"""Seconds before the next address is tried too."""
 
 _FIRST_WORDS: Final = 64 * 1024
-"""Bytes that a server may say in plain before TLS: the INFO of a NATS server names every other one of its cluster."""
+"""Bytes that a server may send in plain text before TLS: the INFO of a NATS server names its whole cluster."""
 
 Address: TypeAlias = tuple[int, Any]
 
 
 async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, bus: Host, name: str = "") -> Wire:
-    """A wire to a TCP address, after the TLS handshake where there is one. May raise `ConnectFailed`: with the reason.
+    """Connect to a TCP address, with a TLS handshake if needed. May raise `ConnectFailed`, with the reason.
 
     Args:
-        url: For people.
-        host: Where it is.
-        port: Of that host.
+        url: URL for errors.
+        host: Host to connect to.
+        port: Port to connect to.
         tls: None without TLS.
         bus: The services of the bus.
-        name: What the certificate has to be for, where that is not the host.
+        name: Name in the certificate, if not the host.
     """
     return await _dialled(url, await _reach(url, host, port, bus), name or host, tls, bus)
 
@@ -49,7 +48,7 @@ async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, b
 async def dial_with_preface(
     url: str, host: str, port: int, tls: ssl.SSLContext, bus: Host, name: str, preface: Callable[[bytes], int | None]
 ) -> tuple[Wire, bytes]:
-    """A wire to a TCP address where the server says something in plain before the TLS handshake, and what it has said.
+    """Connect to a TCP address whose server sends plain text before the TLS handshake, and return that text too.
 
     Args: as `dial_tcp`, and
         preface: As `Framing.plain_preface`.
@@ -70,7 +69,7 @@ async def dial_with_preface(
 
 
 async def _first_words(url: str, sock: socket.socket, preface: Callable[[bytes], int | None]) -> bytes:
-    """Read what comes before TLS. May raise `ConnectFailed`: it is something else, too long, or more than that."""
+    """Read the text before TLS. May raise `ConnectFailed`: malformed, too long, or with extra bytes."""
     said = b""
     while True:
         await anyio.wait_readable(sock)
@@ -85,7 +84,7 @@ async def _first_words(url: str, sock: socket.socket, preface: Callable[[bytes],
             raise ConnectFailed(url, error.text) from error
         if size and size == len(said):
             return said
-        if size:  # a man in the middle may put words in front of what will be encrypted
+        if size:  # an attacker could inject text before the encrypted part
             raise ConnectFailed(url, f"{len(said) - size} bytes in plain came behind the first words, where TLS was to begin")
         if not chunk:
             raise ConnectFailed(url, "the server closed the connection before TLS")
@@ -94,7 +93,7 @@ async def _first_words(url: str, sock: socket.socket, preface: Callable[[bytes],
 
 
 async def _reach(url: str, host: str, port: int, bus: Host) -> socket.socket:
-    """A connected socket. May raise `ConnectFailed`: with the reason."""
+    """A connected socket. May raise `ConnectFailed`, with the reason."""
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
         sock = await connect_tcp(host, port)
         if _met_itself(sock):
@@ -104,18 +103,18 @@ async def _reach(url: str, host: str, port: int, bus: Host) -> socket.socket:
 
 
 def _met_itself(sock: socket.socket) -> bool:
-    """True if a socket is connected to itself: without a listener, the system may have chosen that very port for this end.
+    """True if a socket is connected to itself: without a listener, the system may choose its port for this end.
 
-    Such a connection would hold the port that the server needs in order to come back.
+    Such a connection would hold the port that the server needs to come back.
     """
     try:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:
-        return False  # gone again: its user will see
+        return False  # gone again, as its user will notice
 
 
 async def dial_unix(url: str, path: str, bus: Host) -> Wire:
-    """A wire to a Unix socket. May raise `ConnectFailed`: with the reason."""
+    """Connect to a Unix socket. May raise `ConnectFailed`, with the reason."""
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
         sock = await connect((socket.AF_UNIX, path))
     return await _dialled(url, sock, "", None, bus)
@@ -134,10 +133,10 @@ async def _dialled(url: str, sock: socket.socket, name: str, tls: ssl.SSLContext
 async def open_wire(
     sock: socket.socket, address: str, host: Host, tls: ssl.SSLContext | None, server_name: str | None = None
 ) -> Wire:
-    """A wire on a connected socket, after the TLS handshake where there is one; the socket is closed on failure.
+    """Make a wire from a connected socket, with a TLS handshake if needed; on failure the socket is closed.
 
     Args:
-        server_name: On the client's side, the name that the server's certificate must have.
+        server_name: For clients, the name required in the server's certificate.
 
     Raises:
         OSError: The connection broke or the TLS handshake failed.
@@ -148,7 +147,7 @@ async def open_wire(
 
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
-    """A connected socket. May raise `OSError`: the name does not resolve, or no address answers: the error of the first one."""
+    """A connected socket. May raise `OSError`: the name does not resolve, or the first address's error if none answers."""
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
     if len(addresses) == 1:
@@ -197,7 +196,7 @@ async def _race(addresses: Sequence[Address]) -> socket.socket:
 
 
 async def connect(address: Address) -> socket.socket:
-    """A socket that is connected to an address of a family. May raise `OSError`: there is no listener."""
+    """Connect a socket to an address of a family. May raise `OSError`: no listener."""
     family, name = address
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

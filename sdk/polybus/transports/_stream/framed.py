@@ -1,7 +1,6 @@
-"""Connections of byte streams with the framing of the protocol itself: nothing on them is of ours.
+"""Byte-stream connections with the protocol's own framing.
 
-The protocol has its own heartbeat and its own goodbye, if it has any; here are the deadlines of what is written and of frames
-that have begun to come in.
+Heartbeat and goodbye, if any, are the protocol's; this module adds deadlines for writes and incomplete frames.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .wire import GATHERED, Wire
 
 
 class ProtocolFramer(Framer):
-    """The cutter of a protocol, as the framer of a connection."""
+    """A protocol's cutter as the framer of a connection."""
 
     __slots__ = ("_cutter",)
 
@@ -45,23 +44,23 @@ class ProtocolFramer(Framer):
         return frames
 
     def goodbye(self, code: int, reason: str) -> list[bytes]:
-        """Nothing: the protocol has said it, or has no word for it."""
+        """Empty: the protocol sends its own goodbye, if any."""
         return []
 
 
 def how_it_broke(cutter: FrameCutter) -> Closed | None:
-    """The end of a connection on which nothing more can be cut; None while that is not so."""
+    """The end of a connection after a framing error; None without one."""
     error = cutter.broken
     return None if error is None else Closed(error.close_code or 1002, error.text)
 
 
 class FramedTransport(StreamTransport[ProtocolFramer]):
-    """One connection of frames in the form of their protocol."""
+    """One connection of frames in the protocol's own framing."""
 
     __slots__ = ("_pack",)
 
     admitted: Final = True
-    """As far as the transport knows: whether the server takes us, the handshake of the protocol says."""
+    """The protocol's handshake shows if the server accepts the client."""
 
     def __init__(self, name: str, wire: Wire, host: Host, framing: Framing) -> None:
         super().__init__(name, wire, host, ProtocolFramer(framing.cutter(host.limits, name), host.limits.message))
@@ -76,7 +75,7 @@ class FramedTransport(StreamTransport[ProtocolFramer]):
             self._wire.write(self._pack(frame))
 
     def framed(self, frame: bytes) -> bytes:
-        """The bytes of a frame, the same on every connection. May raise `TooLarge`."""
+        """The bytes of a frame, equal on each connection. May raise `TooLarge`."""
         self._check_size(len(frame))
         return self._pack(frame)
 
@@ -89,11 +88,11 @@ class FramedTransport(StreamTransport[ProtocolFramer]):
             self._fail(framer.broken.code, framer.broken.reason)
 
     def _check_silence(self, now: float) -> None:
-        """The session asks for signs of life: here there is no form for that."""
+        """Do nothing: the session asks for signs of life."""
 
 
 class PendingFramedConnection(PendingConnection):
-    """A connection with the framing of its protocol before it is let in: the handshake comes afterwards."""
+    """A connection with the protocol's framing before admission, which precedes the protocol's handshake."""
 
     __slots__ = ()
 
@@ -103,7 +102,7 @@ class PendingFramedConnection(PendingConnection):
         self.ask(Handshake(protocol=listener.options.protocol, transport=name, url=listener.url, address=self.wire.address))
 
     def no(self, error: BusError) -> bytes:
-        """Nothing: before its handshake the protocol has no word for it."""
+        """Empty: the protocol has no refusal before its handshake."""
         return b""
 
     def let_in(self, admission: Admission) -> FramedTransport:

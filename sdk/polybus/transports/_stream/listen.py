@@ -1,4 +1,4 @@
-"""Listening: bound sockets, the accept loop, and connections that were accepted and are not let in yet."""
+"""Listening: bound sockets, the accept loop, and connections before admission."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PendingFactory: TypeAlias = "Callable[[StreamListener, Wire, AdmissionSlot | Non
 
 
 class StreamListener:
-    """Bound sockets and the task that accepts from them, which belongs to the bus."""
+    """Bound sockets, and the bus's task that accepts from them."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class StreamListener:
         self._arrival = arrival
         self._arrivals: set[PendingConnection] = set()
         self.silent: dict[AdmissionSlot, None] = {}
-        """Connections that have said nothing yet, the oldest first."""
+        """Connections without input so far, oldest first."""
         self._bound = contextlib.ExitStack()
         if sockets[0].family not in (socket.AF_INET, socket.AF_INET6) and not options.sockets:
             path = sockets[0].getsockname()
@@ -66,7 +66,7 @@ class StreamListener:
         options.host.spawn(self._run)
 
     async def aclose(self) -> None:
-        """Stop accepting and release the address; connections stay, those in the middle of their handshake are cut."""
+        """Stop accepting and release the address; connections stay, but unfinished handshakes are cut."""
         self._scope.cancel()
         for arrival in list(self._arrivals):
             if not arrival.over:
@@ -74,7 +74,7 @@ class StreamListener:
         await self._released.wait()
 
     def forget(self, arrival: PendingConnection) -> None:
-        """It was let in or went away."""
+        """Remove a connection that was admitted or has gone."""
         self._arrivals.discard(arrival)
         if not self._arrivals:
             self._alone.set()
@@ -86,7 +86,7 @@ class StreamListener:
                     for sock in self._sockets:
                         group.start_soon(accept_from, sock, self.url, partial(self.options.host.spawn, self._open))
             self._release()
-            # Those who were told no may still be reading it; leaving the bus ends that too.
+            # Refused clients may still be reading; leaving the bus ends that too.
             while self._arrivals:
                 self._alone = anyio.Event()
                 await self._alone.wait()
@@ -96,7 +96,7 @@ class StreamListener:
                 arrival.wire.abort()
 
     def tell(self, address: str, why: str) -> None:
-        """Log that there is no connection with a client, which may come as often as it likes."""
+        """Log a failed connection, with a rate limit."""
         fields = log_fields(address=address)
         self._failures.warn(logger, "%s: no connection: %s", address, why, level=logging.INFO, extra=fields)
 
@@ -106,7 +106,7 @@ class StreamListener:
         self._released.set()
 
     async def _open(self, sock: socket.socket, name: Any) -> None:
-        """One connection, from accept to its handshake."""
+        """Handle one connection, from accept to handshake."""
         host, gate = self.options.host, self.options.gate
         address = address_of(sock.family, name)
         deadline = host.time() + host.limits.handshake_timeout
@@ -114,7 +114,7 @@ class StreamListener:
         if isinstance(refusal, TooManyRequests) and refusal.reason == "handshakes" and self._make_room():
             refusal = gate.knock(address)
         if refusal is not None and (self._tls is not None or len(self._arrivals) > host.limits.handshakes):
-            # A refusal is not worth a TLS handshake, nor a crowd of those who listen to theirs.
+            # A refusal is not worth a TLS handshake, and at most this many clients may read theirs.
             sock.close()
             return
         scope = anyio.CancelScope()
@@ -135,7 +135,7 @@ class StreamListener:
                 knock.left()
         if wire is None:
             return
-        if scope.cancel_called:  # it has given way in the last moment
+        if scope.cancel_called:  # displaced at the last moment
             wire.abort()
             return
         arrival = self._arrival(self, wire, knock, deadline - host.time())
@@ -147,7 +147,7 @@ class StreamListener:
             arrival.begin()
 
     def _make_room(self) -> bool:
-        """Send the oldest of the silent away, of the address that has most of them. Whether there was one."""
+        """Disconnect the oldest silent connection of the address with most of them. False if all have sent something."""
         if not self.silent:
             return False
         share = Counter(knock.host for knock in self.silent)
@@ -159,9 +159,9 @@ class StreamListener:
 
 
 class PendingConnection(ABC):
-    """User of a wire from the moment it is accepted until it is let in or gone.
+    """User of a wire from accept to admission or end.
 
-    Subclasses speak the framing: `begin`, `no` and `let_in`. All of it is over after `Limits.handshake_timeout`.
+    Subclasses implement the framing: `begin`, `no` and `let_in`. `Limits.handshake_timeout` bounds it.
     """
 
     __slots__ = ("_cancel_timer", "_knock", "listener", "over", "wire")
@@ -169,29 +169,29 @@ class PendingConnection(ABC):
     def __init__(self, listener: StreamListener, wire: Wire, knock: AdmissionSlot | None, seconds: float) -> None:
         self.listener: StreamListener = listener
         self.wire: Wire = wire
-        # What the gate has counted; None of a client that is only refused.
+        # The gate's count; None for a client that is only refused.
         self._knock = knock
         if knock is not None:
             knock.give_up = partial(self._cut, "it has said nothing, and others want to come in")
         self.over: bool = False
-        """Decided: let in, refused or gone. What comes later is ignored."""
+        """True if admitted, refused or gone. Later input is ignored."""
         late = partial(self._cut, "the handshake was not over in time")
         self._cancel_timer = call_later(listener.options.host, max(seconds, 0), late)
 
     @abstractmethod
     def begin(self) -> None:
-        """The wire is there: read, or ask for admission at once."""
+        """Start: read, or ask for admission at once."""
 
     @abstractmethod
     def no(self, error: BusError) -> bytes:
-        """Bytes for a client that is not let in."""
+        """Bytes of a refusal."""
 
     @abstractmethod
     def let_in(self, admission: Admission) -> WireTransport:
-        """Write the welcome where there is one and make the transport."""
+        """Write the welcome, if any, and make the transport."""
 
     def ask(self, handshake: Handshake) -> None:
-        """Ask the bus, which may take its time; meanwhile nothing is read."""
+        """Ask the bus for admission; reading pauses until it decides."""
         self.wire.pause_reading()
         if self._knock is not None:
             self._knock.heard()
@@ -201,7 +201,7 @@ class PendingConnection(ABC):
         self.turn_away(self.no(error))
 
     def turn_away(self, last_words: bytes) -> None:
-        """Write this, give the peer `Limits.close_timeout` to read it, and close."""
+        """Write last bytes, give the peer `Limits.close_timeout` to read them, and close."""
         if self.over:
             return
         self.over = True
@@ -235,7 +235,7 @@ class PendingConnection(ABC):
     # -- what the wire calls
 
     def data_received(self, data: bytes) -> None:  # noqa: B027  # not every framing reads
-        """Thrown away, unless a handshake has something to read."""
+        """Ignored, unless a handshake reads."""
 
     def eof_received(self) -> None:
         self.over = True
@@ -249,16 +249,16 @@ class PendingConnection(ABC):
             self._knock.left()
 
     def pause_writing(self) -> None:  # noqa: B027
-        """Ignore: what is written here is short."""
+        """Ignore: the output is short."""
 
     resume_writing = pause_writing
 
 
 @define(eq=False)
 class AdmissionSlot:
-    """Place of one connection in the gate's count, from the accept until it is let in or gone.
+    """One connection's place in the gate's count, from accept to admission or end.
 
-    While it is silent, it gives way to others: a listener cannot be shut by connecting and saying nothing.
+    While silent, it may be displaced, so that silent connections cannot block a listener.
     """
 
     _listener: StreamListener
@@ -275,11 +275,11 @@ class AdmissionSlot:
         return self.address.rpartition(":")[0] or self.address
 
     def heard(self) -> None:
-        """It has said who it is, or has been told no."""
+        """Mark it as no longer silent: it sent its handshake, or was refused."""
         self._listener.silent.pop(self, None)
 
     def left(self) -> None:
-        """It has gone."""
+        """Release its place."""
         self.heard()
         if self._counted:
             self._counted = False

@@ -1,16 +1,16 @@
-"""Frames with a length in front, on tcp, tls and unix: their framing, without I/O, and a connection of them.
+"""Length-prefixed frames on tcp, tls and unix: framing without I/O, and the transport.
 
-A frame is four bytes of length, big-endian, and that many bytes. The length zero is a keep-alive. One length that no frame
-can have, `CLOSING`, begins our closing frame, so that a reason survives on TCP as it does on a WebSocket::
+A frame is four bytes of length, big-endian, and that many bytes. Length zero is a keep-alive. One impossible length, `CLOSING`,
+begins the closing frame, which carries a reason over TCP as WebSockets do::
 
     FF 43 4C 4F   code (uint16)   length of the reason (uint16, at most 123)   reason (UTF-8)
 
-It is the last thing that is sent. A peer that does not know it sees an impossible length and closes, as it should.
+It is the last frame. A peer that does not know it sees an impossible length and closes, as it should.
 
-Liveness: a bare peer does not answer our keep-alives, so silence alone is not death here; but its kernel acknowledges them.
-After `Limits.ping_interval` of silence one is written. If `Limits.ping_timeout` later nothing was acknowledged for so long,
-the peer's machine or the way to it is gone. Where the kernel does not tell that (it is no Linux), its own keep-alive has the
-same times. A peer that is there but reads nothing is found by the write deadline.
+Liveness: a peer that is not a polybus does not answer keep-alives, so silence is not a failure, but its kernel acknowledges
+them. One is sent after `Limits.ping_interval` of silence. If nothing is acknowledged within `Limits.ping_timeout`, the peer's
+machine or the network is gone. On systems that do not report this (other than Linux), the kernel's keep-alive uses the same
+times. The write deadline detects a peer that does not read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def closing_frame(code: int, reason: str) -> bytes:
 
 
 class LengthFramer(Framer):
-    """One side of a connection. Frames without content are keep-alives."""
+    """One side of a connection. Empty frames are keep-alives."""
 
     __slots__ = ("_begun",)
 
@@ -104,7 +104,7 @@ class LengthFramer(Framer):
         return frames
 
     def _special(self, length: int, data: bytes) -> None:
-        """A length that no frame has."""
+        """Handle an impossible length."""
         if length != CLOSING:
             self.broken = Closed(1009, f"a frame of {length} bytes, the limit is {self._limit}{self._hint(data[:4])}")
         elif len(data) < _CLOSE.size:
@@ -123,7 +123,7 @@ class LengthFramer(Framer):
             self.ended = closed_by_peer(code, data[_CLOSE.size : end].decode("utf-8", "replace"))
 
     def _hint(self, head: bytes) -> str:
-        """Guess what a first length that is far too large really was."""
+        """Guess the meaning of a first length that is far too large."""
         if self._begun:
             return ""
         if head in _HTTP:
@@ -142,12 +142,12 @@ class TcpTransport(StreamTransport[LengthFramer]):
     __slots__ = ("_asked_at", "_kept_alive_at")
 
     admitted: Final = False
-    """The kernel has accepted it; whether the server does, shows only when it does not."""
+    """The kernel has accepted the connection; only a refusal shows that the server has not."""
 
     def __init__(self, name: str, wire: Wire, host: Host) -> None:
         super().__init__(name, wire, host, LengthFramer(host.limits.message))
         self._kept_alive_at = self._heard_at
-        # Since when it has to be seen that a keep-alive has arrived.
+        # Start of the wait for a keep-alive's acknowledgement.
         self._asked_at: float | None = None
 
     def send(self, frame: bytes) -> None:
@@ -163,7 +163,7 @@ class TcpTransport(StreamTransport[LengthFramer]):
             self._wire.write(frame)
 
     def framed(self, frame: bytes) -> bytes:
-        """The bytes of a frame, the same on every connection. May raise `TooLarge`."""
+        """The bytes of a frame, equal on each connection. May raise `TooLarge`."""
         if len(frame) > self.max_frame:
             self._check_size(len(frame))
         return pack_length(len(frame)) + frame
@@ -177,7 +177,7 @@ class TcpTransport(StreamTransport[LengthFramer]):
         if framer.ended is not None:
             self._peer_left(framer.ended)
         elif framer.broken is not None:
-            if self._state is TransportState.OPEN:  # else it has been told, and may go on while it is given to read that
+            if self._state is TransportState.OPEN:  # otherwise it was told, and may send until it has read that
                 self._fail(framer.broken.code, framer.broken.reason)
         elif framer.empty_frames > self._host.limits.empty_frames:
             self._check_flood()

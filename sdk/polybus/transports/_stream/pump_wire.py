@@ -1,8 +1,8 @@
-"""The driver for every other event loop: a task that reads an anyio byte stream, and one that writes while something waits.
+"""The driver for other event loops: a task that reads an anyio byte stream, and one that writes while data waits.
 
-One receive and one joined send per chunk, never per message: that is what makes it as fast as callbacks. The tasks belong to
-the bus, so no cancellation of user code reaches a send and tears a frame. Where the stream is a plain socket, bytes are written
-without a task as far as it takes them: at the end of a turn, a publication to many connections and a long burst at once.
+One receive and one joined send per chunk, not per message, make it as fast as callbacks. The tasks belong to the bus, so
+cancelled user code cannot tear a frame. A plain socket accepts bytes without a task until it is full: at the end of a turn, at
+once for a publication to many connections, and for a long burst.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from ..sockets import Signs, keep_short, signs_of, tune
 from .wire import BURST, BURST_PARTS, WireUser, rations_here
 
 _READ_SIZE: Final = 64 * 1024
-"""Of one read, after one that was not full: every read allocates what it asks for."""
+"""Bytes per read after one that was not full: each read allocates its size."""
 _READ_FULL: Final = 4 * 1024
-"""While much waits to be written."""
+"""Bytes per read while much output waits."""
 _TURNS: Final = 32
-"""Of the event loop, in which a peer that reads has taken some answers. One that does not cannot hold the reader up."""
+"""Loop turns within which a reading peer accepts some answers. A peer that does not read cannot delay the reader longer."""
 _WRITE_SIZE: Final = 64 * 1024
-"""Bytes that go into one send, so that progress is seen while a large frame leaves over a slow line."""
+"""Bytes per send, to see the progress of a large frame on a slow line."""
 
 
 class PumpWire:
-    """A byte connection pumped by two tasks."""
+    """A byte connection with two tasks."""
 
     def __init__(self, stream: ByteStream, host: Host, address: str = "", sock: socket.socket | None = None) -> None:
         self.address: str = address
         self._socket = sock
-        """Bytes may be written to it directly, while the writing task has none."""
+        """Socket for direct writes while the writing task is idle."""
         self._stream = stream
         self._host = host
         self._user: WireUser | None = None
         self._pending: list[bytes] = []
         self._backlog = 0
-        # What the writing task is sending, and whether the socket took nothing more when it was last tried without that task.
+        # Bytes in the writing task's send, and True if the socket was full at the last direct write.
         self._sending = 0
         self._stuck = False
-        # The turn of the event loop in which bytes last left at once.
+        # Loop turn in which bytes last left at once.
         self._turn = -1
         self._taken = 0
         self._full = False
-        # Whether the writing task runs, and whether `_flush` is on its way.
+        # True while the writing task runs, and while `_flush` is scheduled.
         self._writing = False
         self._sender: anyio.CancelScope | None = None
         self._flushes = False
         self._may_read: anyio.Event | None = anyio.Event()
-        """Event for which the reading task waits; None while it may read."""
-        # We write nothing more; all of it is written; the peer sends nothing more.
+        """Event that the reading task waits for; None while it may read."""
+        # This side is closed; all output is written; the peer is closed.
         self._hung_up = False
         self._all_written = False
         self._eof = False
@@ -78,7 +78,7 @@ class PumpWire:
         try:
             with self._everything:
                 await self._read_all()
-                await anyio.sleep_forever()  # the peer sends nothing more: the writing task has the last word
+                await anyio.sleep_forever()  # the peer is closed: the writing task finishes
         finally:
             if self._sender is not None:
                 self._sender.cancel()
@@ -106,7 +106,7 @@ class PumpWire:
                 size = rations.size if full else min(_READ_SIZE, rations.size)
                 at, step = 0, _READ_SIZE
                 while at < len(data):
-                    if full and at:  # its size had to be said before it was known who else has much to say
+                    if full and at:  # the number of hungry connections was unknown when its size was set
                         await anyio.lowlevel.checkpoint()
                     if self._may_read is not None:
                         await self._may_read.wait()
@@ -121,7 +121,7 @@ class PumpWire:
                         size = _READ_FULL
 
     async def _let_write(self) -> None:
-        """Not more is read than can be answered, or answers pile up although the peer reads them."""
+        """Wait a few turns for output to drain, so that answers do not pile up although the peer reads."""
         for _ in range(_TURNS):
             if not self._full:
                 return
@@ -144,7 +144,7 @@ class PumpWire:
         self._everything.cancel()
 
     async def _write_all(self) -> None:
-        """Runs while something waits that could not be written at once."""
+        """Write while data waits that could not be written at once."""
         try:
             with anyio.CancelScope() as self._sender:
                 while self._pending:
@@ -166,14 +166,14 @@ class PumpWire:
     async def _write_pending(self) -> None:
         pending = self._pending
         data = pending[0] if len(pending) == 1 else b"".join(pending)
-        # A stalled peer keeps us here: nothing may be held twice meanwhile.
+        # A stalled peer blocks here: clear references so that nothing is held twice.
         self._pending = pending = []
         self._sending = len(data)
         self._stuck = False
         view = memoryview(data)
         for start in range(0, len(data), _WRITE_SIZE):
             part = view[start : start + _WRITE_SIZE]
-            # anyio declares bytes and takes what sockets take.
+            # anyio declares bytes but accepts any buffer.
             await self._stream.send(cast(bytes, part) if len(part) < len(data) else data)
             if not self._lost:
                 self._taken += len(part)
@@ -188,9 +188,9 @@ class PumpWire:
                 self._user.resume_writing()
 
     async def _close_our_half(self) -> None:
-        """Say that nothing more comes: what waited is written. The reader goes on until the peer says so too."""
+        """Close this half after all output. The reader continues until the peer closes."""
         if isinstance(self._stream, TLSStream):
-            # TLS has no half-close: its goodbye is exchanged by closing, and only one task may read.
+            # TLS has no half-close: closing exchanges goodbyes, and only one task may read.
             if self._reading is not None:
                 self._reading.cancel()
             with anyio.move_on_after(self._host.limits.close_timeout, shield=True), suppress(Exception):
@@ -248,7 +248,7 @@ class PumpWire:
             self.write(data[taken:])
 
     def _flush(self) -> None:
-        """The turn in which something was written has ended."""
+        """Write at the end of the turn."""
         self._flushes = False
         if self._backlog and not self._writing and not self._lost:
             if not self._stuck:
@@ -258,7 +258,7 @@ class PumpWire:
             self._relieve()
 
     def _write_now(self) -> None:
-        """Write what waits, as far as the socket takes it. The writing task has nothing in hand."""
+        """Write to the socket until it is full. The writing task must be idle."""
         pending = self._pending
         data = pending[0] if len(pending) == 1 else b"".join(pending)
         taken = self._try(data)
@@ -270,10 +270,10 @@ class PumpWire:
             self._pending = []
 
     def _try(self, data: bytes) -> int:
-        """Bytes of it that the socket has taken."""
+        """Number of bytes that the socket accepted."""
         try:
             taken = self._socket.send(data)  # type: ignore[union-attr]  # only asked for where there is one
-        except OSError:  # full, or broken: the writing task waits, or meets the same error
+        except OSError:  # full, or broken: the writing task waits, or gets the same error
             return 0
         self._taken += taken
         return taken
@@ -313,7 +313,7 @@ class PumpWire:
 
 
 class _OneSender(ByteSendStream):
-    """Lets the reader of a TLS stream answer the peer (a change of keys) while its writer is in the middle of a send."""
+    """Lets the reader of a TLS stream answer the peer (a key update) during a send of the writer."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -324,7 +324,7 @@ class _OneSender(ByteSendStream):
             await self._stream.send(item)
 
     async def aclose(self) -> None:
-        """Leave that to the reading half, which is the same stream."""
+        """Do nothing: the reading half, the same stream, closes."""
 
 
 async def open_wire(
@@ -345,5 +345,5 @@ async def open_wire(
         except BaseException:
             await anyio.aclose_forcefully(stream)
             raise
-    # Past the stream, bytes may be written where it keeps none back: trio does not, asyncio's transports and TLS do.
+    # Bypass the stream only if it buffers nothing: true for trio, not for asyncio's transports and TLS.
     return PumpWire(stream, host, address, sock if tls is None and host.backend == "trio" else None)

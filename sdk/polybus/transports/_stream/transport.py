@@ -1,4 +1,4 @@
-"""Base of all transports over a byte connection: its framing, beginning, end, and the deadlines in between."""
+"""Base of all transports over a byte connection: framing, start, end, and deadlines."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SMALL: Final = 4096
 
 
 class Framer(ABC):
-    """Framing of one connection, without I/O: cuts what comes in into frames.
+    """Framing of one connection, without I/O: splits input into frames.
 
     Attributes:
-        ended: What the peer's closing frame said, once it has come.
-        broken: Why nothing more is taken from a peer that has broken a rule.
-        empty_frames: How many frames without content have come in since it was set to zero.
-        ends_with_goodbye: Whether this end closes its half of the connection behind its goodbye.
+        ended: Content of the peer's closing frame, after its arrival.
+        broken: The peer's protocol error, after which input is ignored.
+        empty_frames: Number of empty frames since it was reset.
+        ends_with_goodbye: True if this end closes its half of the connection after its goodbye.
     """
 
     __slots__ = ("_frame", "_head", "_limit", "broken", "empty_frames", "ended")
@@ -32,7 +32,7 @@ class Framer(ABC):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # The beginning of a frame whose header is not complete, and one that has begun.
+        # Start of a frame with an incomplete header, and an incomplete frame.
         self._head = b""
         self._frame: PartialFrame | None = None
         self.ended: Closed | None = None
@@ -42,12 +42,12 @@ class Framer(ABC):
     @property
     @abstractmethod
     def partial(self) -> str:
-        """Arrived part of the frame that has begun, for people; empty between two frames."""
+        """Arrived part of an incomplete frame, for people; empty between frames."""
 
     @property
     @abstractmethod
     def arrived(self) -> int:
-        """The same in bytes, its header among them; 0 between two frames."""
+        """Arrived bytes of an incomplete frame, including its header; 0 between frames."""
 
     @abstractmethod
     def feed(self, data: bytes) -> list[bytes]:
@@ -55,16 +55,16 @@ class Framer(ABC):
 
     @abstractmethod
     def goodbye(self, code: int, reason: str) -> list[bytes]:
-        """The bytes with which this end closes."""
+        """The last bytes of this end."""
 
 
 class PartialFrame:
-    """The parts of a frame that are there.
+    """An incomplete frame.
 
     Attributes:
         size: Bytes of the whole frame.
-        missing: Bytes of it that have not come in.
-        parts: What is there.
+        missing: Bytes that have not arrived.
+        parts: Arrived parts.
     """
 
     __slots__ = ("missing", "parts", "size")
@@ -76,7 +76,7 @@ class PartialFrame:
             self.add(data)
 
     def add(self, data: bytes) -> None:
-        """Keep a part. Small ones are put together, so that a frame in slices of one byte costs no object for each."""
+        """Keep a part. Small parts are joined, so that one-byte slices do not cost an object each."""
         self.missing -= len(data)
         parts = self.parts
         if len(data) >= _SMALL:
@@ -87,7 +87,7 @@ class PartialFrame:
             parts.append(bytearray(data))
 
     def fill(self, data: bytes) -> bytes | None:
-        """Take what is missing from the beginning of a chunk; the frame, if that makes it whole."""
+        """Take the missing bytes from a chunk, and return the frame if complete."""
         if len(data) < self.missing:
             self.add(data)
             return None
@@ -96,23 +96,22 @@ class PartialFrame:
 
 
 _A_TICK = 0.5
-"""Less than the time from one `tick` to the next."""
+"""Less than the time between two calls of `tick`."""
 _GOODBYE = 0.1
-"""Seconds for the peer to read a goodbye before which nothing was said: there is no need to wait longer for a silent peer."""
+"""Seconds for the peer to read a goodbye if nothing was sent before it."""
 
 
 class WireTransport(Transport, WireUser, Protocol):
-    """A transport that stands on a wire."""
+    """A transport on a wire."""
 
 
 F = TypeVar("F", bound=Framer)
 
 
 class StreamTransport(ABC, Generic[F]):
-    """Beginning, end and deadlines of a transport over a `Wire`. Subclasses send and receive, and watch for silence.
+    """Start, end and deadlines of a transport over a `Wire`. Subclasses send and receive, and check for silence.
 
-    Liveness is judged in `tick`, about once a second, so that nothing has to be timed per frame: each limit may be exceeded
-    by one tick before it acts.
+    `tick` checks liveness about once a second, so that frames need no timers: a limit may be exceeded by one tick.
     """
 
     __slots__ = (
@@ -130,21 +129,20 @@ class StreamTransport(ABC, Generic[F]):
         self._host = host
         self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
-        # Frames that came in before `start`; None from then on.
+        # Frames before `start`; None afterwards.
         self._early: list[bytes] | None = []
         self._why: Closed | None = None
         self._paused = False
-        # Our own side reads nothing for now.
+        # This side has paused reading.
         self._deaf = False
         self._cancel_timer: Callable[[], None] | None = None
-        # Liveness: whether something came in since the last tick, and when the last of it was noticed.
+        # Liveness: True after input since the last tick, and the time it was noticed.
         self._heard = True
         self._heard_at = host.time()
-        # Of the frame that has begun to arrive, once a tick has seen it.
+        # Of an incomplete frame, after a tick has seen it.
         self._pace: Pace | None = None
         self._flood_since = self._heard_at
-        # Writing: how much the system had taken when progress was last seen, what the peer's had not, and since when there has
-        # been none.
+        # Writing: the system's and the peer's progress when last seen, and the start of a stall.
         self._stuck_at = (0, 0)
         self._stuck_since: float | None = None
 
@@ -153,7 +151,7 @@ class StreamTransport(ABC, Generic[F]):
         return self._wire.address
 
     def start(self, receiver: Receiver) -> None:
-        """Deliver from now on, first what has already come in. Called once; the receiver is called from the next turn on."""
+        """Start delivery, first of frames that have arrived. Called once; delivery begins in the next turn."""
         self._receiver = receiver
         if self._paused:
             receiver.pause_writing()
@@ -172,11 +170,11 @@ class StreamTransport(ABC, Generic[F]):
             self._wire.resume_reading()
 
     def keep_short(self) -> None:
-        """Let as little as possible wait where nothing can overtake it any more."""
+        """Keep little data beyond the point where other frames could overtake it."""
         self._wire.keep_short()
 
     def pause_reading(self) -> None:
-        """Read nothing for now: the peer is held back as soon as the operating system's buffers are full."""
+        """Pause reading; the peer has to stop once the operating system's buffers are full."""
         if self._state is TransportState.OPEN and not self._deaf:
             self._deaf = True
             if self._early is None:
@@ -189,7 +187,7 @@ class StreamTransport(ABC, Generic[F]):
                 self._wire.resume_reading()
 
     def send_alone(self, frame: bytes) -> None:
-        """`send` for a frame that leaves at once, if nothing waits before it."""
+        """`send` for a frame that leaves at once, unless others wait."""
         wire = self._wire
         wire.alone = True
         try:
@@ -203,14 +201,14 @@ class StreamTransport(ABC, Generic[F]):
 
     @property
     def send_framed(self) -> Callable[[bytes, int], None]:
-        """`send` for what `framed` gave, which many connections share: ``send_framed(data, turn)``."""
+        """`send` for the result of `framed`, which connections share: ``send_framed(data, turn)``."""
         return self._wire.write_first
 
     def write_backlog(self) -> int:
         return self._wire.backlog()
 
     def slow_arrival(self) -> int:
-        """Bytes that are there of a frame which was arriving a tick ago already: many that nearly are there cost memory."""
+        """Arrived bytes of a frame that was incomplete a tick ago, because many such frames cost memory."""
         pace = self._pace
         return self._framer.arrived if pace is not None and self._host.time() - pace.began >= _A_TICK else 0
 
@@ -233,7 +231,7 @@ class StreamTransport(ABC, Generic[F]):
     def tick(self, now: float) -> None:
         if self._state is not TransportState.OPEN:
             return
-        if self._heard or self._deaf:  # an end that does not listen cannot complain of silence
+        if self._heard or self._deaf:  # a side that does not read cannot complain of silence
             self._heard = False
             self._heard_at = now
         if now - self._flood_since >= 1:
@@ -246,9 +244,9 @@ class StreamTransport(ABC, Generic[F]):
 
     @abstractmethod
     def _check_silence(self, now: float) -> None:
-        """Ask for signs of life, and cut where there are none."""
+        """Ask for signs of life, and cut a silent connection."""
 
-    # -- what subclasses use
+    # -- for subclasses
 
     def _check_size(self, size: int) -> None:
         """May raise `TooLarge`: a frame is over `Limits.message`."""
@@ -265,8 +263,8 @@ class StreamTransport(ABC, Generic[F]):
             self._receiver.frames_received(frames)
 
     def _leave(self, why: Closed, longest: float = math.inf) -> None:
-        """From now on only the end is waited for, and not for long."""
-        if not self._paused:  # nothing is written any more; who writes without a pause would not hear `closed` of it
+        """Wait for the end, up to a time-out."""
+        if not self._paused:  # nothing is written from now on; an unpaused writer would not learn that from `closed`
             self.pause_writing()
         self._state = TransportState.CLOSING
         self._wire.shut = True
@@ -276,11 +274,11 @@ class StreamTransport(ABC, Generic[F]):
         ReceiverFeatures.of(self._receiver).closing(why)
 
     def _fail(self, code: int, reason: str) -> None:
-        """The peer broke a rule: tell it and go."""
+        """Close after a protocol error of the peer."""
         self.close(code, reason)
 
     def _check_flood(self) -> None:
-        """More than `Limits.empty_frames` without content have come in since they were last counted from zero."""
+        """Close if more than `Limits.empty_frames` empty frames came within a second."""
         now = self._host.time()
         if now - self._flood_since < 1:
             self._fail(1008, f"more than {self._host.limits.empty_frames} empty frames in a second")
@@ -303,8 +301,8 @@ class StreamTransport(ABC, Generic[F]):
         if not self._wire.backlog():
             self._stuck_since = None
             return
-        # The kernel takes more only when much of its buffer is free (Linux: a third, of up to 4 MiB); on a slow line that is a
-        # minute, in which its peer's has taken some all the while.
+        # The kernel accepts more only when much of its buffer is free (Linux: a third, of up to 4 MiB). On a slow line that
+        # takes a minute, while the peer's kernel steadily acknowledges data.
         signs = self._wire.signs()
         progress = self._wire.taken(), signs.outstanding if signs is not None else 0
         if self._stuck_since is None or progress != self._stuck_at:
@@ -319,7 +317,7 @@ class StreamTransport(ABC, Generic[F]):
     # -- what the wire calls
 
     def eof_received(self) -> None:
-        """End: the peer sends nothing more."""
+        """Close: the peer sends nothing more."""
         if self._state is TransportState.OPEN:
             partial = self._framer.partial
             self._leave(Closed(1006, f"truncated: {partial}") if partial else closed_with(None))

@@ -1,8 +1,8 @@
-"""Interface of a byte connection, for all its drivers, and what they have in common.
+"""Interface of a byte connection for all its drivers, and shared parts.
 
-A **wire** is one established byte connection; a **wire user** is what stands on it: the handshake at first, then
-the transport. There are two drivers: `asyncio_wire` (callbacks) and `pump_wire` (two tasks over any anyio byte stream).
-Bytes are written by the driver alone, so that no cancellation of user code can tear a frame.
+A **wire** is one established byte connection; a **wire user** is its current user: the handshake, then the transport. There are
+two drivers: `asyncio_wire` (callbacks) and `pump_wire` (two tasks over any anyio byte stream). Only the driver writes, so that
+cancelled user code cannot tear a frame.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from anyio.lowlevel import RunVar
 from ..sockets import Signs
 
 BURST: Final = 2 * 1024
-"""Bytes that are written before the turn of the event loop ends, so that both ends work at the same time."""
+"""Bytes to write before the end of a loop turn, so that both ends work at the same time."""
 BURST_PARTS: Final = 8
-"""So many frames at least, if they are not large together: to write every frame of a few KiB alone, and wake the peer for each,
-costs three times the processor time where the peer keeps up."""
+"""Minimum number of small frames for that: writing each frame of a few KiB, and waking the peer for it, costs three times the
+processor time if the peer keeps up.
+"""
 
 GATHERED: Final = 16 * 1024
-"""The same where the peer only passes on what it gets: it has little to do, and to wake it for a part of a burst costs this
-process a third of what it does itself for small requests."""
+"""`BURST` for a peer that only forwards: it has little to do, and waking it for part of a burst costs this process a third of
+its own work for small requests.
+"""
 
 
 class WireUser(Protocol):
-    """Interface that a wire calls, always from the event loop and never from inside one of the wire's own methods, except for
-    `pause_writing`, which `Wire.write` may call."""
+    """Called by a wire, always from the event loop and never from within the wire's methods, except `pause_writing` from
+    `Wire.write`.
+    """
 
     def data_received(self, data: bytes) -> None:
-        """A chunk has come in."""
+        """Handle a chunk."""
 
     def eof_received(self) -> None:
-        """The peer will send nothing more. The wire closes itself when what waits is written."""
+        """Handle the end of input. The wire closes itself after its pending output."""
 
     def wire_lost(self, error: Exception | None) -> None:
-        """The last call. `error` is None after an orderly end."""
+        """Handle the end, in the last call. `error` is None after an orderly end."""
 
     def pause_writing(self) -> None:
         """More than `HIGH_WATER` bytes wait."""
@@ -46,81 +49,80 @@ class WireUser(Protocol):
 
 
 class Wire(Protocol):
-    """One established byte connection. It begins paused and without a user."""
+    """One established byte connection. It starts paused and without a user."""
 
     @property
     def address(self) -> str:
-        """Of the other end: ``127.0.0.1:40123``, ``[::1]:40123``."""
+        """Address of the other end: ``127.0.0.1:40123``, ``[::1]:40123``."""
         ...
 
     def attach(self, user: WireUser) -> None:
-        """Call this user from now on; another may follow. A loss that has already happened is told in the next turn."""
+        """Set the current user. A loss in the past is reported in the next turn."""
 
     def write(self, data: bytes) -> None:
-        """Hand over bytes; those of one turn of the event loop leave together. After the end: ignored."""
+        """Write bytes; all output of one loop turn leaves together. After the end: ignored."""
 
     shut: bool
-    """Set by the user when it has said its last words: `write_first` takes nothing more."""
+    """Set by the user after its last output: `write_first` then ignores calls."""
 
     def write_first(self, data: bytes, turn: int) -> None:
-        """Hand over bytes that may leave at once; what else is written in the same turn still leaves together.
+        """Write bytes that may leave at once; other output of the turn still leaves together.
 
-        `turn` is a number of the current turn of the event loop. To many connections in one turn, this costs less than a call
-        back for each.
+        `turn` is the current loop turn's number. For many connections in one turn this costs less than a callback each.
         """
 
     alone: bool
-    """Set by the user while it writes what is all that there is to write in this turn: it leaves at once."""
+    """Set by the user around the only write of a turn, which then leaves at once."""
 
     burst: int
-    """`BURST`, or set by the user to `GATHERED`."""
+    """`BURST`, or `GATHERED` if set by the user."""
 
     def backlog(self) -> int:
-        """Bytes that the operating system has not taken."""
+        """Bytes that the operating system has not accepted."""
         ...
 
     def taken(self) -> int:
-        """Bytes that it has taken since the beginning."""
+        """Total bytes that the operating system has accepted."""
         ...
 
     def signs(self) -> Signs | None:
-        """Facts that the operating system knows of the other end, where it tells."""
+        """Kernel facts about the other end, if available."""
 
     def keep_short(self) -> None:
-        """Let the operating system take little beyond what the peer has room for."""
+        """Limit the kernel's buffer to little more than the peer accepts."""
 
     def pause_reading(self) -> None:
-        """Read nothing more; at most one chunk that was already read is kept back."""
+        """Pause reading; at most one chunk that was already read is kept."""
 
     def resume_reading(self) -> None:
-        """Go on reading, first with what was kept back."""
+        """Resume reading, first with the kept chunk."""
 
     def hang_up(self) -> None:
-        """Write what waits, then close our half and read until the peer closes its own. The user sets the time limit.
+        """Write pending output, close this half, and read until the peer closes. The user sets the time limit.
 
-        Closing outright would lose the last words: a socket closed with unread input makes the kernel reset the connection,
-        and a reset destroys what the peer has not read yet.
+        Closing outright would lose the last words: a socket closed with unread input makes the kernel reset the connection, and
+        a reset destroys what the peer has not read yet.
         """
 
     def abort(self) -> None:
         """Cut at once. `WireUser.wire_lost` follows."""
 
     def tls_peer(self) -> Mapping[str, Any] | None:
-        """The verified certificate of the other end, where there is one."""
+        """The verified certificate of the other end, if any."""
 
 
 RATION: Final = 128 * 1024
-"""Bytes that one turn of the event loop reads of all that have so much to say. As small requests they keep it some 70 ms."""
+"""Bytes per loop turn, read from all busy connections together. As small requests they take some 70 ms."""
 LEAST: Final = 2 * 1024
-"""Bytes that are read of each connection, however many there are."""
+"""Minimum bytes read per connection."""
 
 
 class Rations:
-    """Shares of reading in one event loop: how much is read of a connection before others have their turn.
+    """Shares of reading in one event loop: bytes per connection and turn.
 
-    A turn of the event loop reads from all connections that have something to say. If each were read as far as it goes, one
-    turn beside two hundred that send as fast as they can took a second, and another peer's request takes some turns. So those
-    that fill what is read of them share one ration; the others, and one that is alone, do not notice.
+    A turn reads from each connection with input. Without limits, a turn with two hundred fast senders took a second, and
+    another peer's request takes some turns. Connections that fill their reads therefore share one ration; others, and a single
+    one, are not affected.
 
     Args:
         call_soon: Calls a function in the next turn.
@@ -134,24 +136,24 @@ class Rations:
         self._read = 0
         self._share = RATION
         self.size: int = RATION
-        """Bytes that the next read may bring."""
+        """Maximum bytes of the next read."""
 
     def filled(self, size: int, *, again: bool = False) -> None:
-        """A read has brought as much as it might.
+        """Count a full read.
 
         Args:
             size: Bytes.
-            again: Of a connection that has done so in this turn already.
+            again: True if the connection already had a full read in this turn.
         """
         if not self._hungry:
             self._call_soon(self._next_turn)
-        if not (again and self._hungry):  # with TLS, turns may end between what uvloop has read in one
+        if not (again and self._hungry):  # with TLS, turns may end between uvloop's reads
             self._hungry += 1
         self._read += size
         self.size = max(LEAST, min(self._share, RATION - self._read))
 
     def enough(self, size: int) -> bool:
-        """True if a connection of which so much was read in this turn waits for the next."""
+        """True if a connection that read so much in this turn must wait for the next."""
         return size >= self._share or self.size <= LEAST
 
     def _next_turn(self) -> None:
@@ -164,7 +166,7 @@ _here: RunVar[Rations] = RunVar("polybus rations")
 
 
 def rations_here(call_soon: Callable[..., Any]) -> Rations:
-    """Shares of the running event loop."""
+    """The running event loop's shares."""
     rations = _here.get(None)
     if rations is None:
         _here.set(rations := Rations(call_soon))

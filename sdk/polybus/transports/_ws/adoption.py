@@ -1,8 +1,8 @@
-"""Adoption of a WebSocket that uvicorn has accepted: from then on it is a connection as those of our own server.
+"""Takes over WebSockets that uvicorn has accepted, so that they work like those of the built-in server.
 
-The upgrade comes in through ASGI, with all that an application puts around it. After it, ASGI is a dictionary, a queue and a
-turn of a task for each frame. So uvicorn's own object is taken out of the connection; what takes its place stands among those
-that uvicorn counts, bids farewell and waits for. What is not exactly as it is known here is left as it is.
+The upgrade passes through ASGI and the application's middleware. Afterwards ASGI costs a dictionary, a queue and a task turn
+per frame, so uvicorn's protocol object is replaced. The replacement stays in uvicorn's set of connections, which it counts,
+closes and waits for. An unknown version of uvicorn is left alone.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _USED: Final = (
     "close_sent", "config", "conn", "connections", "disconnected", "frames", "handshake_complete", "queue", "read_paused",
     "request", "response", "stop_keepalive", "transport", "writable",
 )  # fmt: skip
-"""Attributes of uvicorn's object that are read or set here."""
+"""Attributes of uvicorn's object that are used here."""
 _STREAM: Final = ("get_protocol", "is_reading", "pause_reading", "set_protocol")
-"""Methods that its transport has on the event loops that are known."""
+"""Methods of its transport on known event loops."""
 _RESTARTS: Final = 1012
-"""Close code of a server that ends, as uvicorn says it."""
+"""Close code that uvicorn sends at shutdown."""
 
 
 class AdoptedWire(AsyncioWire):
-    """A connection that was uvicorn's. It is in the set of the server's connections until it is lost.
+    """A connection taken from uvicorn. It stays in the server's set of connections until it is lost.
 
-    An event loop calls it in the context in which uvicorn's connection was made, or in that of whoever resumed reading. What
-    comes in is handled in the context of the bus instead: the variables there are the bus's own, and anyio finds its loop.
+    The event loop calls it in the context of uvicorn's connection, or of the code that resumed reading. Input is handled in the
+    bus's context instead, with the bus's variables, so that anyio finds its loop.
     """
 
     __slots__ = ("_connections", "_context", "_goodbye", "_waiter")
@@ -49,14 +49,14 @@ class AdoptedWire(AsyncioWire):
         self._waiter: asyncio.Future[None] | None = None
 
     def serve(self, user: WireUser, goodbye: Callable[[int], None]) -> None:
-        """Attach the user that stays, for whom things happen in the context of this call; `goodbye` says one, with a code."""
+        """Attach the permanent user, in the context of this call; `goodbye` closes with a code."""
         self._context = contextvars.copy_context()
         self._goodbye = goodbye
         self.attach(user)
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """Stream of the event loop, under the name that it has in uvicorn's own objects."""
+        """The event loop's stream, under uvicorn's name for it."""
         return self._transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -79,14 +79,14 @@ class AdoptedWire(AsyncioWire):
             self._waiter.set_result(None)
 
     def shutdown(self) -> None:
-        """Say goodbye: the server ends. uvicorn calls this, and waits until the connection is out of its set."""
+        """Say goodbye at shutdown. uvicorn calls this, and waits until the connection leaves its set."""
         if self._goodbye is not None:
             self._goodbye(_RESTARTS)
-        else:  # of the turn in which it was taken over
+        else:  # taken over in this very turn
             self.abort()
 
     async def lost(self) -> None:
-        """Wait for the end of the connection; whoever is cancelled meanwhile cuts it."""
+        """Wait for the end of the connection; cancelling cuts it."""
         if self._lost is not None:
             return
         self._waiter = self._loop.create_future()
@@ -98,15 +98,18 @@ class AdoptedWire(AsyncioWire):
 
 
 class UvicornWebSocket:
-    """A WebSocket in the hands of uvicorn's websockets-sansio, between the request for an upgrade and the first frame."""
+    """A WebSocket of uvicorn's websockets-sansio, between upgrade request and first frame."""
 
     def __init__(self, protocol: Any) -> None:
         self._protocol = protocol
 
     @staticmethod
     def under(receive: Receive) -> UvicornWebSocket | None:
-        """The owner of an ASGI `receive`, or None: a middleware wraps it and sees each frame, a class was derived that may have
-        plans of its own, or this is another server, another of uvicorn's implementations, or one that has changed."""
+        """The owner of an ASGI `receive`, or None.
+
+        None for a `receive` wrapped by a middleware, which sees each frame, for a derived class, another server or
+        implementation of uvicorn, or a changed one.
+        """
         protocol: Any = getattr(receive, "__self__", None)
         kind = type(protocol)
         known = getattr(sys.modules.get(_MODULE), "WebSocketsSansIOProtocol", None)
@@ -119,7 +122,7 @@ class UvicornWebSocket:
         return UvicornWebSocket(protocol)
 
     def decline_extensions(self) -> None:
-        """Before the answer: take no extension (`permessage-deflate`) of those that were offered."""
+        """Decline offered extensions (`permessage-deflate`) before the answer."""
         protocol = self._protocol
         if not protocol.handshake_complete:
             protocol.conn.extensions = ()
@@ -127,9 +130,9 @@ class UvicornWebSocket:
 
     @property
     def untouched(self) -> bool:
-        """True if it is open, and nothing is in uvicorn's hands that is not written or was read already.
+        """True if it is open, and uvicorn holds no unwritten or already read data.
 
-        A client may not say anything before it has the answer (RFC 6455, section 4.1). Who does is not adopted.
+        A client must not send before the answer (RFC 6455, section 4.1). One that does is not taken over.
         """
         protocol = self._protocol
         transport, conn = protocol.transport, protocol.conn
@@ -141,38 +144,40 @@ class UvicornWebSocket:
             and conn.state is OPEN
             and _awaits_a_frame(conn)
             and not transport.is_closing()
-            # Not held back by uvicorn's object, nor the stream of a connection that carries several.
+            # Not paused by uvicorn, and not one stream of a shared connection.
             and transport.is_reading()
             and transport.get_protocol() is protocol
         )
 
     @property
     def largest(self) -> int | None:
-        """Bytes of a message that this server takes."""
+        """Maximum bytes of a message that this server accepts."""
         size: int | None = self._protocol.config.ws_max_size
         return size
 
     def hand_over(self, address: str) -> AdoptedWire:
-        """The connection, paused. For uvicorn's object, and whoever still asks it, it is over."""
+        """The connection, paused. For uvicorn's object and its users it is closed."""
         protocol = self._protocol
         transport: asyncio.Transport = protocol.transport
         protocol.stop_keepalive()
-        transport.pause_reading()  # uvloop reads into the buffers of the protocol that it had when reading began
+        transport.pause_reading()  # uvloop reads into the buffers of the protocol at the start of reading
         wire = AdoptedWire(protocol.connections)
         wire.address = address
-        transport.set_protocol(asyncio.Protocol())  # uvloop keeps a method of the last protocol that was no `BufferedProtocol`
+        transport.set_protocol(
+            asyncio.Protocol()
+        )  # uvloop keeps a method of the last protocol that was not a `BufferedProtocol`
         transport.set_protocol(wire)
         wire.connection_made(transport)
         protocol.connections.discard(protocol)
         protocol.transport = _NoTransport()
-        protocol.conn = protocol.request = protocol.response = None  # most of what it is, where the call goes on
+        protocol.conn = protocol.request = protocol.response = None  # frees most of its memory if the call goes on
         protocol.disconnected = True
         protocol.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
         return wire
 
 
 def _awaits_a_frame(conn: Any) -> bool:
-    """True if its parser waits for the first byte of a frame. Of one that has begun, it may have taken the header already."""
+    """True if its parser waits for the first byte of a frame; otherwise it may have consumed a header."""
     step: Any = getattr(conn, "parser", None)
     while isinstance(step, GeneratorType) and step.gi_yieldfrom is not None:
         step = step.gi_yieldfrom
@@ -181,7 +186,7 @@ def _awaits_a_frame(conn: Any) -> bool:
 
 
 class _NoTransport:
-    """A transport for uvicorn's object to have afterwards: it closes its own when the ASGI call returns."""
+    """A closed transport for uvicorn's object, which closes its transport when the ASGI call returns."""
 
     def is_closing(self) -> bool:
         return True
@@ -193,9 +198,9 @@ class _NoTransport:
         return 0
 
     def write(self, data: bytes) -> None:
-        """Nobody is there."""
+        """Ignore."""
 
     def close(self) -> None:
-        """It is."""
+        """Do nothing."""
 
     abort = pause_reading = resume_reading = close

@@ -1,8 +1,8 @@
-"""A WebSocket that another server drives: the transport over `receive` and `send` of an ASGI application.
+"""A WebSocket of an ASGI server: a transport on `receive` and `send`.
 
-The server (uvicorn, hypercorn) owns the socket, the framing and the pings; what is left here is the order of things: frames
-that leave one after another, a pause for a slow peer, an end that is told once. Two tasks, because both halves of ASGI
-wait: the server's own, which reads, and one that writes, so that a peer who reads nothing is still heard.
+The server (uvicorn, hypercorn) has the socket, framing and pings. This transport orders frames, pauses for a slow peer, and
+reports the end once. It needs two tasks, because both `receive` and `send` wait: the server's own task reads and another
+writes, so that a peer that does not read is still heard.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _UNSEEN: Final = 8192
-"""Bytes a second that a line must carry where the server does not show how much of a frame has left: 64 kbit/s."""
+"""Minimum bytes per second of a line if the server hides the progress of a frame: 64 kbit/s."""
 
 
 class Socket(Protocol):
-    """Stream that the server writes to, where it can be seen: an `asyncio.Transport`."""
+    """The server's stream, if visible: an `asyncio.Transport`."""
 
     def abort(self) -> None: ...
 
@@ -43,11 +43,10 @@ class Socket(Protocol):
 
 
 def socket_of(receive: Receive) -> Socket | None:
-    """The connection under an ASGI `receive`, or None where a middleware or another server hides it.
+    """The connection of an ASGI `receive`; None if a middleware or another server hides it.
 
-    ASGI has no word for cutting a connection: after `websocket.close`, and after the application has returned, uvicorn waits
-    until its buffer is written, which for a peer that reads nothing is never. Its `receive` is a method of the object that
-    owns the socket.
+    ASGI cannot cut a connection: after `websocket.close`, and after the application returns, uvicorn waits until its buffer is
+    written, for ever if the peer does not read. Its `receive` is a method of the object that owns the socket.
     """
     socket = getattr(getattr(receive, "__self__", None), "transport", None)
     wanted = ("abort", "get_write_buffer_size", "get_extra_info")
@@ -88,18 +87,18 @@ class AsgiTransport:
         self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
         self._why: Closed | None = None
-        # Frames that wait for the server to take them, and their bytes, with the one that it is taking.
+        # Frames that wait for the server, and their bytes, including the frame in progress.
         self._pending: deque[bytes] = deque()
         self._size = 0
         self._paused = False
         self._goodbye: tuple[int, str] | None = None
-        # What the writing task waits for when there is nothing to write.
+        # What the idle writing task waits for.
         self._waiter: Any = None
         self._scope = anyio.CancelScope()
         self._cancel_timer: Callable[[], None] | None = None
-        # Frames that the server has taken, what it had buffered when that was looked at, and since when nothing has moved.
+        # Number of frames that the server accepted, its last seen buffer size, and the start of a stall.
         self._sent = 0
-        self._taking = 0  # the size of the last one that it was given
+        self._taking = 0  # size of the frame in progress
         self._buffered = 0
         self._stuck_at = 0
         self._stuck_since: float | None = None
@@ -107,7 +106,7 @@ class AsgiTransport:
     # -- plugins.Transport
 
     def start(self, receiver: Receiver) -> None:
-        """Deliver to this one; `run` does the reading."""
+        """Set the receiver; `run` reads."""
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
@@ -124,7 +123,7 @@ class AsgiTransport:
             self._receiver.pause_writing()
 
     def write_backlog(self) -> int:
-        """Bytes handed over that the operating system has not taken yet, as far as the server shows them."""
+        """Bytes that the operating system has not accepted, as far as the server shows them."""
         if self._state is TransportState.LOST:
             return 0
         return self._size + (self._socket.get_write_buffer_size() if self._socket is not None else 0)
@@ -145,13 +144,13 @@ class AsgiTransport:
             self._cut()
 
     def tick(self, now: float) -> None:
-        """About once a second: the write deadline. Pings are the server's."""
+        """Check the write deadline, about once a second. The server sends pings."""
         if self._state is not TransportState.OPEN:
             return
         limits = self._host.limits
         buffered = self._socket.get_write_buffer_size() if self._socket is not None else 0
         if buffered > self.max_frame + limits.outbox_bytes:
-            # Of ours there is one frame at most: uvicorn answers every ping, also those of a peer that reads no answer.
+            # At most one frame is in that buffer: uvicorn answers each ping, even if the peer does not read.
             self.abort(Closed(1008, f"{buffered} bytes of answers to pings wait, and the peer reads none"))
         elif not self._size and not buffered:
             self._stuck_since = None
@@ -166,14 +165,14 @@ class AsgiTransport:
         self._buffered = buffered
 
     def _patience(self) -> float:
-        """Seconds without progress that end the connection. A server that hides its socket shows progress by whole frames."""
+        """Maximum seconds without progress. If the server hides its socket, only whole frames show progress."""
         longer = self._taking / _UNSEEN if self._socket is None else 0.0
         return self._host.limits.write_timeout + longer
 
     # -- the connection
 
     async def run(self, receive: Receive) -> None:
-        """Read and write until the end, and tell it."""
+        """Read and write until the end, and report it."""
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._write)
@@ -202,7 +201,7 @@ class AsgiTransport:
             return
         binary: bytes | None = message.get("bytes")
         kind: Literal["text", "binary"] = "text" if binary is None else "binary"
-        # A lone surrogate, which no WebSocket carries, becomes bytes that no decoder takes.
+        # A lone surrogate, which is invalid in a WebSocket, becomes bytes that no decoder accepts.
         data: bytes = message["text"].encode("utf-8", "surrogatepass") if binary is None else binary
         if kind not in self._reads:
             other = "binary" if kind == "text" else "text"
@@ -236,7 +235,7 @@ class AsgiTransport:
                 self._waiter = self._loop.waiter()
                 await self._waiter
         except Exception as error:
-            # The peer has gone; the reading half is told so too, and knows why.
+            # The peer has gone; the reading task learns the reason.
             logger.debug("%s: nothing more can be written: %r", self.address, error, extra=log_fields(address=self.address))
             pending.clear()
 
@@ -261,8 +260,9 @@ class AsgiTransport:
 
 
 def _ended(message: MutableMapping[str, Any]) -> Closed:
-    """The end that `websocket.disconnect` tells. 1005 stands for a closing frame without a code, and for none at all: then
-    without a reason."""
+    """The end reported by `websocket.disconnect`. 1005 means a closing frame without a code or, without a reason, a lost
+    connection.
+    """
     code, reason = message.get("code", 1005), message.get("reason")
     if code == 1005:
         if reason is None:

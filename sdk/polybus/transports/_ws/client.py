@@ -1,4 +1,4 @@
-"""The client's half of a WebSocket handshake (RFC 6455, section 4.1)."""
+"""The client side of a WebSocket handshake (RFC 6455, section 4.1)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,14 @@ _RESERVED: Final = ("upgrade", "connection", "content-length", "transfer-encodin
 async def open_websocket(
     url: str, tls: ssl.SSLContext | None, options: DialOptions, addresses: ServerAddresses | None = None
 ) -> WebSocketTransport:
-    """Connect and upgrade, at one of several addresses where there are any. May raise `ConnectFailed`: with the address and the
-    reason; `Unauthorized`: the server answered 401; `Forbidden`: the server answered 403; `LocalProtocolError`: a header that
-    belongs to the handshake itself."""
+    """Connect and upgrade, at one of several addresses if given.
+
+    Raises:
+        ConnectFailed: With the address and the reason.
+        Unauthorized: The server answered 401.
+        Forbidden: The server answered 403.
+        LocalProtocolError: A header belongs to the handshake.
+    """
     core, request = _request(url, options)
     address = net_address(url)
     host, port = (address.host, address.port) if addresses is None else addresses.current
@@ -70,7 +75,7 @@ async def open_websocket(
 
 
 def _request(url: str, options: DialOptions) -> tuple[ClientProtocol, Request]:
-    """May raise `LocalProtocolError`: a header that belongs to the handshake itself, or is no header at all."""
+    """May raise `LocalProtocolError`: a header belongs to the handshake, or is malformed."""
     offers = [Subprotocol(options.subprotocol)] if options.subprotocol else None
     core = ClientProtocol(parse_uri(url), subprotocols=offers, logger=core_logger)
     request = core.connect()
@@ -87,13 +92,13 @@ def _request(url: str, options: DialOptions) -> tuple[ClientProtocol, Request]:
 
 
 class _Answer:
-    """The user of the wire until the server has answered."""
+    """The wire's user until the server's answer."""
 
     def __init__(self, core: ClientProtocol, wire: Wire) -> None:
         self.complete = anyio.Event()
         self.accepted: bool = False
         self.rest = bytearray()
-        """Bytes that came after the answer: they are WebSocket already."""
+        """Bytes after the answer, which are WebSocket frames."""
         self.eof: bool = False
         self._core = core
         self._wire = wire
@@ -115,8 +120,10 @@ class _Answer:
             self._feed(len(self.rest))
 
     def _skip_interim(self) -> int:
-        """Leave out answers that precede the one to the upgrade, such as 100 and 103 (RFC 9110, 15.2); the end of what follows,
-        or -1. Of very many the next one counts as the answer."""
+        """Skip interim answers such as 100 and 103 (RFC 9110, 15.2), and return the end of the next head, or -1.
+
+        After too many, the next one counts as the answer.
+        """
         while (end := self.rest.find(_END)) >= 0 and self._interim < _MAX_INTERIM and _INTERIM.match(self.rest):
             del self.rest[: end + len(_END)]
             self._interim += 1
@@ -153,7 +160,7 @@ class _Answer:
         self.complete.set()
 
     def pause_writing(self) -> None:
-        """A request is short."""
+        """Ignore: a request is short."""
 
     resume_writing = pause_writing
 
@@ -178,7 +185,7 @@ class _Answer:
 
 def _refusal(url: str, response: Response, headers: Mapping[str, str]) -> BusError:
     text = bytes(response.body).decode("utf-8", "replace").strip()
-    if text.startswith("<"):  # the page of a proxy, for browsers: it says no more than the status
+    if text.startswith("<"):  # a proxy's page for browsers says no more than the status
         text = ""
     text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
     if response.status_code == 401:
@@ -189,7 +196,7 @@ def _refusal(url: str, response: Response, headers: Mapping[str, str]) -> BusErr
         )
         return Unauthorized(f"{text or 'the server answered 401'}; {brought}")
     if response.status_code == 403:
-        if text.lower() in ("", "forbidden"):  # also what ASGI servers answer where no application is at the path
+        if text.lower() in ("", "forbidden"):  # also the answer of ASGI servers without an application at the path
             at, path = without_secrets(url), urlsplit(url).path or "/"
             text = f"the server answered 403 at {at} and does not say why: is the path {path!r} that of the bus?"
         return Forbidden(text)

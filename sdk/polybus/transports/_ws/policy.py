@@ -1,11 +1,11 @@
-"""Rules for opening a WebSocket here: Host, Origin and sub-protocol, as pure functions.
+"""Rules for incoming WebSockets: Host, Origin and sub-protocol, as pure functions.
 
-A browser lets any page open a WebSocket to any server and sends the user's cookies along, so the server must look at Origin
-(CWE-1385). A page can also give its own host name the address 127.0.0.1 (DNS rebinding): then Origin and Host agree, and
-only Host shows that the page is a stranger to a server on the loopback address.
+A browser lets any page open a WebSocket to any server, with the user's cookies, so the server must check Origin (CWE-1385). A
+page's host name may also resolve to 127.0.0.1 (DNS rebinding): then Origin and Host agree, and only Host shows that the page is
+foreign to a server on the loopback address.
 
-Our own server and the one behind an ASGI application ask the same questions here; what parsed the request does not matter.
-Which clients are of this machine: by the socket, and by what proxies say of them.
+The built-in server and the ASGI endpoint share these rules. They also decide if a client is local, by its socket and by
+proxies' headers.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ _names_a_client: Final = re.compile(
     r"(?:^|-)forwarded(?:-for)?$|user-ip$|"
     r"(?:client|real|remote|connecting|connection|originating|external|viewer|socket|source|peer)-?(?:ip|addr|address)(?:v[46])?$"
 ).search
-"""True of headers in which proxies name the client: ``X-Forwarded-For``, ``Forwarded``, ``X-Real-IP``, ``CF-Connecting-IP``."""
+"""True for headers in which proxies name the client: ``X-Forwarded-For``, ``Forwarded``, ``X-Real-IP``, ``CF-Connecting-IP``.
+"""
 _forwarded_for: Final = re.compile(r"(?:^|;)\s*for\s*=([^;]*)", re.IGNORECASE).findall
-"""All of a part: one may stand in the text of its ``host=``, which the client has chosen."""
+"""All matches of a part: the text of ``host=``, chosen by the client, may contain one."""
 _SHOWN: Final = 60
-"""Characters of what a client or a proxy says: more than any address has."""
+"""Characters shown of a client's or proxy's text; no address is longer."""
 _LOCAL: Final = ("", "testclient")
-"""Clients without an address: of Unix sockets, and Starlette's test client."""
+"""Clients without an address: Unix sockets, and Starlette's test client."""
 
 
 def from_outside(client: str, headers: Mapping[str, Sequence[str]]) -> str | None:
-    """Find what shows that a client is on another machine; None if nothing does.
+    """Evidence that a client is on another machine; None if there is no such evidence.
 
-    A header counts whoever has sent it: a stranger gains nothing by one, and what a proxy adds stands beside it. What is no
-    address is nobody's of this machine.
+    A header counts no matter who sent it: a foreign client gains nothing by one, and a proxy adds its own. A malformed address
+    is not local.
 
     Args:
-        client: Its host, as the server knows it.
-        headers: Lower-case names, and all values of each.
+        client: The client's host, as the server knows it.
+        headers: All values by lower-case name.
     """
     if client not in _LOCAL and not is_loopback(client):
         return repr(client[:_SHOWN])
@@ -59,7 +60,7 @@ def from_outside(client: str, headers: Mapping[str, Sequence[str]]) -> str | Non
 
 
 def _addresses(name: str, value: str) -> Iterator[str]:
-    """The hosts in a header; a part without one is given as it is."""
+    """The hosts in a header; a part without a host is returned unchanged."""
     for part in value.split(","):
         found = _forwarded_for(part) if name == "forwarded" else []
         yield from map(_host, found or [part])
@@ -76,7 +77,7 @@ def _host(text: str) -> str:
 
 _TOKEN = "polybus.token."
 CLOSES: Final = "polybus.closes"
-"""Sub-protocol of a client that cannot see a status of HTTP, as a page: it is told by a close why it is not let in."""
+"""Sub-protocol of a client that cannot see an HTTP status, such as a page: it gets a close code with the reason instead."""
 _CLOSES: Final[Mapping[int, int]] = {401: 4401, 403: 4403, 429: 1013, 503: 1013}
 _HINTS: Final[Mapping[int, tuple[str, str]]] = {
     401: ("WWW-Authenticate", "Bearer"),
@@ -84,17 +85,17 @@ _HINTS: Final[Mapping[int, tuple[str, str]]] = {
     426: ("Upgrade", "websocket"),
     503: ("Retry-After", "1"),
 }
-"""Headers that go with a status."""
+"""Headers for a status."""
 
 
 class HandshakeRejected(Exception):
-    """A request is turned away with an HTTP status and a text that says what was seen and which option would change it.
+    """A request is rejected with an HTTP status and a text with the cause and the option to change.
 
     Args:
-        status: Of the answer.
-        text: Of the answer.
-        about: The rule of the listener that it breaks: such a client is told of in the log.
-        advice: For the log alone: what would let the client in is nothing for strangers.
+        status: Status of the answer.
+        text: Text of the answer.
+        about: The listener's broken rule; such a rejection is logged.
+        advice: Only for the log: how to let the client in is not for strangers.
     """
 
     def __init__(self, status: int, text: str, *, about: str = "", advice: str = "") -> None:
@@ -105,14 +106,13 @@ class HandshakeRejected(Exception):
         super().__init__(status, text)
 
     def close(self, offers: Sequence[str]) -> tuple[int, str] | None:
-        """The code and reason of a close that says the same, to a client that has asked for it; None where a page of another
-        site, or of another name, is not to know more than that it failed."""
+        """Code and reason of an equivalent close, if the client asked for one; None for a page of another site or host."""
         code = None if self.about or CLOSES not in offers else _CLOSES.get(self.status)
         return None if code is None else (code, cut_reason(self.text).decode())
 
     @classmethod
     def of(cls, error: BusError) -> HandshakeRejected:
-        """The answer, before the upgrade, to a client that the bus does not let in."""
+        """The answer, before the upgrade, to a client that the bus rejects."""
         status = 401 if isinstance(error, Unauthorized) else 403 if isinstance(error, Forbidden) else 503
         return cls(status, text_of(error))
 
@@ -127,19 +127,19 @@ class HandshakeRejected(Exception):
 
 @frozen(kw_only=True)
 class UpgradeRequest:
-    """A request for a WebSocket, for all parsers."""
+    """A parsed WebSocket request."""
 
     path: str
     query: str
     headers: Mapping[str, Sequence[str]]
-    """Lower-case names, and all values of each."""
+    """All values by lower-case name."""
     offers: Sequence[str] = field(default=())
     """Sub-protocols."""
     client: str = ""
-    """Host of the client, as the server knows it; empty if the server knows none."""
+    """The client's host, as the server knows it; empty if unknown."""
 
     def only(self, name: str) -> str | None:
-        """The value of a header that may be there once. May raise `HandshakeRejected`: 400, it is there more than once."""
+        """The value of a unique header. May raise `HandshakeRejected`: 400, repeated."""
         values = self.headers.get(name, ())
         if len(values) > 1:
             raise HandshakeRejected(400, f"more than one {name.capitalize()} header")
@@ -165,11 +165,10 @@ class OriginPolicy:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     private: bool = False
-    """Every client is let in, so none may come from another machine."""
+    """The bus admits each client, so only local ones are allowed."""
 
     def check(self, upgrade: UpgradeRequest) -> None:
-        """Check that the request may be made here at all. May raise `HandshakeRejected`: client, host, origin or path are not
-        those of this listener."""
+        """Check client, host, origin and path. May raise `HandshakeRejected`: against a rule of this listener."""
         if self.private:
             self.check_client(upgrade)
         host = upgrade.only("host")
@@ -178,8 +177,11 @@ class OriginPolicy:
         self.check_path(upgrade.path)
 
     def handshake(self, upgrade: UpgradeRequest, known: Handshake) -> tuple[str | None, Handshake]:
-        """The sub-protocol to answer with, and what the bus is shown of the client: `known`, with what the request says. May
-        raise `HandshakeRejected`: 400, no common sub-protocol, or too many fields."""
+        """The sub-protocol for the answer, and `known` with the request's facts for the bus.
+
+        Raises:
+            HandshakeRejected: 400, no common sub-protocol, or too many fields.
+        """
         chosen, token = self.choose(upgrade.offers)
         shown = {name: ", ".join(values) for name, values in upgrade.headers.items()}
         if token is not None:
@@ -194,7 +196,7 @@ class OriginPolicy:
         )
 
     def check_client(self, upgrade: UpgradeRequest) -> None:
-        """May raise `HandshakeRejected`: 403, the client comes from another machine, through a proxy on this one."""
+        """May raise `HandshakeRejected`: 403, the client is on another machine, behind a local proxy."""
         seen = from_outside(upgrade.client, upgrade.headers)
         if seen is not None:
             raise HandshakeRejected(
@@ -205,12 +207,12 @@ class OriginPolicy:
             )
 
     def check_path(self, path: str) -> None:
-        """May raise `HandshakeRejected`: 404, another path is served here."""
+        """May raise `HandshakeRejected`: 404, another path."""
         if unquote(path or "/") != unquote(self.path or "/"):
             raise HandshakeRejected(404, f"nothing is served at {_shown(path)}, only at {self.path or '/'}")
 
     def check_host(self, host: str | None) -> None:
-        """May raise `HandshakeRejected`: 421, a name that a loopback server does not answer to; 400, none at all."""
+        """May raise `HandshakeRejected`: 421, a foreign name at a loopback server; 400, missing."""
         if not host:
             raise HandshakeRejected(400, "the Host header is missing")
         name, _ = self._host_port(host)
@@ -233,13 +235,13 @@ class OriginPolicy:
             return
         try:
             parts = urlsplit(origin)
-        except ValueError:  # `http://[`, say
+        except ValueError:  # for example `http://[`
             raise HandshakeRejected(403, f"Origin {_shown(origin)} is no origin") from None
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
             port = -1
-        # What a browser sends: scheme, host and port, and nothing else.
+        # A browser sends only scheme, host and port.
         whole = origin.lower() == f"{parts.scheme}://{parts.netloc.lower()}" and "@" not in parts.netloc
         if whole and parts.scheme == ("https" if self.tls else "http") and (parts.hostname, port) == self._host_port(host):
             return
@@ -251,8 +253,7 @@ class OriginPolicy:
         )
 
     def choose(self, offers: Sequence[str]) -> tuple[str | None, str | None]:
-        """The sub-protocol to answer with, and the token that came along in the offers. May raise `HandshakeRejected`: 400,
-        nothing in common."""
+        """Sub-protocol for the answer, and token in the offers. May raise `HandshakeRejected`: 400, nothing in common."""
         tokens = [offer for offer in offers if offer.startswith(_TOKEN)]
         token = tokens[0].removeprefix(_TOKEN) if tokens else None
         if not offers:
@@ -260,14 +261,14 @@ class OriginPolicy:
         if self.subprotocol in offers:
             return self.subprotocol, token
         if len(tokens) == len(offers):
-            # A browser ends the connection when none of its offers is taken.
+            # A browser closes the connection if no offer is accepted.
             return tokens[0], token
         others = ", ".join(_shown(offer) for offer in offers if not offer.startswith(_TOKEN))
         spoken = f"{self.subprotocol}: begin the URL with {self.subprotocol}+" if self.subprotocol else "none"
         raise HandshakeRejected(400, f"no common sub-protocol: offered {others}, spoken here {spoken}")
 
     def _host_port(self, host: str) -> tuple[str, int]:
-        """May raise `HandshakeRejected`: 400, this is no host."""
+        """May raise `HandshakeRejected`: 400, malformed host."""
         try:
             parts = urlsplit(f"//{host}")
             port = parts.port or (443 if self.tls else 80)
@@ -283,7 +284,7 @@ def _shown(text: str) -> str:
 
 
 def tell(turned: HandshakeRejected, address: str, options: ListenOptions) -> None:
-    """Have the log tell of a client that broke a rule of the listener."""
+    """Log a client that broke a rule of the listener."""
     if turned.about:
         why = f"{turned.text}; {turned.advice}" if turned.advice else turned.text
         options.turned_away(address, why, turned.about)

@@ -1,4 +1,4 @@
-"""The server's half of a WebSocket handshake (RFC 6455, section 4.2)."""
+"""The server side of a WebSocket handshake (RFC 6455, section 4.2)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PendingWebSocket(PendingConnection):
         super().__init__(listener, wire, knock, seconds)
         self._policy = policy
         self._head = bytearray()
-        # The answer 101, ready to be written when the bus lets the peer in.
+        # The answer 101, written when the bus admits the peer.
         self._welcome = b""
         self._offers: tuple[str, ...] = ()
 
@@ -49,11 +49,11 @@ class PendingWebSocket(PendingConnection):
         seen = len(self._head)
         self._head += data
         if self._welcome:
-            # Reading pauses while the bus decides; this is the chunk that was under way.
+            # Reading pauses while the bus decides; this chunk was already in flight.
             return
         if not (
             self._head[:1].isalpha() or self._head[:1] in b"\r\n"
-        ):  # a TLS hello, or frames of tcp://: neither has an end to wait for
+        ):  # a TLS hello, or frames of tcp://: neither ends like a request
             what = (
                 "a TLS hello: connect by ws://, or serve wss://"
                 if self._head[:1] == _TLS_HELLO
@@ -66,7 +66,7 @@ class PendingWebSocket(PendingConnection):
         limit = _LINE + self.listener.options.host.limits.headers
         if end >= 0 or len(self._head) > limit:
             head = bytes(self._head[: end + len(_END)] if end >= 0 else self._head)
-            # What comes after the request is already WebSocket.
+            # Bytes after the request are WebSocket frames.
             del self._head[: len(head)]
             self._answer(head, too_long=end < 0 or len(head) > limit)
 
@@ -76,7 +76,7 @@ class PendingWebSocket(PendingConnection):
         requests = core.events_received()
         output = b"".join(core.data_to_send())
         if output:
-            # The library found that a line is too long (414) or that there are too many (431).
+            # The library found a line too long (414) or too many lines (431).
             self.turn_away(output)
         elif too_long:
             self.turn_away(_response(HandshakeRejected(431, "the request is too long")))
@@ -91,7 +91,7 @@ class PendingWebSocket(PendingConnection):
                 self.turn_away(_response(turned))
 
     def _handshake(self, core: ServerProtocol, request: Request) -> Handshake:
-        """Check the request and prepare the answer. May raise `HandshakeRejected`: it breaks a rule of this listener."""
+        """Check the request and prepare the answer. May raise `HandshakeRejected`: against a rule of this listener."""
         policy = self._policy
         upgrade = _upgrade(request, self.wire.address.rpartition(":")[0].strip("[]"))
         policy.check(upgrade)
@@ -131,12 +131,12 @@ class PendingWebSocket(PendingConnection):
 
 
 def _upgrade(request: Request, client: str) -> UpgradeRequest:
-    """May raise `HandshakeRejected`: 400, the target or a header is malformed."""
+    """May raise `HandshakeRejected`: 400, malformed target or header."""
     headers = request.headers
     try:
         target = urlsplit(request.path)
         offers = [offer for value in headers.get_all("Sec-WebSocket-Protocol") for offer in parse_subprotocol(value)]
-    except ValueError as error:  # `//[`, say
+    except ValueError as error:  # for example `//[`
         raise HandshakeRejected(400, f"the target of the request is no URL: {error}") from None
     except InvalidHeader as error:
         raise HandshakeRejected(400, str(error)) from None
@@ -147,6 +147,6 @@ def _upgrade(request: Request, client: str) -> UpgradeRequest:
 def _response(turned: HandshakeRejected) -> bytes:
     fields, body = turned.answer()
     fields.append(("Connection", "close"))
-    if turned.status in (400, 426):  # it may be the version that was wrong (RFC 6455, 4.2.2)
+    if turned.status in (400, 426):  # perhaps the wrong version (RFC 6455, 4.2.2)
         fields.append(("Sec-WebSocket-Version", "13"))
     return Response(turned.status.value, turned.status.phrase, Headers(fields), body).serialize()

@@ -18,17 +18,17 @@ _LARGE: Final = 64 * 1024
 class WebSocketTransport(StreamTransport[WebSocketFramer]):
     """One connection of WebSocket messages.
 
-    After `Limits.ping_interval` of silence the peer is asked for a sign of life; without any for `Limits.ping_timeout` the
-    connection is cut. The clock runs even when the ping cannot leave because the peer reads nothing; it begins anew for as long
-    as what was written before the ping still arrives, where the kernel tells that. Who waits long for the rest of a frame says
-    about once a second that it is there: over a slow line the sender's ping, behind the frame, may be answered too late.
+    A ping is sent after `Limits.ping_interval` of silence, and the connection is cut without an answer within
+    `Limits.ping_timeout`, even if the ping cannot leave because the peer does not read. If the kernel shows that data before
+    the ping still arrives, the time restarts. While the rest of a frame is slow to arrive, an unasked pong about once a second
+    keeps the sender from a time-out, because its ping waits behind that frame.
     """
 
     __slots__ = ("_ping", "_pinged_at")
 
     def __init__(self, name: str, wire: Wire, host: Host, framer: WebSocketFramer) -> None:
         super().__init__(name, wire, host, framer)
-        # Of the ping that has no answer yet.
+        # The ping without an answer.
         self._pinged_at: float | None = None
         self._ping: PingProgress | None = None
 
@@ -45,8 +45,7 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
             self._wire.write(payload)
 
     def framed(self, frame: bytes) -> bytes | None:
-        """The bytes of a frame, where they are the same on every connection: what a server writes is not masked. May raise
-        `TooLarge`: the frame is over `Limits.message`."""
+        """The bytes of a frame, if equal on each connection: a server's frames are not masked. May raise `TooLarge`."""
         if len(frame) > self.max_frame:
             self._check_size(len(frame))
         return b"".join(self._framer.encode(frame)) if self._framer.server else None
@@ -56,7 +55,7 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
         framer = self._framer
         frames = framer.feed(data)
         if framer.out:
-            # To a peer that does not read, pongs are not piled up (RFC 6455, section 5.5.3 lets us answer only the last ping).
+            # Drop pongs for a peer that does not read (RFC 6455, section 5.5.3 requires only the last).
             if self._paused and framer.ended is None and framer.broken is None:
                 framer.out = None
             self._write_out()
@@ -74,7 +73,7 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
             self._wire.write(data)
 
     def _peer_left(self, why: Closed) -> None:
-        """End the TCP connection (RFC 6455, section 7.1.1): its closing frame is here, or it broke a rule; ours is written."""
+        """Close TCP (RFC 6455, section 7.1.1) after the peer's closing frame or protocol error; ours is written."""
         if self._state is TransportState.OPEN:
             self._leave(why)
         self._wire.hang_up()
@@ -107,7 +106,7 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
 
 
 class FramedWebSocketTransport(WebSocketTransport):
-    """A WebSocket whose messages are chunks of a stream, cut into frames by the framing of their protocol."""
+    """A WebSocket whose messages are chunks of a stream, split by the protocol's framing."""
 
     __slots__ = ("_cutter", "_pack")
 
@@ -123,7 +122,7 @@ class FramedWebSocketTransport(WebSocketTransport):
         super().send(self._pack(frame))
 
     def framed(self, frame: bytes) -> bytes | None:
-        """The bytes of a frame, where they are the same on every connection. May raise `TooLarge`."""
+        """The bytes of a frame, if equal on each connection. May raise `TooLarge`."""
         self._check_size(len(frame))
         return super().framed(self._pack(frame))
 
@@ -137,12 +136,12 @@ class FramedWebSocketTransport(WebSocketTransport):
 
 
 def make_transport(name: str, wire: Wire, host: Host, framer: WebSocketFramer, framing: Framing | None) -> WebSocketTransport:
-    """The transport of a WebSocket after its handshake, with the framing of its protocol where that has one."""
+    """The transport of a WebSocket after its handshake, with the protocol's framing, if any."""
     if framing is None:
         return WebSocketTransport(name, wire, host, framer)
     return FramedWebSocketTransport(name, wire, host, framer, framing)
 
 
 def largest_message(host: Host, framing: Framing | None) -> int:
-    """The limit for one message: a frame, or a chunk of a stream, in which a server may put all that waits."""
+    """Maximum bytes of a message: a frame, or a chunk of a stream, which may hold several frames."""
     return host.limits.message if framing is None else host.limits.payload

@@ -1,8 +1,8 @@
-"""Buses over message ports: pages and frames, workers, and what hands over whole messages otherwise.
+"""Buses over message ports: pages and frames, workers, and other carriers of whole messages.
 
-`PortTransport` makes a connection of any `MessagePort`: ``connect(PortTransport(port), protocol="ubre")``. `MessageChannel` is
-a browser's in one process; `script` is the JavaScript for a real one, and `polybus.testing.browser` has windows and frames for
-tests. In Pyodide a port of JavaScript is taken as it is.
+`PortTransport` connects over any `MessagePort`: ``connect(PortTransport(port), protocol="ubre")``. `MessageChannel` imitates a
+browser's in one process; `script` is the JavaScript for a real one, and `polybus.testing.browser` has windows and frames for
+tests. In Pyodide you can pass a JavaScript port.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "PortInfo", "PortTransport", "Unreadable", "script",
 ]  # fmt: skip
 
-# It needs what not every place has: a browser.
+# Loaded on demand: it needs a browser.
 __getattr__: Callable[[str], Any] = lazy_names(__name__, {"._js": ["JSPort"]})
 
 

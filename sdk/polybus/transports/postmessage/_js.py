@@ -1,4 +1,4 @@
-"""A port of the browser, for Python that runs in it (Pyodide): of a frame, a worker or a channel."""
+"""A browser's port for Python in the browser (Pyodide): of a frame, a worker or a channel."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from .channel import PortData, PortInfo
 
 _EXPECTED: Final = "a MessagePort of JavaScript, a worker, or the global scope of one"
 _DATA_ALONE: Final = "(callback) => (event) => callback(event.data)"
-"""Only what was posted crosses into Python: one object less for each message."""
+"""Only the posted data crosses into Python, one object less per message."""
 _FAILED: Final = "(callback) => () => callback()"
 _CLOSED: Final = "(callback) => (event) => callback(event.reason ?? 'the port was closed')"
 
 
 class JSPort:
-    """A `MessagePort` of JavaScript, a worker, or its global scope, as a port for a bus; needs Pyodide.
+    """A JavaScript `MessagePort`, a worker, or its global scope, as a port for a bus; needs Pyodide.
 
-    `PortTransport` makes one by itself: ``connect(PortTransport(port), protocol="ubre")``. By hand it is for a port of which
-    more is known than the object says. The port that `connectToHost` or `serveFrame` of the JavaScript module gives brings its
-    origin and epoch along.
+    `PortTransport` makes one implicitly: ``connect(PortTransport(port), protocol="ubre")``. Use it directly if you know more
+    about the port than the object shows. A port from `connectToHost` or `serveFrame` of the JavaScript module has its origin
+    and epoch.
 
     Args:
         port: The JavaScript object.
-        info: What is known of the other end, where the object does not say it.
+        info: Facts about the other end that the object does not have.
 
     Raises:
         LocalProtocolError: This Python does not run in a browser.
-        TypeError: The object is no port.
+        TypeError: The object is not a port.
     """
 
     def __init__(self, port: Any, info: PortInfo | None = None) -> None:
@@ -48,7 +48,7 @@ class JSPort:
         self._proxies: list[Any] = []
 
     def post(self, data: PortData) -> None:
-        """Hand over a message: text as a string, bytes as an ArrayBuffer, which is transferred."""
+        """Send a message: text as a string, bytes as a transferred ArrayBuffer."""
         if type(data) is str:
             self._post(data)
         else:
@@ -56,7 +56,7 @@ class JSPort:
             self._post(buffer, self._ffi.to_js([buffer]))
 
     def on_message(self, callback: Callable[[PortData], None]) -> None:
-        """Begin to deliver."""
+        """Start delivery."""
 
         def deliver(data: Any) -> None:
             callback(self._bytes_of(data) if isinstance(data, self._ffi.JsProxy) else data)
@@ -67,19 +67,19 @@ class JSPort:
 
     @staticmethod
     def _bytes_of(data: Any) -> Any:
-        """The bytes of a buffer. Any other object stays what it is, which is no frame: it may have a member of that name."""
+        """The bytes of a buffer. Any other object is returned unchanged; it may have a method of that name."""
         try:
             found = data.to_bytes()
-        except Exception:  # a foreign object of JavaScript: its own `to_bytes` may raise anything
+        except Exception:  # a foreign JavaScript object's `to_bytes` may raise anything
             return data
         return found if type(found) is bytes else data
 
     def on_message_error(self, callback: Callable[[], None]) -> None:
-        """Be told of each message that came and cannot be read."""
+        """Set a function to call for each unreadable message."""
         self._port.onmessageerror = self._listener(_FAILED, callback)
 
     def on_close(self, callback: Callable[[str], None]) -> None:
-        """Be told when the handshake closes this end, because it has found a newer page."""
+        """Set a function to call when the handshake closes this end because of a newer page."""
         if self._managed is not None:
             self._port.addEventListener("close", self._listener(_CLOSED, callback))
 
@@ -89,25 +89,25 @@ class JSPort:
         return self._js.run_js(wrapper)(proxy)
 
     def close(self) -> None:
-        """Deliver nothing more, and give back what JavaScript holds of Python."""
+        """Stop delivery, and release JavaScript's references to Python."""
         proxies, self._proxies = self._proxies, []
         if not proxies:
             return
-        # Whatever the port does at its end. Not at once: it may be one of them that calls us.
+        # Even if closing fails, and later, because a proxy may be the caller.
         asyncio.get_running_loop().call_soon(_destroy, proxies)
         self._port.onmessage = self._port.onmessageerror = None
-        # The global scope of a worker has a `close` too, and it ends the worker.
+        # `close` of a worker's global scope would end the worker.
         if not hasattr(self._port, "importScripts"):
             self._port.close()
 
 
 def can_post(value: Any) -> bool:
-    """True if an object of JavaScript is a port or like one. A window is not: any page in it gets what it is posted."""
+    """True for a JavaScript port or the like. A window is not one: any page in it would receive the messages."""
     return callable(getattr(value, "postMessage", None)) and not hasattr(value, "window")
 
 
 def named(value: Any) -> str:
-    """An object of JavaScript in words, for errors."""
+    """Description of a JavaScript object for errors."""
     if hasattr(value, "window"):
         return "a window: `serveFrame` and `connectToHost` of polybus-frames.js give its port"
     name = getattr(getattr(value, "constructor", None), "name", None)

@@ -1,4 +1,4 @@
-"""Ports as something to connect to, or to serve, and their sources: ``connect(PortTransport(port), protocol="ubre")``."""
+"""Ports and their sources, to connect or to serve: ``connect(PortTransport(port), protocol="ubre")``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from .connection import Hello, PortConnection
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 PortSource: TypeAlias = MessagePort | Callable[[], "MessagePort | Awaitable[MessagePort]"] | AsyncIterator[MessagePort]
-"""Source of ports: one port; a function, plain or async, that gives a port each time; or ports as they come. In a browser
-each port may be one of JavaScript, as it is; there it is `Any` for type checkers."""
+"""Source of ports: one port; a plain or async function that returns a new port; or an iterator of ports. In a browser each port
+may be a JavaScript object, typed `Any`.
+"""
 
 _EXPECTED = "a message port, a function that gives one, or an async iterator of ports"
 
 
 class Single:
-    """One port, once."""
+    """One port, used once."""
 
     lasting = False
     one_at_a_time = True
@@ -51,7 +52,7 @@ class Single:
 
 @frozen
 class _Function:
-    """A port for each call."""
+    """A new port per call."""
 
     _function: Callable[[], Any]
     lasting: bool = True
@@ -73,7 +74,7 @@ class _Function:
 
 
 class _Iterator:
-    """Ports as they come. An async generator ends where it is cancelled: it is waited for, and not cut when time is up."""
+    """Ports from an iterator. Cancelling ends an async generator, so its next port is awaited beyond a time-out."""
 
     one_at_a_time = False
 
@@ -125,7 +126,7 @@ _Source: TypeAlias = Single | _Function | _Iterator
 
 
 def source_of(source: Any) -> _Source:
-    """May raise `TypeError`: it is none."""
+    """May raise `TypeError`: not a source of ports."""
     if (port := _port_of(source)) is not None:
         return Single(port)
     if hasattr(source, "__anext__"):
@@ -136,7 +137,7 @@ def source_of(source: Any) -> _Source:
 
 
 def _port_of(value: Any) -> MessagePort | None:
-    """The value as a port, also one of JavaScript; None where it is none. May raise `TypeError`: it is one that waits."""
+    """The value as a port, also from JavaScript; None for other values. May raise `TypeError`: async methods."""
     if _is_of_javascript(value):
         js = import_module("._js", __package__)
         return js.JSPort(value) if js.can_post(value) else None
@@ -150,7 +151,7 @@ def _port_of(value: Any) -> MessagePort | None:
 
 
 def _given(value: Any, url: str) -> MessagePort:
-    """May raise `TypeError`: it is no port."""
+    """May raise `TypeError`: not a port."""
     port = _port_of(value)
     if port is None:
         raise TypeError(f"{url} gave {_named(value)}, which is no message port")
@@ -158,12 +159,12 @@ def _given(value: Any, url: str) -> MessagePort:
 
 
 def _is_of_javascript(value: Any) -> bool:
-    ffi = sys.modules.get("pyodide.ffi")  # always loaded where there is JavaScript
+    ffi = sys.modules.get("pyodide.ffi")  # always loaded if there is JavaScript
     return ffi is not None and isinstance(value, ffi.JsProxy)
 
 
 def _named(value: Any) -> str:
-    """A value in words, for errors."""
+    """Description of a value for errors."""
     return import_module("._js", __package__).named(value) if _is_of_javascript(value) else type(value).__name__
 
 
@@ -176,11 +177,12 @@ class PortListening:
         self.host: Host = options.host
         self._options = options
         self._waiting: dict[PendingPort, None] = {}
-        """Ports that are not let in yet. One may be silent for long: a bare peer may have nothing to say for hours. But there
-        are no more than `Limits.handshakes`, as no event tells when a page has gone."""
+        """Ports before admission. One may be silent for hours if it is not a polybus, but no event shows that a page has gone,
+        so there are at most `Limits.handshakes`.
+        """
 
     def receive(self, port: MessagePort) -> PendingPort:
-        """Take a port by which a client may come in."""
+        """Accept a port of a possible client."""
         silent = [newcomer for newcomer in self._waiting if newcomer.silent]
         if len(silent) >= self.host.limits.handshakes:
             silent[0].give_way()
@@ -198,7 +200,7 @@ class PortListening:
 
 
 class PendingPort:
-    """One port of a bus that serves, from its first message on."""
+    """One port of a serving bus, from its first message on."""
 
     def __init__(self, port: MessagePort, url: str, options: ListenOptions, waiting: dict[PendingPort, None]) -> None:
         self._port = port
@@ -206,7 +208,7 @@ class PendingPort:
         self._options = options
         self._waiting = waiting
         self.silent: bool = True
-        """True if it has said nothing so far."""
+        """True until its first message."""
         self.over: anyio.Event = anyio.Event()
         self.connection: PortConnection = PortConnection(
             port, options.host, options.reads, options.writes, self._first, self.over.set
@@ -229,7 +231,7 @@ class PendingPort:
         gate.admit(self._handshake(said), self._decided)
 
     def give_way(self) -> None:
-        """Others want to come in."""
+        """Close to make room for others."""
         self._refuse(1013, "it has said nothing, and others want to come in")
 
     def _decided(self, outcome: Admission | BusError) -> None:
@@ -265,7 +267,7 @@ class PendingPort:
 
 
 def run_port(port: MessagePort, host: Host) -> None:
-    """The task that a port may have."""
+    """Run the port's task, if it has one."""
     run = getattr(port, "run", None)
     if run is not None:
         host.spawn(run)
@@ -273,27 +275,26 @@ def run_port(port: MessagePort, host: Host) -> None:
 
 _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 8.0
-"""Seconds before a source that has failed to give a port to a bus that serves is asked again; they double from time to time."""
+"""First and longest pause, in seconds, before a serving bus asks a failed source for a port again."""
 
 
 class PortTransport:
-    """Makes connections of message ports, for ``connect(PortTransport(port))`` and ``bus.serve(PortTransport(port))``.
+    """Connects over message ports, for ``connect(PortTransport(port))`` and ``bus.serve(PortTransport(port))``.
 
-    One port makes one connection, which does not come back. A function is called for every attempt, so that a link comes
-    back by a new port; a bus that serves calls it again when the connection has ended. An async iterator of ports (what
-    `serve_frame` gives) is asked for the next one; a bus that serves takes each as it comes.
+    One port makes one connection, without reconnecting. A function is called for each attempt, so that a link reconnects over a
+    new port; a serving bus calls it again after the connection ends. An async iterator of ports (such as `serve_frame`) is
+    asked for the next one; a serving bus accepts each at once.
 
-    The connecting end greets the other one and waits for its greeting, so a refusal is an error of `connect`. The headers of
-    `connect` travel in that greeting, over the port alone.
+    The connecting end greets the other one and waits for its greeting, so a refusal is an error of `connect`. The greeting also
+    carries the headers of `connect`, only over the port.
 
     Args:
-        source: A port, a function that gives one, or an async iterator of ports. In Pyodide each may be of JavaScript, as it
-            is.
-        bare: The other end is none of ours and does not greet: it is sent frames alone. It gives no sign of life either, so
-            that its end goes unnoticed, and it cannot hold back who sends. On the serving side that is found out by itself.
+        source: A port, a function that returns one, or an async iterator of ports. In Pyodide each may be a JavaScript port.
+        bare: The other end is not a polybus and does not greet: it gets only frames. It gives no signs of life, so its end goes
+            unnoticed, and it cannot pause the sender. The serving side detects this automatically.
 
     Raises:
-        TypeError: It is none of these.
+        TypeError: Not a source of ports.
     """
 
     def __init__(self, source: PortSource, *, bare: bool = False) -> None:
@@ -302,7 +303,7 @@ class PortTransport:
 
     @property
     def url(self) -> str:
-        """For people and errors."""
+        """Text for people and errors."""
         return f"port://{self._source.name}"
 
     @property
@@ -319,13 +320,13 @@ class PortTransport:
         return f"<PortTransport {self.url}>"
 
     async def connect(self, options: DialOptions) -> PortConnection:
-        """One attempt: a port, and both greetings.
+        """Make one attempt: a port, and both greetings.
 
         Raises:
-            ConnectFailed: No port or no greeting came in time, or the other end speaks something else.
-            TypeError: The source gave something that is no port.
-            Unauthorized: The other end refuses who we are.
-            Forbidden: It does not let us in.
+            ConnectFailed: No port or greeting in time, or another protocol.
+            TypeError: The source returned an object that is not a port.
+            Unauthorized: Not authenticated.
+            Forbidden: Not admitted.
             LocalProtocolError: The port was used before.
         """
         _check_tls(options)
@@ -360,7 +361,7 @@ class PortTransport:
         return connection
 
     async def _greeting(self, connection: PortConnection, options: DialOptions, heard: anyio.Event, said: list[Hello]) -> None:
-        """May raise `ConnectFailed`: the other end is silent, or speaks another protocol."""
+        """May raise `ConnectFailed`: no greeting, or another protocol."""
         connection.greet(options.subprotocol, options.headers)
         seconds = options.host.limits.handshake_timeout
         with anyio.move_on_after(seconds) as scope:
@@ -375,7 +376,7 @@ class PortTransport:
             raise ConnectFailed(self.url, f"the other end speaks {other}, not {options.subprotocol}")
 
     async def listen(self, options: ListenOptions) -> Listening:
-        """Let in who comes by the ports of this source.
+        """Accept clients on the ports of this source.
 
         Raises:
             LocalProtocolError: The port was used before.

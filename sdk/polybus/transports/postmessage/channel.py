@@ -1,12 +1,12 @@
-"""``MessageChannel`` and structured clone in one process: what a browser's do, without a browser.
+"""``MessageChannel`` and structured clone in one process, without a browser.
 
-A message is cloned when it is posted and delivered by a later turn of the event loop, one message for each. The rules are
-those that a real Chromium shows; one suite of tests runs them against both.
+A message is cloned when posted and delivered in a later turn of the event loop, one turn per message. The rules are those of a
+real Chromium; one test suite runs against both.
 
-What may be posted: None, bool, int, float, str, bytes, datetime, exceptions, and list, tuple, set, str-keyed dict, bytearray
-and `ArrayBuffer` of these, with shared and circular references. What arrives is a copy; a tuple arrives as a list, an
-exception as `ClonedError`. Everything else is refused, instances of classes too, of which a browser would send the fields.
-`Unreadable` can be posted, and then not be read.
+You can post None, bool, int, float, str, bytes, datetime, exceptions, and list, tuple, set, str-keyed dict, bytearray and
+`ArrayBuffer` of these, with shared and circular references. The receiver gets a copy; a tuple becomes a list, an exception
+becomes `ClonedError`. All else is refused, including class instances, whose fields a browser would send. `Unreadable` can be
+posted but not read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attrs import frozen
 from ...plugins.tools import running_loop
 
 PortData: TypeAlias = str | bytes
-"""Payload of a port: text or binary, told apart as a browser tells them apart."""
+"""Payload of a port: text or binary, as in a browser."""
 
 
 @frozen(kw_only=True)
@@ -32,10 +32,10 @@ class PortInfo:
     """Facts about the other end of a port.
 
     Attributes:
-        origin: Of the page at the other end, where a handshake has found it out; ``"null"`` for an opaque one.
-        epoch: How many ports the handshake has given for this frame, from 1; None for a port of no handshake. With an epoch
-            the other end is known to speak the control messages of polybus.
-        address: For people and logs.
+        origin: Origin of the other end's page, if a handshake found it; ``"null"`` for an opaque one.
+        epoch: Number of ports that the handshake has opened for this frame, from 1; None without handshake. With an epoch the
+            other end is known to use polybus's control messages.
+        address: Text for people and logs.
     """
 
     origin: str | None = None
@@ -44,14 +44,14 @@ class PortInfo:
 
 
 class MessagePort(Protocol):
-    """A thing that carries whole messages both ways: a browser's port, a worker, a child process, a pipe.
+    """A two-way carrier of whole messages: a browser's port, a worker, a child process, a pipe.
 
-    Messages arrive in order, each by a call of its own, and never from within `post`.
+    Messages arrive in order, each in a call of its own, and never from within `post`.
 
-    Three more methods are optional. ``on_close(callback)`` takes a function which is told ``callback(reason)`` when the port
-    finds out that it is over (a browser's port never does). ``on_message_error(callback)`` takes one that is called, with
-    nothing, when a message came and cannot be read. ``async run()`` is for ports that need a task: it is run as one
-    of the bus until it returns, and must return soon after `close`.
+    Three more methods are optional. ``on_close(callback)`` sets a function that is called as ``callback(reason)`` when the port
+    detects its end (a browser's port never does). ``on_message_error(callback)`` sets one that is called without arguments for
+    an unreadable message. ``async run()`` runs as a task of the bus, for ports that need one, and must return soon after
+    `close`.
     """
 
     @property
@@ -60,35 +60,35 @@ class MessagePort(Protocol):
         ...
 
     def post(self, data: PortData, /) -> None:
-        """Hand over a message without waiting. After `close`: ignored."""
+        """Send a message without waiting. After `close`: ignored."""
 
     def on_message(self, callback: Callable[[PortData], None], /) -> None:
-        """Begin to deliver, first what has already come in. Called once."""
+        """Start delivery, first of messages that have arrived. Called once."""
 
     def close(self) -> None:
-        """Deliver nothing more. What was posted before still arrives at the other end, which is told nothing."""
+        """Stop delivery. Posted messages still arrive at the other end, which does not notice."""
 
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 LARGEST: Final = 2**53 - 1
-"""A JavaScript number holds no larger integer exactly; beyond it there is only BigInt."""
+"""Largest exact integer of a JavaScript number; beyond it there is only BigInt."""
 
 
 class DataCloneError(ValueError):
-    """Something that was posted cannot be cloned or transferred. Nothing was sent."""
+    """A posted object cannot be cloned or transferred. Nothing was sent."""
 
 
 @frozen
 class ClonedError:
-    """The copy of an exception that arrives: no traceback, and no fields of its own."""
+    """The received copy of an exception, without traceback and other fields."""
 
     name: str
     message: str
 
 
 class ArrayBuffer:
-    """Bytes that can be handed over without a copy; afterwards the sender has none."""
+    """Bytes that can be transferred without a copy; the sender then loses them."""
 
     __slots__ = ("_data",)
 
@@ -97,35 +97,36 @@ class ArrayBuffer:
 
     @property
     def detached(self) -> bool:
-        """True if it was handed over."""
+        """True after a transfer."""
         return self._data is None
 
     def __len__(self) -> int:
-        """0 once it was handed over, as ``byteLength`` is."""
+        """0 after a transfer, as ``byteLength``."""
         return 0 if self._data is None else len(self._data)
 
     def tobytes(self) -> bytes:
         """The content.
 
         Raises:
-            DataCloneError: It was handed over.
+            DataCloneError: Transferred.
         """
         if self._data is None:
             raise DataCloneError("this ArrayBuffer was transferred: its bytes belong to the receiver")
         return bytes(self._data)
 
     def _shell(self) -> ArrayBuffer:
-        """The copy that arrives in its place."""
+        """The receiver's new object."""
         return ArrayBuffer()
 
     def _move_to(self, new: ArrayBuffer) -> None:
-        """Give up the content."""
+        """Transfer the content."""
         new._data, self._data = self._data, None
 
 
 class Unreadable:
-    """Stands in a message for what can be posted and cannot be read where it arrives, as code for another site: who gets
-    it is told of a message error in place of the message."""
+    """Stands for an object that can be posted but not read at the receiver, such as code for another site: the receiver gets a
+    message error.
+    """
 
     __slots__ = ()
 
@@ -135,15 +136,15 @@ _CONTAINERS: Final[Mapping[type, type]] = {list: list, tuple: list, dict: dict, 
 
 
 def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: bool = True) -> Any:
-    """A copy of what is posted; all of it is `Unreadable` if something in it is.
+    """Copy a posted object; all of it is `Unreadable` if a part is.
 
     Args:
-        data: Anything.
-        transferred: What takes the place of objects in the transfer list, by their `id`.
-        big_ints: Let integers beyond 53 bits pass (a BigInt in a browser). JSON there would round them.
+        data: The object.
+        transferred: Replacements of objects in the transfer list, by `id`.
+        big_ints: Allow integers beyond 53 bits (BigInt in a browser). JSON would round them there.
 
     Raises:
-        DataCloneError: It contains something that cannot be cloned.
+        DataCloneError: A part cannot be cloned.
     """
     if type(data) is str or type(data) is bytes:
         return data
@@ -156,7 +157,7 @@ def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: 
 
 
 class _Cloner:
-    """One walk; shared and circular references stay what they are."""
+    """One traversal, which preserves shared and circular references."""
 
     def __init__(self, transferred: Mapping[int, Any], big_ints: bool) -> None:
         self._seen: dict[int, Any] = dict(transferred)
@@ -195,7 +196,7 @@ class _Cloner:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of what holds no other objects. May raise `DataCloneError`: there is none of this type."""
+    """Copy an object without references. May raise `DataCloneError`: unknown type."""
     if type(value) is bytearray:
         return bytearray(value)
     if type(value) is ArrayBuffer:
@@ -205,17 +206,17 @@ def _copied(value: Any) -> Any:
         raise DataCloneError(f"{name} cannot be cloned: post plain values, or text and bytes of your own making")
     try:
         text = str(value)
-    except Exception:  # it is of the application's making
+    except Exception:  # the application's own exception
         text = ""
     return ClonedError(type(value).__name__, text)
 
 
 _TURNS: Final = 12
-"""Of the event loop, within which messages are shuffled."""
+"""Maximum turns of the event loop that shuffling delays a message."""
 
 
 def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
-    """Function that calls in a later turn of this event loop: in the next one, or in one at random."""
+    """A function that calls in a later turn of this event loop: in the next one, or in a random one."""
     call_soon = running_loop().call_soon
     if shuffle is None:
         return call_soon
@@ -232,15 +233,15 @@ class MessageEvent:
 
     data: Any
     origin: str = ""
-    """Of the sender, for what was posted to a window; empty on a port."""
+    """Origin of a message posted to a window; empty on a port."""
     source: Any = None
-    """The window that posted it; None on a port."""
+    """Window that posted it; None on a port."""
     ports: tuple[InMemoryPort, ...] = ()
-    """Ports that were handed over."""
+    """Transferred ports."""
 
 
 def tell(listeners: Iterable[Callable[[MessageEvent], Any]], event: MessageEvent) -> None:
-    """Each of them; one that fails is logged and keeps nothing from the others."""
+    """Call each listener; one that fails is logged and does not affect the others."""
     for listener in tuple(listeners):
         try:
             listener(event)
@@ -251,7 +252,7 @@ def tell(listeners: Iterable[Callable[[MessageEvent], Any]], event: MessageEvent
 class InMemoryPort:
     """One end of a `MessageChannel`; a `MessagePort`.
 
-    It does not notice that the other end is closed or gone, because a browser's does not either.
+    It does not notice the end of the other side, as in a browser.
     """
 
     def __init__(self, info: PortInfo | None = None, *, big_ints: bool = True, shuffle: Random | None = None) -> None:
@@ -263,8 +264,8 @@ class InMemoryPort:
         self._callback: Callable[[Any], Any] | None = None
         self._on_message_error: Callable[[], Any] | None = None
         self._on_close: Callable[[str], None] | None = None
-        # Posted by the other end and not delivered. A browser puts no bound on it either; what two buses have under way is
-        # bounded by their acknowledgements.
+        # Undelivered messages of the other end. As in a browser there is no limit; acknowledgements bound the messages of two
+        # buses.
         self._queue: deque[MessageEvent | Any] = deque()
         self._state: Literal["idle", "started", "closed", "detached"] = "idle"
         self._scheduled = False
@@ -275,23 +276,23 @@ class InMemoryPort:
 
     @property
     def detached(self) -> bool:
-        """True if it was handed over."""
+        """True after a transfer."""
         return self._state == "detached"
 
     @property
     def closed(self) -> bool:
-        """True if nothing is delivered here any more."""
+        """True if nothing is delivered here any longer."""
         return self._state in ("closed", "detached")
 
     def post(self, data: Any, transfer: Iterable[InMemoryPort | ArrayBuffer] = ()) -> None:
-        """Send a copy of anything that can be cloned. On a port that is closed or handed over: nothing happens.
+        """Send a copy of an object. On a closed or transferred port: ignored.
 
         Args:
-            data: What; see `DataCloneError`.
+            data: An object that can be cloned.
             transfer: Ports and buffers that the sender gives up.
 
         Raises:
-            DataCloneError: It cannot be cloned or transferred. Nothing was sent.
+            DataCloneError: Cannot be cloned or transferred. Nothing was sent.
         """
         if transfer or (type(data) is not str and type(data) is not bytes):
             data = self._packed(data, transfer)
@@ -310,38 +311,37 @@ class InMemoryPort:
         return MessageEvent(data=copied, ports=ports)
 
     def on_message(self, callback: Callable[[Any], Any]) -> None:
-        """Deliver the data of each message from now on, first of what has already come in."""
+        """Deliver the data of each message from now on, first of messages that have arrived."""
         self._callback = callback
         self.start()
 
     def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Also tell this listener, with the whole event; by itself that begins nothing: see `start`. One that is there: nothing
-        happens."""
+        """Add a listener for whole events, if not present; call `start` to begin delivery."""
         if callback not in self._listeners:
             self._listeners.append(callback)
 
     def remove_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Tell it no more. One that is not there: nothing happens."""
+        """Remove a listener, if present."""
         if callback in self._listeners:
             self._listeners.remove(callback)
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start delivery."""
         if self._state == "idle":
             self._state = "started"
             if self._queue:
                 self._schedule()
 
     def on_close(self, callback: Callable[[str], None]) -> None:
-        """Be told when this very end is closed by other code, as by the handshake that has found a newer page."""
+        """Set a function to call when other code closes this end, such as a handshake with a newer page."""
         self._on_close = callback
 
     def on_message_error(self, callback: Callable[[], Any]) -> None:
-        """Be told of each message that came and cannot be read; see `Unreadable`."""
+        """Set a function to call for each unreadable message; see `Unreadable`."""
         self._on_message_error = callback
 
     def close(self, reason: str = "the port was closed") -> None:
-        """Deliver nothing more. What was posted before arrives at the other end, which is not told."""
+        """Stop delivery. Posted messages still arrive at the other end, which does not notice."""
         if self.closed:
             return
         self._state = "closed"
@@ -360,7 +360,7 @@ class InMemoryPort:
         call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """One message. What its listeners put off comes before the next one, as microtasks do."""
+        """Deliver one message. Calls that its listeners schedule run before the next one, as microtasks do."""
         queue = self._queue
         if not queue or self._state != "started":
             self._scheduled = False
@@ -383,11 +383,11 @@ class InMemoryPort:
             self._schedule()
 
     def _shell(self) -> InMemoryPort:
-        """The copy that arrives in its place."""
+        """The receiver's new object."""
         return InMemoryPort(self.info, big_ints=self._big_ints, shuffle=self._shuffle)
 
     def _move_to(self, new: InMemoryPort) -> None:
-        """Give up this end, with what has not been delivered; this one has no owner any more."""
+        """Transfer this end, with its undelivered messages."""
         other, self._other = self._other, None
         new._other = other
         if other is not None:
@@ -401,8 +401,11 @@ class InMemoryPort:
 def transferring(
     data: Any, transfer: Iterable[InMemoryPort | ArrayBuffer], *, big_ints: bool = True
 ) -> tuple[Any, tuple[InMemoryPort, ...]]:
-    """A copy of what is posted, and the ports that go with it. Nothing is given up unless everything can be sent. May raise
-    `DataCloneError`: it cannot be cloned, or something in the transfer list cannot be given up."""
+    """A copy of a posted object, and the transferred ports. Nothing is transferred unless everything can be sent.
+
+    Raises:
+        DataCloneError: Cannot be cloned, or an object in the transfer list cannot be transferred.
+    """
     given: list[Any] = list(transfer)
     for place, item in enumerate(given):
         if not isinstance(item, (InMemoryPort, ArrayBuffer)):
@@ -419,12 +422,12 @@ def transferring(
 
 
 class MessageChannel:
-    """Two ports that belong together: what is posted to one arrives at the other.
+    """Two connected ports: messages posted to one arrive at the other.
 
     Args:
-        big_ints: Let integers beyond the 53 bits of a JavaScript number pass, as BigInt does.
-        shuffle: Deliver after a random number of turns, for tests: among the messages of one port the order is kept, between
-            ports no browser promises one.
+        big_ints: Allow integers beyond the 53 bits of a JavaScript number, as BigInt does.
+        shuffle: Delay deliveries by random turns, for tests: the order is kept on each port but not between ports, as in
+            browsers.
     """
 
     def __init__(self, *, big_ints: bool = True, shuffle: Random | None = None) -> None:

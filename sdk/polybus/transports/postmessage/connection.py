@@ -1,15 +1,13 @@
-"""One connection over a port, in push style, and the words that its two ends say to each other besides frames.
+"""One connection over a port, and the control messages between its ends.
 
-A frame goes up within the event in which it came. A port has no end that can be seen from the other side, no sign of life and
-no way to hold back a sender. Between two ends of ours these are messages of their own: text that begins with U+0000, which no
-frame of ours does (one that would is sent with a second U+0000 before it). The same words are spoken by ``polybus-frames.js``.
+A port cannot show its end to the other side, has no sign of life and cannot pause a sender. Two polybus ends use control
+messages for this: text that begins with U+0000, which no polybus frame does (a frame that would gets a second U+0000 in front).
+``polybus-frames.js`` uses the same ones.
 
-====================  =============================================================================
-``\\0hi {...}``        the first message of each end: a JSON object with ``v``, ``protocol``, ``headers``
-``\\0ack N``           so many data messages have been taken since the beginning
-``\\0ping`` ``\\0pong``  a sign of life, and its answer
-``\\0bye CODE TEXT``   the last message: a WebSocket close code and a reason
-====================  =============================================================================
+====================  ============================================================================= ``\\0hi {...}``        first
+message of each end: a JSON object with ``v``, ``protocol``, ``headers`` ``\\0ack N``           total number of data messages
+received ``\\0ping`` ``\\0pong``  a sign of life, and its answer ``\\0bye CODE TEXT``   last message: a WebSocket close code and
+a reason ====================  =============================================================================
 """
 
 from __future__ import annotations
@@ -34,13 +32,13 @@ PING: Final = "\0ping"
 PONG: Final = "\0pong"
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 64 * 1024
-"""Frames or bytes that are taken between two acknowledgements, whichever come first."""
+"""Frames or bytes between two acknowledgements, whichever comes first."""
 _HELLO_SIZE: Final = 64 * 1024
 
 
 @frozen
 class Hello:
-    """First word of the other end."""
+    """Greeting of the other end."""
 
     protocol: str | None = None
     headers: Mapping[str, str] = field(factory=dict)
@@ -54,7 +52,7 @@ def hello(protocol: str, headers: Mapping[str, str]) -> str:
 
 
 def read_hello(text: str) -> Hello | Closed:
-    """Read what follows ``hi``; or why the connection ends."""
+    """Read the rest of ``hi``; for an invalid one, return the reason to close."""
     if len(text) > _HELLO_SIZE:
         return Closed(1009, f"a greeting of {len(text)} characters, the limit is {_HELLO_SIZE}")
     try:
@@ -80,7 +78,7 @@ def bye(code: int, reason: str) -> str:
 
 
 def read_bye(text: str) -> Closed:
-    """Read what follows ``bye``."""
+    """Read the rest of ``bye``."""
     word, _, reason = text.partition(" ")
     code = int(word) if word.isascii() and word.isdigit() and len(word) <= 4 else 1002
     return closed_by_peer(code, reason[:256])
@@ -88,17 +86,17 @@ def read_bye(text: str) -> Closed:
 
 HIGH_BYTES: Final = 256 * 1024
 HIGH_FRAMES: Final = 1024
-"""Frames or bytes that may not have been taken before `pause_writing`. Far above `ACK_BYTES` and `ACK_FRAMES`."""
+"""Unacknowledged frames or bytes before `pause_writing`, far above `ACK_BYTES` and `ACK_FRAMES`."""
 LOW_BYTES: Final = 3 * HIGH_BYTES // 4
 LOW_FRAMES: Final = HIGH_FRAMES // 2
-"""Above what the other end may leave unacknowledged for good."""
+"""Above the number that the other end may leave unacknowledged."""
 _ERROR_TEXT: Final = 256
-"""Characters of what a port says of its failure."""
+"""Characters kept of a port's error."""
 
 
 class _State(enum.Enum):
     GREETING = 1
-    """It is not settled yet whether the two belong together."""
+    """Both ends are not known to match yet."""
     OPEN = 2
     OVER = 3
 
@@ -106,8 +104,8 @@ class _State(enum.Enum):
 class PortConnection:
     """A transport over one port.
 
-    Whether the other end is one of ours shows in its first message: a greeting, or a frame. From one of ours
-    acknowledgements, pings and a goodbye are expected, and it gets them; a bare peer is sent frames and nothing else.
+    The first message of the other end, a greeting or a frame, shows if it is a polybus. A polybus sends and gets
+    acknowledgements, pings and a goodbye; any other peer gets only frames.
     """
 
     __slots__ = (
@@ -136,31 +134,31 @@ class PortConnection:
         self._reads = reads
         self._text = writes == "text"
         self._first: Callable[[Hello | None], None] | None = first
-        """Told once: what the other end says first, or None when that is a frame or the end."""
+        """Called once with the other end's greeting, or with None for a frame or the end."""
         self._over = over
         """Called at the end."""
         self._state = _State.GREETING
         self.ours: bool = port.info.epoch is not None
-        """True if the other end is one of ours."""
+        """True if the other end is a polybus."""
         self.ended: Closed | None = None
-        """Why it is over."""
+        """Reason for the end."""
         self._receiver: Receiver | None = None
-        # What came in and has not been taken: before `start`, and while our own side reads nothing.
+        # Received but undelivered frames: before `start`, and while paused.
         self._early: list[bytes] = []
         self._deaf = False
-        # Incoming: data messages, and what of them is not acknowledged.
+        # Input: number of data messages, and the unacknowledged part.
         self._count = 0
         self._ack_at = ACK_FRAMES
         self._unacked_bytes = 0
         self._bytes = 0
-        # Outgoing: sizes of what the other end has not acknowledged.
+        # Output: sizes of unacknowledged messages.
         self._sizes: deque[int] = deque()
         self._size = 0
         self._acked = 0
         self._paused = False
         self._stuck_at = 0
         self._stuck_since: float | None = None
-        # Liveness: whether something came in since the last tick, and when the last of it was noticed.
+        # Liveness: True after input since the last tick, and the time it was noticed.
         self._heard = True
         self._heard_at = host.time()
         self._pinged_at: float | None = None
@@ -168,7 +166,7 @@ class PortConnection:
     # -- the beginning ---------------------------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Take what comes in from now on. With a port that fails at that it is over at once."""
+        """Accept input from now on. If the port fails at that, the connection ends."""
         try:
             on_close = getattr(self._port, "on_close", None)
             if on_close is not None:
@@ -184,7 +182,7 @@ class PortConnection:
         self._tell(hello(protocol, headers))
 
     def settled(self) -> None:
-        """The two belong together."""
+        """Open the connection: both ends match."""
         if self._state is _State.GREETING:
             self._state = _State.OPEN
 
@@ -198,7 +196,7 @@ class PortConnection:
             self.resume_reading()
 
     def _say(self, said: Hello | None) -> None:
-        """Tell what the other end said first, once."""
+        """Call `first` once."""
         first, self._first = self._first, None
         if first is not None:
             first(said)
@@ -211,7 +209,7 @@ class PortConnection:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
         if self._state is _State.OVER:
             return
-        if self.ours:  # before it is posted: a port may deliver, and the answer come, within that
+        if self.ours:  # before posting, because a port may deliver at once, and the answer too
             self._sizes.append(size)
             self._size += size
         else:
@@ -238,20 +236,20 @@ class PortConnection:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End with a port that does not take what it is handed."""
+        """Close after a failure of the port."""
         try:
             text = f": {error}"[:_ERROR_TEXT]
-        except Exception:  # the error is of its making too
+        except Exception:  # the error is foreign code, too
             text = ""
         self._end(Closed(1006, f"the port failed: {type(error).__name__}{text}"))
         self._close_port()
 
     def _close_port(self) -> None:
-        with suppress(Exception):  # a port is foreign code, and there is nothing left to do with it
+        with suppress(Exception):  # a port is foreign code, and this is its last use
             self._port.close()
 
     def write_backlog(self) -> int:
-        """Bytes that the other end has not acknowledged; 0 where it never does."""
+        """Unacknowledged bytes; 0 if the other end never acknowledges."""
         return self._size
 
     def _taken(self, text: str) -> None:
@@ -307,14 +305,14 @@ class PortConnection:
             self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Say what has been taken; not before it has been handed up: a port may deliver what follows within `post`."""
+        """Acknowledge delivered messages; after delivery, because `post` may deliver further ones at once."""
         if self.ours and self._state is not _State.OVER:
             self._ack_at = self._count + ACK_FRAMES
             self._unacked_bytes = 0
             self._tell(ack(self._count))
 
     def _keep(self, frame: bytes) -> None:
-        """Keep what no receiver takes now. What is kept is not acknowledged, so one of ours soon stops."""
+        """Keep a frame while the receiver is paused. It is not acknowledged, so a polybus soon stops sending."""
         self._early.append(frame)
         self._bytes += len(frame)
         limits = self._host.limits
@@ -323,7 +321,7 @@ class PortConnection:
             self.close(1013, f"more than {limits.outbox_bytes} bytes came in that nobody reads here")
 
     def _control(self, data: str) -> None:
-        if not data.isascii():  # half a pair of surrogates could be neither parsed nor printed
+        if not data.isascii():  # a lone surrogate could be neither parsed nor printed
             data = data.encode("utf-8", "replace").decode()
         word, _, rest = data[1:].partition(" ")
         if word == "hi":
@@ -378,7 +376,7 @@ class PortConnection:
             self._end(why)
             self._leave(1006, "the peer cut the connection")
 
-    def _unreadable(self) -> None:  # it is not known which frame is lost
+    def _unreadable(self) -> None:  # the lost frame is unknown
         self.close(1003, "a message came that cannot be read here")
 
     def _leave(self, code: int, reason: str) -> None:
@@ -388,7 +386,7 @@ class PortConnection:
 
     def _port_closed(self, reason: str) -> None:
         self._end(Closed(1006, reason))
-        self._close_port()  # it may hold on to what it was given
+        self._close_port()  # release the callbacks
 
     def _end(self, why: Closed) -> None:
         if self._state is _State.OVER:
@@ -412,7 +410,7 @@ class PortConnection:
         receiver.closed(self.ended)
 
     def tick(self, now: float) -> None:
-        """About once a second: acknowledge what is left over, ping, and judge whether the other end still lives."""
+        """Acknowledge the rest, ping, and check liveness, about once a second."""
         if self._state is not _State.OPEN or not self.ours:
             return
         if self._count and self._ack_at - ACK_FRAMES != self._count:

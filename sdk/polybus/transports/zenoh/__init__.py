@@ -1,8 +1,8 @@
 """Zenoh: ``zenoh://host:port``, a fabric of routers, peers and clients. Needs the extra `zenoh`.
 
-A connection is one session of Zenoh, and has one peer, the fabric. Frames become samples, and samples frames, by the `Fabric`
-of the protocol; what is heard is what its session asks for. Whoever serves is a router that listens, whoever connects a client
-of a router; options of the URL say otherwise. Scouting by multicast is off unless it is asked for, so is shared memory.
+A connection is one Zenoh session with one peer, the fabric. The protocol's `Fabric` converts between frames and samples, and
+the session receives what it has filters for. A server is a listening router and a client connects to a router, unless options
+of the URL change that. Multicast scouting and shared memory are off by default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""URLs of Zenoh: which node a session is, where it listens, and whom it connects to."""
+"""URLs of Zenoh: kind of node, addresses to listen on, and addresses to connect to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...plugins.tools import is_loopback, without_secrets
 from ..sockets import host_port
 
 PORT: Final = 7447
-"""The port of Zenoh."""
+"""Zenoh's default port."""
 _MODES: Final = ("client", "peer", "router")
 _LINKS: Final = ("tcp", "tls", "quic", "ws", "udp")
 _SECURE: Final = ("tls", "quic")
@@ -23,20 +23,20 @@ _OPTIONS: Final = ("mode", "link", "connect", "listen", "scouting", "ca", "cert"
 
 @frozen(kw_only=True)
 class ZenohAddress:
-    """A URL in its parts.
+    """A parsed URL.
 
     Attributes:
-        host: Of the node; empty where only scouting is to find others.
-        port: Its port.
-        mode: The kind of node that this side is; None: router where it serves, client where it connects.
-        link: The word in front of host and port in a locator: ``tcp``, ``tls``, ``quic``, ``ws``, ``udp``.
+        host: Host of the node; empty if only scouting finds other nodes.
+        port: Port of the node.
+        mode: Kind of this node; None: router if it serves, client if it connects.
+        link: Link of a locator: ``tcp``, ``tls``, ``quic``, ``ws``, ``udp``.
         connect: Further locators to connect to, such as ``tcp/192.0.2.7:7447``.
-        listen: Further locators to listen at.
-        scouting: Whether to look for other nodes by multicast, and to be found.
-        ca: File with the certificates that others' are verified by.
+        listen: Further locators to listen on.
+        scouting: True to find other nodes by multicast and be found.
+        ca: File with certificates to verify others.
         cert: File with the own certificate.
         key: File with its key.
-        config: File with a configuration of Zenoh; what the URL says goes before.
+        config: File with a Zenoh configuration; options of the URL take precedence.
     """
 
     host: str
@@ -53,26 +53,26 @@ class ZenohAddress:
 
     @property
     def shown(self) -> str:
-        """For people and logs."""
+        """Text for people and logs."""
         return f"{self.link}/{host_port(self.host, self.port)}" if self.host else "scouting"
 
     @property
     def is_private(self) -> bool:
-        """True if nobody but this machine can reach a node that serves here, or what it is joined to."""
+        """True if only this machine can reach a node that serves here, and the nodes it joins."""
         locators = (*self.connect, *self.listen)
         near = all(is_loopback(_host_of(locator)) for locator in locators)
         return is_loopback(self.host) and near and not self.scouting and self.config is None
 
     def with_port(self, port: int) -> ZenohAddress:
-        """The same at another port."""
+        """The same address at another port."""
         return evolve(self, port=port)
 
     def settings(self, *, serves: bool, patience: float) -> Mapping[str, Any]:
-        """The configuration of the session, by the paths of Zenoh's.
+        """The session's configuration, by Zenoh's paths.
 
         Args:
-            serves: Whether it listens at the address, or connects to it.
-            patience: Seconds until an attempt to connect has failed.
+            serves: True to listen at the address, False to connect to it.
+            patience: Time-out in seconds for an attempt to connect.
         """
         own = (self.shown,) if self.host else ()
         listen, connect = ((*own, *self.listen), self.connect) if serves else (self.listen, (*own, *self.connect))
@@ -82,7 +82,7 @@ class ZenohAddress:
             "listen/timeout_ms": 0,
             "listen/exit_on_failure": True,
             "connect/endpoints": list(connect),
-            # Who serves goes on without the others, and tries them again; who connects is told at once that there is nobody.
+            # A server runs without the others and retries; a client fails at once.
             "connect/timeout_ms": -1 if serves else 0,
             "connect/exit_on_failure": not serves,
             "scouting/multicast/enabled": self.scouting,
@@ -91,7 +91,9 @@ class ZenohAddress:
             "transport/shared_memory/enabled": False,
         }
         if not self.scouting:
-            settings["scouting/delay"] = 0  # a router would wait for others, and let clients in before it hears them
+            settings["scouting/delay"] = (
+                0  # otherwise a router waits for others, and admits clients before it receives their messages
+            )
         side = "listen" if serves else "connect"
         tls = {"root_ca_certificate": self.ca, f"{side}_certificate": self.cert, f"{side}_private_key": self.key}
         settings |= {f"transport/link/tls/{name}": path for name, path in tls.items() if path is not None}
@@ -100,13 +102,13 @@ class ZenohAddress:
         return settings
 
     def url(self) -> str:
-        """The URL for somebody who connects: without what is this side's own affair."""
+        """The URL for clients, without this side's options."""
         query = urlencode({} if self.link == "tcp" else {"link": self.link})
         return f"zenoh://{host_port(self.host, self.port)}{'/?' if query else ''}{query}"
 
 
 def listening_address(url: str) -> ZenohAddress:
-    """Take the URL of one who serves apart. May raise `ValueError`: as `zenoh_address`, or nobody could serve so."""
+    """Parse the URL of a server. May raise `ValueError`: as `zenoh_address`, or it cannot listen."""
     address = zenoh_address(url)
     if address.mode == "client":
         shown = without_secrets(url)
@@ -115,7 +117,7 @@ def listening_address(url: str) -> ZenohAddress:
 
 
 def zenoh_address(url: str) -> ZenohAddress:
-    """Take a URL apart. May raise `ValueError`: something is missing, malformed, or means nothing here."""
+    """Parse a URL. May raise `ValueError`: missing, malformed or unknown part."""
     parts = urlsplit(url)
     shown = without_secrets(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -163,7 +165,7 @@ def _locators(url: str, name: str, options: Mapping[str, str]) -> tuple[str, ...
 
 
 def _is_locator(text: str) -> bool:
-    """True of a link, a host and a port; Zenoh would never reach one that lacks its port, and say nothing."""
+    """True for a link, host and port; Zenoh silently never reaches a locator without port."""
     link, _, rest = text.partition("/")
     try:
         parts = urlsplit(f"//{rest}")
@@ -186,5 +188,5 @@ def _file(url: str, name: str, path: str) -> str:
 
 
 def as_json(settings: Mapping[str, Any]) -> Mapping[str, str]:
-    """Settings as Zenoh takes them: JSON by path."""
+    """Settings in Zenoh's form: JSON by path."""
     return {path: json.dumps(value) for path, value in settings.items()}

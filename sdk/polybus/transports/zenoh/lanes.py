@@ -1,7 +1,7 @@
-"""The outgoing samples of one connection: a queue and a thread for each priority, as a write to Zenoh may block for seconds.
+"""Outgoing samples of one connection: a queue and a thread per priority, because a write to Zenoh may block for seconds.
 
-A reader that stands still blocks the priority in which it is written to, and no other. As long as a priority goes on, the bus
-is asked to pause; one that does not move drops what is too much, and counts it, so that the others go on.
+A stalled reader blocks only the priority of its messages. While a full priority makes progress, the bus is asked to pause; a
+stalled one drops and counts the excess, so that the others go on.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ...plugins.features import LEVELS
 
 HIGH_BYTES: Final = 256 * 1024
 HIGH_SAMPLES: Final = 256
-"""Samples or bytes of one priority that may wait before the bus is asked to pause; it goes on below a half."""
+"""Samples or bytes of one priority that may wait before the bus is asked to pause; it resumes below half."""
 MOST_BYTES: Final = 16 * 1024 * 1024
 MOST_SAMPLES: Final = 4096
-"""The same of one priority before what comes is dropped."""
+"""Samples or bytes of one priority that may wait before new ones are dropped."""
 
 
 class Lane:
@@ -28,8 +28,8 @@ class Lane:
 
     Args:
         level: Its number.
-        put: Writes a sample; may block. It raises nothing.
-        eased: Called from the thread of the lane, when it was `full` and is no more.
+        put: Writes a sample; may block, raises nothing.
+        eased: Called from the lane's thread when it is no longer `full`.
     """
 
     __slots__ = (
@@ -57,20 +57,20 @@ class Lane:
 
     @property
     def full(self) -> bool:
-        """True if so much waits that the bus should pause, and it is being written."""
+        """True if the bus should pause, and the lane makes progress."""
         return self._full and not self.stalled
 
     @property
     def stalled(self) -> bool:
-        """True if nothing was written since the last call of `look`, although something waited then."""
+        """True if nothing was written since the last call of `look`, although a sample waited then."""
         return self._running and self._written == self._written_before
 
     def look(self) -> None:
-        """See later whether it goes on."""
+        """Remember the progress so far, for `stalled`."""
         self._written_before = self._written if self._running else -1
 
     def add(self, sample: Sample) -> bool:
-        """Write a sample when its turn comes. False if there is no room for it."""
+        """Queue a sample. False if there is no space."""
         size = sample.size
         with self._lock:
             if len(self._samples) >= MOST_SAMPLES or (self._samples and self._bytes + size > MOST_BYTES):
@@ -81,7 +81,7 @@ class Lane:
             if self._running:
                 return True
             self._running = True
-        if self._executor is None:  # its thread ends with the interpreter, also where nobody closes the connection
+        if self._executor is None:  # its thread ends with the interpreter, even if the connection is never closed
             self._executor = ThreadPoolExecutor(1, f"polybus-zenoh-{self._level}")
         self._executor.submit(self._write)
         return True
@@ -104,14 +104,14 @@ class Lane:
             return sample
 
     def flush(self, done: Callable[[], None]) -> None:
-        """Call a function when all is written that waits now, in the thread of the lane where there is one."""
+        """Call a function when everything that waits now is written, in the lane's thread if there is one."""
         if self._executor is None:
             done()
         else:
             self._executor.submit(done)
 
     def drop(self) -> int:
-        """Drop what waits, and end the thread after what it writes now. Gives how many samples that were."""
+        """Drop waiting samples, end the thread after its current write, and return the number dropped."""
         with self._lock:
             count = len(self._samples)
             self._samples.clear()
@@ -130,7 +130,7 @@ class Lanes:
         self._lanes: Final = tuple(Lane(level, put, eased) for level in range(LEVELS))
 
     def add(self, sample: Sample) -> bool:
-        """Write a sample. False if there is no room for it: it is dropped."""
+        """Queue a sample. False if there is no space and it was dropped."""
         return self._lanes[sample.level].add(sample)
 
     @property
@@ -144,12 +144,12 @@ class Lanes:
         return any(lane.full for lane in self._lanes)
 
     def look(self) -> None:
-        """See later whether each goes on."""
+        """Remember the progress of each lane."""
         for lane in self._lanes:
             lane.look()
 
     def flush(self, done: Callable[[], None]) -> None:
-        """Call a function when all is written that waits now, in any thread."""
+        """Call a function when everything that waits now is written, in any thread."""
         left, lock = [len(self._lanes)], Lock()
 
         def one() -> None:
@@ -163,5 +163,5 @@ class Lanes:
             lane.flush(one)
 
     def drop(self) -> int:
-        """Drop what waits; gives how many samples that were."""
+        """Drop waiting samples, and return their number."""
         return sum(lane.drop() for lane in self._lanes)

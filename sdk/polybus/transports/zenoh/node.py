@@ -1,9 +1,8 @@
-"""A session of Zenoh, the threads in which it is called, and what comes from it to the event loop.
+"""A Zenoh session, the threads that call it, and its way into the event loop.
 
-Most of its calls block. Opening, declaring and closing go through one thread, in order: so what is given up while it opens is
-closed all the same. Zenoh calls back on threads of its own; a session that is open when the interpreter ends is closed before
-that. It calls each subscriber that lets a sample through, one behind another, in one thread, and which ones that are is settled
-before the first is called. So copies are told by what was called last in their thread, whatever filters come and go meanwhile.
+Most calls block. One thread opens, declares and closes, in order, so an abandoned open is still closed. Zenoh calls back on its
+own threads; an open session is closed before the interpreter ends. For each sample, one thread calls the matching subscribers
+in turn, chosen before the first call. Copies are therefore recognised by the thread's last call, even while filters change.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 MOST_THREADS: Final = 64
-"""Threads of Zenoh whose last sample is known; it has a few."""
+"""Zenoh threads with a remembered last sample; it has a few."""
 
 
 @define(eq=False)
 class _Latest:
-    """The last sample of a thread: its key, its attachment, and the filters that it came by."""
+    """A thread's last sample: key, attachment, and the filters that delivered it."""
 
     key: str
     attachment: bytes | None
@@ -45,7 +44,7 @@ class _Latest:
 
 
 class Copies:
-    """Tells the first copy of each sample from the others."""
+    """Distinguishes the first copy of each sample from the others."""
 
     __slots__ = ("_latest",)
 
@@ -54,21 +53,21 @@ class Copies:
 
     @property
     def threads(self) -> int:
-        """Threads whose last sample is known."""
+        """Number of threads with a remembered last sample."""
         return len(self._latest)
 
     def is_first(self, expression: str, sample: Sample) -> bool:
-        """True of the first copy. To be called in the thread in which Zenoh calls.
+        """True for the first copy. Call it in Zenoh's thread.
 
         Args:
-            expression: The filter that it comes by. By each of them a sample comes once: so one that is sent again is not lost.
-            sample: The sample, which is known by its key and its attachment.
+            expression: The filter of the call. Each filter gets a sample once, so a repeated sample is not lost.
+            sample: The sample, recognised by key and attachment.
         """
         thread = get_ident()
         latest = self._latest.get(thread)
         if latest is None:
             if len(self._latest) >= MOST_THREADS:
-                self._latest.clear()  # of threads that have ended; at worst a copy comes twice
+                self._latest.clear()  # includes ended threads; at worst a copy is delivered twice
         elif expression not in latest.came_by and sample.key == latest.key and sample.attachment == latest.attachment:
             latest.came_by.add(expression)
             return False
@@ -78,10 +77,10 @@ class Copies:
 
 MOST_SAMPLES: Final = 16_384
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Samples and bytes of one priority that may wait; one sender has half of that, so that a loud one leaves room for others."""
+"""Samples and bytes of one priority that may wait; one sender may use half, to leave space for others."""
 BATCH: Final = 64
 BATCH_BYTES: Final = 64 * 1024
-"""Samples and bytes that are handed on in one turn of the event loop."""
+"""Samples and bytes per turn of the event loop."""
 
 
 @define(eq=False)
@@ -89,13 +88,13 @@ class _Queue:
     """One priority."""
 
     samples: deque[tuple[str, Sample]] = field(factory=deque)
-    """Each with its sender."""
+    """Samples with their senders."""
     bytes: int = 0
     sent: dict[str, tuple[int, int]] = field(factory=dict)
-    """Samples and bytes that wait, by sender."""
+    """Waiting samples and bytes, by sender."""
 
     def add(self, sender: str, sample: Sample) -> bool:
-        """Let a sample wait. False if there is no room."""
+        """Queue a sample. False if there is no space."""
         size = sample.size
         count, held = self.sent.get(sender, (0, 0))
         if self.samples and (
@@ -111,7 +110,7 @@ class _Queue:
         return True
 
     def take(self) -> Sample:
-        """Take the oldest."""
+        """Remove the oldest sample."""
         sender, sample = self.samples.popleft()
         size = sample.size
         self.bytes -= size
@@ -127,7 +126,7 @@ class Inbox:
     """Samples on their way to the event loop.
 
     Args:
-        wake: Called from any thread, when the first of several has come: `take` is to be called in the loop.
+        wake: Called from any thread at the first of several samples: the loop must call `take`.
     """
 
     __slots__ = ("_lock", "_lost", "_queues", "_wake", "_woken")
@@ -140,10 +139,10 @@ class Inbox:
         self._woken = False
 
     def add(self, sender: str, sample: Sample) -> None:
-        """Take in a sample, from any thread.
+        """Queue a sample, from any thread.
 
         Args:
-            sender: The name of whoever has sent it.
+            sender: Name of its sender.
             sample: The sample.
         """
         with self._lock:
@@ -158,7 +157,7 @@ class Inbox:
         """Take the next batch, the most urgent first.
 
         Returns:
-            The batch, and whether there is more: then `take` is to be called again, and nobody is woken for it.
+            The batch, and True if there is more: then call `take` again, as `wake` is not called.
         """
         batch: list[Sample] = []
         size = 0
@@ -171,7 +170,7 @@ class Inbox:
         return batch, more
 
     def lost(self) -> int:
-        """Count of the samples that were dropped since the last call."""
+        """Number of samples dropped since the last call."""
         with self._lock:
             lost, self._lost = self._lost, 0
         return lost
@@ -190,23 +189,23 @@ class Inbox:
                 queue.bytes = 0
 
 
-# Zenoh's own types leave out the results of its methods, so sessions and subscribers are `Any` here.
+# Zenoh's stubs lack return types, so sessions and subscribers are `Any` here.
 T = TypeVar("T")
 
 _NOTHING: Final = "polybus/nothing"
 _PATIENCE: Final = 2.0
-"""Seconds that the next nodes have to say that they know a filter; then they are taken to."""
+"""Seconds for the next nodes to confirm a filter; then they are assumed to know it."""
 
 
 class ZenohNode:
-    """One session of Zenoh.
+    """One Zenoh session.
 
     Args:
-        sender: Who has sent a sample of a key.
-        largest: Bytes of a payload and of an attachment that are taken.
-        news: Called in the event loop, when samples wait in `inbox`.
-        eased: Called in the event loop, when `lanes` takes more again.
-        alone: Called in the event loop, when the last other node has gone.
+        sender: Returns the sender of a key.
+        largest: Maximum bytes of a payload with attachment.
+        news: Called in the event loop when samples wait in `inbox`.
+        eased: Called in the event loop when `lanes` accepts more.
+        alone: Called in the event loop when the last other node has gone.
     """
 
     def __init__(
@@ -233,10 +232,10 @@ class ZenohNode:
         try:
             self._loop.call_from_thread(function)
         except RuntimeError:
-            pass  # the loop is over
+            pass  # the loop has ended
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function in the thread of this node. Cancelled, it is called all the same."""
+        """Call a function in this node's thread, even if cancelled."""
         done = anyio.Event()
         future: Future[T] = self._control.submit(function, *args)
         future.add_done_callback(lambda _: self._tell(done.set))
@@ -244,7 +243,7 @@ class ZenohNode:
         return future.result()
 
     def open(self, settings: Mapping[str, Any], config: str | None, expressions: Sequence[str]) -> None:
-        """Open the session, with subscribers for these expressions from the start. Blocks; may raise `zenoh.ZError`."""
+        """Open the session with subscribers for these expressions. Blocks; may raise `zenoh.ZError`."""
         import zenoh
 
         given = zenoh.Config() if config is None else zenoh.Config.from_file(config)
@@ -256,12 +255,12 @@ class ZenohNode:
             levels.BACKGROUND, levels.DATA_LOW, levels.DATA, levels.DATA_HIGH, levels.INTERACTIVE_LOW, levels.INTERACTIVE_HIGH,
             levels.REAL_TIME,
         )  # fmt: skip
-        # Zenoh says nothing of what it drops; what blocks waits in our lanes, and what they drop is counted.
+        # Zenoh drops samples silently; BLOCK makes them wait in the lanes, which count what they drop.
         block, others = zenoh.CongestionControl.BLOCK, zenoh.Locality.REMOTE
         self._write = partial(session.put, congestion_control=block, allowed_destination=others)
         atexit.register(self._close)
         self._session = session
-        self._declare(expressions)  # at once: who finds this node may write to it
+        self._declare(expressions)  # at once: a node that finds this one may send to it
         session.info.declare_transport_events_listener(
             zenoh.handlers.Callback(self._joined_or_left, indirect=False), history=True
         )
@@ -274,11 +273,11 @@ class ZenohNode:
             self._tell(self._alone)
 
     def declare(self, expressions: Sequence[str], done: Callable[[Exception | None], None]) -> None:
-        """Have subscribers for these expressions, and no others.
+        """Subscribe to exactly these expressions.
 
         Args:
-            expressions: Of the keys.
-            done: Called in the event loop when the next nodes know, with what has failed.
+            expressions: Key expressions.
+            done: Called in the event loop with the failure, or None once the next nodes know them.
         """
 
         def declare() -> None:
@@ -299,16 +298,16 @@ class ZenohNode:
         if session is None:
             return
         wanted = dict.fromkeys(expressions)
-        for expression in wanted:  # first, so that what an old one and a new one let through is never missed
+        for expression in wanted:  # first, so that no sample between an old and a new filter is missed
             if expression not in self._subscribers:
-                # In Zenoh's thread: in one of Python's, which it would make, samples would wait without a bound.
+                # In Zenoh's thread: a Python thread of Zenoh's would queue samples without bound.
                 handler = zenoh.handlers.Callback(self._taker(expression), indirect=False)
                 self._subscribers[expression] = session.declare_subscriber(expression, handler)
         for expression in self._subscribers.keys() - wanted.keys():
             self._subscribers.pop(expression).undeclare()
 
     def _settle(self) -> None:
-        """Ask the next nodes for something that nobody has: they answer behind what they were told before."""
+        """Query a key that does not exist: the next nodes answer after processing earlier declarations."""
         if self._session is not None:
             for _ in self._session.liveliness().get(_NOTHING, timeout=_PATIENCE):
                 pass
@@ -322,10 +321,10 @@ class ZenohNode:
 
         def take(sample: zenoh.Sample) -> None:
             key, payload, attachment = str(sample.key_expr), sample.payload, sample.attachment
-            level = count - int(cast("Any", sample.priority))  # Zenoh's numbers begin with the most urgent, at 1
+            level = count - int(cast("Any", sample.priority))  # Zenoh counts priorities from the most urgent, 1
             size = len(payload) + (0 if attachment is None else len(attachment))
-            if size > largest or sample.kind == deletion:  # messages are put, whatever a deletion has with it
-                taken = Sample(key, None, b"", level)  # is refused, and was not copied
+            if size > largest or sample.kind == deletion:  # messages are put; a deletion is not one
+                taken = Sample(key, None, b"", level)  # will be refused; not copied
             else:
                 taken = Sample(key, None if attachment is None else bytes(attachment), bytes(payload), level)
             if is_first(expression, taken):
@@ -341,7 +340,7 @@ class ZenohNode:
             return
         try:
             write(sample.key, sample.payload, priority=self._priorities[sample.level], attachment=sample.attachment)
-        except zenoh.ZError as error:  # it is being closed
+        except zenoh.ZError as error:  # closing
             logger.debug("a sample could not be written: %s", error)
 
     def _close(self) -> None:
@@ -350,15 +349,15 @@ class ZenohNode:
             atexit.unregister(self._close)
             try:
                 session.close()
-            except Exception as error:  # after ten seconds, where a write blocks: what is left of it ends by itself
+            except Exception as error:  # after ten seconds if a write blocks; the rest of the session ends later
                 logger.debug("a session of Zenoh was not closed: %s", error)
 
     def close(self, closed: Callable[[], None]) -> None:
-        """Write what waits, close the session, then call a function in the event loop."""
+        """Write waiting samples, close the session, then call a function in the event loop."""
         self.lanes.flush(lambda: self._end(closed))
 
     def cut(self) -> int:
-        """Close the session soon, without what waits. Gives how many samples were dropped."""
+        """Close the session soon without the waiting samples, and return the number dropped."""
         count = self.lanes.drop()
         self._end(lambda: None)
         return count
@@ -375,4 +374,4 @@ class ZenohNode:
         try:
             self._control.submit(function)
         except RuntimeError:
-            pass  # it has ended already
+            pass  # ended already

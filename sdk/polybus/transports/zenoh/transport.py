@@ -1,4 +1,4 @@
-"""Zenoh's sessions as transports, dialling and listening: frames become samples, and samples frames."""
+"""Zenoh sessions as transports, connecting and listening, with frames as samples."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class ZenohTransport:
     """One session of Zenoh.
 
     Args:
-        address: Where it listens, or whom it connects to.
-        fabric: What makes samples of frames.
+        address: Address to listen on, or to connect to.
+        fabric: Converts between samples and frames.
         host: The bus.
-        dialled: Whether it is over when the last other node has gone.
+        dialled: True if the transport ends when the last other node has gone.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class ZenohTransport:
         self._address, self._host, self._fabric, self._dialled = address, host, fabric, dialled
         self.node: ZenohNode = ZenohNode(fabric.sender, host.limits.message, self._arrived, self._eased, self._alone)
         self.ended: anyio.Event = anyio.Event()
-        """Set when it is over."""
+        """Set at the end."""
         self._receiver: Receiver | None = None
         self._state = _ZenohState.OPEN
         self._why: Closed | None = None
@@ -75,16 +75,16 @@ class ZenohTransport:
         self._paused = False
         self._deaf = False
         self._hears = False
-        """Set when the session has said what is to be heard."""
+        """Set when the session has declared its filters."""
         self._declared: anyio.Event | None = None
         self._jobs = 0
         self._lost = 0
 
     async def open(self, *, serves: bool) -> None:
-        """Open the session, which hears what a session of the protocol wants to from the start.
+        """Open the session, with the filters of a new protocol session.
 
         Raises:
-            Exception: `zenoh.ZError`. Then, and when it is cancelled, this is over.
+            Exception: `zenoh.ZError`. Then, and if cancelled, the transport has ended.
         """
         limits, first = self._host.limits, list[str]()
         self._fabric.session("server" if serves else "client", limits, None, first.extend).start(0.0)
@@ -100,15 +100,15 @@ class ZenohTransport:
         if self._state is _ZenohState.OVER:
             self._host.call_soon(self._tell_end)
             return
-        # Nothing leaves before the first filters are declared: an answer would not be heard.
+        # Nothing is sent before the first filters are declared: an answer would be missed.
         self._paused = True
         receiver.pause_writing()
-        self._host.call_soon(self._deliver)  # the node may have heard something before anybody was there to take it
+        self._host.call_soon(self._deliver)  # samples may have arrived before the receiver
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def hear(self, expressions: Sequence[str]) -> None:
-        """Hear what these expressions let through, and nothing else."""
+        """Receive only the samples that these expressions match."""
         self._hears = True
         self._jobs += 1
         self._declared = self._declared or anyio.Event()
@@ -124,7 +124,7 @@ class ZenohTransport:
             self._eased()
 
     async def written(self) -> None:
-        """Return when the next nodes know the filters that were wanted so far."""
+        """Wait until the next nodes know the filters."""
         if self._declared is not None:
             await self._declared.wait()
 
@@ -157,11 +157,11 @@ class ZenohTransport:
             self._host.call_soon(self._deliver)
 
     def slow_arrival(self) -> int:
-        """Bytes that wait to be handed on."""
+        """Bytes that wait for delivery."""
         return self.node.inbox.waiting
 
     def pause_reading(self) -> None:
-        """Take nothing for now: what comes waits, and is dropped where it is too much."""
+        """Pause delivery: samples wait, and are dropped beyond a limit."""
         self._deaf = True
 
     def resume_reading(self) -> None:
@@ -196,7 +196,7 @@ class ZenohTransport:
     # -- time and end ----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        self._eased()  # where a lane has stalled, the others go on
+        self._eased()  # if a lane has stalled, the others go on
         self.node.lanes.look()
         if self._lost and self._receiver is not None:
             lost, self._lost = self._lost, 0
@@ -244,13 +244,13 @@ class ZenohTransport:
 
 _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 8.0
-"""Seconds before a session that has ended is opened anew on the side that serves; they double from time to time."""
+"""First and longest pause, in seconds, before a listening session that has ended is opened again."""
 _PORTS_TRIED: Final = 5
 _ADVICE: Final = "Is a router of Zenoh, or a bus that serves, running there? connect(..., wait=30) goes on trying"
 
 
 def _fabric_of(options: DialOptions | ListenOptions) -> Fabric:
-    """The form of the protocol. May raise `Unsupported`: it has none; `LocalProtocolError`: `tls` means nothing here."""
+    """The protocol's form on Zenoh. May raise `Unsupported`: none; `LocalProtocolError`: `tls` is given."""
     if options.tls is not None:
         text = "Zenoh does TLS itself: in place of tls= write ?link=tls&ca=FILE, and where it serves &cert=FILE&key=FILE"
         raise LocalProtocolError(text, protocol="zenoh")
@@ -262,20 +262,19 @@ def _fabric_of(options: DialOptions | ListenOptions) -> Fabric:
 
 
 def _reason(error: Exception) -> str:
-    """Words of Zenoh, without the place in its source."""
+    """Zenoh's error text, without its source location."""
     return str(error).partition(" at /")[0].strip()
 
 
 @define
 class ZenohConnector:
-    """Dials ``zenoh://host:port``."""
+    """Connects to ``zenoh://host:port``."""
 
     url: str
     address: ZenohAddress
     reconnects: bool = field(default=True, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
-        """One attempt."""
         fabric, limits = _fabric_of(options), options.host.limits
         if options.headers:
             text = f"zenoh carries no headers ({', '.join(options.headers)})"
@@ -288,13 +287,13 @@ class ZenohConnector:
             raise ConnectFailed(self.url, f"timed out after {limits.connect_timeout:g} s (Limits.connect_timeout)") from None
         except BusError:
             raise
-        except Exception as error:  # of Zenoh, whose errors have no common base but this
+        except Exception as error:  # Zenoh's errors have no narrower base class
             raise ConnectFailed(self.url, f"{_reason(error)} {_ADVICE}") from error
         return transport
 
 
 class ZenohListening:
-    """A session that listens, and its one connection to the bus; it is opened anew where it has ended."""
+    """A listening session and its one connection to the bus; the session is opened again after its end."""
 
     def __init__(self, address: ZenohAddress, fabric: Fabric, options: ListenOptions) -> None:
         self.url: str = address.url()
@@ -302,17 +301,17 @@ class ZenohListening:
         self._scope = anyio.CancelScope()
 
     async def begin(self) -> None:
-        """Open the session, and let the bus have it.
+        """Open the session and hand it to the bus.
 
         Raises:
-            OSError: It cannot listen there.
-            BusError: The bus does not let it in.
+            OSError: Cannot listen there.
+            BusError: Not admitted.
         """
         transport = await self._opened()
         try:
             await self._admitted(transport)
         except Unavailable:
-            pass  # the bus has not started yet: it is tried again
+            pass  # the bus has not started yet: try again later
         self._options.host.spawn(self._keep, transport)
 
     async def _opened(self) -> ZenohTransport:
@@ -355,7 +354,7 @@ class ZenohListening:
                 gate.left(transport.address)
                 raise outcome[0]
             gate.opened(transport, outcome[0])
-            await transport.written()  # who is told that this bus serves is heard
+            await transport.written()  # a client that knows this server is heard from now on
         except BaseException:
             transport.abort(Closed(1006, "the bus did not let it in"))
             raise
@@ -380,12 +379,12 @@ class ZenohListening:
                 pause = _PAUSE
 
     async def aclose(self) -> None:
-        """Open nothing anew. The address is released with the connection, which is the same session."""
+        """Stop opening sessions. The address is released with the connection, which is the same session."""
         self._scope.cancel()
 
 
 def _free_port(host: str) -> int:
-    """A port that is free now: Zenoh does not tell which one it has taken."""
+    """A port that is free now, because Zenoh does not report the port that it chose."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((host, 0))
@@ -398,26 +397,26 @@ class Zenoh:
 
     name = "zenoh"
     carries_query = True
-    """Options of the URL that are none of the protocol are for the session."""
+    """URL options that the protocol does not know belong to the session."""
 
     @staticmethod
     def load(serves: bool) -> None:
-        """Import Zenoh. May raise `ImportError`: it is not installed."""
+        """Import Zenoh. May raise `ImportError`: not installed."""
         try:
             import zenoh  # noqa: F401  # it is needed soon
         except ImportError:
             raise ImportError("zenoh:// needs eclipse-zenoh: pip install 'polybus[zenoh]'", name="zenoh") from None
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol."""
+        """A connector for an address without the protocol."""
         return ZenohConnector(url, zenoh_address(url))
 
     def is_private(self, url: str) -> bool:
-        """True if only this machine can reach that address, and it is joined to no other fabric."""
+        """True if only this machine can reach the address, and it joins no other fabric."""
         return zenoh_address(url).is_private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Open a session that listens."""
+        """Open a listening session."""
         listening = ZenohListening(listening_address(url), _fabric_of(options), options)
         await listening.begin()
         return listening
