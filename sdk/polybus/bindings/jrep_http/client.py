@@ -385,7 +385,7 @@ class ErraiClient(HttpClient):
         return True
 
     async def _events_end(self) -> bool:
-        """Read event streams. True if the server does not offer them. May raise `ExchangeFailed`: broken off, or buffered on the way."""
+        """Read event streams. True if the server lacks them. May raise `ExchangeFailed`: broken off, or buffered."""
         self.begin(self._try_events)
         began = self._host.time()
         try:
