@@ -318,10 +318,10 @@ class BlockingRemotePeer(Twin):
         """
     @property
     def id(self) -> str:
-        """As its `Peer.id` there."""
+        """Its `Peer.id` there."""
     @property
     def node(self) -> str:
-        """The node, as `Node.id`."""
+        """The node's `Node.id`."""
     @property
     def identity_key(self) -> str | None:
         """The key of its identity, or None."""
@@ -399,15 +399,14 @@ class BlockingRemotePeer(Twin):
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish to this client alone, or to all connections of the user, whatever they have subscribed to. See
-        `BlockingBus.publish`.
+        """Publish only to this client, or all connections of the user, regardless of subscriptions. See `BlockingBus.publish`.
 
-        A user who is connected nowhere does not hear it; that is no error.
+        Publishing to a user without a connection is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.publish`.
-            QueueFull: An outbox is full, that to the engine for example.
-            Disconnected: This bus is no node of the cluster any more, in which the client is.
+            QueueFull: An outbox is full, for example to the engine.
+            Disconnected: This bus has left the cluster of the client.
         """
     @overload
     def stream(
@@ -468,7 +467,7 @@ class BlockingUser(Twin):
         """
     @property
     def key(self) -> str:
-        """The key of the identity that `authenticate` gave; see `plugins.Identity`."""
+        """The key of the identity that `authenticate` returned; see `plugins.Identity`."""
     @overload
     def request(
         self,
@@ -540,15 +539,14 @@ class BlockingUser(Twin):
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish to this client alone, or to all connections of the user, whatever they have subscribed to. See
-        `BlockingBus.publish`.
+        """Publish only to this client, or all connections of the user, regardless of subscriptions. See `BlockingBus.publish`.
 
-        A user who is connected nowhere does not hear it; that is no error.
+        Publishing to a user without a connection is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.publish`.
-            QueueFull: An outbox is full, that to the engine for example.
-            Disconnected: This bus is no node of the cluster any more, in which the client is.
+            QueueFull: An outbox is full, for example to the engine.
+            Disconnected: This bus has left the cluster of the client.
         """
     @overload
     def stream(
@@ -589,20 +587,20 @@ class BlockingUser(Twin):
             BusError: (on entering, by iterating) As `BlockingBus.channel`.
         """
     def online(self) -> bool:
-        """Ask whether the user is connected, here or to another node; one round trip, and nothing is remembered.
+        """Check whether the user is connected, here or to another node; one round trip, without a cache.
 
-        A user who is online here is one whom all other nodes can ask, too: the engine knows, or is not there, or does not
-        answer within 2 s.
+        A user connected here can also be reached from all other nodes, unless the engine is down or does not confirm within 2
+        s.
 
         Raises:
-            Disconnected: The user is not here, and the engine of the cluster is not there.
-            DeadlineExceeded: The node that has the user does not answer within 2 s.
+            Disconnected: The user is not connected here, and the engine of the cluster is down.
+            DeadlineExceeded: The node of the user does not answer within 2 s.
         """
     def peers(self) -> Survey[Any]:
         """Find all connections of the user: a `Survey` of `BlockingPeer` here, and `BlockingRemotePeer` at other nodes.
 
         Raises:
-            Disconnected: The engine of the cluster is not there.
+            Disconnected: The engine of the cluster is down.
         """
 
 class BlockingCaller(Twin):
@@ -625,7 +623,7 @@ class BlockingCaller(Twin):
         """
     @property
     def identity(self) -> Any:
-        """Whoever asks, as `authenticate` would have given it."""
+        """The identity of the user, as `authenticate` would return it."""
     @overload
     def request(
         self,
@@ -742,7 +740,7 @@ class BlockingListener(Twin):
         """"""
     @property
     def peers(self) -> list[BlockingPeer]:
-        """The peers that are connected through this listener."""
+        """Peers connected through this listener."""
 
 class BlockingBus(Twin):
     """A `Bus` whose verbs block the calling thread. Safe to use from several threads at once.
@@ -815,33 +813,33 @@ class BlockingBus(Twin):
     ) -> Any:
         """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
-        It goes to this bus's own handler if it has one for the subject, else to the only link that this bus opened, else to the
-        opened link whose ``serves=`` matches.
+        It goes to this bus's own handler if the subject has one, otherwise to the only link that this bus opened, otherwise to
+        the opened link with a matching ``serves=``.
 
         Args:
-            subject: What is asked.
-            body: Anything that the wire can carry.
-            timeout: Seconds until `DeadlineExceeded`, finite; travels with the request where the wire can say it.
+            subject: Subject of the handler.
+            body: Any value that the wire can carry.
+            timeout: Seconds until `DeadlineExceeded`, finite; sent with the request if the wire carries it.
             returns: The type that the answer is converted to.
-            to: The peer to ask.
+            to: The peer to send to.
             headers: Text to text.
-            retry: Ask again after failures that may pass, within `timeout`; see `Retry`.
+            retry: Retry after temporary failures, within `timeout`; see `Retry`.
 
         Raises:
-            EncodeError: The body cannot be written; the error names the path.
-            AmbiguousRoute: Several links could be asked.
+            EncodeError: The body cannot be encoded; the error names the path.
+            AmbiguousRoute: Several links could take the request.
             Unsupported: The wire cannot carry this.
-            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
-            TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
-            NoHandler: There is no link to ask, and no handler here.
+            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            TypeError, ValueError: `timeout`, `to` or `headers` have a wrong type or value.
+            NoHandler: This bus has neither a link nor a handler for it.
             Disconnected, Unauthorized, Forbidden: The only link is gone for good.
             BusError: As `Reply` says.
         """
     def as_(self, identity: Any) -> BlockingCaller:
-        """Ask this bus's own handlers in somebody's name, for example that of the user of an HTTP endpoint.
+        """Call this bus's own handlers on behalf of a user, for example of an HTTP endpoint.
 
         Args:
-            identity: The value that the handlers see as `Context.identity`.
+            identity: The value that handlers see as `Context.identity`.
         """
     @overload
     def notify(
@@ -856,22 +854,22 @@ class BlockingBus(Twin):
     def notify(
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | str | None = ...
     ) -> None:
-        """Tell one handler, without an answer; routed like a request.
+        """Send a notification to one handler, which sends no answer; routed like a request.
 
         Args:
-            subject: What it is about.
-            body: Anything that the wire can carry.
+            subject: Subject of the handler.
+            body: Any value that the wire can carry.
             headers: Text to text.
-            to: The peer to tell. Or an address, where many are reached over one link (``//phone/CD/4`` of `protocols.Up`); the
-                link is then chosen as for a request without ``to``, or, where this bus serves alone, its only peer is meant.
+            to: The peer to notify. Or an address, if one link leads to several (``//phone/CD/4`` of `protocols.Up`); the link
+                is then chosen as for a request without ``to``, or, for a bus that only serves, it is its only peer.
 
         Raises:
-            EncodeError: The body cannot be written.
+            EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
-            Disconnected: The peer has gone.
+            Disconnected: The peer has left.
             BadRequest: This bus's own handler answers a stream or channel.
-            Unsupported: As `request`; and the wire has no addresses, so that ``to`` is a peer.
-            LocalProtocolError: As `request`; and ``to`` is no address.
+            Unsupported: As `request`; or the wire has no addresses, so that ``to`` must be a peer.
+            LocalProtocolError: As `request`; or ``to`` is not an address.
             NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As `request`.
         """
     @overload
@@ -896,25 +894,24 @@ class BlockingBus(Twin):
         timeout: float = ...,
         id: str | None = ...,
     ) -> None:
-        """Publish: every matching subscription gets it once, the bus's own and those of every linked peer.
+        """Publish: every matching subscription receives it once, the bus's own and those of every linked peer.
 
-        On links that this bus opened it is always sent. When this returns, it has been handed to the transports or waits in an
-        outbox: that is no receipt. What a `Store` of the cluster keeps is stored when this returns; and so is what is published
-        with `id` to a stream of others, over the link to their NATS network.
+        Links that this bus opened always get it. On return it has been passed to the transports or waits in an outbox; that is
+        no acknowledgement. A subject of a cluster's `Store`, or a publication with `id` to an external stream over a NATS link,
+        is stored on return.
 
         Args:
-            to: One peer or several: only they get it, and no store of the cluster keeps it; an empty list is none.
-            timeout: Seconds to wait for room, to live in the outbox of a link that is down, and until it is stored.
-            id: Of a publication that a `Store` keeps, or a stream of others: it is stored once, however often it is published
-                under this id.
+            to: One peer or several: only they receive it, and no store of the cluster stores it; an empty list means no peer.
+            timeout: Seconds to wait for room, to stay in the outbox of a link that is down, and to be stored.
+            id: For a `Store` or an external stream: stored once, however often it is published with this id.
 
         Raises:
-            EncodeError: The body cannot be written.
-            QueueFull: No room in time, in some queue or outbox, or in the store; the others got it.
-            DeadlineExceeded: The engine has not said in time that it is stored: it may be, and may not.
-            Disconnected: A peer of `to` has gone; the others got it.
-            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
-            TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
+            EncodeError: The body cannot be encoded.
+            QueueFull: A queue, an outbox or the store had no room in time; the other receivers have it.
+            DeadlineExceeded: The engine has not confirmed the storage in time; it may be stored.
+            Disconnected: A peer of `to` has left; the others have it.
+            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            TypeError, ValueError: `timeout`, `to` or `headers` have a wrong type or value.
         """
     @overload
     def publish_nowait(
@@ -939,9 +936,9 @@ class BlockingBus(Twin):
         """`publish` without waiting.
 
         Raises:
-            QueueFull: No room in some queue or outbox; the others got it.
-            LocalProtocolError: Also where a `Store` keeps the subject: that is waited for.
-            Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
+            QueueFull: A queue or outbox has no room; the other receivers have it.
+            LocalProtocolError: As `publish`, or a `Store` stores the subject, which needs a wait.
+            Disconnected, EncodeError, ReservedSubject, TypeError, ValueError: As `publish`.
         """
     @overload
     def subscribe(
@@ -992,36 +989,35 @@ class BlockingBus(Twin):
     ) -> BlockingSubscription[Any]:
         """Receive publications: ``with bus.subscribe("news.*") as news: for message in news: ...``
 
-        Entering returns when the links that are up know of it.
+        Entering returns once the connected links know the subscription.
 
-        With ``durable="audit"`` it gives what a `Store` of the cluster keeps, and goes on where it was when it is entered
-        again: each publication to one reader of those that name the same, until `Message.ack`. With ``start=`` alone it reads
-        what is stored and then what comes, in the order of the store, and leaves no trace of that. A bus that is in no cluster
-        reads the stream of others that keeps the pattern, behind its link to their NATS network.
+        With ``durable="audit"`` it consumes a `Store` of the cluster, and resumes at its position when it is entered again: one
+        of the readers with that name gets each publication, until `Message.ack`. With ``start=`` and no `durable` it reads
+        stored and then new publications, in the order of the store, and keeps no position. A bus without a cluster reads the
+        external stream that stores the pattern, behind its link to a NATS network.
 
         Args:
             pattern: ``*`` one token, ``>`` the rest.
-            returns: The type that bodies are converted to; those that do not fit are skipped and counted.
-            queue: Publications that may wait to be read: as of `on`; with ``start=`` alone 64. With `durable` those that this
-                reader has at once, read and not settled ones included: 1, and more is faster.
-            when_full: What happens to one more; see `WhenFull`.
-            local: Take the bus's own publications too. A member of a `group` takes what it is chosen for, whoever published it.
-            group: Each publication is for one subscription of those that name the same group and pattern; see `on`.
-            durable: As of `on`, with which it shares what is stored where both name the same.
-            retry: With `durable`: how often a publication comes, and after which pauses where `Message.retry` says none.
-            ack_wait: With `durable`, as of `on`.
-            start: As of `on`; alone: where to begin.
-            ordered: With `durable`, as of `on`.
+            returns: The type that bodies are converted to; publications that do not fit are skipped and counted.
+            queue: Publications that may wait to be read, as for `on`; with ``start=`` and no `durable` 64. With `durable` the
+                unsettled publications of this reader, including those it has read: 1; more is faster.
+            when_full: Policy for a full queue; see `WhenFull`.
+            local: Receive the bus's own publications too. A member of a `group` receives its share from every publisher.
+            group: Queue group: one of the subscriptions with the same group and pattern gets each publication; see `on`.
+            durable: As for `on`; both share a store's publications under the same name.
+            retry: With `durable`: number of deliveries, and pauses where `Message.retry` sets none.
+            ack_wait: With `durable`, as for `on`.
+            start: As for `on`; without `durable`: where to begin.
+            ordered: With `durable`, as for `on`.
 
         Raises:
             LocalProtocolError: The pattern is not valid; (on entering) the bus does not run, or this thread runs its event
-                loop, or no store keeps
-                that.
-            AmbiguousRoute: (on entering) What is stored could be behind several links: connect with ``serves=``.
+                loop, or no store stores
+                the pattern.
+            AmbiguousRoute: (on entering) Several links could lead to the stream: connect with ``serves=``.
             ReservedSubject: It begins with ``_polybus.``.
-            ValueError: The queue, the policy or the group is not possible, or an argument goes with `durable` alone, or not
-                with it.
-            TypeError: `returns` is no type, or none that a body can be read as.
+            ValueError: The queue, the policy or the group is invalid, or an argument requires `durable` or excludes it.
+            TypeError: `returns` is not a type, or bodies cannot be read as that type.
             Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
             Forbidden: (on entering) The peer refused.
         """
@@ -1037,17 +1033,17 @@ class BlockingBus(Twin):
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ..., to: AnyPeer | None = ...
     ) -> BlockingChannel[Any, Any]:
-        """Ask for many answers: ``with bus.stream("log.tail", {"n": 10}) as lines: for line in lines: ...``
+        """Request many answers: ``with bus.stream("log.tail", {"n": 10}) as lines: for line in lines: ...``
 
-        Flow controlled by credits. Leaving the block stops the remote handler.
+        Credits control the flow. Leaving the block stops the remote handler.
 
         Args:
-            timeout: Seconds until `DeadlineExceeded`; None for as long as the block lasts.
+            timeout: Seconds until `DeadlineExceeded`; None for the duration of the block.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
             NoHandler, AmbiguousRoute: (on entering) As `request`.
-            Unsupported: (on entering) The peer is not one of ours.
+            Unsupported: (on entering) The peer is not a polybus peer.
             RequestError: (by iterating) The handler failed, or answers requests only (`BadRequest`).
             Disconnected: (by iterating) The link broke.
         """
@@ -1099,7 +1095,7 @@ class BlockingBus(Twin):
         Args: as `polybus.connect`.
 
         Raises:
-            ValueError: The URL or an option is wrong.
+            ValueError: The URL or an option is invalid.
             ConnectFailed: (on entering) With the address and the reason.
             Unauthorized, Forbidden: (on entering) The server refuses us.
         """
@@ -1119,16 +1115,15 @@ class BlockingBus(Twin):
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 takes a free port.
             protocol: For a transport object: name or adapter.
-            origins: Web origins whose pages may connect. Pages of the same host and port always may.
+            origins: Web origins with pages that may connect. Pages of the same host and port always may.
             hosts: Further ``Host`` values of a loopback server, behind a proxy.
             tls: For ``tls`` and ``wss``: a server-side context.
-            when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
-                ``disconnect``.
-            insecure: Allow an address that other machines can reach, and clients from there that a proxy brings, although every
-                connection is accepted.
+            when_full: Policy for publications to a peer with a full outbox: ``drop_oldest``, ``drop_newest``, ``disconnect``.
+            insecure: Allow an address that other machines can reach, directly or through a proxy, although every connection is
+                accepted.
 
         Raises:
-            ValueError: The URL or an option is wrong.
+            ValueError: The URL or an option is invalid.
             LocalProtocolError: An open address without `authenticate`.
             OSError: (on entering) The address cannot be bound.
         """
@@ -1142,61 +1137,60 @@ class BlockingBus(Twin):
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
         decode: bool = False,
     ) -> BlockingBlock[Recording]:
-        """Write every frame of every link, in both directions, to a capture: ``with bus.record("captures/"): ...``
+        """Record every frame of every link, in both directions: ``with bus.record("captures/"): ...``
 
-        The bus never waits for it: what the disk does not take is dropped and counted, and the capture says where. Needs ``pip
-        install 'polybus[capture]'``.
+        The bus never waits for the recorder: frames that the disk cannot take are dropped and counted, and the capture marks
+        the gap. Needs ``pip install 'polybus[capture]'``.
 
         Args:
-            path: A folder; it is made where there is none. Several recordings may share it.
-            max_bytes: Of the folder: the oldest segments beyond that are removed.
-            max_age: After which segments are removed; seconds or a `timedelta`.
-            bodies: Whether bodies are written; without them, what each message is for.
-            redact: ``redact(protocol, frame)`` gives what is written in place of a frame. The default blanks tokens, cookies
-                and members named like secrets; None writes all as it is.
-            decode: Whether what is sealed (after 64 MiB or a minute) is decoded meanwhile, once for all who read it, by a
-                process of the lowest priority. What is not decoded in the end is decoded by those who read it.
+            path: A folder, made if missing. Several recordings may share it.
+            max_bytes: Limit of the folder; the oldest segments beyond it are removed.
+            max_age: Segments are removed after this time; seconds or a `timedelta`.
+            bodies: Record bodies; without them, only the kind and target of each message.
+            redact: ``redact(protocol, frame)`` returns the bytes to write in place of a frame. The default blanks tokens,
+                cookies and members with names of secrets; None writes everything unchanged.
+            decode: Decode sealed segments (after 64 MiB or a minute) in the background, once for all readers, in a process of
+                the lowest priority. Readers decode the rest themselves.
 
         Raises:
             ImportError: pyarrow is not installed.
-            TypeError, ValueError: An argument is not what it should be.
+            TypeError, ValueError: An argument is invalid.
             CaptureError: (on entering) The folder cannot be made or written.
         """
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
         """A connection that runs inside a link of this bus: ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``.
 
-        It goes to the peer that a request to `name` would go to. It comes back after a loss as any connection does, once the
-        outer link is back.
+        It goes to the peer for requests to `name`. It reconnects like any connection, once the outer link is back.
 
         Args:
-            name: What the other side serves by `handle_tunnels`.
+            name: A name that the other side serves with `handle_tunnels`.
             params: Shown there in `Handshake.params`.
 
         Raises:
-            ReservedSubject, LocalProtocolError: The name cannot be.
+            ReservedSubject, LocalProtocolError: The name is not valid.
             TypeError: `params` are not text to text.
         """
     @property
     def peers(self) -> list[BlockingPeer]:
         """The peers of all links."""
     def peers_of(self, key: str) -> list[BlockingPeer]:
-        """The peers of one identity (its `Identity.key`), without those on their way out: for ``publish(..., to=...)``."""
+        """The peers of one identity (its `Identity.key`), except those that are leaving: for ``publish(..., to=...)``."""
     def user(self, key: str) -> BlockingUser:
         """A user by the key of the identity, connected here or to another node of the cluster.
 
         Raises:
-            TypeError: `key` is no text.
+            TypeError: `key` is not text.
         """
     def nodes(self) -> Survey[Node]:
-        """Ask all nodes of the cluster for what they are, this one included; within 2 s.
+        """Survey all nodes of the cluster, this one included, within 2 s.
 
         Raises:
             LocalProtocolError: The bus is not entered, or this thread runs its event loop.
         """
     def present(self, pattern: str | int) -> Survey[BlockingPeer | BlockingRemotePeer]:
-        """Find the clients that have subscribed to this very pattern, here and at all other nodes; within 2 s.
+        """Find the clients that have subscribed to this exact pattern, here and at all other nodes, within 2 s.
 
-        Nothing is remembered: a node that was killed has no clients.
+        There is no cache: a node that was killed has no clients.
 
         Raises:
             LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus is not entered.
@@ -1204,26 +1198,24 @@ class BlockingBus(Twin):
     def stats(self) -> Stats:
         """A snapshot of what the bus has done and has to do."""
     def events(self) -> BlockingItems[BusEvent]:
-        """Iterate over events from now on, as they happen; the oldest of 1,000 unread events give way to new ones.
+        """Iterate over events from now on; beyond 1,000 unread events the oldest are dropped.
 
         Raises:
             LocalProtocolError: (here or by iterating) The bus does not run, or this thread runs its event loop.
         """
     def drain(self, timeout: float = DRAIN) -> None:
-        """Stop taking requests, let running handlers finish, tell the peers, write what waits, close the links.
+        """Stop accepting requests, let running handlers finish, notify the peers, write the outboxes, close the links.
 
-        Streams and channels get a quarter of the time to come to their end by themselves; then they are ended as `Unavailable`.
+        Streams and channels get a quarter of the time to end on their own; then they end as `Unavailable`. A call in a handler,
+        a middleware or the lifespan of this bus returns at once while the bus drains, since the drain waits for these.
 
-        In a handler, a middleware or the lifespan of this very bus it returns at once, while the bus drains: they are among
-        those that the drain waits for.
-
-        Who cancels it gives it no more time: what still runs then is cut, the peers are told, and the bus is drained.
+        Cancelling the call stops the wait: running handlers are cut, peers are notified, and the bus is drained.
 
         Args:
-            timeout: Seconds for all of it; what still runs then is cut. The end of the lifespan then gets as many.
+            timeout: Seconds for everything; then the rest is cut. The end of the lifespan gets the same time again.
 
         Raises:
-            TypeError, ValueError: `timeout` is no number of seconds.
+            TypeError, ValueError: `timeout` is not a number of seconds.
             LocalProtocolError: The bus does not run, or this thread runs its event loop.
         """
     def wait_closed(self) -> None:

@@ -1,4 +1,4 @@
-"""Accepting links: the gate that transports ask, and the listener that users hold."""
+"""Accepting links: the gate that transports call, and the listener that users hold."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 
 
 _IDLE: Final = 10.0
-"""Seconds after which a peer without a connection of its own, as over HTTP, gives way where there are too many."""
+"""Seconds until an idle peer without a connection of its own (HTTP) may be dropped for a new one."""
 _UNKNOWN: Final = Unavailable("this server cannot find out now who you are: try again later")
 
 
@@ -66,7 +66,7 @@ class BusGate:
         self._admissions = Admissions(self._services.limits)
 
     def knock(self, address: str) -> BusError | None:
-        """Count a new connection, or give the reason of its refusal."""
+        """Count a new connection, or return the reason for its refusal."""
         if not (self.open and self._services.ready):
             return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
         links, limits = self._services.running.links, self._services.limits
@@ -79,14 +79,14 @@ class BusGate:
         return refusal
 
     def _make_room(self, network: str | None) -> int:
-        """Send away peers that hold a place without a connection and ask for nothing: a hundredth of all. Gives their number.
+        """Disconnect idle peers that hold a slot without a connection, a hundredth of all. Returns their number.
 
-        The oldest go of this network address, or of the one that has most. Where there are none, it looks again a second later.
+        The oldest of this network address go, or of the address with the most. Without any, the next search is a second later.
         """
         idle: dict[str, list[Link]] = {}
         runtime = self._services.running
         for link in runtime.links if runtime.time() >= self._looks_again else ():
-            asked: Callable[[], float] | None = getattr(link.transport, "idle", None)  # of its `TransportFeatures`
+            asked: Callable[[], float] | None = getattr(link.transport, "idle", None)  # one of its `TransportFeatures`
             if asked is not None and asked() > _IDLE and link.transport is not None:
                 idle.setdefault(network_of(link.transport.address), []).append(link)
         those = max(idle.values(), key=len, default=[]) if network is None else idle.get(network, [])
@@ -100,15 +100,15 @@ class BusGate:
         return len(gone)
 
     def turned_away(self, address: str, why: str, about: str) -> None:
-        """Log that a client was refused before `authenticate` was asked."""
+        """Log a client that was refused before `authenticate` was called."""
         self._services.access.turned_away(address, why, about)
 
     def left(self, address: str) -> None:
-        """Take note of a connection that ended before it was accepted."""
+        """Count down a connection that ended before it was accepted."""
         self._admissions.left(address)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Ask `authenticate`; at once where there is none."""
+        """Call `authenticate`; admit at once without one."""
         authority = self._services.access
         if authority.authenticate is None:
             decided(Admission(Identity(), handshake))
@@ -118,7 +118,7 @@ class BusGate:
     async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         try:
             outcome = await self._services.access.admit(handshake)
-        except KeyboardInterrupt:  # the program is to end, and the client need not wait for that
+        except KeyboardInterrupt:  # the program ends, and the client need not wait for that
             decided(_UNKNOWN)
             raise
         decided(outcome)
@@ -131,7 +131,7 @@ class BusGate:
         link.attach(transport)
 
     def gone(self, link: Link) -> None:
-        """Take note of a link that has ended."""
+        """Count down an ended link."""
         address = self.links.pop(link, None)
         if address is not None:
             self._admissions.gone(address)
@@ -147,7 +147,7 @@ class Listener:
 
     @property
     def peers(self) -> list[Peer]:
-        """The peers that are connected through this listener."""
+        """Peers connected through this listener."""
         return [peer.public for link in self._gate.links for peer in link.peers]
 
     def __repr__(self) -> str:
@@ -193,7 +193,7 @@ class Serving:
                 )
         else:
             self._adapter, self._transport = resolve_target(target, protocol, "listen")
-            self._address = None  # a transport object knows where it listens
+            self._address = None  # a transport object has its own address
         if ProtocolFeatures.of(self._adapter).dials:
             raise LocalProtocolError(f"{told}: such a server connects: use connect(url, bus=bus), or polybus.run(bus, url)")
         self._sockets: tuple[socket.socket, ...] = ()
@@ -201,10 +201,10 @@ class Serving:
         self._runtime: Runtime | None = None
 
     async def bind(self) -> list[socket.socket]:
-        """Sockets that are bound to the address, for this process or others to serve at.
+        """Bind sockets to the address, for this process or others to serve.
 
         Raises:
-            Unsupported: The transport binds none that it could share.
+            Unsupported: The transport has no shareable sockets.
             OSError: The address cannot be bound.
         """
         bind = EndpointFeatures.of(self._transport).bind
@@ -216,11 +216,11 @@ class Serving:
         return sockets
 
     def serve_at(self, sockets: Sequence[socket.socket]) -> None:
-        """Serve at sockets that are bound already."""
+        """Serve on sockets that are already bound."""
         self._sockets = tuple(sockets)
 
     async def release(self) -> None:
-        """Release the address, if others may serve there: who comes then comes to those, or is refused. Connections stay."""
+        """Close the address, if other processes may serve there: new clients reach them, or are refused. Connections stay."""
         features, listening = EndpointFeatures.of(self._transport), self._parts.links.gates.get(self._gate)
         if listening is not None and features.bind is not None and not features.keeps_sessions:
             await listening.aclose()
@@ -252,7 +252,7 @@ class Serving:
             listening: Listening = await self._transport.listen(*where, options)
             gate.url = join_url(self._adapter, listening.url)
             links.add_gate(gate, listening)
-            if not self._sockets:  # else who bound them has said it, once for all
+            if not self._sockets:  # otherwise the process that bound them has warned, once for all
                 self._warn_of_certificate(gate.url)
         except BaseException as error:
             await parts.life.leave(self._runtime, error)

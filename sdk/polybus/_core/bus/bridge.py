@@ -1,7 +1,7 @@
-"""Bridges: requests, publications and streams go on from one bus to another, under another name, in another protocol.
+"""Bridges: requests, publications and streams pass from one bus to another, with another name or protocol.
 
-In each bus a route of the bridge stands where a handler or a subscription would: it asks and tells the other bus as a program
-there would, and translates what comes back.
+In each bus a route of the bridge acts like a handler or a subscription: it calls the other bus as a program there would, and
+translates the answers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
 
 
 class Bridge:
-    """Two buses and the routes between them: both are entered, and the routes open, while it is entered."""
+    """Two buses and the routes between them. Entering enters both buses and opens the routes."""
 
     def __init__(self, left: Bus, right: Bus, routes: Iterable[Route]) -> None:
         for name, side in (("left", left), ("right", right)):
@@ -51,7 +51,7 @@ class Bridge:
         self._sides = [RouteSide(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
         self._entered: list[tuple[BusParts, Runtime]] = []
         self._patience: anyio.CancelScope | None = None
-        """Of leaving."""
+        """Scope of the drain."""
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -86,7 +86,7 @@ class Bridge:
             await end.life.leave(runtime, error)
 
     async def _drain(self) -> None:
-        """Wait for what is under way, as a bus does that is left."""
+        """Wait for calls in flight, like a bus that is being left."""
         with anyio.move_on_after(DRAIN) as self._patience:
             with anyio.move_on_after(DRAIN * STREAMS_SHARE):
                 await self._until_idle(lasting=True)
@@ -95,7 +95,7 @@ class Bridge:
             await self._until_idle(lasting=False)
 
     def hurry(self) -> None:
-        """Cut what leaving still waits for."""
+        """Stop waiting for calls in flight."""
         if self._patience is not None:
             self._patience.cancel()
 
@@ -110,9 +110,10 @@ def _idle(side: RouteSide, lasting: bool) -> bool:
 
 
 def _check(side: RouteSide) -> None:
-    """
+    """Check a route against the protocols of both buses.
+
     Raises:
-        Unsupported: One of the two buses has links, and none of them can carry what the route says.
+        Unsupported: One of the two buses has links, and none of them can carry the route.
     """
     route = side.route
     for end, subject, which in ((side.here, route.source, "source"), (side.there, route.target, "target")):
@@ -140,19 +141,19 @@ def _fault(adapter: Any, subject: str | int, route: Route) -> str | None:
 def bridge(left: Bus, right: Bus, *, routes: Iterable[Route]) -> Bridge:
     """Join two buses: ``async with bridge(left, right, routes=[Route("door.>", "vehicle.door.{rest}")]): ...``
 
-    Both are entered. What a peer of the one asks or tells goes on to the other as if a program there did it: to its own
-    handler, to the bridge further on, or over the link that it opened. Deadlines are shortened by the time spent, a cancelled
-    request is cancelled there, errors come back as they are. Only the headers that a route names, and ``traceparent``, cross.
-    Each publication crosses each bridge once, also in a ring.
+    Entering enters both. A message of a peer of one bus goes on to the other as if a program there had sent it: to its own
+    handler, over a further bridge, or over the link that it opened. Deadlines shrink by the time spent, cancellations are
+    forwarded, errors return unchanged. Only ``traceparent`` and the headers that a route names cross. Each publication crosses
+    each bridge once, even in a loop.
 
     Args:
         left: One bus.
         right: The other.
-        routes: What crosses. The first route that fits takes a request; a publication crosses by each that fits.
+        routes: Messages that cross. The first matching route takes a request; a publication crosses by every matching one.
 
     Raises:
-        TypeError, ValueError: The routes are none, or left and right are one.
-        LocalProtocolError: (on entering) It is entered already.
-        Unsupported: (on entering) What a side with links cannot carry by any of them.
+        TypeError, ValueError: The routes are invalid, or left and right are the same bus.
+        LocalProtocolError: (on entering) It is already entered.
+        Unsupported: (on entering) A side has links, and none of them can carry a route.
     """
     return Bridge(left, right, routes)

@@ -1,4 +1,4 @@
-"""The bus: one symmetric object for clients, servers and everything between."""
+"""The bus: one symmetric object for clients, servers and everything in between."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """An async context manager: while it is entered, every frame of every link of a bus is recorded.
+    """An async context manager that records every frame of every link of a bus.
 
     Attributes:
-        recorder: Writes the frames down.
+        recorder: Writes the frames.
     """
 
     def __init__(self, services: Services, recorder: Recorder) -> None:
@@ -60,7 +60,7 @@ class Recording:
 
     @property
     def capture_id(self) -> str:
-        """The name of all that this one records."""
+        """The name of this recording."""
         return self.recorder.capture_id
 
     @property
@@ -69,7 +69,7 @@ class Recording:
         return str(self.recorder.path)
 
     def stats(self) -> RecorderStats:
-        """Figures so far: frames written, and lost."""
+        """Frames written and lost so far."""
         return self.recorder.stats()
 
     async def __aenter__(self) -> Recording:
@@ -96,7 +96,7 @@ class Recording:
         await in_own_thread(self.recorder.close)
 
     async def _for_each_link(self, change: Callable[[Link], None]) -> None:
-        """Change links between turns of the event loop, where none of them is in the middle of a frame."""
+        """Change links between turns of the event loop, when none is handling a frame."""
         runtime = self._services.runtime
         if runtime is None:
             return
@@ -119,32 +119,32 @@ class Bus(BusVerbs):
     """Handlers, subscriptions and any number of links. A client is a bus with one link, a server a bus with many.
 
     A bus runs while it is entered: ``async with bus:``; `connect`, `serve` and `testing.pair` enter it too. Entering is
-    counted; the last one out drains. Afterwards it may be entered again, in another event loop too; handlers stay.
+    counted; the last exit drains. The bus may be entered again later, even in another event loop; handlers stay.
 
     Args:
         limits: Sizes and times; see `Limits`.
-        authenticate: ``authenticate(handshake)`` gives the identity of a new connection; None, and what else is
-            empty, refuses; True admits without an identity. Without it every connection is accepted.
-        authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. Without it everything. With a parameter
-            ``message`` it is given that too, with what the wire says of its sender (a token of uProtocol, for example).
-        lifespan: ``lifespan(bus)`` is an async context manager run inside the entered bus; what it yields is ``ctx.state``. It
-            has a task of its own, so it may hold a task group. Until it has yielded the bus is not `ready`, and others who
-            enter wait; what it raises before is what entering raises. It ends after the handlers. As with an application
-            server its end is always the orderly one, whatever was raised in the block, and may take as long as the drain did
-            at most (20 s, unless `drain` was told otherwise): then it is cancelled; what it raises then comes out of the
-            block (unless something else does: then it is logged). A failure in between, of its task group, closes the bus.
+        authenticate: ``authenticate(handshake)`` returns the identity of a new connection; None and other empty values refuse;
+            True admits without an identity. Without it every connection is accepted.
+        authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. Without it everything is allowed. A parameter
+            ``message`` receives the message, including sender data of the wire (for example a token of uProtocol).
+        lifespan: ``lifespan(bus)`` is an async context manager that runs inside the entered bus; its value is ``ctx.state``. It
+            runs in its own task, so it may hold a task group. Until its yield the bus is not `ready`, and other callers that
+            enter wait; entering raises its errors. It ends after the handlers, always in an orderly way even after an error in
+            the block, and within the timeout of the drain (20 s by default), after which it is cancelled. The block raises an
+            error of its end (logged instead if the block raises another). A failure in between, such as of its task group,
+            closes the bus.
         debug: Send the text of unexpected exceptions to clients. Never in production.
-        check_answers: Validate what a handler returns or sends by its annotation, and leave out what that type does not have:
-            ``-> User`` sends a ``User``, whatever larger object it is given; so does what a `Subject` or contract promises.
-            What does not fit is INTERNAL, and the log names it; what cannot be checked is a TypeError at registration. A
-            publication to a `Subject` is validated by its type in the same way. With ``"validate"`` what fits is sent as it is,
-            with all that it has. None is False, and under `polybus.testing.pair` ``"validate"``.
+        check_answers: Validate return values and items of handlers by their annotations, and drop fields that the type lacks:
+            ``-> User`` sends a ``User`` even for a larger object. Types that a `Subject` or contract promises, and publications
+            to a `Subject`, are checked in the same way. A value that does not fit becomes INTERNAL, with its details in the
+            log; an annotation that cannot be checked is a TypeError at registration. ``"validate"`` sends fitting values
+            unchanged, with all their fields. None means False, and under `polybus.testing.pair` ``"validate"``.
         cluster: Make this bus a node of a cluster, in which many processes are one bus, over an engine (NATS): its URL,
-            ``auto`` for that in ``POLYBUS_CLUSTER`` (where there is none the bus is alone), or `Cluster`.
+            ``auto`` for the URL in ``POLYBUS_CLUSTER`` (without that the bus stays alone), or `Cluster`.
 
     Raises:
-        TypeError: `limits` is no `Limits`, a hook cannot be called, or `cluster` is none.
-        ValueError: The URL of `cluster` is none of NATS.
+        TypeError: `limits` or `cluster` has a wrong type, or a hook cannot be called.
+        ValueError: The URL of `cluster` is not a NATS URL.
     """
 
     __context_part__: ClassVar[ContextPart]
@@ -212,7 +212,7 @@ class Bus(BusVerbs):
         Args: as `polybus.connect`.
 
         Raises:
-            ValueError: The URL or an option is wrong.
+            ValueError: The URL or an option is invalid.
             ConnectFailed: (on entering) With the address and the reason.
             Unauthorized, Forbidden: (on entering) The server refuses us.
         """
@@ -235,16 +235,15 @@ class Bus(BusVerbs):
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 takes a free port.
             protocol: For a transport object: name or adapter.
-            origins: Web origins whose pages may connect. Pages of the same host and port always may.
+            origins: Web origins with pages that may connect. Pages of the same host and port always may.
             hosts: Further ``Host`` values of a loopback server, behind a proxy.
             tls: For ``tls`` and ``wss``: a server-side context.
-            when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
-                ``disconnect``.
-            insecure: Allow an address that other machines can reach, and clients from there that a proxy brings, although every
-                connection is accepted.
+            when_full: Policy for publications to a peer with a full outbox: ``drop_oldest``, ``drop_newest``, ``disconnect``.
+            insecure: Allow an address that other machines can reach, directly or through a proxy, although every connection is
+                accepted.
 
         Raises:
-            ValueError: The URL or an option is wrong.
+            ValueError: The URL or an option is invalid.
             LocalProtocolError: An open address without `authenticate`.
             OSError: (on entering) The address cannot be bound.
         """
@@ -256,21 +255,20 @@ class Bus(BusVerbs):
         return [peer.public for peer in self._links.peers]
 
     def peers_of(self, key: str) -> list[Peer]:
-        """The peers of one identity (its `Identity.key`), without those on their way out: for ``publish(..., to=...)``."""
+        """The peers of one identity (its `Identity.key`), except those that are leaving: for ``publish(..., to=...)``."""
         return [peer.public for peer in self._links.peers_of(key)]
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
         """A connection that runs inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.
 
-        It goes to the peer that a request to `name` would go to. It comes back after a loss as any connection does, once the
-        outer link is back.
+        It goes to the peer for requests to `name`. It reconnects like any connection, once the outer link is back.
 
         Args:
-            name: What the other side serves by `handle_tunnels`.
+            name: A name that the other side serves with `handle_tunnels`.
             params: Shown there in `Handshake.params`.
 
         Raises:
-            ReservedSubject, LocalProtocolError: The name cannot be.
+            ReservedSubject, LocalProtocolError: The name is not valid.
             TypeError: `params` are not text to text.
         """
         return self._links.tunnel(name, params)
@@ -278,22 +276,22 @@ class Bus(BusVerbs):
     def handle_tunnels(
         self, pattern: str, inner: Bus, *, protocol: str | ProtocolAdapter, when_full: str = "drop_oldest"
     ) -> None:
-        """Lead tunnels of these names to another bus, as if their openers had connected to it.
+        """Lead tunnels with these names to another bus, as if their openers had connected to it.
 
-        A bus that does not run yet is entered with the first tunnel, and left together with this one. ``authorize(peer,
-        "tunnel", name)`` of this bus is asked first; then `inner` asks its own ``authenticate`` with the outer peer in
-        `Handshake.outer`; without one, the opener keeps the identity that it has here.
+        A bus that does not run yet is entered with the first tunnel, and left together with this one. First ``authorize(peer,
+        "tunnel", name)`` of this bus is called, then ``authenticate`` of `inner`, with the outer peer in `Handshake.outer`;
+        without one, the opener keeps its identity.
 
         Args:
-            pattern: ``plant.{id}``: what the names give is in `Handshake.params`.
-            inner: Where they lead; may be this bus.
-            protocol: What is spoken inside: name or adapter.
+            pattern: ``plant.{id}``: the named tokens are in `Handshake.params`.
+            inner: The target; may be this bus.
+            protocol: The protocol inside: name or adapter.
             when_full: As in `serve`.
 
         Raises:
             LocalProtocolError, ReservedSubject: The pattern is not valid.
-            ValueError: The protocol or the policy is not known, or the pattern is served already.
-            TypeError: `inner` is no bus.
+            ValueError: The protocol or the policy is unknown, or the pattern is already served.
+            TypeError: `inner` is not a bus.
         """
         check_pattern(pattern, self.limits.subject)
         check_type(inner, Bus, "inner", "Bus()")
@@ -315,15 +313,15 @@ class Bus(BusVerbs):
 
     @property
     def ready(self) -> bool:
-        """True while new requests are taken: from the lifespan's yield to the beginning of a drain."""
+        """True while the bus accepts new requests: from the lifespan's yield until a drain begins."""
         return self._services.ready
 
     @property
     def why_not_ready(self) -> str:
-        """The reason why a load balancer should send nothing here now; empty while it should.
+        """Reason why a load balancer should send no requests now; empty if it should.
 
-        The bus has not started, is about to end or has failed, or it has been without the engine of its cluster for longer than
-        `Cluster.outage`. ``/readyz`` says this. Requests are taken as long as `ready` is true.
+        The bus has not started, is ending or has failed, or its cluster's engine has been down for longer than
+        `Cluster.outage`. ``/readyz`` returns this text. Requests are accepted as long as `ready` is true.
         """
         if not self._services.ready:
             failed = self._services.failed
@@ -332,42 +330,39 @@ class Bus(BusVerbs):
 
     @property
     def leaving(self) -> bool:
-        """True from the beginning of a drain to the end of the bus."""
+        """True from the start of a drain to the end of the bus."""
         return self._services.leaving
 
     @property
     def state(self) -> Any:
-        """The value that the lifespan has yielded."""
+        """The value that the lifespan yielded."""
         return self._life.state
 
     async def drain(self, timeout: float = DRAIN) -> None:
-        """Stop taking requests, let running handlers finish, tell the peers, write what waits, close the links.
+        """Stop accepting requests, let running handlers finish, notify the peers, write the outboxes, close the links.
 
-        Streams and channels get a quarter of the time to come to their end by themselves; then they are ended as `Unavailable`.
+        Streams and channels get a quarter of the time to end on their own; then they end as `Unavailable`. A call in a handler,
+        a middleware or the lifespan of this bus returns at once while the bus drains, since the drain waits for these.
 
-        In a handler, a middleware or the lifespan of this very bus it returns at once, while the bus drains: they are among
-        those that the drain waits for.
-
-        Who cancels it gives it no more time: what still runs then is cut, the peers are told, and the bus is drained.
+        Cancelling the call stops the wait: running handlers are cut, peers are notified, and the bus is drained.
 
         Args:
-            timeout: Seconds for all of it; what still runs then is cut. The end of the lifespan then gets as many.
+            timeout: Seconds for everything; then the rest is cut. The end of the lifespan gets the same time again.
 
         Raises:
-            TypeError, ValueError: `timeout` is no number of seconds.
+            TypeError, ValueError: `timeout` is not a number of seconds.
             LocalProtocolError: The bus runs in another event loop.
         """
         await self._life.drain(timeout)
 
     async def aclose(self) -> None:
-        """Leave at once, whatever blocks are entered: links are closed, handlers cancelled. May be called at any time.
+        """Leave at once, regardless of entered blocks: close links, cancel handlers. May be called at any time.
 
-        In a handler, a middleware or the lifespan of this very bus it returns at once; the caller is cancelled at its next
-        wait.
+        A call in a handler, a middleware or the lifespan of this bus returns at once; the caller is cancelled at its next wait.
 
         Raises:
             LocalProtocolError: The bus runs in another event loop.
-            BaseException: What the lifespan raises at its end.
+            BaseException: Raised by the lifespan at its end.
         """
         await self._life.aclose()
 
@@ -391,24 +386,24 @@ class Bus(BusVerbs):
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
         decode: bool = False,
     ) -> AbstractAsyncContextManager[Recording]:
-        """Write every frame of every link, in both directions, to a capture: ``async with bus.record("captures/"): ...``
+        """Record every frame of every link, in both directions: ``async with bus.record("captures/"): ...``
 
-        The bus never waits for it: what the disk does not take is dropped and counted, and the capture says where. Needs ``pip
-        install 'polybus[capture]'``.
+        The bus never waits for the recorder: frames that the disk cannot take are dropped and counted, and the capture marks
+        the gap. Needs ``pip install 'polybus[capture]'``.
 
         Args:
-            path: A folder; it is made where there is none. Several recordings may share it.
-            max_bytes: Of the folder: the oldest segments beyond that are removed.
-            max_age: After which segments are removed; seconds or a `timedelta`.
-            bodies: Whether bodies are written; without them, what each message is for.
-            redact: ``redact(protocol, frame)`` gives what is written in place of a frame. The default blanks tokens, cookies
-                and members named like secrets; None writes all as it is.
-            decode: Whether what is sealed (after 64 MiB or a minute) is decoded meanwhile, once for all who read it, by a
-                process of the lowest priority. What is not decoded in the end is decoded by those who read it.
+            path: A folder, made if missing. Several recordings may share it.
+            max_bytes: Limit of the folder; the oldest segments beyond it are removed.
+            max_age: Segments are removed after this time; seconds or a `timedelta`.
+            bodies: Record bodies; without them, only the kind and target of each message.
+            redact: ``redact(protocol, frame)`` returns the bytes to write in place of a frame. The default blanks tokens,
+                cookies and members with names of secrets; None writes everything unchanged.
+            decode: Decode sealed segments (after 64 MiB or a minute) in the background, once for all readers, in a process of
+                the lowest priority. Readers decode the rest themselves.
 
         Raises:
             ImportError: pyarrow is not installed.
-            TypeError, ValueError: An argument is not what it should be.
+            TypeError, ValueError: An argument is invalid.
             CaptureError: (on entering) The folder cannot be made or written.
         """
         recorder = make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact, decode=decode)
@@ -418,20 +413,20 @@ class Bus(BusVerbs):
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster that this bus is a node of, as it was given; None for a bus that is alone by intention."""
+        """The cluster of this bus, as it was given; None for a single bus."""
         return self._cluster
 
     def user(self, key: str) -> User:
         """A user by the key of the identity, connected here or to another node of the cluster.
 
         Raises:
-            TypeError: `key` is no text.
+            TypeError: `key` is not text.
         """
         check_type(key, str, "key", "bus.user('ann')")
         return User(self._links, key)
 
     def forward(self, pattern: str | int) -> None:
-        """Send what clients ask, and this bus does not handle, on to the cluster, after `authorize`. Off by default.
+        """Forward clients' requests that this bus does not handle to the cluster, after `authorize`. Off by default.
 
         Raises:
             LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus was made without ``cluster=``.
@@ -442,7 +437,7 @@ class Bus(BusVerbs):
         self._links.mesh.forward(pattern)
 
     async def nodes(self) -> Survey[Node]:
-        """Ask all nodes of the cluster for what they are, this one included; within 2 s.
+        """Survey all nodes of the cluster, this one included, within 2 s.
 
         Raises:
             LocalProtocolError: The bus is not entered, or runs in another event loop.
@@ -453,9 +448,9 @@ class Bus(BusVerbs):
         return await self._links.mesh.nodes()
 
     async def present(self, pattern: str | int) -> Survey[Peer | RemotePeer]:
-        """Find the clients that have subscribed to this very pattern, here and at all other nodes; within 2 s.
+        """Find the clients that have subscribed to this exact pattern, here and at all other nodes, within 2 s.
 
-        Nothing is remembered: a node that was killed has no clients.
+        There is no cache: a node that was killed has no clients.
 
         Raises:
             LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus is not entered.
@@ -479,12 +474,12 @@ class Bus(BusVerbs):
 
         Args:
             middleware: A middleware, or with `outgoing` an `OutgoingHook`, a plain function.
-            outgoing: Call it with everything that the application asks, publishes, notifies or opens on this bus, before it
-                leaves. It may add to ``message.headers``, which go to peers that read headers, and may return a function that
-                is called with the `Outcome`.
+            outgoing: Call it for every request, publication, notification, stream and channel of the application on this bus,
+                before it leaves. It may add to ``message.headers``, for peers that read headers, and may return a function for
+                the `Outcome`.
 
         Raises:
-            TypeError: It cannot be called with these arguments, is a class, or is a coroutine function where `outgoing` wants a
+            TypeError: It cannot be called with these arguments, is a class, or is a coroutine function where `outgoing` needs a
                 plain one.
         """
         if isinstance(middleware, type):
@@ -503,12 +498,12 @@ class Bus(BusVerbs):
 
     @property
     def dependencies(self) -> Dependencies:
-        """The functions that handlers ask for by ``Depends``; in tests `Dependencies.override` has another one stand in."""
+        """Functions that handlers request with ``Depends``; `Dependencies.override` replaces one in tests."""
         return Dependencies(self._services.overrides)
 
     @property
     def debug(self) -> bool:
-        """True where clients are sent the text of unexpected exceptions."""
+        """True if clients receive the text of unexpected exceptions."""
         return self._services.debug
 
     @debug.setter
@@ -517,7 +512,7 @@ class Bus(BusVerbs):
 
     @property
     def check_answers(self) -> bool | Literal["validate"] | None:
-        """The validation of what handlers return, and of what is published to a `Subject`; see `Bus`."""
+        """Validation of handlers' return values, and of publications to a `Subject`; see `Bus`."""
         return self._services.check_answers
 
     @check_answers.setter
@@ -547,7 +542,7 @@ class Bus(BusVerbs):
         )
 
     def events(self) -> AsyncIterator[BusEvent]:
-        """Iterate over events from now on, as they happen; the oldest of 1,000 unread events give way to new ones.
+        """Iterate over events from now on; beyond 1,000 unread events the oldest are dropped.
 
         Raises:
             LocalProtocolError: (here or by iterating) The bus runs in another event loop.
@@ -558,5 +553,5 @@ class Bus(BusVerbs):
 
 
 def parts_of(bus: Bus) -> BusParts:
-    """Give the parts of a bus, for the rooms above it."""
+    """The parts of a bus, for higher layers."""
     return bus._parts

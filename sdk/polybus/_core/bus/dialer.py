@@ -1,4 +1,4 @@
-"""Opening links: the first connect, and coming back after a loss; and what the log says of that."""
+"""Opening links: the first connect, reconnects after a loss, and their log lines."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from .parts import BusParts
 
 _ABSENT: Final = ("nobody listens there", "no such file", "nobody serves this name in this event loop")
-"""Ends of the reasons that mean that."""
+"""Ends of reasons that mean: there is no server."""
 _STARTING: Final = "it may still be starting"
-"""The end of the reason that means a server that is there, and has said nothing yet."""
+"""End of the reason that means: the server accepted the connection and has not answered."""
 _IMPLIED: Final = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
 def advice_for(error: ConnectFailed, of_cluster: bool = False) -> str | None:
-    """Say what to do about it, behind the reason; None where somebody was there and has answered."""
+    """Advice after the reason of a failed connect; None if a server answered."""
     longer = "Cluster(..., wait=30) waits for it as long" if of_cluster else "connect(..., wait=30) goes on trying"
     if error.reason.endswith(_STARTING):
         return f"; {longer}"
@@ -67,35 +67,35 @@ def advice_for(error: ConnectFailed, of_cluster: bool = False) -> str | None:
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 _PATIENCE = 4
-"""The attempt at a first connect from which on it is no longer as expected that nobody is there."""
+"""The attempt at a first connect from which on a missing server is no longer expected."""
 
 
 class LinkLog:
-    """Tells of one link. Of its attempts in a row the 1st, 2nd, 4th, 8th, ... are told, so that an outage of an hour is a
-    handful of lines, and so is a link that comes back and is lost at once, again and again.
+    """The log of one link. Of consecutive attempts it logs the 1st, 2nd, 4th, 8th, ..., so that an hour's outage, or a link
+    that is lost again and again, takes only a few lines.
     """
 
     def __init__(self, url: str, clock: Callable[[], float]) -> None:
         self.url: str = in_one_line(without_secrets(url))
-        """For people."""
+        """The URL for the log."""
         self.fields: dict[str, object] = log_fields(address=self.url, protocol=url.partition("+")[0])
         self._clock = clock
         self._since = 0.0
         self._quiet = False
-        """Tells that the present outage was not told of."""
+        """True if the current outage was not logged."""
 
     def waiting(self, reason: str, attempt: int, delay: float) -> None:
-        """Tell that there is no server yet, which `connect(wait=...)` waits for."""
+        """Log that no server is there yet, for `connect(wait=...)`."""
         if not _is_told(attempt):
             return
         text = "no link to %s yet, attempt %d in %.1f s: %s"
         if attempt < _PATIENCE:
             logger.info(text, self.url, attempt, delay, in_one_line(reason), extra=self.fields)
-        else:  # seen too where a program has not set up logging: it would seem to hang
+        else:  # visible even without logging set up: the program would seem to hang
             logger.warning(text, self.url, attempt, delay, in_one_line(reason), extra=self.fields)
 
     def lost(self, reason: str, attempt: int, delay: float) -> None:
-        """Tell that the link is lost; from the second attempt on it had only just come back."""
+        """Log a lost link; from the second attempt on it was lost right after a reconnect."""
         if attempt == 1:
             self._since = self._clock()
         self._quiet = not _is_told(attempt)
@@ -107,26 +107,26 @@ class LinkLog:
             )
 
     def retrying(self, reason: str, attempt: int, delay: float) -> None:
-        """Tell that an attempt has failed."""
+        """Log a failed attempt."""
         if _is_told(attempt):
             self._quiet = False
             text = "the link to %s: attempt %d in %.1f s, it is down for %.0f s: %s"
             logger.info(text, self.url, attempt, delay, self._clock() - self._since, in_one_line(reason), extra=self.fields)
 
     def back(self, attempts: int) -> None:
-        """Tell that the link is up again."""
+        """Log that the link is up again."""
         if not self._quiet:
             text, tried = "the link to %s is back after %s (%s)", counted(attempts, "attempt")
             logger.info(text, self.url, _span(self._clock() - self._since), tried, extra=self.fields)
 
     def moved(self, address: str) -> None:
-        """Tell that the link goes on at another server, since its own is about to end."""
+        """Log that the link moves to another server, because its own is about to end."""
         logger.info(
             "the server of the link to %s is about to end: the link goes on at %s", self.url, address, extra=self.fields
         )
 
     def stays(self, reason: str, attempt: int) -> None:
-        """Tell that the server is about to end, and that an attempt to go on at another one has failed."""
+        """Log that the server is about to end, and that an attempt to move to another one failed."""
         if not _is_told(attempt):
             return
         text = "the server of the link to %s is about to end, and no other lets this bus in (attempt %d): %s"
@@ -137,19 +137,19 @@ class LinkLog:
             logger.warning(text, self.url, attempt, reason, extra=self.fields)
 
     def gone(self, reason: str) -> None:
-        """Tell that the link is lost, and cannot be dialled again."""
+        """Log that the link is lost and cannot be dialled again."""
         logger.warning(
             "the link to %s is lost for good: %s", self.url, in_one_line(reason) or "no reason was given", extra=self.fields
         )
 
     def given_up(self, reason: str, attempts: int | None = None) -> None:
-        """Tell that the link will not come back: after so many attempts, or since it was refused."""
+        """Log that the link will not come back, after so many attempts or a refusal."""
         after = "" if attempts is None else f" after {counted(attempts, 'attempt')}"
         logger.warning("the link to %s is given up%s: %s", self.url, after, in_one_line(reason), extra=self.fields)
 
 
 def _span(seconds: float) -> str:
-    """A length of time, for people."""
+    """A length of time, as text."""
     return "less than 0.1 s" if seconds < 0.1 else f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
@@ -158,18 +158,18 @@ def _is_told(attempt: int) -> bool:
 
 
 _SPREADS = 0.5
-"""Seconds in which what one server is told reaches all others of its network."""
+"""Seconds for an announcement to spread from one server to all others of its network."""
 _GRACE = 0.01
 _LONGEST_GRACE = 0.2
-"""Seconds for a refusal to arrive where no welcome does (plain TCP): two times what it took to connect, within these bounds."""
+"""Bounds in seconds of the wait for a refusal where no welcome exists (plain TCP): twice the time of the connect."""
 
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
-"""Headers for the handshake, or a plain or async function that gives them, called before every attempt."""
+"""Headers for the handshake, or a plain or async function that returns them, called before every attempt."""
 
 _TRY_AGAIN_LATER: Final = 1013
-"""The close code of a server that takes nobody now, or not this peer."""
+"""Close code of a server that refuses connections, or this peer, for now."""
 _AFTER_REFUSAL: Final = 10.0
-"""Seconds at the least between two attempts after a refusal that is tried again."""
+"""Minimum of seconds between two attempts after a refusal that is retried."""
 
 
 @entered_first("async with connect(url) as bus:")
@@ -201,7 +201,7 @@ class Connecting:
         self._siblings: list[Connecting] = [
             Connecting(parts, self._connector, adapter, serves, headers, tls, backoff, wait) for adapter in others
         ]
-        """Of a protocol that wants several connections to one place: the others."""
+        """The other connections, for a protocol that needs several to one place."""
         features = ProtocolFeatures.of(self._adapter)
         self._files, self._with_files = features.files, features.with_files
         self._others = AsyncExitStack()
@@ -225,20 +225,21 @@ class Connecting:
         self._gives_bus = gives_bus
         self._inner, self._beyond = inner, beyond
         self.insists: bool = inner is not None
-        """Once it was up, a refusal is tried again, slowly: without this link the process is of no use, and looks well."""
+        """True to retry refusals, slowly, once the link was up: without this link the process would look healthy and be
+        useless."""
         self._keeps = features.keeps and inner is None
         self._decided: anyio.Event | None = None
-        """Set when the link of the attempt under way is up, or lost."""
+        """Set when the link of the current attempt is up, or lost."""
         self._lost: Closed | None = None
         """The end of that attempt's connection."""
         self._stands = False
-        """True from the time that an attempt has succeeded until the next one."""
+        """True after a successful attempt, until the next one."""
         self._leaving = False
-        """True while the server that the link leads to is about to end, and there are others."""
+        """True while the link's server is about to end and there are others."""
         self._moves = False
-        """True while the link goes on over another connection."""
+        """True while the link moves to another connection."""
         self._failures = 0
-        """Attempts in a row that did not give a link that lasted."""
+        """Consecutive attempts without a lasting link."""
         self._up_since = 0.0
 
     def _time(self) -> float:
@@ -253,7 +254,7 @@ class Connecting:
             return await self._connected()
         except BaseException as error:
             await self._recorded()
-            if isinstance(error, BusError):  # its text says what failed below; what the application raised is its cause
+            if isinstance(error, BusError):  # the text has the lower reason; an error of the application is the cause
                 below = isinstance(error.__cause__, (OSError, EOFError))
                 raise error.with_traceback(None) from (None if below else error.__cause__)
             raise
@@ -285,8 +286,8 @@ class Connecting:
             await self._first(link)
             await links.announced(link)
             if self._services.outgoing and link.peer is not None and not link.peer.reads_headers and link.peer.may_be_ours:
-                await link.peer.extended()  # else the first request would leave without what the hooks add
-            if (why := link.ends) is not None:  # refused while it was asked who it is
+                await link.peer.extended()  # otherwise the first request would leave without the hooks' headers
+            if (why := link.ends) is not None:  # refused while it was being identified
                 raise self._failure(link, why)
             if self._keeps:
                 await links.storage.attach(link)
@@ -309,7 +310,7 @@ class Connecting:
             await self._recorded()
 
     async def _recorded(self) -> None:
-        """Write what was recorded."""
+        """Finish the recording."""
         if self._recorder is not None and self._records:
             await to_the_end(in_own_thread, self._recorder.close)
 
@@ -319,7 +320,7 @@ class Connecting:
         try:
             if self._siblings:
                 if error is None and life.is_last(1 + len(self._siblings)):
-                    await life.drain()  # the last ones out: handlers finish before any of the connections goes
+                    await life.drain()  # the last exit: handlers finish before any of the connections goes
                 await self._others.__aexit__(None if error is None else type(error), error, None)
             if not life.is_last():  # the last one out closes everything
                 await to_the_end(partial(self._parts.links.close, link, drain=error is None))
@@ -329,7 +330,7 @@ class Connecting:
     # -- attempts --------------------------------------------------------------------------------------------------------
 
     async def _first(self, link: Link) -> None:
-        """The first connect fails fast; `wait` retries it that long."""
+        """Make the first connection; it fails fast, or retries for `wait` seconds."""
         time = self._services.running.time
         until = time() + self._wait
         attempt = 0
@@ -362,16 +363,16 @@ class Connecting:
         began = runtime.time()
         transport = await self._connector.connect(options)
         took = runtime.time() - began
-        if link.state is State.CLOSED:  # it was left meanwhile
+        if link.state is State.CLOSED:  # it was left since
             transport.start(link)
             transport.abort(Closed(1000, "the link was left"))
             raise ConnectFailed(link.url, "the link was left")
-        # From here the link owns the connection. Ready may come at once, or after the protocol's own handshake.
+        # From here the link owns the connection. It is ready at once, or after the protocol's own handshake.
         self._stands, self._lost = False, None
         decided = self._decided = anyio.Event()
         try:
             link.attach(transport)
-            # A handshake of the protocol is an answer.
+            # A handshake of the protocol counts as a welcome.
             welcomed = TransportFeatures.of(transport).admitted or not decided.is_set()
             with anyio.move_on_after(runtime.limits.handshake_timeout):
                 await decided.wait()
@@ -393,7 +394,8 @@ class Connecting:
             )
 
     async def _dial_options(self, link: Link) -> DialOptions:
-        """
+        """Make the options of one attempt.
+
         Raises:
             ConnectFailed, Unauthorized, Forbidden, LocalProtocolError, TypeError: As `_current_headers`.
         """
@@ -417,10 +419,10 @@ class Connecting:
         return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
 
     async def _current_adapter(self, link: Link, with_files: Callable[[Mapping[str, str]], ProtocolAdapter]) -> ProtocolAdapter:
-        """Make the protocol with what is in its files now.
+        """Make the adapter with the current contents of its files.
 
         Raises:
-            ConnectFailed: A file cannot be read, or is not what it should be.
+            ConnectFailed: A file cannot be read, or is invalid.
         """
         patience = self._services.limits.connect_timeout
         try:
@@ -435,11 +437,12 @@ class Connecting:
             raise ConnectFailed(link.url, str(error)) from None
 
     async def _current_headers(self, link: Link) -> Mapping[str, str]:
-        """
+        """Call the application's function for headers.
+
         Raises:
-            ConnectFailed: The application's function raises, or does not come back.
-            Unauthorized, Forbidden: Out of that function: the server of tokens refuses us.
-            LocalProtocolError, TypeError: What it gives are no headers.
+            ConnectFailed: The function raises, or does not return in time.
+            Unauthorized, Forbidden: Raised by the function: a token server refuses us.
+            LocalProtocolError, TypeError: Its result is not valid as headers.
         """
         headers: Any = self._headers
         patience = self._services.limits.connect_timeout
@@ -456,7 +459,7 @@ class Connecting:
             if not is_foreign_exception(error):
                 raise
             reason = f"headers() raised {type(error).__name__}: {error}".removesuffix(": ")
-            if link.was_up and self._failures == 1:  # no caller is there to catch it; of later ones LinkLog tells
+            if link.was_up and self._failures == 1:  # no caller can catch it; LinkLog reports later ones
                 text = "%s; an attempt to connect to %s follows"
                 logger.warning(text, reason, self._log.url, exc_info=error, extra=self._log.fields)
             raise ConnectFailed(link.url, reason) from error
@@ -465,12 +468,12 @@ class Connecting:
     # -- coming back -----------------------------------------------------------------------------------------------------
 
     def link_up(self) -> None:
-        """Take note that the link can be used."""
+        """Handle a link that is up."""
         if self._decided is not None:
             self._decided.set()
 
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Tell the connector where else the service is; go there where the server that the link leads to is about to end."""
+        """Pass the addresses of other servers to the connector; move there if the link's server is about to end."""
         EndpointFeatures.of(self._connector).other_servers(addresses, leaving)
         self._leaving = leaving and len(addresses) > 0
         if self._leaving and not self._moves and self._link is not None:
@@ -478,7 +481,7 @@ class Connecting:
             self._link.runtime.spawn(self._move_on, self._link)
 
     async def _move_on(self, link: Link) -> None:
-        """Go on over a connection to another server, before this one ends; where that cannot be, stay until it does."""
+        """Move to another server before this one ends; if none accepts the link, stay until then."""
         try:
             attempt = 0
             while self._leaving and link.state is State.UP:
@@ -501,10 +504,10 @@ class Connecting:
             self._moves = False
 
     async def _beside(self, link: Link) -> Moving | None:
-        """Open a connection beside the one that is up, for the link to go on over. None where there can be none.
+        """Open a second connection for the link to move to. None if that is not possible.
 
         Raises:
-            BusError, OSError: It does not come about.
+            BusError, OSError: It failed.
         """
         if self._with_files is not None and self._files:
             link.adapter = await self._current_adapter(link, self._with_files)
@@ -526,7 +529,7 @@ class Connecting:
         return connection.moving
 
     async def _leave_one(self, link: Link, moving: Moving) -> None:
-        """Leave the connection that was before: when its server has told all others what the new one has subscribed to."""
+        """Leave the old connection, once its server has announced the new one's subscriptions to all others."""
         with suppress(BusError):
             await link.confirmed()
         await anyio.sleep(_SPREADS / 2)
@@ -534,11 +537,11 @@ class Connecting:
         await anyio.sleep(_SPREADS / 2)
         moving.retire()
         await moving.left.wait()
-        await anyio.sleep(_SPREADS)  # copies of what the old one has brought
+        await anyio.sleep(_SPREADS)  # for copies of what the old one has delivered
         moving.settle()
 
     def link_down(self, why: Closed) -> None:
-        """Take note of a lost connection: the attempt under way has failed, or the link has to be dialled again."""
+        """Handle a lost connection: the current attempt has failed, or the link must be dialled again."""
         if self._decided is not None:
             self._lost = self._lost or why
             self._decided.set()
@@ -548,19 +551,19 @@ class Connecting:
             self._down(self._link, why)
 
     def _down(self, link: Link, why: Closed) -> None:
-        """Dial a link again that has lost its connection, where that can be."""
+        """Redial a lost link, if its connector can."""
         if link.state is State.DOWN:
             if self._connector.reconnects:
                 link.runtime.spawn(self._come_back, link, why)
-            else:  # a friendly goodbye of the peer is a loss all the same
+            else:  # a friendly goodbye of the peer still is a loss
                 self._log.gone(why.reason)
                 link.abort(evolve(why, code=1006) if why.code == 1000 else why)
 
     async def _come_back(self, link: Link, why: Closed) -> None:
         reason = why.reason
         attempts = self._backoff.attempts
-        # A link that ends as soon as it is up counts as a failure, or the pauses would never grow. A refusal may come later:
-        # where no welcome is said, a link is up while the server still asks who it is.
+        # A link that ends as soon as it is up counts as a failure, or the pauses would never grow. A refusal may come late:
+        # without a welcome, a link is up while the server still authenticates it.
         lasting = self._backoff.maximum if why.code == _TRY_AGAIN_LATER else self._backoff.bound(self._failures)
         if link.runtime.time() - self._up_since > lasting:
             self._failures = 0
@@ -592,7 +595,7 @@ class Connecting:
                     self._log.given_up(str(error))
                     link.abort(Closed(4401, str(error), error))
                     return
-                reason = str(error)  # of what is in the files: they can be written anew
+                reason = str(error)  # about the contents of the files, which may be rewritten
                 continue
             except (ConnectFailed, Disconnected, RequestError) as error:
                 reason = getattr(error, "reason", None) or str(error)
@@ -613,5 +616,5 @@ class Connecting:
     def _established(self, link: Link) -> None:
         self._up_since = link.runtime.time()
         self._stands = True
-        if link.state is State.DOWN:  # lost again before we could look
+        if link.state is State.DOWN:  # lost again right away
             self._down(link, Closed(1006, "lost again"))

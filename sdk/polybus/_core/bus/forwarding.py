@@ -1,4 +1,4 @@
-"""Messages that cross a bridge: publications, requests, streams and tunnels; with the translation of bodies and errors."""
+"""Messages that cross a bridge: publications, requests, streams and tunnels, with translated bodies and errors."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ _MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
 
 
 def carried(kind: Kind, message: Message) -> dict[str, Any] | None:
-    """Choose the attributes that cross: what sets out here and has an id or a priority keeps them, for wires that know them."""
+    """Choose the attributes that cross: a new message keeps its id and priority, for wires that carry them."""
     if kind not in _SET_OUT:
         return None
     known = message.attributes
-    facts = known.get(RELAYED)  # over the bridge before this one
+    facts = known.get(RELAYED)  # from an earlier bridge
     if not isinstance(facts, dict):
         facts = {name: value for name in _CARRIED if isinstance(value := known.get(name), str)}
     return {RELAYED: facts} if facts else None
 
 
 async def applied(convert: Callable[..., Any] | None, body: Any, message: Message) -> Any:
-    """Convert a body, where the route says how."""
+    """Convert a body, if the route has a converter."""
     if convert is None:
         return body
     found = convert(body, message)
@@ -75,7 +75,7 @@ async def applied(convert: Callable[..., Any] | None, body: Any, message: Messag
 
 
 def translated(error: BaseException) -> RequestError:
-    """Make the error that the client is told of a failure on the other side of the bridge."""
+    """Make the client's error for a failure on the other side of the bridge."""
     if isinstance(error, RequestError):
         return error.relay() if error.received else error
     if isinstance(error, DeadlineExceeded) and error.text:
@@ -94,7 +94,7 @@ def translated(error: BaseException) -> RequestError:
 
 
 def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Choose the error that is told of a channel that failed."""
+    """Choose the error to report for a failed channel."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -102,11 +102,11 @@ def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 _ADDED: Final = (VIA, TRACE)
-"""Headers that cross unasked: a peer that cannot read them does without."""
+"""Headers that always cross: a peer that cannot read them is sent none."""
 
 
 class RequestForwarder:
-    """The handler of the requests of a route: sends requests and notifications on to the other bus."""
+    """The handler of a route's requests: forwards requests and notifications to the other bus."""
 
     style: Final = "async"
 
@@ -116,18 +116,18 @@ class RequestForwarder:
         self.subject: str | int = side.route.source
 
     def call(self, origin: ResponseSink, peer: PeerParty | None, message: Message, deadline: float) -> Call:
-        """Make the call of a request or notification that goes to the other bus."""
+        """Make the call of a request or notification to the other bus."""
         return BridgedCall(self._side, origin, peer, message, deadline)
 
     def checked(self, value: Any) -> Any:
-        """The answer as it came: the other bus has looked at it."""
+        """The unchanged answer: the other bus has checked it."""
         return value
 
     async def invoke(self, services: Any, message: Message, deadline: float | None) -> Message | None:
-        """Send a request or notification on, in place of a handler.
+        """Forward a request or notification, in place of a handler.
 
         Raises:
-            RequestError: The failure, as the client shall see it.
+            RequestError: The failure, translated for the client.
         """
         if message.kind is Kind.NOTIFY:
             await self.tell(message)
@@ -135,10 +135,10 @@ class RequestForwarder:
         return await self.ask(message, math.inf if deadline is None else deadline)
 
     async def ask(self, message: Message, deadline: float) -> Message:
-        """Ask the other bus.
+        """Send a request to the other bus.
 
         Raises:
-            RequestError: The failure, as the client shall see it.
+            RequestError: The failure, translated for the client.
         """
         side = self._side
         try:
@@ -152,7 +152,7 @@ class RequestForwarder:
         return answer
 
     async def tell(self, message: Message) -> None:
-        """Notify the other bus: no caller waits for what becomes of it."""
+        """Notify the other bus; no caller waits for the outcome."""
         try:
             on = await self._onward(Kind.NOTIFY, message)
             there = self._side.there
@@ -178,7 +178,7 @@ class RequestForwarder:
         """Make the header of a request that leaves this bus.
 
         Raises:
-            RequestError: It has been here or on the other side already, or has come too far.
+            RequestError: It has already passed this bus or the other one, or exceeds the limit of hops.
         """
         here, there = self._side.here, self._side.there
         via = ViaHeader.of(message)
@@ -210,13 +210,13 @@ class RequestForwarder:
 
     @staticmethod
     async def _fit(on: Message, peer: PeerParty) -> None:
-        """Leave out the headers that a bridge adds, where the peer would not understand a message that has headers."""
+        """Remove the headers that a bridge adds, if the peer cannot read a message with headers."""
         if on.headers and not await peer.negotiation.reads_headers():
             on.headers = {name: value for name, value in on.headers.items() if name.lower() not in _ADDED} or None
 
 
 class BridgedCall(Call):
-    """The call of a request while the other bus answers it, or of a notification until it has been handed over."""
+    """A request while the other bus answers it, or a notification until it is sent."""
 
     __slots__ = ("_side",)
     forwards: ClassVar[bool] = True
@@ -233,7 +233,7 @@ class BridgedCall(Call):
         return f"a function of the bridge of {self._side.route.source!r}"
 
     def cut(self, code: Code, text: str) -> None:
-        """Give up, and say why."""
+        """Stop with an error."""
         if not self.ended:
             self.origin.refuse(self, code, text, None, None)
             self.stop()
@@ -242,7 +242,7 @@ class BridgedCall(Call):
         self.discard()
         super().end()
 
-    def discard(self) -> None:  # the only one called where it still waits when its peer goes
+    def discard(self) -> None:  # the only call for a waiting one whose peer leaves
         self._side.calls.pop(self, None)
 
 
@@ -261,7 +261,7 @@ class CrossingHandler:
         return self.function.__qualname__
 
     def checked(self, value: Any) -> Any:
-        """The item as it came: the other bus has looked at it."""
+        """The unchanged item: the other bus has checked it."""
         return value
 
     def invoke(self, services: Any, message: Message, deadline: float | None, channel: Channel[Any, Any]) -> Any:
@@ -269,13 +269,13 @@ class CrossingHandler:
 
 
 class StreamForwarder:
-    """The handler of the streams and channels of a route: opens those of the other bus, one hop further on."""
+    """The handler of a route's streams and channels: opens the other bus's, one hop further."""
 
     def __init__(self, side: RouteSide) -> None:
         self._side = side
 
     def call(self, peer: PeerParty, message: Message, deadline: float, channel: Channel[Any, Any]) -> ChannelCall:
-        """Make the call of a stream or channel that goes to the other bus."""
+        """Make the call of a stream or channel to the other bus."""
         handler = self.handler(message.attributes.get("mode", "stream"))
         calls, services = self._side.calls, self._side.here.services
         call = ChannelCall(
@@ -285,14 +285,14 @@ class StreamForwarder:
         return call
 
     def handler(self, mode: str) -> CrossingHandler:
-        """Make what stands in place of a handler."""
+        """Make the replacement of a handler."""
         return CrossingHandler(self._side.route.source, mode, self._streamed if mode == "stream" else self._conversed)
 
     def _opening(self, message: Message, mode: str, body: Any) -> ChannelContext[Any, Any]:
         """Open the stream or channel of the other bus.
 
         Raises:
-            RequestError: That is one hop too many.
+            RequestError: That exceeds the limit of hops.
         """
         side = self._side
         there, target = side.there, side.target(message.subject)
@@ -341,28 +341,28 @@ class StreamForwarder:
 
 @define(eq=False)
 class TunnelForwarder:
-    """The end of the tunnels of a route in this bus: opens their second halves on the other one."""
+    """The near end of a route's tunnels: opens their second halves on the other bus."""
 
     style = "tunnel"
 
     side: RouteSide
     _through: dict[FrameChannel, None] = field(factory=dict)
-    """The near halves of those that lead through here."""
+    """Near halves of the open tunnels."""
 
     def end(self) -> None:
-        """End all: the bridge is left."""
+        """End all tunnels with the bridge."""
         for near in list(self._through):
             near.cut(Closed(1001, LEAVING))
 
     def call(self, peer: PeerParty, message: Message, deadline: float) -> TunnelCall:
-        """Make the call that opens one more."""
+        """Make the call that opens a tunnel."""
         return TunnelCall(self, peer, message, deadline, Entrance.channel_for(peer, message, text=True))
 
     async def admit(self, peer: PeerParty, message: Message, near: FrameChannel) -> None:
-        """Open the other half, and let frames through.
+        """Open the other half, and relay frames.
 
         Raises:
-            RequestError: The other side does not take it.
+            RequestError: The other side refuses it.
         """
         far: FrameChannel | None = None
         try:
@@ -392,10 +392,10 @@ class TunnelForwarder:
         far.attach(FrameRelay(near))
 
     def _way(self, name: str | int, hops: int) -> tuple[list[TunnelForwarder], str | int, int]:
-        """Find all bridges of this process that a tunnel leads through, its name behind the last one, and its hops then.
+        """Find all bridges of this process on a tunnel's route, with its name and hops behind the last one.
 
         Raises:
-            RequestError: It ends in this process, or has too many hops.
+            RequestError: It ends in this process, or exceeds the limit of hops.
         """
         bridges: list[TunnelForwarder] = [self]
         while True:
@@ -407,13 +407,13 @@ class TunnelForwarder:
             bridges.append(onward)
         if onward is not None:
             raise RequestError(Code.UNIMPLEMENTED, f"the tunnel {name!r} ends in this process: serve it on this side too")
-        side.hop(name, hops)  # the tunnel is one as well
+        side.hop(name, hops)  # the tunnel counts as a hop, too
         return bridges, name, hops
 
 
 @define(eq=False)
 class FrameRelay:
-    """Hands the frames of one half of a tunnel to the other; implements `plugins.Receiver`."""
+    """Passes the frames of one half of a tunnel to the other; implements `plugins.Receiver`."""
 
     _other: FrameChannel
     _over: Callable[[], object] | None = None
@@ -431,7 +431,7 @@ class FrameRelay:
         self._other.close(why if why.code != 1006 else Closed(1011, why.reason))
 
     def pause_writing(self) -> None:
-        """The half that it belongs to is full: the other one is not read until there is room."""
+        """Stop reading the other half while this one is full."""
         self._other.listen(on=False)
 
     def resume_writing(self) -> None:
@@ -439,8 +439,7 @@ class FrameRelay:
 
 
 class PublicationForwarder:
-    """The subscription of a route while it is open: queues publications, each with its way, and publishes them over there.
-
+    """The subscription of an open route: queues publications, each with its route, and publishes them on the other bus.
     Implements `_core.pubsub.pubsub.HandlerQueue`.
     """
 
@@ -452,7 +451,7 @@ class PublicationForwarder:
     def __init__(self, side: RouteSide) -> None:
         services = side.here.services
         crossing = Handler(side.route.source, self._cross, "async")
-        crossing.only_body = lambda message: message  # it wants all of it, and its signature need not be read for that
+        crossing.only_body = lambda message: message  # takes the whole message, without parsing a signature
         spec = SubscriberSpec(crossing, 1000, "block", 1)
         subscription = self._subscription = HandlerSubscription(services, services.running, spec)
         self._side = side
@@ -473,11 +472,11 @@ class PublicationForwarder:
         return self._subscription.full
 
     def offer(self, message: Message) -> None:
-        """Take a publication, and note where it has been."""
+        """Queue a publication with its route so far."""
         on = message.with_headers(message.headers)
         if message.subject != self.pattern and not matches(self.pattern, message.subject):
             on.subject = self._spelled(message)
-        on.extras = message.attributes or None  # some kinds of messages make them when they are read
+        on.extras = message.attributes or None  # some kinds of messages create them on access
         on.shared[VIA] = str(self._side.here.pubsub.deduplicator.via_of(message)).encode()
         on.peer = message.peer
         if message.peer is not None or OF_PEERS in message.shared:
@@ -487,7 +486,7 @@ class PublicationForwarder:
     offer_shared = offer
 
     def _spelled(self, message: Message) -> str | int:
-        """Find the spelling of a subject that the route names."""
+        """Find the spelling of a subject that the route uses."""
         own = self._side.here.pubsub.publisher.spellings(message.subject).values()
         spellings = chain(message.spellings, chain.from_iterable(own))
         return next((one for one in spellings if matches(self.pattern, one)), message.subject)
@@ -499,7 +498,7 @@ class PublicationForwarder:
             target = side.target(message.subject)
             via = here.deduplicator.via_of(message)
             if there.deduplicator.is_own(via):
-                return  # it has been there: nothing is lost, also where it may go no further
+                return  # it has been there: nothing is lost, even if it may go no further
             if via.hops >= side.here.services.limits.hops:
                 here.relay.stop(message, via.hops)
                 return
@@ -511,5 +510,5 @@ class PublicationForwarder:
             if message.expires is not None:
                 on.expires, on.ttl = message.expires, message.expires - now
             await there.publisher.publish_bridged(on, via, now + USUAL, of_peers=OF_PEERS in message.shared)
-        except BusError as error:  # of some peer or its wire; the others have got it
+        except BusError as error:  # from some peer or its wire; the others have it
             side.lost(message, error)

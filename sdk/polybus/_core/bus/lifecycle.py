@@ -1,4 +1,4 @@
-"""The life of a bus: entered, running, draining, left. Entering is counted; the lifespan has a task of its own."""
+"""The life of a bus: entered, running, draining, left. Entering is counted; the lifespan has its own task."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _within: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("p
 
 
 def check_lifespan(function: Any) -> None:
-    """Raise TypeError for what cannot be called as ``lifespan(bus)``, or gives no async context manager."""
+    """Raise TypeError for a function that cannot be called as ``lifespan(bus)``, or returns no async context manager."""
     if inspect.isasyncgenfunction(function):
         raise TypeError(f"lifespan={shown(function)}: write @asynccontextmanager (of contextlib) before it")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
@@ -55,7 +55,7 @@ def within(runtime: Runtime | None) -> bool:
 
 
 def raised_by_lifespan(error: BaseException) -> bool:
-    """Check that an error comes from a bus's lifespan, and not from the bus or its user."""
+    """Check that an error comes from a bus's lifespan, not from the bus or its user."""
     own = LifespanTask._run.__code__
     return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
 
@@ -68,10 +68,10 @@ class LifespanTask:
     _runtime: Runtime
     _function: Callable[[Any], AbstractAsyncContextManager[Any]]
     _failed: Callable[[], Awaitable[None]]
-    """Called when it ends with an exception before its end was asked for: a task group in it has failed."""
+    """Called when it fails before its end was requested, for example by its task group."""
     _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
-    """Set once it has yielded, or is over."""
+    """Set once it has yielded or ended."""
     _stop: anyio.Event = field(factory=anyio.Event, init=False)
     _over: anyio.Event = field(factory=anyio.Event, init=False)
     _yielded: bool = field(default=False, init=False)
@@ -80,16 +80,16 @@ class LifespanTask:
     """The exception that it raised."""
 
     async def start(self) -> Any:
-        """Run it to its yield, and give what it yields.
+        """Run it to its yield, and return the yielded value.
 
         Raises:
-            LocalProtocolError: The bus was closed meanwhile.
-            BaseException: Whatever it raises.
+            LocalProtocolError: The bus was closed first.
+            BaseException: Raised by the lifespan.
         """
         self._runtime.spawn(self._run)
         try:
             await self._changed.wait()
-            if self._scope.cancel_called:  # it may have yielded all the same
+            if self._scope.cancel_called:  # it may still have yielded
                 await self._over.wait()
         except BaseException:
             await self.abort()
@@ -101,10 +101,10 @@ class LifespanTask:
         return self._state
 
     async def stop(self, patience: float) -> None:
-        """Let it come to its end; after `patience` seconds it is cancelled.
+        """Let it end; cancel it after `patience` seconds.
 
         Raises:
-            BaseException: Whatever it raises.
+            BaseException: Raised by the lifespan.
         """
         self._stop.set()
         with anyio.move_on_after(patience):
@@ -116,7 +116,7 @@ class LifespanTask:
             raise self.error
 
     def cancel(self) -> None:
-        """Let it end as soon as it waits."""
+        """Cancel it at its next wait."""
         self._scope.cancel()
 
     async def abort(self) -> None:
@@ -146,26 +146,24 @@ class LifespanTask:
 
 
 Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
-"""``lifespan(bus)`` gives an async context manager; what it yields is `Bus.state`."""
+"""``lifespan(bus)`` returns an async context manager; its value is `Bus.state`."""
 
 
 DRAIN: Final = 20.0
-"""Seconds for a drain by default."""
+"""Default seconds for a drain."""
 STREAMS_SHARE: Final = 0.25
-"""The part of a drain's time that streams and channels get: most have no end of their own to wait for."""
+"""Share of a drain's time for streams and channels: most never end on their own."""
 _TOO_LATE: Final = "%s: durable=%r is registered before the bus is entered, so that its store is looked for then"
 _UNFINISHED: Final = "the bus is leaving, and what still ran was cut"
 
 
 class Phase(enum.Enum):
-    """The phases of a bus."""
-
     LEFT = "left"
     STARTING = "starting"
     RUNNING = "running"
     DRAINING = "draining"
     DRAINED = "drained"
-    """It takes nothing, but has not been left."""
+    """It accepts nothing, but has not been left."""
     CLOSING = "closing"
 
 
@@ -180,24 +178,24 @@ class Lifecycle:
     _loopback: Loopback
     _links: LinkRegistry
     state: Any = field(default=None, init=False)
-    """The value that the lifespan has yielded."""
+    """The value that the lifespan yielded."""
     _phase: Phase = field(default=Phase.LEFT, init=False)
     _changing: anyio.Event | None = field(default=None, init=False)
-    """Set when the start, drain or end that is under way is over."""
+    """Set at the end of the current start, drain or end."""
     _entered: int = field(default=0, init=False)
-    """The number of blocks, links and bridges inside. The lifespan does not count: it does not keep its own bus."""
+    """Number of entered blocks, links and bridges. The lifespan does not count: it must not keep its own bus alive."""
     _holders: deque[Runtime] = field(factory=deque, init=False)
-    """Runtimes that blocks of ``async with bus`` have entered, the oldest first."""
+    """Runtimes entered by blocks of ``async with bus``, the oldest first."""
     _lifespan_task: LifespanTask | None = field(default=None, init=False)
     _cut: anyio.CancelScope | None = field(default=None, init=False)
-    """The drain under way, which `close` cuts short."""
+    """The current drain, which `close` cuts short."""
     _patience: float = field(default=DRAIN, init=False)
     """Seconds for the end of the lifespan: those of the last drain."""
     _events_of_lifespan: weakref.WeakSet[EventStream[Any]] = field(factory=weakref.WeakSet, init=False)
-    """Readers of events that the lifespan, or a task that it started, has made."""
+    """Event readers made by the lifespan or its tasks."""
     _closed_event: anyio.Event | None = field(default=None, init=False)
     _guests: dict[Lifecycle, Runtime | None] = field(factory=dict, init=False)
-    """Other buses that this one has entered, because tunnels to it lead there: they are left together with it."""
+    """Other buses entered by this one for its tunnels: they are left together with it."""
 
     def __attrs_post_init__(self) -> None:
         self._lookup.handler_check = self._check_handler
@@ -211,7 +209,7 @@ class Lifecycle:
         self._holders.append(await self.enter())
 
     async def enter(self) -> Runtime:
-        """Count one more, and start the bus if it is the first. Gives what to hand to `leave`."""
+        """Enter, and start the bus if it is the first entry. Returns the argument for `leave`."""
         if within(self._services.runtime):
             return self._services.running
         await self._settled()
@@ -224,14 +222,14 @@ class Lifecycle:
         return self._services.running
 
     async def _settled(self) -> None:
-        """Wait for the start, drain or end that is under way; not where that waits for the caller.
+        """Wait for the current start, drain or end, unless that waits for the caller.
 
         Raises:
             LocalProtocolError: The bus runs in another event loop.
         """
         while (runtime := self._services.runtime) is not None:
             if runtime.loop.is_over():
-                self._services.runtime = None  # that loop went down with it, and nothing of it can be told any more
+                self._services.runtime = None  # that event loop has ended, and nothing of the run can be saved
                 self._end()
                 return
             runtime.check_here()
@@ -275,7 +273,7 @@ class Lifecycle:
     async def take_in(self, guest: Lifecycle) -> None:
         """Enter another bus, until this one ends."""
         before = self._guests.pop(guest, None)
-        if before is not None:  # it was closed meanwhile
+        if before is not None:  # it was closed since
             await guest.leave(before, None)
         self._guests[guest] = await guest.enter()
 
@@ -286,10 +284,10 @@ class Lifecycle:
         await self.leave(self._holders.popleft(), error)
 
     async def leave(self, runtime: Runtime | None, error: BaseException | None) -> None:
-        """Count one less; the last one out drains, or with an error closes, the bus. The error goes on, whatever else fails.
+        """Leave; the last exit drains the bus, or closes it after an error. The error propagates, even if leaving fails too.
 
         Args:
-            runtime: What `enter` gave: who entered before an `aclose` does not leave what others have entered since.
+            runtime: Result of `enter`: an entry from before an `aclose` does not leave later ones.
         """
         if runtime is None or within(runtime):
             return
@@ -308,16 +306,18 @@ class Lifecycle:
             if self._entered == 0:
                 await to_the_end(self._finish, runtime, drain)
         elif runtime is self._services.runtime and not self.is_inside():
-            await to_the_end(self._close, runtime)  # another task is at it
+            await to_the_end(self._close, runtime)  # another task is leaving
         if runtime is not self._services.runtime:
             _raise_failure(runtime)
 
     def is_last(self, holders: int = 1) -> bool:
-        """Tell whether only the caller has entered, which did so that often."""
+        """Check whether only the caller has entered, with that many entries."""
         return self._entered == holders and not within(self._services.runtime)
 
     async def _finish(self, runtime: Runtime, drain: bool) -> None:
-        """End the bus, and wait for that. A handler of its own returns at once and is cancelled at its next wait."""
+        """End the bus, and wait for that. A call in one of its handlers returns at once; the handler is cancelled at its next
+        wait.
+        """
 
         async def end() -> None:
             if drain:
@@ -368,9 +368,9 @@ class Lifecycle:
                     self._pubsub.end_subscriptions()
 
     async def _drain_all(self, runtime: Runtime, timeout: float) -> None:
-        """Wait for requests, streams, publications and outboxes, `timeout` seconds at the most; then tell the peers.
+        """Wait for requests, streams, publications and outboxes, `timeout` seconds at most; then notify the peers.
 
-        What the lifespan has opened stays, for its own last words.
+        Links that the lifespan opened stay, for its own last messages.
         """
         until = runtime.notifier.until
         reason = _UNFINISHED
@@ -378,7 +378,7 @@ class Lifecycle:
         for extension in extensions:
             extension.withdraw()
         with anyio.move_on_after(timeout) as scope:
-            self._services.takes_requests = True  # what is on its way to a member of a group is for no other one
+            self._services.takes_requests = True  # requests already assigned to this group member go to no other
             try:
                 await self._pubsub.announcer.withdraw()
             finally:
@@ -389,9 +389,9 @@ class Lifecycle:
                 if isinstance(call, ChannelCall):
                     call.cut(Code.UNAVAILABLE, "this bus is draining: ask another, or later")
             await until(lambda: not self._serves(runtime))
-            for guest in list(self._guests):  # what came through tunnels is answered before they end
+            for guest in list(self._guests):  # answers through tunnels leave before the tunnels end
                 await guest.drain(timeout)
-            for entrance in self._lookup.entrances:  # and where others run the bus inside
+            for entrance in self._lookup.entrances:  # including tunnels to buses that others run
                 await entrance.drain(ALL_ANSWERED)
             await until(lambda: not self._pubsub.busy and not any(extension.busy for extension in extensions))
             await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
@@ -406,7 +406,7 @@ class Lifecycle:
             await extension.finish(scope.deadline)
 
     def _serves(self, runtime: Runtime) -> bool:
-        """Tell whether a handler runs whose answer a client waits for."""
+        """Check whether a handler runs that a client waits for."""
         if runtime.running + runtime.answering > runtime.stopping or self._loopback.calls:
             return True
         return any(peer.waiting for link in runtime.links for peer in link.peers)
@@ -439,13 +439,13 @@ class Lifecycle:
         _raise_failure(runtime)
 
     def keep_events(self, events: EventStream[Any]) -> EventStream[Any]:
-        """Remember a reader of events, where the lifespan or a task of it has made it: it ends before the lifespan does."""
+        """Remember an event reader of the lifespan or its tasks: it ends before the lifespan does."""
         if within(self._services.runtime):
             self._events_of_lifespan.add(events)
         return events
 
     async def _end_with(self, runtime: Runtime) -> None:
-        """Close the bus, because a task of it has failed. Whoever leaves it, or closes it, is told."""
+        """Close the bus after a task of it failed. Leaving or closing it raises the error."""
         if self._cut is not None:
             self._cut.cancel()
         self._services.failed = "a task of it has failed"
@@ -453,7 +453,7 @@ class Lifecycle:
         await self._close(runtime)
 
     async def _end_with_lifespan(self) -> None:
-        """Close the bus, because its lifespan has failed."""
+        """Close the bus after its lifespan failed."""
         self._services.failed = "its lifespan has failed"
         await self.aclose()
 
@@ -480,10 +480,10 @@ class Lifecycle:
                     runtime.failure = error
 
     async def _shut(self, runtime: Runtime) -> None:
-        """Handlers end before the lifespan, whose state they use, and the lifespan before its own links.
+        """End handlers before the lifespan, whose state they use, and the lifespan before its own links.
 
         Raises:
-            BaseException: What the lifespan raises.
+            BaseException: Raised by the lifespan.
         """
         try:
             for listening in list(self._links.gates.values()):
@@ -493,7 +493,7 @@ class Lifecycle:
             await self._links.close_all(runtime, "the bus was closed")
             self._loopback.stop()
             self._services.executor.leave(runtime.time() + runtime.limits.close_timeout)
-            # A loop over these in a task group of the lifespan would keep it from its end.
+            # A loop over these in a task group of the lifespan would keep it from ending.
             self._pubsub.end_subscriptions()
             for events in list(self._events_of_lifespan):
                 events.close()
@@ -532,7 +532,7 @@ class Lifecycle:
 
     @contextmanager
     def _change(self, phase: Phase) -> Iterator[None]:
-        """A phase that others wait for the end of."""
+        """A phase with an end that other tasks can wait for."""
         changing = self._changing = anyio.Event()
         self._move(phase)
         try:
@@ -543,7 +543,7 @@ class Lifecycle:
             changing.set()
 
     def is_inside(self) -> bool:
-        """Tell whether this is a task of the bus itself, its lifespan among them: it cannot wait for the bus's drain or end."""
+        """Check whether this is a task of the bus itself, including its lifespan: it cannot wait for the bus's drain or end."""
         return self._services.runtime in inside.get()
 
     # -- handlers that are registered while it runs ----------------------------------------------------------------------
@@ -566,7 +566,7 @@ class Lifecycle:
 
 
 def _raise_failure(runtime: Runtime) -> None:
-    """The lifespan's failure is raised once."""
+    """Raise the lifespan's failure, once."""
     failure, runtime.failure = runtime.failure, None
     if failure is not None:
         raise failure

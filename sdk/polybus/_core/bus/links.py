@@ -1,4 +1,4 @@
-"""The links of a bus: those that it has opened and accepted, and the peers at their other ends."""
+"""The links of a bus, dialled and accepted, and the peers at their other ends."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class LinkRegistry:
     """The links of a bus. Implements `_core.link.ports.LinkOwner` and `_core.peer.ports.PeerHost`.
 
     Attributes:
-        opened: Links that this bus has opened and that have been up, until they are given up.
-        gates: Where others come in, and what listens there.
-        of_lifespan: Links that the lifespan has opened: they end after it.
+        opened: Links that this bus opened and that have been up, until they are given up.
+        gates: Gates for incoming connections, with their listeners.
+        of_lifespan: Links that the lifespan opened: they end after it.
         extensions: Parts that wings have added to the bus.
     """
 
@@ -53,24 +53,23 @@ class LinkRegistry:
         self.gates: dict[BusGate, Listening] = {}
         self.of_lifespan: set[Link] = set()
         self._of_key: dict[str, dict[PeerParty, None]] = {}
-        """Clients by the key of their identity, where they have one."""
+        """Clients by the key of their identity, if they have one."""
         self.extensions: list[Extension] = []
         self.mesh: Mesh | None = None
-        """That of the extensions which makes several buses one."""
+        """The extension for the cluster."""
         self.resumption: Resumption | None = None
-        """Present where sessions of clients can go on at another bus."""
+        """Set if sessions of clients can be resumed at another bus."""
         self._storage: Storage | None = None
         self.make_storage: Callable[[], Any]
-        """Makes that: set when the bus is put together."""
+        """Makes the storage; set when the bus is assembled."""
 
     @property
     def services(self) -> Services:
-        """The services of the bus."""
         return self._services
 
     @property
     def storage(self) -> Storage:
-        """That of the extensions which keeps publications and reads what is kept: made when it is first wanted."""
+        """The extension that stores publications and reads stored ones, made on first use."""
         storage = self._storage
         if storage is None:
             made: Any = self.make_storage()
@@ -80,39 +79,39 @@ class LinkRegistry:
 
     @property
     def progress(self) -> Collection[DurableStats]:
-        """The state of durable handlers."""
+        """State of the durable handlers."""
         return () if self._storage is None else self._storage.progress
 
     @property
     def inner_peer(self) -> PeerParty | None:
-        """The peer of the inner link, where other buses are this one."""
+        """The peer of the inner link, in a cluster."""
         return None if self.mesh is None else self.mesh.peer
 
     # -- peers -----------------------------------------------------------------------------------------------------------
 
     @property
     def peers(self) -> list[PeerParty]:
-        """List the peers on all links."""
+        """The peers on all links."""
         runtime = self._services.runtime
         return [] if runtime is None else [peer for link in runtime.links for peer in link.peers]
 
     def peers_of(self, key: str) -> list[PeerParty]:
-        """List the clients of one identity, without those on their way out."""
+        """Clients of one identity, except those that are leaving."""
         return [peer for peer in self._of_key.get(key, ()) if not peer.gone]
 
     def choose(self, subject: str | int) -> PeerParty:
-        """Choose the peer that is asked about a subject.
+        """Choose the peer for requests to a subject.
 
         Raises:
-            NoHandler, AmbiguousRoute: No link that this bus has opened leads there, or several.
-            BusError: The only link is gone for good: why.
+            NoHandler, AmbiguousRoute: No link that this bus opened leads there, or several do.
+            BusError: The only link is gone for good, with the reason.
         """
         opened = self.opened
         only: PeerParty | None = opened[0].peer if len(opened) == 1 else None
         if only is not None:
             return only
-        self.check_gone()  # the better errors: of this, and where the bus is not entered
-        opened = [link for link in opened if link.multiplexed is None]  # at the end of the others are clients, behind a broker
+        self.check_gone()  # the better errors: with the reason, and if the bus is not entered
+        opened = [link for link in opened if link.multiplexed is None]  # the others lead to clients, behind a broker
         if not opened:
             if self._services.leaving:
                 raise Disconnected("this bus is being left")
@@ -128,7 +127,7 @@ class LinkRegistry:
         return chosen
 
     def choose_behind(self, subject: str | int, address: str) -> PeerParty:
-        """Choose the peer behind which an address is: as `choose`, or, where this bus has opened no link, the only such peer.
+        """Choose the peer that leads to an address: as `choose`, or, if this bus opened no link, the only peer with addresses.
 
         Raises:
             NoHandler, AmbiguousRoute, BusError: As `choose`.
@@ -140,7 +139,7 @@ class LinkRegistry:
         return behind[0] if behind else self.choose(subject)
 
     def party(self, to: Any) -> Party:
-        """Find whom ``to=`` means.
+        """Find the party for ``to=``.
 
         Raises:
             TypeError: Not a peer.
@@ -154,7 +153,7 @@ class LinkRegistry:
         return party
 
     def recipients(self, to: Any) -> tuple[tuple[PeerParty, ...], PeerParty | None, tuple[RemotePeer, ...]]:
-        """Give the peers that are there, each once, one that is not, and the clients of other nodes.
+        """Split ``to=`` into present peers, one that has left, and clients of other nodes, each once.
 
         Raises:
             TypeError, ValueError: As `party`.
@@ -168,9 +167,10 @@ class LinkRegistry:
         return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None), remote
 
     def check_gone(self) -> None:
-        """
+        """Check that the bus still has a link, or a listener.
+
         Raises:
-            BusError: The last link that this bus opened is gone for good, and it serves none: why.
+            BusError: The last link that this bus opened is gone for good, and it has no listener; with the reason.
             LocalProtocolError: The bus is not entered.
         """
         gone = self._services.running.gone
@@ -178,11 +178,11 @@ class LinkRegistry:
             raise another(gone)
 
     def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: PeerParty | None = None) -> TunnelConnector:
-        """Make a connector through a peer, or through the one that is asked about the name.
+        """Make a connector through a peer, or through the peer for requests to this name.
 
         Raises:
-            ReservedSubject, LocalProtocolError: The name cannot be.
-            TypeError: `name` is no text, or `params` are not text to text.
+            ReservedSubject, LocalProtocolError: The name is not valid.
+            TypeError: `name` is not text, or `params` are not text to text.
         """
         if not isinstance(name, str):
             raise TypeError(f"tunnel({shown(name)}): a name, for example 'plant.7', not {type(name).__name__}")
@@ -205,30 +205,30 @@ class LinkRegistry:
     # -- adding links ----------------------------------------------------------------------------------------------------
 
     def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> BusGate:
-        """Make a gate, where others come in as soon as it is among the `gates`."""
+        """Make a gate, which accepts connections once it is among the `gates`."""
         return BusGate(self._services, self, adapter, url, when_full)
 
     def add_gate(self, gate: BusGate, listening: Listening) -> None:
-        """Have others come in."""
+        """Let connections in through a gate."""
         self.gates[gate] = listening
         self.pubsub.forget_routes()
 
     def spellings(self, subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
-        """Find what else a publication of this bus is called on each wire that has names and addresses."""
+        """Other names of a publication, on each wire with names and addresses."""
         found = {adapter: ProtocolFeatures.of(adapter).spellings for adapter in self.adapters()}
         return {adapter: spellings(subject) for adapter, spellings in found.items() if spellings is not None}
 
     def adapters(self) -> set[ProtocolAdapter]:
-        """List the protocols of the links and gates."""
+        """The protocols of the links and gates."""
         return {link.adapter for link in self._services.running.links} | {gate.adapter for gate in self.gates}
 
     async def announced(self, link: Link) -> None:
-        """Wait until a new link knows who this bus is and what it has subscribed to, as far as it is told."""
+        """Wait until a new link's peer has received the identity and the subscriptions of this bus."""
         peer = link.peer
         if peer is None:
             return
         try:
-            if peer in self.pubsub.recipients.bus_identities.held_out:  # it may be who has dialled this bus
+            if peer in self.pubsub.recipients.bus_identities.held_out:  # it may be the bus that dialled this one
                 await peer.extended()
             await link.confirmed()
             if self.pubsub.announcer.has_patterns:
@@ -241,7 +241,7 @@ class LinkRegistry:
     # -- what links and peers tell ---------------------------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
-        """Take note that a link can be used, for the first time or again."""
+        """Handle a link that is up, for the first time or again."""
         recipients = self.pubsub.recipients
         if link.opened:
             for extension in self.extensions:
@@ -258,14 +258,14 @@ class LinkRegistry:
                 extension.client_up(link.peer)
 
     def link_moved(self, link: Link) -> None:
-        """Take note that a link goes on over another connection: whom it leads to knows nothing of this bus there."""
+        """Handle a link that has moved to another connection: the server there does not know this bus yet."""
         for extension in self.extensions:
             extension.link_moved(link)
         for peer in link.peers:
             self.pubsub.announcer.restore_peer(peer)
 
     def peer_up(self, peer: PeerParty) -> None:
-        """Take note of one of the many peers of a link."""
+        """Handle a new peer of a multiplexed link."""
         self._know(peer)
         for extension in self.extensions:
             extension.client_up(peer)
@@ -284,7 +284,7 @@ class LinkRegistry:
                 del self._of_key[key]
 
     def link_closed(self, link: Link, why: Closed) -> None:
-        """Take note that a link has come to its end for good."""
+        """Handle the final end of a link."""
         recipients = self.pubsub.recipients
         self.pubsub.announcer.forget(link)
         if link in self.opened:
@@ -303,7 +303,7 @@ class LinkRegistry:
         self.of_lifespan.discard(link)
 
     def lost(self, peer: PeerParty, gone: BusError | None) -> None:
-        """Forget the interest of a peer whose connection is gone; `gone` is why it does not come back, where it does not."""
+        """Forget the subscriptions of a disconnected peer; `gone` is the reason for a permanent loss."""
         self.pubsub.recipients.remove(peer)
         link = peer.link
         for extension in self.extensions:
@@ -318,7 +318,7 @@ class LinkRegistry:
     # -- ends ------------------------------------------------------------------------------------------------------------
 
     async def close(self, link: Link, *, drain: bool, code: int = 1000) -> None:
-        """Close one link: what it has to write is written first, where it is drained."""
+        """Close one link, after writing its outbox if `drain` is set."""
         until, limits = link.runtime.notifier.until, link.runtime.limits
         for extension in self.extensions:
             await extension.leave(link, limits.close_timeout if drain else 0)
@@ -331,7 +331,7 @@ class LinkRegistry:
         link.abort(Closed(code, "leaving"))
 
     async def close_all(self, runtime: Runtime, reason: str, *, of_lifespan: bool = False) -> None:
-        """Say goodbye on the links, those of the lifespan only where asked, and wait for their end, for a bounded time."""
+        """Say goodbye on all links (on the lifespan's only with `of_lifespan`), and wait for their end, for a bounded time."""
         links = [link for link in runtime.links if of_lifespan or link not in self.of_lifespan]
         for link in links:
             link.close(1000 if link.opened else 1001, reason)
@@ -339,7 +339,6 @@ class LinkRegistry:
             await runtime.notifier.until(lambda: not any(link in runtime.links for link in links))
 
     def clear(self) -> None:
-        """Forget all: the bus has been left."""
         self.gates.clear()
         self.opened.clear()
         for extension in self.extensions:

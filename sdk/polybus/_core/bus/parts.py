@@ -1,4 +1,4 @@
-"""The parts of a bus, put together."""
+"""The parts of a bus, assembled."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from ..runtime.services import Services
 
 _LONGEST = 30.0
-"""Seconds for which a publication to one peer waits for room."""
+"""Seconds that a publication to one peer waits for room."""
 
 
 class ToldReply(InternalReply):
-    """A reply that tells of its end in the turn in which that comes."""
+    """A reply with a callback that runs in the same turn as its end."""
 
     __slots__ = ("ended",)
     ended: Callable[[], None] | None
@@ -61,11 +61,11 @@ class ToldReply(InternalReply):
 
 
 class BusParts:
-    """The parts of a bus, each handed those that it needs. Implements `plugins.parts.BusPort`.
+    """The parts of a bus, each connected to those it needs. Implements `plugins.parts.BusPort`.
 
     Attributes:
-        services: Limits, counters, events, access, and the runtime while the bus is entered.
-        lookup: Handlers, routes of bridges and ends of tunnels, by subject.
+        services: Limits, counters, events, access control, and the runtime while the bus is entered.
+        lookup: Handlers, routes of bridges and tunnel listeners, by subject.
         pubsub: Publications and subscriptions.
         loopback: Requests and channels of the bus to itself.
         links: Links and their peers.
@@ -93,7 +93,8 @@ class BusParts:
             lifespan = mesh.around(lifespan)
         self.life: Lifecycle = Lifecycle(services, lifespan, lookup, self.pubsub, self.loopback, self.links)
 
-    # -- what extensions use: `plugins.parts.BusPort` says what each does ------------------------------------------------------
+    # -- for extensions: documented in `plugins.parts.BusPort`
+    # ------------------------------------------------------------------
 
     @property
     def mesh(self) -> Mesh | None:
@@ -131,7 +132,7 @@ class BusParts:
         try:
             self.links.check_gone()
         except BusError as error:
-            return error  # it says more, as that the server refuses us
+            return error  # more specific, for example that the server refuses us
         return party.departed()
 
     def connecting(
@@ -257,11 +258,11 @@ class BusParts:
             peer.subscriptions.release()
             return
         peer.subscriptions.hold(queue)
-        self.pubsub.recipients.remove(peer)  # where it would get all until it has told what it wants
+        self.pubsub.recipients.remove(peer)  # otherwise it would get all publications until it has subscribed
 
     def take_over(self, peer: PeerParty, queue: PublicationQueue) -> tuple[tuple[str | int, ...], Sequence[Message]]:
         patterns = tuple(peer.patterns)
-        for pattern in patterns:  # before they are taken from the client: the others are to hear nothing of it
+        for pattern in patterns:  # before the client loses them, so that other nodes see no change
             self.add_interest(pattern)
             self.add_queue(pattern, queue)
         peer.subscriptions.clear()

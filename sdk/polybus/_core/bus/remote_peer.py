@@ -1,4 +1,4 @@
-"""Parties that are no links of this bus: its own handlers, a client of another node, and a user, wherever connected."""
+"""Parties without a link of this bus: its own handlers, a client of another node, and a user on any connection."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class Caller(PartyVerbs):
-    """The handlers of a bus, as a program in the same process asks them for a user: ``bus.as_(user).request(...)``
+    """Calls a bus's handlers on behalf of a user in the same process: ``bus.as_(user).request(...)``
 
-    They see the identity as `Context.identity`, as if the user had asked over a link; `Context.peer` is None, and `authorize`
-    is not asked: who calls this has let the user in.
+    Handlers see the identity as `Context.identity`, as if the user had sent the request over a link. `Context.peer` is None,
+    and `authorize` is not called: the caller is responsible for access.
 
     Attributes:
-        identity: Whoever asks, as `authenticate` would have given it.
+        identity: The identity of the user, as `authenticate` would return it.
     """
 
     __slots__ = ("_party", "identity")
@@ -48,24 +48,23 @@ class Caller(PartyVerbs):
 
 @frozen
 class OwnHandlers:
-    """The handlers of a bus, which are told who asks. Implements `peer.asker.Party`."""
+    """The handlers of a bus, with the identity of their caller. Implements `peer.asker.Party`."""
 
     _parts: BusParts
     _facts: dict[str, Any]
 
     @property
     def services(self) -> Services:
-        """The services of the bus."""
         return self._parts.services
 
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Run the handler as a request."""
+        """Run the handler for a request."""
         return self._parts.loopback.request(self._own(subject), subject, body, timeout, returns, headers, {**self._facts})
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        """Run the handler as a notification."""
+        """Run the handler for a notification."""
         self._parts.loopback.notify(self._own(subject), body, headers, {**self._facts})
 
     async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
@@ -83,27 +82,26 @@ class OwnHandlers:
 In = TypeVar("In")
 
 _ONLINE = "_polybus.online"
-"""The request that the node answers to which a user is connected."""
+"""Request to the node of a user's connection."""
 _PATIENCE = 2.0
-"""Seconds for the answer to it, or for the engine to take in whom this node has."""
+"""Seconds for its answer, or for the engine to process this node's announcements."""
 
 
 @frozen(eq=False)
 class RemoteParty:
-    """Whoever is reached through the cluster. Implements `peer.asker.Party`."""
+    """A client or user reached through the cluster. Implements `peer.asker.Party`."""
 
     host: LinkRegistry
     to: ToClient | ToUser
 
     @property
     def services(self) -> Services:
-        """The services of the bus that asks."""
         return self.host.services
 
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Ask through the cluster."""
+        """Send a request through the cluster."""
         cluster = self.host.inner_peer
         if cluster is not None:
             return cluster.send_request(kind, subject, body, timeout, returns, headers, self.to)
@@ -114,7 +112,7 @@ class RemoteParty:
         return failed
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        """Tell through the cluster."""
+        """Send a notification through the cluster."""
         await self._tell(Kind.NOTIFY, subject, body, headers)
 
     async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
@@ -123,7 +121,7 @@ class RemoteParty:
         return await self._inner().streams.open(subject, body, mode, timeout, to=self.to)
 
     async def publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:
-        """Publish there, after a check of the arguments."""
+        """Check the arguments, and publish through the cluster."""
         name, _ = resolve(subject, Any)
         services = self.host.services
         if isinstance(subject, Subject):
@@ -155,12 +153,12 @@ class RemoteParty:
 
 @frozen(eq=False)
 class UserParty(RemoteParty):
-    """A user: the newest connection here, or else one that the cluster knows of."""
+    """A user: the newest connection here, or else one at another node."""
 
     to: ToUser
 
     def here(self) -> list[PeerParty]:
-        """The connections to this bus."""
+        """Connections to this bus."""
         return self.host.peers_of(self.to.key)
 
     def _way(self) -> Party:
@@ -187,7 +185,7 @@ class UserParty(RemoteParty):
 
 
 class ClusterVerbs(PartyVerbs):
-    """The verbs of whoever is behind the cluster."""
+    """The verbs towards a client or user in the cluster."""
 
     __slots__ = ()
     _party: RemoteParty  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
@@ -197,14 +195,14 @@ class ClusterVerbs(PartyVerbs):
     @overload
     async def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     async def publish(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Publish to this client alone, or to all connections of the user, whatever they have subscribed to. See `Bus.publish`.
+        """Publish only to this client, or all connections of the user, regardless of subscriptions. See `Bus.publish`.
 
-        A user who is connected nowhere does not hear it; that is no error.
+        Publishing to a user without a connection is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.publish`.
-            QueueFull: An outbox is full, that to the engine for example.
-            Disconnected: This bus is no node of the cluster any more, in which the client is.
+            QueueFull: An outbox is full, for example to the engine.
+            Disconnected: This bus has left the cluster of the client.
         """
         await self._party.publish(subject, body, headers)
 
@@ -213,8 +211,8 @@ class RemotePeer(ClusterVerbs):
     """A client that is connected to another node of the cluster. It has the verbs of a `Peer`.
 
     Attributes:
-        id: As its `Peer.id` there.
-        node: The node, as `Node.id`.
+        id: Its `Peer.id` there.
+        node: The node's `Node.id`.
         identity_key: The key of its identity, or None.
         protocol: The name of its protocol.
     """
@@ -233,12 +231,12 @@ class RemotePeer(ClusterVerbs):
 
 
 class User(ClusterVerbs):
-    """A user, on whatever connections: `Bus.user`.
+    """A user on any connections: `Bus.user`.
 
-    What is asked goes to one of them, here where the user is connected to this very bus; what is published goes to all.
+    Requests go to one connection, to this bus if the user is connected here; publications go to all connections.
 
     Attributes:
-        key: The key of the identity that `authenticate` gave; see `plugins.Identity`.
+        key: The key of the identity that `authenticate` returned; see `plugins.Identity`.
     """
 
     __slots__ = ("_party", "key")
@@ -251,14 +249,14 @@ class User(ClusterVerbs):
         return f"<User {self.key!r}>"
 
     async def online(self) -> bool:
-        """Ask whether the user is connected, here or to another node; one round trip, and nothing is remembered.
+        """Check whether the user is connected, here or to another node; one round trip, without a cache.
 
-        A user who is online here is one whom all other nodes can ask, too: the engine knows, or is not there, or does not
-        answer within 2 s.
+        A user connected here can also be reached from all other nodes, unless the engine is down or does not confirm within 2
+        s.
 
         Raises:
-            Disconnected: The user is not here, and the engine of the cluster is not there.
-            DeadlineExceeded: The node that has the user does not answer within 2 s.
+            Disconnected: The user is not connected here, and the engine of the cluster is down.
+            DeadlineExceeded: The node of the user does not answer within 2 s.
         """
         links = self._party.host
         if self._party.here():
@@ -279,7 +277,7 @@ class User(ClusterVerbs):
         """Find all connections of the user: a `Survey` of `Peer` here, and `RemotePeer` at other nodes.
 
         Raises:
-            Disconnected: The engine of the cluster is not there.
+            Disconnected: The engine of the cluster is down.
         """
         port = self._party.host.mesh
         if port is None:

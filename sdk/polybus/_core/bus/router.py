@@ -1,4 +1,4 @@
-"""Registration of handlers, which `Bus` and `Router` share."""
+"""Registration of handlers, shared by `Bus` and `Router`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ P = TypeVar("P")
 
 
 class Router:
-    """A group of handlers that a bus includes, perhaps under a prefix: `bus.include(router, prefix="user.")`.
+    """A group of handlers for `bus.include(router, prefix="user.")`.
 
     Args:
-        prefix: Stands before the subjects and patterns of all its handlers, as in ``Router(prefix="user.")``.
+        prefix: Prefix for the subjects and patterns of all its handlers, as in ``Router(prefix="user.")``.
 
     Raises:
-        TypeError: `prefix` is no text.
+        TypeError: `prefix` is not text.
         ValueError: `prefix` ends in the middle of a name.
     """
 
@@ -52,22 +52,22 @@ class Router:
     def handle(self, subject: AnySubject, *, inline: bool = False, running: int | None = None) -> Any:
         """Register a function that answers requests to a subject.
 
-        A coroutine function is awaited; a plain function runs in a worker thread, or in place with ``inline=True``; an async
+        A coroutine function is awaited. A plain function runs in a worker thread, or in place with ``inline=True``. An async
         generator answers `stream`; a function with a `Channel` parameter answers `channel`.
 
         Args:
-            subject: One subject, or `Subject`. The empty one is that of requests which name none (UBRE as in its document).
+            subject: One subject, or `Subject`. The empty subject answers requests that name none (UBRE as in its document).
             inline: Call a plain function on the event loop.
-            running: Calls of this function that run at once, of streams and channels too; None for as many as `Limits` allow.
-                One more waits until one of them has returned, and takes no place of other handlers meanwhile. What a node of a
-                cluster has no room to let wait (`Cluster.waiting`) is asked elsewhere.
+            running: Limit of concurrent calls of this function, streams and channels included; None for as many as `Limits`
+                allow. Further calls wait for a slot without occupying those of other handlers. Calls beyond `Cluster.waiting`
+                of a node go to another node.
 
         Raises:
-            TypeError: The signature cannot be filled, or the subject has a handler already, or this is a router that a bus has
-                included already, or the bus checks answers (`check_answers`) and cannot check these.
+            TypeError: The signature does not fit, the subject already has a handler, this router is already included, or
+                `check_answers` cannot check the answers.
             ValueError: `running` is below 1.
             LocalProtocolError: The subject is not valid.
-            ReservedSubject: The subject is ours.
+            ReservedSubject: The subject is reserved for polybus.
         """
         name = _prefixed(self._prefix, _name(subject, "handle"))
         if name != "":
@@ -133,38 +133,36 @@ class Router:
     ) -> Any:
         """Register a function that receives the publications of a pattern, one at a time and in order.
 
-        With ``durable="billing"`` it is given what a `Store` of the cluster keeps: each publication to one worker of those that
-        name the same, and again until the function has returned, also after a crash. It may run twice for one publication:
-        ``ctx.message.id`` is the same then. A bus that is in no cluster reads the stream of others that keeps the pattern,
-        behind its link to their NATS network: that is looked for when the link is opened.
+        With ``durable="billing"`` it consumes a `Store` of the cluster: one of the workers with that name gets each
+        publication, and it is redelivered until the function has returned, even after a crash. The function may run twice for
+        one publication, with the same ``ctx.message.id``. A bus without a cluster reads the external stream that stores the
+        pattern, behind its link to a NATS network; it looks for that stream when the link opens.
 
         Args:
-            pattern: ``*`` one token, ``>`` the rest, ``{name}`` one token handed over by that name.
-            queue: Publications that may wait for the function; by default as many as `Limits.queue_bytes` has room for, each
-                with its body and 200 bytes: some 20,000 small ones. Those of a durable one wait in the store.
-            when_full: What happens to one more; see `WhenFull`.
-            concurrency: Above 1: that many at the same time, and no order.
+            pattern: ``*`` one token, ``>`` the rest, ``{name}`` one token as the argument of that name.
+            queue: Publications that may wait for the function; by default as many as fit into `Limits.queue_bytes`, each with
+                its body and 200 bytes: about 20,000 small ones. Those of a durable handler wait in the store.
+            when_full: Policy for a full queue; see `WhenFull`.
+            concurrency: Above 1: this many at the same time, in no order.
             inline: Call a plain function on the event loop.
-            group: Each publication is for one subscription of those that name the same group and pattern: in this bus, in all
-                nodes of its cluster, and in other programs where the wire has groups (NATS).
-            durable: The name of a durable handler, of letters, digits, ``-`` and ``_``.
-            retry: Of a durable handler: `Retry.attempts` and `Retry.backoff` of a publication for which the function raises.
-                What does not fit its annotation is never tried again. After the last attempt it is a dead letter. Five
-                attempts by default.
-            ack_wait: Of a durable handler: seconds after which a publication comes again whose worker is not heard of any
-                more; 30 by default. A function may run longer.
-            start: Of a durable handler that is new: ``"all"`` that is stored (by default), ``"new"``, what is not older than a
-                `timedelta`, or from the publication of that number.
-            ordered: Of a durable handler: one publication at a time in the whole cluster, in the order of the store.
-            peers: Whether publications of peers count. False takes what this bus publishes itself (in a cluster: each of its
-                nodes) and what a bridge brings; peers neither reach the function nor hear of it.
-                Not with `group` or `durable`.
+            group: Queue group: one of the subscriptions with the same group and pattern gets each publication, in this bus, in
+                all nodes of its cluster, and in other programs on wires with groups (NATS).
+            durable: The name of a durable handler: letters, digits, ``-`` and ``_``.
+            retry: For a durable handler: `Retry.attempts` and `Retry.backoff` after the function raises; five attempts by
+                default. A publication that does not fit the annotation is never retried. After the last attempt it becomes a
+                dead letter.
+            ack_wait: For a durable handler: seconds until a publication is redelivered after its worker is lost; 30 by default.
+                A function may run longer.
+            start: For a new durable handler: ``"all"`` stored publications (default), ``"new"`` ones, a `timedelta` for those
+                not older, or a publication's number.
+            ordered: For a durable handler: one publication at a time in the whole cluster, in the order of the store.
+            peers: False: only publications of this bus (in a cluster: of each node) and from bridges reach the function, and
+                peers are not told of the subscription. Not with `group` or `durable`.
 
         Raises:
-            TypeError: The signature cannot be filled, or an argument is of a wrong type, or this is a router that a bus has
-                included already.
-            ValueError: A group that cannot be, a queue or concurrency below 1, an unknown policy, or an argument that goes with
-                `durable` alone, or not with it.
+            TypeError: The signature does not fit, an argument has a wrong type, or this router is already included.
+            ValueError: An invalid group, a queue or concurrency below 1, an unknown policy, or an argument that requires
+                `durable` or excludes it.
             LocalProtocolError: The pattern is not valid; or `durable`, and the bus is entered.
         """
         name = _prefixed(self._prefix, _name(pattern, "on"))
@@ -193,18 +191,17 @@ class Router:
         return register
 
     def implement(self, contract: TypeForm[P], implementation: P, prefix: str = "") -> None:
-        """Answer the methods of a Protocol class by those of an object: its methods are handlers from now on.
+        """Register the methods of an object as handlers for a Protocol class.
 
         Args:
-            contract: As of `Bus.client`; of plain ``def`` methods too, which run in threads.
-            implementation: An object with all its methods, best of a class that is derived from it, which type checkers hold
-                to it: ``class UsersInDatabase(Users): ...``
-            prefix: As of `Bus.client`. What a router has before its subjects, or is included with, comes before it.
+            contract: As for `Bus.client`; plain ``def`` methods are allowed too, and run in threads.
+            implementation: An object with all its methods, best of a derived class, which type checkers can check: ``class
+                UsersInDatabase(Users): ...``
+            prefix: As for `Bus.client`. The prefix of a router, or of its inclusion, is put before it.
 
         Raises:
-            TypeError: It is no contract, the object does not implement it, a subject has a handler already, or a router's
-                prefix would be put before a number; the text names class and method, and what to write. Nothing is
-                registered then.
+            TypeError: Not a contract, the object does not implement it, a subject already has a handler, or a router's prefix
+                would precede a number; the text names class and method, and the remedy. Nothing is registered then.
             LocalProtocolError: A subject with the router's prefix is not valid.
         """
         self._lookup.add(*(_moved(handler, self._prefix) for handler in handlers_of(contract, implementation, prefix)))
@@ -214,22 +211,22 @@ class Router:
     @overload
     def publishes(self, subject: str | int, *, description: str = ...) -> Subject[Any, Any]: ...
     def publishes(self, subject: AnySubject, *, description: str = "") -> Subject[Any, Any]:
-        """Say what this application publishes, for its AsyncAPI document: ``PLACED = bus.publishes(Subject("placed", Order))``
+        """Declare a publication for the AsyncAPI document: ``PLACED = bus.publishes(Subject("placed", Order))``
 
-        It says so and does nothing: `Bus.publish` publishes, what is declared or not.
+        This only documents it: `Bus.publish` also publishes undeclared subjects.
 
         Args:
-            subject: With the type of the bodies; a pattern where part of it varies. In full: no prefix of a router comes before
-                it, as none does when it is published.
-            description: Read as the docstring of a handler is: a summary, more, and ``Args:`` of the names in a pattern.
+            subject: With the type of the bodies; a pattern if part of it varies. Write it in full, as for `Bus.publish`: a
+                router adds no prefix.
+            description: Read like the docstring of a handler: a summary, details, and ``Args:`` for the names in a pattern.
 
         Returns:
             The subject, for `Bus.publish`.
 
         Raises:
-            TypeError: It is no subject, one of requests, or declared with another type already.
+            TypeError: Not a subject, a subject of requests, or already declared with another type.
             LocalProtocolError: The subject is not valid.
-            ReservedSubject: The subject is ours.
+            ReservedSubject: The subject is reserved for polybus.
         """
         check_given(description, str, "description", "description='Told for each order.'")
         publication = declared(subject, description)
@@ -238,13 +235,13 @@ class Router:
         return publication.subject
 
     def include(self, router: Router, *, prefix: str = "") -> None:
-        """Take over all handlers of another router, with their subjects prefixed, and what it says that it publishes.
+        """Add all handlers of another router, with their subjects prefixed, and its declared publications.
 
-        From then on that router takes no more handlers: they would be known to nobody.
+        From then on the router accepts no more handlers: they would not reach this bus.
 
         Raises:
-            TypeError: A subject has a handler already or is published with another type, a prefix would be put before a number
-                or a URI, or this is no router.
+            TypeError: A subject already has a handler or another type, a prefix would precede a number or a URI, or `router` is
+                not a router.
             ValueError: The prefix ends in the middle of a name.
             LocalProtocolError: A subject with the prefix is not valid.
         """
@@ -257,7 +254,7 @@ class Router:
             self._lookup.add_subscriber(evolve(spec, handler=moved))
         for publication in list(router._lookup.publications.values()):
             self._lookup.add_publication(publication)
-        if router._lookup.handler_added is None:  # no bus, which goes on by itself
+        if router._lookup.handler_added is None:  # only a bus accepts further handlers
             router._lookup.copied = True
 
 
@@ -302,7 +299,7 @@ def _moved(handler: Handler, prefix: str, publication: bool = False) -> Handler:
         subject = _prefixed(prefix, subject, f"{handler.name}: ")
         check = check_pattern if publication else check_subject
         check(subject)
-    # Another one also without a prefix: each bus has its own places.
+    # planned anew even without a prefix: each bus has its own slots
     typed = Subject(subject, handler.takes, handler.returns)
     assert handler.signature is not None  # it is a function of the application
     return plan(subject, handler.signature, typed, publication=publication, running=running)

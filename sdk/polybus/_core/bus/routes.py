@@ -1,4 +1,4 @@
-"""Routes of bridges, each in one direction: from the bus where messages come in to another one, or to a peer of that bus."""
+"""Routes of bridges, each in one direction: from the bus that receives messages to another one, or to a peer of that bus."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _USES: Final = {
     "reply": {"request", "stream", "channel"},
     "headers": {"request", "publish"},
 }
-"""The kinds for which a route may have each argument."""
+"""Kinds of a route that allow each argument."""
 _NAME: Final = re.compile(r"\{(\w*)\}")
 _BRACE: Final = re.compile(r"[{}]")
 
@@ -75,18 +75,18 @@ class Route:
 
     Args:
         source: Subject or pattern, on `left`; with `reverse` on `right`.
-        target: What it is called on the other side. ``{1}``, ``{2}`` are what the ``*`` of the source stand for, ``{rest}`` is
-            that of ``>`` (or of an only wildcard), ``{name}`` that of ``{name}``.
+        target: Name on the other side. ``{1}``, ``{2}`` are the tokens of each ``*`` in the source, ``{rest}`` those of ``>``
+            (or of the only wildcard), ``{name}`` the token of ``{name}``.
         kinds: Of ``request`` (with notifications), ``publish``, ``stream``, ``channel``, ``tunnel``.
         reverse: From `right` to `left`.
-        request: ``request(body, message) -> body``, plain or async: converts what crosses. Without it bodies cross untouched.
-        reply: ``reply(body, message) -> body``: converts answers and items that come back.
-        headers: Names of the headers that cross, besides ``traceparent``.
+        request: ``request(body, message) -> body``, plain or async: converts crossing bodies. Without it they stay unchanged.
+        reply: ``reply(body, message) -> body``: converts returning answers and items.
+        headers: Names of the headers that cross, in addition to ``traceparent``.
 
     Raises:
-        ValueError: A kind is not known, or `target` names what `source` does not have.
-        LocalProtocolError, ReservedSubject: A subject or header is not possible.
-        TypeError: A converter cannot be called with a body and a message, or an argument is of a wrong type.
+        ValueError: A kind is unknown, or `target` has a name that `source` lacks.
+        LocalProtocolError, ReservedSubject: A subject or header is not valid.
+        TypeError: A converter cannot be called with a body and a message, or an argument has a wrong type.
     """
 
     source: str | int
@@ -119,10 +119,10 @@ class Route:
         check_headers(dict.fromkeys(self.headers, ""), 1 << 16)
 
     def rewritten(self, subject: str | int) -> str | int:
-        """Give the name on the other side of a subject that `source` matches.
+        """Name on the other side for a subject that `source` matches.
 
         Raises:
-            LocalProtocolError: A part of the subject would make an address of it, or go on with one, unforeseen in `target`.
+            LocalProtocolError: A part of the subject would create or extend an address that `target` does not provide for.
         """
         if isinstance(self.target, int) or "{" not in self.target:
             return self.target
@@ -143,7 +143,7 @@ def _separator(pattern: str | int) -> str:
 
 
 def _places(source: str | int) -> dict[str, slice]:
-    """Find the tokens that each name of a target stands for."""
+    """Find the tokens for each name of a target."""
     if isinstance(source, int):
         return {}
     places: dict[str, slice] = {}
@@ -168,10 +168,10 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 class RouteSide:
-    """One route, with the bus that it begins at and the one that it leads to."""
+    """A route with its source bus and its target bus."""
 
     inward: bool = False
-    """True where it leads from clients to the other buses that are this one, which are not told that it is answered here."""
+    """True if it leads from clients to other nodes of the cluster, to which it is not announced."""
 
     def __init__(self, route: Route, here: BusParts, there: BusParts) -> None:
         self.route: Route = route
@@ -180,7 +180,7 @@ class RouteSide:
         self._known: dict[str | int, str | int] = {}
         self.is_open: bool = False
         self.calls: dict[BridgedCall | ChannelCall, None] = {}
-        """Requests, streams and channels that are under way."""
+        """Requests, streams and channels in flight."""
         self._losses = ViolationCounter()
         self.requests: RequestForwarder = RequestForwarder(self)
         self._publications: PublicationForwarder | None = None
@@ -190,7 +190,7 @@ class RouteSide:
     # -- opening and closing ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Take what comes from now on."""
+        """Start accepting messages."""
         self.is_open, self._losses = True, ViolationCounter()
         self.here.lookup.sides.append(self)
         if "request" in self.route.kinds:
@@ -208,7 +208,7 @@ class RouteSide:
                 logger.info(text, self.route.source, self.route.target, error)
 
     def close(self) -> None:
-        """Take nothing more; publications that wait still cross."""
+        """Stop accepting messages; queued publications still cross."""
         self.is_open = False
         if self in self.here.lookup.sides:
             self.here.lookup.sides.remove(self)
@@ -218,18 +218,18 @@ class RouteSide:
             self.here.pubsub.remove_handler_queue(self._publications)
 
     def busy(self, *, lasting: bool) -> bool:
-        """Tells whether anything is under way; with `lasting` also what need not come to an end by itself."""
+        """Check whether anything is in flight; `lasting` includes streams and channels, which may not end on their own."""
         if self._publications is not None and self._publications.busy:
             return True
         return any(lasting or not isinstance(call, ChannelCall) for call in self.calls)
 
     def end_streams(self) -> None:
-        """End streams and channels, which have had their time."""
+        """End streams and channels after their grace period."""
         for call in [one for one in self.calls if isinstance(one, ChannelCall)]:
             call.cut(Code.UNAVAILABLE, LEAVING)
 
     def stop(self) -> None:
-        """Cut what is still under way."""
+        """Cut everything in flight."""
         self.end_streams()
         for call in list(self.calls):
             call.cut(Code.UNAVAILABLE, LEAVING)
@@ -241,14 +241,14 @@ class RouteSide:
     # -- what is done to a message ---------------------------------------------------------------------------------------
 
     def fits(self, subject: str | int, kind: str) -> bool:
-        """Tell whether a message crosses here."""
+        """Check whether a message crosses here."""
         return kind in self.route.kinds and matches(self.route.source, subject)
 
     def target(self, subject: str | int) -> str | int:
-        """Give its name on the other side.
+        """Name on the other side.
 
         Raises:
-            LocalProtocolError, ReservedSubject: That is no subject, or an address that the route does not lead to.
+            LocalProtocolError, ReservedSubject: It is not a valid subject, or an address that the route does not lead to.
         """
         found = self._known.get(subject)
         if found is None:
@@ -274,7 +274,7 @@ class RouteSide:
         subject: str | int,
         headers: dict[str, str] | None = None,
     ) -> Message:
-        """Make the message that crosses, with the body of the given one, converted or as it is."""
+        """Make the crossing message, with the body converted or unchanged."""
         facts = carried(kind, message)
         if convert is not None:
             return Message(kind, subject, headers=headers, attributes=facts, body=await applied(convert, message.body, message))
@@ -284,10 +284,10 @@ class RouteSide:
         return on
 
     def hop(self, subject: str | int, hops: int) -> int:
-        """Count one bridge more.
+        """Count one more bridge.
 
         Raises:
-            RequestError: It is one too many.
+            RequestError: That exceeds the limit.
         """
         limit = self.here.services.limits.hops
         if hops >= limit:
@@ -297,7 +297,7 @@ class RouteSide:
     # -- what does not cross ---------------------------------------------------------------------------------------------
 
     def lost(self, message: Message, error: BusError) -> None:
-        """Count a message that could not cross, for which no caller waits; peers shall not fill the log with such."""
+        """Count a message that could not cross, without a waiting caller; rate-limited, since peers must not fill the log."""
         here, route = self.here, self.route
         here.services.counters.dropped += 1
         here.services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
@@ -308,7 +308,7 @@ class RouteSide:
 
 @define(eq=False)
 class PeerTarget:
-    """A peer in the place of the bus that a route leads to: it handles nothing itself."""
+    """A peer as the target of a route, in place of a bus: it has no handlers."""
 
     services: Services
     _choose: Callable[[], PeerParty]
@@ -320,7 +320,7 @@ class PeerTarget:
 
     @property
     def links(self) -> PeerTarget:
-        """The part that chooses whom to ask."""
+        """The object that chooses the peer."""
         return self
 
     def choose(self, subject: str | int) -> PeerParty:
@@ -329,7 +329,7 @@ class PeerTarget:
 
 
 class InnerRoute(RouteSide):
-    """A route inside one bus that is several, to the others or from them: it is no bridge, so names and all headers cross."""
+    """A route within a cluster, to or from other nodes: unlike a bridge it passes names and all headers unchanged."""
 
     def __init__(self, pattern: str | int, here: BusParts, choose: Callable[[], PeerParty], *, inward: bool = False) -> None:
         kinds = frozenset(("request", "stream", "channel", "tunnel"))
@@ -353,7 +353,7 @@ class InnerRoute(RouteSide):
         subject: str | int,
         headers: dict[str, str] | None = None,
     ) -> Message:
-        """Make the message that goes on, with the key of the user who asks."""
+        """Make the forwarded message, with the key of the calling user."""
         on = await super().converted(convert, message, kind, subject, headers)
         key = None if message.peer is None else message.peer.identity_key
         if key is not None and kind is not Kind.RESPONSE:

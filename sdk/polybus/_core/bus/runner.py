@@ -1,4 +1,4 @@
-"""The two ways to begin: `polybus.connect`, and `polybus.run`, which serves until a signal."""
+"""The two ways to start: `polybus.connect`, and `polybus.run`, which serves until a signal."""
 
 from __future__ import annotations
 
@@ -54,25 +54,25 @@ def connect(
 ) -> AbstractAsyncContextManager[Bus]:
     """Open a link: ``async with connect("ubre+ws://127.0.0.1:8000/bus") as bus: ...``
 
-    The first connect fails fast; an established link is retried, and its subscriptions are restored before other traffic.
-    Leaving the block drains.
+    The first connect fails fast. An established link reconnects, and restores its subscriptions before other traffic. Leaving
+    the block drains.
 
     Args:
         target: A URL ``<protocol>+<transport>://<address>``, or a transport object.
         bus: Add the link to this bus in place of a new one.
-        protocol: For a transport object: name or adapter. With a URL: an adapter with options that no URL can say.
-        serves: Patterns of the requests that belong to this link, where a bus opens several.
-        headers: For the handshake; a callable (plain or async) is called before every attempt. What it raises is a failed
-            attempt, `Unauthorized` and `Forbidden` are refusals.
+        protocol: For a transport object: name or adapter. With a URL: an adapter with options that URLs cannot express.
+        serves: Patterns of the requests for this link, if a bus opens several.
+        headers: For the handshake; a callable (plain or async) runs before every attempt. An exception of it fails the attempt;
+            `Unauthorized` and `Forbidden` are refusals.
         tls: A client-side context for ``tls`` and ``wss``; the default verifies against the system's authorities.
-        backoff: Waits between attempts to come back.
-        wait: Seconds during which the first connect is retried; `math.inf` for as long as it takes.
+        backoff: Waits between reconnect attempts.
+        wait: Seconds to retry the first connect; `math.inf` for no limit.
         limits: For a new bus; see `Limits`.
-        record: A folder: every frame of this link is written there, as by `Bus.record` with its defaults.
+        record: A folder: every frame of this link is recorded there, as by `Bus.record` with its defaults.
 
     Raises:
-        ValueError: The URL or an option is wrong, or `limits` is given together with `bus`.
-        TypeError: An option is of a wrong type.
+        ValueError: The URL or an option is invalid, or `limits` is given together with `bus`.
+        TypeError: An option has a wrong type.
         ConnectFailed: (on entering) With the address and the reason.
         Unauthorized, Forbidden: (on entering) The server refuses us; never retried.
     """
@@ -87,14 +87,14 @@ def connect(
 logger: logging.Logger = logging.getLogger("polybus")
 
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
-"""Pauses between attempts to come back to where clients come from, as to the engine of a cluster."""
+"""Pauses between reconnect attempts to the source of clients, as to the engine of a cluster."""
 _OUTAGE: Final = 5.0
-"""Seconds after which a service is not ready that cannot be reached by one of these, as `Cluster.outage`."""
+"""Seconds of such an outage after which the service is not ready, as `Cluster.outage`."""
 _PATIENCE = 20.0
-"""Seconds for a broker to be there."""
+"""Seconds to wait for a broker."""
 
 _AT_ONCE = 3.0
-"""Seconds that closing may take after the second signal: a lifespan, or the thread of a `def` handler, may never end."""
+"""Seconds for closing after the second signal: a lifespan, or the thread of a `def` handler, may never end."""
 
 
 def run(
@@ -111,42 +111,42 @@ def run(
 ) -> None:
     """Serve until SIGINT or SIGTERM, then drain. A second signal ends at once.
 
-    A signal before the bus serves (its lifespan takes long) ends at once too. What has not ended 3 s later, such as a lifespan
-    or a thread that does not return, ends with the process, whose exit status then is 128 and the signal's number.
+    A signal before the bus serves (during a long lifespan start) also ends at once. A lifespan or thread that has not ended 3 s
+    later ends with the process; the exit status is then 128 plus the signal's number.
 
-    With several workers this process binds the addresses, starts the same program again for each, and starts anew what dies. In
-    those `run` serves; here it returns when all have drained. What else this program does before `run` is done in each of them.
+    With several workers this process binds the addresses, starts the same program again for each worker, and restarts workers
+    that die. `run` serves in the workers; here it returns when all have drained. Code of the program before `run` runs in every
+    worker.
 
-    Where it serves is logged by the logger ``polybus`` at INFO; where no log shows that, ``serving URL`` is printed.
+    The logger ``polybus`` logs the addresses at INFO; if no log shows that, ``serving URL`` is printed.
 
     Args:
-        bus: What to serve.
-        urls: Where; see `Bus.serve`.
+        bus: The bus to serve.
+        urls: Addresses; see `Bus.serve`.
         drain: Seconds for running handlers after the signal; see `Bus.drain`.
-        delay: Seconds between the signal and the drain, while requests are still taken but ``/readyz`` says 503: load
-            balancers need them to look elsewhere.
-        health: ``http://127.0.0.1:8081`` answers ``/livez`` and ``/readyz`` there, from before the bus starts to its end.
-        metrics: Answer ``/metrics`` beside them, for Prometheus: what `polybus.prometheus.scrape` gives, with several workers
-            that of all of them. Who can reach that address can read it. Needs ``pip install 'polybus[prometheus]'``.
+        delay: Seconds between the signal and the drain. In this time requests are accepted and ``/readyz`` returns 503, so that
+            load balancers stop sending.
+        health: ``http://127.0.0.1:8081`` answers ``/livez`` and ``/readyz`` there, from before the bus starts until its end.
+        metrics: Answer ``/metrics`` at that address, for Prometheus: the text of `polybus.prometheus.scrape`, with several
+            workers for all of them. The page is public to everyone who can reach the address. Needs ``pip install
+            'polybus[prometheus]'``.
         backend: ``asyncio`` or ``trio``.
         uvloop: Use uvloop on asyncio.
-        workers: Number of processes that serve (POSIX). For more than one the bus has a `cluster`, or each would be a bus of
-            its own; where that is ``"auto"`` and ``POLYBUS_CLUSTER`` names none, a NATS server is started for them.
-        options: Further options of `Bus.serve`, for all URLs; `tls` for those with TLS. Where the bus connects by all URLs
-            (``nats``), `tls` is a context for clients.
+        workers: Number of serving processes (POSIX). More than one needs a bus with `cluster`, since each would otherwise be a
+            separate bus; with ``"auto"`` and no ``POLYBUS_CLUSTER`` a NATS server is started for them.
+        options: Further options of `Bus.serve`, for all URLs; `tls` for those with TLS. If the bus connects by all URLs
+            (``nats``), `tls` is a client-side context.
 
     Raises:
-        TypeError: `bus` is no bus, or an argument is of a wrong type.
-        ValueError: A URL or an option is wrong, or `metrics` is asked for without `health`.
-        LocalProtocolError: This is not the main thread, or an event loop runs in it already, or an address that other
-            machines can reach accepts every connection,
-            or there are several workers of a bus without `cluster`, or with stores that nothing keeps, or no NATS server is
-            found for them.
-        Unsupported: There are several workers, and an address that they cannot share.
+        TypeError: `bus` is not a bus, or an argument has a wrong type.
+        ValueError: A URL or an option is invalid, or `metrics` is set without `health`.
+        LocalProtocolError: Not in the main thread; an event loop already runs; an address that other machines can reach accepts
+            every connection; or several workers have no `cluster`, stores without an engine, or no NATS server.
+        Unsupported: Several workers cannot share an address.
         ImportError: `uvloop`, trio or, for `metrics`, prometheus-client is not installed.
-        Exception: What the bus's lifespan raises. RuntimeError where a task of the bus has failed, which closes the bus.
+        Exception: Raised by the bus's lifespan. RuntimeError if a task of the bus failed, which closes the bus.
         SystemExit: An address cannot be bound: one line on stderr and status 1, with the `OSError` as its cause. Or one of
-            several workers has ended before it served, or was ended by force.
+            several workers ended before it served, or was killed.
     """
     try:
         serve_until_signal(
@@ -169,7 +169,7 @@ def run(
 
 
 def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
-    """Say which `def` handlers run still although their bus is over. True where the interpreter waits for their threads."""
+    """Log the `def` handlers that still run after their bus has ended. True if the interpreter waits for their threads."""
     left = [each for bus in buses for each in parts_of(bus).services.executor.threads_left]
     waits = any(waited_for for _, waited_for in left)
     if left:
@@ -183,7 +183,7 @@ def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
 
 
 def announce(url: str) -> None:
-    """Say where it serves, once: in the log, or on stdout where no log shows it."""
+    """Report the address, once: in the log, or on stdout if no log shows it."""
     url = without_secrets(url)
     logger.info("serving %s", url, extra=log_fields(address=url))
     if not (logger.isEnabledFor(logging.INFO) and logger.hasHandlers()):
@@ -204,7 +204,7 @@ def serve_until_signal(
     client_tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> None:
-    """`run`; `announce` is told each URL when it is served, `client_tls` is for those by which the bus connects.
+    """Implement `run`; `announce` receives each served URL, `client_tls` is for URLs by which the bus connects.
 
     Raises:
         OSError: An address cannot be bound.
@@ -231,7 +231,7 @@ def serve_until_signal(
     worker = worker_here()
     if worker is None and workers > 1:
         addresses = _Addresses(bus, urls, options, client_tls)
-        # Two times `drain`: the lifespan has as many seconds for its end.
+        # Two times `drain`: the lifespan gets the same time for its end.
         if status := supervise(
             count=workers,
             buses=[bus],
@@ -244,18 +244,19 @@ def serve_until_signal(
         return
     running = _Run(bus, drain, delay, None if worker is not None else health, worker, announce, metrics=metrics)
     backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}
-    # Before the loop: what the URLs name is imported here.
+    # Before the loop starts, since URLs may need imports.
     addresses = _Addresses(bus, urls, options, client_tls)
     anyio.run(running.main, addresses, backend=backend, backend_options=backend_options)
     running.over()
 
 
 def _check_loop(backend: str, uvloop: bool) -> None:
-    """
+    """Check the event loop and its backend.
+
     Raises:
-        LocalProtocolError: An event loop runs here.
-        ImportError: It is not installed.
-        ValueError: There is no such backend.
+        LocalProtocolError: An event loop is already running.
+        ImportError: The backend is not installed.
+        ValueError: The backend is unknown.
     """
     if backend not in ("asyncio", "trio"):
         raise ValueError(f"backend={backend!r}: asyncio or trio")
@@ -272,7 +273,7 @@ def _check_loop(backend: str, uvloop: bool) -> None:
 
 
 class _Addresses:
-    """The addresses that a bus is served at."""
+    """The addresses of a served bus."""
 
     def __init__(
         self, bus: Bus, urls: tuple[str, ...], options: dict[str, Any], client_tls: ssl.SSLContext | None = None
@@ -289,19 +290,20 @@ class _Addresses:
             )
             for number, url in enumerate(urls)
         ]
-        """Name, URL and listener of each; none where the bus connects, because its clients come through a broker."""
+        """Name, URL and listener of each; no listener for a URL by which the bus connects, since its clients come through a
+        broker."""
         self.keep: bool = any(ProtocolFeatures.of(resolve_url(url)[0]).keeps for url in urls)
-        """True where there may be streams behind one of them."""
+        """True if external streams may be behind one of them."""
 
     def connecting(self, bus: Bus, url: str) -> Any:
-        """The connection by which clients come; who brings them may start later."""
+        """The connection for clients of a broker, which may start later."""
         tls = self._client_tls if url in self._secure else None
         connecting: Any = bus.connect(url, wait=_PATIENCE, backoff=_BACKOFF, tls=tls)
         connecting.insists = True
         return connecting
 
     async def bind(self) -> dict[str, list[socket.socket]]:
-        """Bind them all, for several workers. May raise `OSError`, `Unsupported`."""
+        """Bind all addresses, for several workers. May raise `OSError`, `Unsupported`."""
         return {name: await serving.bind() for name, _, serving in self.all if serving is not None}
 
 
@@ -330,13 +332,13 @@ class _Run:
         self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
         self._serving = False
         self._entrances: list[Peer] = []
-        """The other ends of the links by which clients come, where this bus connects."""
+        """The other ends of links to brokers, through which clients come."""
         self._signalled: anyio.Event
         self._scope: anyio.CancelScope
         self._force: threading.Timer | None = None
 
     async def main(self, addresses: _Addresses) -> None:
-        """Serve until told to stop; what goes wrong comes out as it is, not in a group."""
+        """Serve until a signal; errors come out ungrouped."""
         failure: BaseException | None = None
         self._signalled, self._scope = anyio.Event(), anyio.CancelScope()
         with anyio.open_signal_receiver(*ending_signals()) as signals:
@@ -360,7 +362,7 @@ class _Run:
             raise failure
 
     def _told_why_not(self, error: BaseException) -> bool:
-        """Have who has started this worker say what all workers would; False where the error is to be seen as it is."""
+        """Report a start-up error once, through the supervisor. False: raise it here."""
         if self._worker is None or not isinstance(error, BusError):
             return False
         mesh = parts_of(self._bus).links.mesh
@@ -380,7 +382,7 @@ class _Run:
                     if self._worker is not None:
                         serving.serve_at(self._worker.sockets(name))
                     served.append((await stack.enter_async_context(serving)).url)
-                if self._worker is None:  # of a worker who started it says it
+                if self._worker is None:  # for a worker the supervisor reports it
                     self._announce(served[-1])
             self._tell_if_alone()
             if not served and parts_of(bus).services.running.links:
@@ -389,15 +391,15 @@ class _Run:
             if self._worker is not None:
                 self._worker.tell_served(served)
             if not await self._until_signalled():
-                return  # leaving the bus raises what has closed it
+                return  # leaving the bus raises the error that closed it
             await anyio.sleep(self._delay)
-            for _, _, serving in addresses.all:  # a load balancer sends who comes now to others, as nobody listens here
+            for _, _, serving in addresses.all:  # without a listener here, a load balancer sends new clients elsewhere
                 if serving is not None:
                     await serving.release()
             await bus.drain(self._drain)
 
     async def _until_signalled(self) -> bool:
-        """Wait for the first signal. False where the bus was closed before, because it has failed or by a handler."""
+        """Wait for the first signal. False if the bus was closed first, by a failure or a handler."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_closed, group.cancel_scope)
             await self._signalled.wait()
@@ -405,12 +407,12 @@ class _Run:
         return self._signalled.is_set()
 
     async def _until_closed(self, scope: anyio.CancelScope) -> None:
-        with suppress(LocalProtocolError):  # it is closed already
+        with suppress(LocalProtocolError):  # it is already closed
             await self._bus.wait_closed()
         scope.cancel()
 
     def _tell_if_alone(self) -> None:
-        """Say that there is no way to this bus: its lifespan may serve and connect too, and has not."""
+        """Warn if nothing can reach this bus; its lifespan may serve and connect too, so the check runs after it."""
         links = parts_of(self._bus).links
         if not links.gates and not links.services.running.links:
             logger.warning(
@@ -421,9 +423,9 @@ class _Run:
     async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
         async for number in signals:
             if number.name == "SIGHUP" and (self._worker is not None or self._signalled.is_set()):
-                continue  # a terminal that closes says it to all, and twice
+                continue  # a closing terminal sends it to all processes, and twice
             if self._worker is not None and self._signalled.is_set() and number == signal.SIGTERM:
-                continue  # from the supervisor, and from who ends all processes of a service: SIGINT is the second signal here
+                continue  # sent by the supervisor, or to all processes of a service: here only SIGINT is a second signal
             if self._serving and not self._signalled.is_set() and (self._worker is None or number == signal.SIGTERM):
                 logger.info("%s, draining", number.name)
                 self._signalled.set()
@@ -435,12 +437,12 @@ class _Run:
                 self._force.start()
 
     def _lives(self) -> tuple[int, str]:
-        """Answer the question whether this process is still of use."""
+        """Answer the liveness check."""
         over = self._serving and parts_of(self._bus).services.runtime is None
         return (503, "the bus has been closed\n") if over else (200, "OK\n")
 
     def _ready(self) -> tuple[int, str]:
-        """Answer the question of a load balancer: may requests be sent here?"""
+        """Answer the readiness check of a load balancer."""
         why = self._why_not_ready()
         return (503, f"{why}\n") if why else (200, "OK\n")
 
@@ -448,7 +450,7 @@ class _Run:
         return 200, await self._metrics()
 
     async def _metrics(self) -> str:
-        """Make what Prometheus asks for, or the supervisor in its name."""
+        """Make the text for Prometheus, or for the supervisor."""
         text: str = await metrics_maker("scrape", "run(metrics=True)")(self._bus)
         return text
 
@@ -461,6 +463,6 @@ class _Run:
         return self._bus.why_not_ready
 
     def over(self) -> None:
-        """All has ended; but threads that do not return keep the interpreter from ending, and are left to the timer."""
+        """Finish; threads that do not return would keep the interpreter alive and are left to the timer."""
         if not tell_of_threads_left([self._bus]) and self._force is not None:
             self._force.cancel()

@@ -1,4 +1,4 @@
-"""The verbs of a bus, as those of one party are in `_core.peer.asker`."""
+"""The verbs of a bus; those of a single party are in `_core.peer.asker`."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ P = TypeVar("P")
 T = TypeVar("T")
 
 AnyPeer: TypeAlias = Peer | RemotePeer
-"""A peer as the verbs take it: one of this bus, or a client of another node of its cluster."""
+"""A peer for the verbs: one of this bus, or a client of another node of its cluster."""
 
 TIMEOUT = 30.0
-"""Seconds by default: they need no check for each message."""
+"""Default seconds, which need no check per message."""
 _REQUEST: Final = Kind.REQUEST
 _BARE: Final = frozenset({str, int})
 
@@ -119,27 +119,27 @@ class BusVerbs(Router):
         headers: Mapping[str, str] | None = None,
         retry: Retry | None = None,
     ) -> Reply[Any]:
-        """Ask for something. Queues the request at once, never waits; await the `Reply`.
+        """Send a request. It is queued at once, without waiting; await the `Reply`.
 
-        It goes to this bus's own handler if it has one for the subject, else to the only link that this bus opened, else to the
-        opened link whose ``serves=`` matches.
+        It goes to this bus's own handler if the subject has one, otherwise to the only link that this bus opened, otherwise to
+        the opened link with a matching ``serves=``.
 
         Args:
-            subject: What is asked.
-            body: Anything that the wire can carry.
-            timeout: Seconds until `DeadlineExceeded`, finite; travels with the request where the wire can say it.
+            subject: Subject of the handler.
+            body: Any value that the wire can carry.
+            timeout: Seconds until `DeadlineExceeded`, finite; sent with the request if the wire carries it.
             returns: The type that the answer is converted to.
-            to: The peer to ask.
+            to: The peer to send to.
             headers: Text to text.
-            retry: Ask again after failures that may pass, within `timeout`; see `Retry`.
+            retry: Retry after temporary failures, within `timeout`; see `Retry`.
 
         Raises:
-            EncodeError: The body cannot be written; the error names the path.
-            AmbiguousRoute: Several links could be asked.
+            EncodeError: The body cannot be encoded; the error names the path.
+            AmbiguousRoute: Several links could take the request.
             Unsupported: The wire cannot carry this.
-            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
-            TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
-            NoHandler: (by awaiting) There is no link to ask, and no handler here.
+            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            TypeError, ValueError: `timeout`, `to` or `headers` have a wrong type or value.
+            NoHandler: (by awaiting) This bus has neither a link nor a handler for it.
             Disconnected, Unauthorized, Forbidden: (by awaiting) The only link is gone for good.
             BusError: (by awaiting) As `Reply` says.
         """
@@ -150,7 +150,7 @@ class BusVerbs(Router):
         try:
             if name not in self._known_subjects:
                 self._services.subjects.check(name)
-        except TypeError:  # not hashable, so certainly no subject
+        except TypeError:  # not hashable, so not a subject
             check_subject(name)
         if timeout != TIMEOUT:
             timeout = seconds(timeout)
@@ -203,22 +203,22 @@ class BusVerbs(Router):
         headers: Mapping[str, str] | None = None,
         to: AnyPeer | str | None = None,
     ) -> None:
-        """Tell one handler, without an answer; routed like a request.
+        """Send a notification to one handler, which sends no answer; routed like a request.
 
         Args:
-            subject: What it is about.
-            body: Anything that the wire can carry.
+            subject: Subject of the handler.
+            body: Any value that the wire can carry.
             headers: Text to text.
-            to: The peer to tell. Or an address, where many are reached over one link (``//phone/CD/4`` of `protocols.Up`); the
-                link is then chosen as for a request without ``to``, or, where this bus serves alone, its only peer is meant.
+            to: The peer to notify. Or an address, if one link leads to several (``//phone/CD/4`` of `protocols.Up`); the link
+                is then chosen as for a request without ``to``, or, for a bus that only serves, it is its only peer.
 
         Raises:
-            EncodeError: The body cannot be written.
+            EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
-            Disconnected: The peer has gone.
+            Disconnected: The peer has left.
             BadRequest: This bus's own handler answers a stream or channel.
-            Unsupported: As `request`; and the wire has no addresses, so that ``to`` is a peer.
-            LocalProtocolError: As `request`; and ``to`` is no address.
+            Unsupported: As `request`; or the wire has no addresses, so that ``to`` must be a peer.
+            LocalProtocolError: As `request`; or ``to`` is not an address.
             NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As `request`.
         """
         name, body, checked = notification(self._services, subject, body, headers)
@@ -231,9 +231,9 @@ class BusVerbs(Router):
             await self._links.party(to).send_notify(name, body, checked)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make an object with the methods of a Protocol class, each of which asks by a verb of this bus.
+        """Make a client for a Protocol class: each of its methods calls a verb of this bus.
 
-        ``users = bus.client(Users, "user")``, and ``await users.get(GetUser(7))`` asks for ``user.get``.
+        ``users = bus.client(Users, "user")``, and ``await users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
             contract: A `typing.Protocol` with ``async def`` methods of one body, and for streams ``def`` methods that return
@@ -241,15 +241,15 @@ class BusVerbs(Router):
             prefix: Subjects are this, a dot, and the name of the method.
 
         Raises:
-            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+            TypeError: Not a contract, or its subjects are invalid; the text names class and method, and the remedy.
         """
         return client_of(self, contract, prefix)
 
     def as_(self, identity: Any) -> Caller:
-        """Ask this bus's own handlers in somebody's name, for example that of the user of an HTTP endpoint.
+        """Call this bus's own handlers on behalf of a user, for example of an HTTP endpoint.
 
         Args:
-            identity: The value that the handlers see as `Context.identity`.
+            identity: The value that handlers see as `Context.identity`.
         """
         return Caller(self._parts, identity)
 
@@ -276,17 +276,17 @@ class BusVerbs(Router):
         timeout: float | None = None,
         to: AnyPeer | None = None,
     ) -> ChannelContext[Any, Any]:
-        """Ask for many answers: ``async with bus.stream("log.tail", {"n": 10}) as lines: async for line in lines: ...``
+        """Request many answers: ``async with bus.stream("log.tail", {"n": 10}) as lines: async for line in lines: ...``
 
-        Flow controlled by credits. Leaving the block stops the remote handler.
+        Credits control the flow. Leaving the block stops the remote handler.
 
         Args:
-            timeout: Seconds until `DeadlineExceeded`; None for as long as the block lasts.
+            timeout: Seconds until `DeadlineExceeded`; None for the duration of the block.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
             NoHandler, AmbiguousRoute: (on entering) As `request`.
-            Unsupported: (on entering) The peer is not one of ours.
+            Unsupported: (on entering) The peer is not a polybus peer.
             RequestError: (by iterating) The handler failed, or answers requests only (`BadRequest`).
             Disconnected: (by iterating) The link broke.
         """
@@ -388,25 +388,24 @@ class BusVerbs(Router):
         timeout: float = 30.0,
         id: str | None = None,
     ) -> None:
-        """Publish: every matching subscription gets it once, the bus's own and those of every linked peer.
+        """Publish: every matching subscription receives it once, the bus's own and those of every linked peer.
 
-        On links that this bus opened it is always sent. When this returns, it has been handed to the transports or waits in an
-        outbox: that is no receipt. What a `Store` of the cluster keeps is stored when this returns; and so is what is published
-        with `id` to a stream of others, over the link to their NATS network.
+        Links that this bus opened always get it. On return it has been passed to the transports or waits in an outbox; that is
+        no acknowledgement. A subject of a cluster's `Store`, or a publication with `id` to an external stream over a NATS link,
+        is stored on return.
 
         Args:
-            to: One peer or several: only they get it, and no store of the cluster keeps it; an empty list is none.
-            timeout: Seconds to wait for room, to live in the outbox of a link that is down, and until it is stored.
-            id: Of a publication that a `Store` keeps, or a stream of others: it is stored once, however often it is published
-                under this id.
+            to: One peer or several: only they receive it, and no store of the cluster stores it; an empty list means no peer.
+            timeout: Seconds to wait for room, to stay in the outbox of a link that is down, and to be stored.
+            id: For a `Store` or an external stream: stored once, however often it is published with this id.
 
         Raises:
-            EncodeError: The body cannot be written.
-            QueueFull: No room in time, in some queue or outbox, or in the store; the others got it.
-            DeadlineExceeded: The engine has not said in time that it is stored: it may be, and may not.
-            Disconnected: A peer of `to` has gone; the others got it.
-            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
-            TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
+            EncodeError: The body cannot be encoded.
+            QueueFull: A queue, an outbox or the store had no room in time; the other receivers have it.
+            DeadlineExceeded: The engine has not confirmed the storage in time; it may be stored.
+            Disconnected: A peer of `to` has left; the others have it.
+            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            TypeError, ValueError: `timeout`, `to` or `headers` have a wrong type or value.
         """
         name: Any = subject
         if type(subject) not in _BARE:
@@ -419,7 +418,7 @@ class BusVerbs(Router):
             await publisher.yield_to_loop()
         try:
             route = publisher.routes.get(name) or publisher.route(name)
-        except TypeError:  # not hashable: `route` says what it should be
+        except TypeError:  # not hashable: `route` raises the error
             route = publisher.route(name)
         peer = None if self._outgoing else route.only_peer
         plain = to is None and headers is None and id is None
@@ -480,9 +479,9 @@ class BusVerbs(Router):
         """`publish` without waiting.
 
         Raises:
-            QueueFull: No room in some queue or outbox; the others got it.
-            LocalProtocolError: Also where a `Store` keeps the subject: that is waited for.
-            Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
+            QueueFull: A queue or outbox has no room; the other receivers have it.
+            LocalProtocolError: As `publish`, or a `Store` stores the subject, which needs a wait.
+            Disconnected, EncodeError, ReservedSubject, TypeError, ValueError: As `publish`.
         """
         name: Any = subject
         if type(subject) not in _BARE:
@@ -504,7 +503,7 @@ class BusVerbs(Router):
             raise gone.departed()
 
     def _publication_to(self, subject: AnySubject, body: Any) -> tuple[Any, Any]:
-        """Find name and body of a publication to what is no plain text or number. May raise `EncodeError`, as `publish`."""
+        """Name and body of a publication to a `Subject`. May raise `EncodeError`, as `publish`."""
         if isinstance(subject, Subject):
             body = self._services.published(subject, body)
         return bare(subject), body
@@ -575,35 +574,34 @@ class BusVerbs(Router):
     ) -> Subscription[Any]:
         """Receive publications: ``async with bus.subscribe("news.*") as news: async for message in news: ...``
 
-        Entering returns when the links that are up know of it.
+        Entering returns once the connected links know the subscription.
 
-        With ``durable="audit"`` it gives what a `Store` of the cluster keeps, and goes on where it was when it is entered
-        again: each publication to one reader of those that name the same, until `Message.ack`. With ``start=`` alone it reads
-        what is stored and then what comes, in the order of the store, and leaves no trace of that. A bus that is in no cluster
-        reads the stream of others that keeps the pattern, behind its link to their NATS network.
+        With ``durable="audit"`` it consumes a `Store` of the cluster, and resumes at its position when it is entered again: one
+        of the readers with that name gets each publication, until `Message.ack`. With ``start=`` and no `durable` it reads
+        stored and then new publications, in the order of the store, and keeps no position. A bus without a cluster reads the
+        external stream that stores the pattern, behind its link to a NATS network.
 
         Args:
             pattern: ``*`` one token, ``>`` the rest.
-            returns: The type that bodies are converted to; those that do not fit are skipped and counted.
-            queue: Publications that may wait to be read: as of `on`; with ``start=`` alone 64. With `durable` those that this
-                reader has at once, read and not settled ones included: 1, and more is faster.
-            when_full: What happens to one more; see `WhenFull`.
-            local: Take the bus's own publications too. A member of a `group` takes what it is chosen for, whoever published it.
-            group: Each publication is for one subscription of those that name the same group and pattern; see `on`.
-            durable: As of `on`, with which it shares what is stored where both name the same.
-            retry: With `durable`: how often a publication comes, and after which pauses where `Message.retry` says none.
-            ack_wait: With `durable`, as of `on`.
-            start: As of `on`; alone: where to begin.
-            ordered: With `durable`, as of `on`.
+            returns: The type that bodies are converted to; publications that do not fit are skipped and counted.
+            queue: Publications that may wait to be read, as for `on`; with ``start=`` and no `durable` 64. With `durable` the
+                unsettled publications of this reader, including those it has read: 1; more is faster.
+            when_full: Policy for a full queue; see `WhenFull`.
+            local: Receive the bus's own publications too. A member of a `group` receives its share from every publisher.
+            group: Queue group: one of the subscriptions with the same group and pattern gets each publication; see `on`.
+            durable: As for `on`; both share a store's publications under the same name.
+            retry: With `durable`: number of deliveries, and pauses where `Message.retry` sets none.
+            ack_wait: With `durable`, as for `on`.
+            start: As for `on`; without `durable`: where to begin.
+            ordered: With `durable`, as for `on`.
 
         Raises:
-            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop, or no store keeps
-                that.
-            AmbiguousRoute: (on entering) What is stored could be behind several links: connect with ``serves=``.
+            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop, or no store stores
+                the pattern.
+            AmbiguousRoute: (on entering) Several links could lead to the stream: connect with ``serves=``.
             ReservedSubject: It begins with ``_polybus.``.
-            ValueError: The queue, the policy or the group is not possible, or an argument goes with `durable` alone, or not
-                with it.
-            TypeError: `returns` is no type, or none that a body can be read as.
+            ValueError: The queue, the policy or the group is invalid, or an argument requires `durable` or excludes it.
+            TypeError: `returns` is not a type, or bodies cannot be read as that type.
             Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
             Forbidden: (on entering) The peer refused.
         """
@@ -611,7 +609,7 @@ class BusVerbs(Router):
         return self._pubsub.subscription(pattern, returns, queue, when_full, local=local, group=group, reading=reading)
 
     def relay(self, pattern: str | int) -> None:
-        """Pass matching publications of peers on to the other peers that subscribed. Off by default: sessions are isolated.
+        """Relay matching publications of peers to the other subscribed peers. Off by default: sessions are isolated.
 
         Raises:
             LocalProtocolError, ReservedSubject: The pattern is not valid.
