@@ -33,6 +33,6 @@ __getattr__: Callable[[str], Any] = lazy_names(
         ".report.names": ("Names",),
         ".correlation": ("MatchTimeouts",),
     },
-    ("duckdb", "deltalake", "jinja2", "pyarrow", "matplotlib", "numpy"),
+    ("duckdb", "deltalake", "jinja2", "pyarrow", "numpy"),
     "the pipeline needs {}: pip install 'polybus[analyse]'",
 )

@@ -26,6 +26,8 @@ BYTES_AT_ONCE: Final = 64 << 20
 """A row group is not larger, but for one batch: a row may have megabytes."""
 BY_DATE: Final = ("date", "protocol")
 """Of the tables that a run makes."""
+_OF_ROWS: Final = ("id", "correlation_id", "reply_to", "data")
+"""Columns of which rows have values of their own: a dictionary would make them larger, and the check of a file read them."""
 _EMPTY: Final = "__HIVE_DEFAULT_PARTITION__"
 """In place of a value that is null, or has no letters."""
 
@@ -230,7 +232,9 @@ class PartitionWriter:
         if place not in self._writers:
             name, files = f"{self._staging}/{place}/part.parquet", self._storage.filesystem
             files.create_dir(self._storage.inside(f"{self._staging}/{place}"), recursive=True)
-            writer = pq.ParquetWriter(self._storage.inside(name), table.schema, filesystem=files, compression="zstd")
+            alike: Any = [name for name in table.schema.names if name not in _OF_ROWS]
+            form: dict[str, Any] = {"filesystem": files, "compression": "zstd", "use_dictionary": alike}
+            writer = pq.ParquetWriter(self._storage.inside(name), table.schema, **form)
             self._writers[place] = writer, [place, name, 0]
             self.files.append(self._writers[place][1])
         writer, told = self._writers[place]

@@ -28,6 +28,6 @@ __getattr__: Callable[[str], Any] = lazy_names(
         ".session": ("SparkUnavailable", "check_java", "start_session"),
         ".source": ("BusDataSource", "scan"),
     },
-    ("pyspark", "py4j", "pyarrow", "pandas", "matplotlib", "numpy"),
+    ("pyspark", "py4j", "pyarrow", "pandas", "numpy"),
     "the pipeline needs {}: pip install 'polybus[spark]'",
 )

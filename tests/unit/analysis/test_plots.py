@@ -2,17 +2,22 @@
 
 import re
 from html import unescape
+from typing import Any
 
 import pytest
 
-from polybus.analysis.report import plots, words
-
-pytestmark = pytest.mark.usefixtures("drawn")
+from polybus.analysis.report import page, plots, words
 
 S = 1_000_000_000
 
 
-def texts(svg: str) -> list[str]:
+def drawn(plot: plots.Plot) -> str:
+    templates: Any = page.templates().get_template("plots.html").module
+    return str(templates.plot(plot))
+
+
+def texts(plot: plots.Plot) -> list[str]:
+    svg = drawn(plot)
     return [unescape(re.sub("<[^>]*>", "", text)) for text in re.findall("<text.*?</text>", svg, re.DOTALL)]
 
 
@@ -40,10 +45,10 @@ def test_names_from_peers_are_shown_as_they_are_or_shortened_where_they_are_alik
         "//car.maker/body.access/1/rpc.door_right",
     ]
     rows = [{"window_ns": 0, "subject": name, "n": 1, "nbytes": 1} for name in names]
-    svg = plots.throughput(rows, S)
-    said = texts(svg)
+    plot = plots.throughput(rows, S)
+    said = texts(plot)
     assert {"costs $5 & $6", "<script>", "a\N{REPLACEMENT CHARACTER}b"} <= set(said)
-    assert "<script" not in svg
+    assert "<script" not in drawn(plot)
     assert len({word for word in said if "…" in word}) == 2
 
 

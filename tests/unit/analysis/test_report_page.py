@@ -123,7 +123,6 @@ def test_a_table_says_where_the_rest_of_it_is(rows: int, said: str | None) -> No
     assert html.endswith(said) if said is not None else "more" not in html
 
 
-@pytest.mark.usefixtures("drawn")
 def test_the_page_stays_small_however_many_subjects_and_however_long_names_there_are(tmp_path: Path) -> None:
     day = Day()
     for number in range(1500):
@@ -138,7 +137,6 @@ def test_the_page_stays_small_however_many_subjects_and_however_long_names_there
         assert len(page.render(metrics).encode()) < 2_000_000
 
 
-@pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize("moment_ns", [2**63 - 1, -(2**63)])
 def test_a_clock_that_is_as_wrong_as_can_be_spoils_no_report(tmp_path: Path, moment_ns: int) -> None:
     day = Day()

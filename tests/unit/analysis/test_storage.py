@@ -9,12 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 
 from polybus.analysis import DuckEngine, Pipeline
 from polybus.analysis.results import LOG, Output, ResultFile
-from polybus.analysis.storage import TableStorage
+from polybus.analysis.storage import PartitionWriter, TableStorage
 from polybus.capture import CaptureError
+from polybus.capture.columns.sizes import check_groups
 from tests.unit.capture.generator import traffic
 
 
@@ -45,6 +49,18 @@ with TableStorage({str(tmp_path / "out")!r}).alone(lambda: None):
     assert subprocess.run([sys.executable, "-c", died], check=False, timeout=60).returncode == 7
     with TableStorage(tmp_path / "out").alone(lambda: pytest.fail("somebody is there")):
         pass
+
+
+def test_files_of_results_are_checked_without_being_read(tmp_path: Path) -> None:
+    """Ids and bodies that are all different, of which a dictionary would have to be compared with the rows."""
+    rows = [
+        {"capture_id": "a", "seq": n, "correlation_id": f"{n:040}", "data": b"%0200d" % n, "date": None} for n in range(20_000)
+    ]
+    writer = PartitionWriter(TableStorage(tmp_path), "events")
+    writer.add("", pa.RecordBatch.from_pylist(rows), ["date"])
+    writer.close()
+    place = str(tmp_path / writer.files[0][1])
+    assert check_groups(pafs.LocalFileSystem(), place, pq.read_metadata(place), [0]) == []
 
 
 def test_a_place_has_the_name_that_spark_knows(tmp_path: Path) -> None:

@@ -73,7 +73,6 @@ def test_a_horizon_shorter_than_the_timeout_is_refused() -> None:
     assert MatchTimeouts(2.0).horizon == 20
 
 
-@pytest.mark.usefixtures("drawn")
 def test_rows_that_may_say_anything_are_in_the_tables_once(tmp_path: Path) -> None:
     capture = strange_capture(tmp_path / "capture")
     with DuckEngine(threads=1) as engine:

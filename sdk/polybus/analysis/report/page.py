@@ -45,6 +45,14 @@ def render(metrics: dict[str, Any]) -> str:
         alike = (one.anchor for one in groups if all(one.first[name] == value for name, value in wanted.items()))
         return next(alike, None)
 
+    begin, whole = metrics["begin_ns"], max(metrics["end_ns"] - metrics["begin_ns"], 1)
+    most = max((row["n"] for row in metrics["errors"]), default=0) or 1
+
+    def span(session: Row) -> tuple[float, float]:
+        """The place of a connection within the time of the capture."""
+        first, last = (begin if session[name] is None else session[name] for name in ("first_ns", "last_ns"))
+        return 100 * (first - begin) / whole, 100 * (last - first) / whole
+
     style, script = (resources.files(_HERE).joinpath("templates", name).read_text() for name in ("style.css", "filters.js"))
     return (
         templates()
@@ -55,6 +63,8 @@ def render(metrics: dict[str, Any]) -> str:
             groups=groups,
             kept=[metrics.get(name, ()) for name in ("store_publications", "store_deliveries", "store_letters")],
             leads=leads,
+            span=span,
+            share_of_most=lambda row: (0, 100 * row["n"] / most),
             leads_to_code=lambda row: leads(row, code=row["code"]),
             style=style,
             script=script,

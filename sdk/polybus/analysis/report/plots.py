@@ -1,57 +1,70 @@
-"""The plots of the report: SVG for the inside of HTML, drawn by matplotlib. Text stays text, to be searched and read aloud."""
+"""The plots of the report: what is where, in pixels. The template ``plots.html`` draws them as SVG."""
 
 from __future__ import annotations
 
-import io
-import warnings
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import ceil, floor, log10
+from typing import Any, ClassVar, Final
 
-import matplotlib
-import matplotlib.dates
-import matplotlib.ticker
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
+import attrs
+
+from .words import moment
 
 Rows = Sequence[dict[str, Any]]
 
-_TEXT, _LINE = "#010203", "#030201"
-"""Colours that become those of the page, which is light or dark."""
-_STYLE: Final[Any] = {
-    "svg.fonttype": "none",
-    # Names of subjects come from peers: a dollar sign in them is no formula.
-    "text.parse_math": False,
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": _LINE,
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _TEXT),
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
-    "axes.axisbelow": True,
-    "figure.constrained_layout.use": True,
-}
-_BLUE, _RED, _GREY = "#2f6fb3", "#c2413b", "#b9bcc4"
+_INSIDE, _FOOT, _LINE, _LETTER = 150, 42, 14, 5.6
+"""Pixels between top and bottom, below them, of a line of the legend, and of a letter."""
 _LONGEST: Final = 28
-_WIDTH: Final = 4.8
-"""Inches of 72 points; text is 9 points high."""
+"""Letters of a name."""
+_RED, _GREY = "#c2413b", "#9a9ea8"
+_COLOURS: Final = "#2f6fb3 #e08214 #3b9a4b #8a63b8 #c2413b #8c5a4a #d467ab #8f8f1a".split()
+_SECOND, _MINUTE, _DAY = 10**9, 60 * 10**9, 86_400 * 10**9
+_STEPS_NS: Final = (
+    *(n * 10**power for power in (6, 7, 8) for n in (1, 2, 5)),
+    *(n * size for size in (_SECOND, _MINUTE) for n in (1, 2, 5, 10, 15, 30)),
+    *(n * 60 * _MINUTE for n in (1, 2, 6, 12)),
+    *(n * 10**power * _DAY for power in range(6) for n in (1, 2, 5)),
+)
+_PARTS: Final = {_DAY: (0, 10), _MINUTE: (11, 16), _SECOND: (11, 19), 0: (17, 23)}
+"""The part of a moment that is said at a tick, by how far it is to the next one."""
 
 
-def _drawn(name: str, draw: Callable[[Any], None], height: float = 2.8) -> str:
-    """An SVG element; a phone shows it a little smaller, and can be read without zooming."""
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
-        # The browser has letters that the font for measuring lacks.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        figure = Figure(figsize=(_WIDTH, height))
-        draw(figure.subplots())
-        buffer = io.StringIO()
-        # Not `savefig`, which would draw all of it twice, the first time only to place it.
-        canvas: Any = FigureCanvasSVG(figure)
-        canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
-    svg = buffer.getvalue()
-    return svg[svg.index("<svg") :].replace(_TEXT, "var(--text)").replace(_LINE, "var(--line)")
+@attrs.frozen
+class Axis:
+    """From one number to another, with ticks and what they say."""
+
+    low: float
+    high: float
+    ticks: Sequence[tuple[float, str]]
+    label: str = ""
+    scale: Callable[[float], float] = lambda number: number
+
+    def share(self, number: float) -> float:
+        """The place of a number: 0 at the low end, 1 at the high one."""
+        low, high = self.scale(self.low), self.scale(self.high)
+        return min(max((self.scale(number) - low) / (high - low), 0.0), 1.0)
+
+
+def _linear(high: float, label: str) -> Axis:
+    step = next(step for power in range(-3, 30) for n in (1, 2, 5) if high <= 5 * (step := n * 10.0**power))
+    return Axis(0, high or 1, [(n * step, f"{n * step:,.9g}") for n in range(floor(high / step) + 1)], label)
+
+
+def _logarithmic(numbers: Iterable[float], label: str) -> Axis:
+    found = sorted(numbers)
+    low, high = found[0] * 0.7, found[-1] * 1.3
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    # At the powers of ten, or at some of them; where there are few also in between.
+    ticks = [n * 10.0**power for power in powers[:: 1 + len(powers) // 8] for n in ((1, 2, 5) if len(powers) < 4 else (1,))]
+    return Axis(low, high, [(tick, f"{tick:,.9g}") for tick in ticks if low <= tick <= high], label, log10)
+
+
+def _times(low: int, high: int) -> Axis:
+    step = next(step for step in _STEPS_NS if high - low <= 5 * step)
+    begin, end = next(part for size, part in _PARTS.items() if step >= size)
+    ticks = range(-(-low // step) * step, high + 1, step)
+    return Axis(low, max(high, low + 1), [(tick, moment(tick)[begin:end]) for tick in ticks], f"from {moment(low)}")
 
 
 def _short(text: str | None) -> str:
@@ -61,124 +74,95 @@ def _short(text: str | None) -> str:
     return shown if len(shown) <= _LONGEST else f"{shown[:begin]}…{shown[begin + 1 - _LONGEST :]}"
 
 
-def _moment(ns: int) -> datetime:
-    return datetime.fromtimestamp(ns / 1e9, UTC)
+@attrs.frozen
+class Plot:
+    """Shapes between two axes. A phone shows it about as it is, so that its letters can be read without zooming."""
+
+    width: ClassVar[int] = 360
+    right: ClassVar[int] = 338
+    top: ClassVar[int] = 10
+    name: str
+    across: Axis
+    up: Axis
+    shapes: list[tuple[str, str, str]] = attrs.Factory(list)
+    """Of each the colour, what it is, and its path."""
+    lines: bool = False
+    """True where the paths are lines, not areas."""
+
+    @property
+    def left(self) -> float:
+        """The pixel at which the axis across begins: what the other one says is before it."""
+        return 20 + _LETTER * max((len(said) for _, said in self.up.ticks), default=0)
+
+    @property
+    def bottom(self) -> int:
+        return self.top + _INSIDE
+
+    @property
+    def height(self) -> int:
+        return self.bottom + _FOOT + _LINE * sum(1 for x, *_ in self.legend() if x == self.top)
+
+    def legend(self) -> Iterator[tuple[int, int, str, str]]:
+        """Place, colour and text of what has one, in two columns."""
+        told = [(colour, text) for colour, text, _ in self.shapes if text]
+        for number, (colour, text) in enumerate(told):
+            yield self.top + number % 2 * self.width // 2, self.bottom + _FOOT - 8 + number // 2 * _LINE, colour, text
+
+    def x(self, number: float) -> float:
+        """The pixel of a number across."""
+        return round(self.left + self.across.share(number) * (self.right - self.left), 1)
+
+    def y(self, number: float) -> float:
+        """The pixel of a number upwards."""
+        return round(self.top + (1 - self.up.share(number)) * _INSIDE, 1)
+
+    def add(self, colour: str, bars: Iterable[tuple[float, float, float, float]], text: str = "") -> Plot:
+        """Add bars, each from one number to another across, and up."""
+        places = [(self.x(left), self.x(right), self.y(low), self.y(high)) for left, right, low, high in bars]
+        # What is there is seen, however short it was.
+        path = "".join(f"M{left} {low}H{max(right, left + 1)}V{high}H{left}z" for left, right, low, high in places)
+        self.shapes.append((colour, text, path))
+        return self
 
 
-def _times(axes: Any) -> None:
-    dates: Any = matplotlib.dates
-    locator = dates.AutoDateLocator(minticks=3, maxticks=7)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
-
-
-def _logarithmic(axis: Any) -> None:
-    # The usual labels of such an axis are formulas. One at each power of ten, and where there are few also in between.
-    axis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.9g}"))
-    axis.set_minor_formatter(_FewMinors(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
-
-
-class _FewMinors(matplotlib.ticker.LogFormatter):
-    """Labels between the powers of ten, where these are far apart, as plain numbers."""
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        return f"{x:,.9g}" if super().__call__(x, pos) else ""
-
-
-def throughput(rows: Rows, width_ns: int) -> str:
+def throughput(rows: Rows, width_ns: int) -> Plot:
     """Messages a second, stacked by subject."""
-    windows = sorted({row["window_ns"] for row in rows})
-    first, last = windows[0], windows[-1]
-    # Windows in which nothing happened are there too.
-    every = list(range(first, last + 1, width_ns))
-    place = {window: index for index, window in enumerate(every)}
-    names = sorted({row["subject"] for row in rows if row["subject"]}) + [None]
-    seconds = width_ns / 1e9
-
-    def draw(axes: Any) -> None:
-        below = [0.0] * len(every)
-        colours = [matplotlib.colormaps["tab10"](number) for number in range(10)]
-        for number, name in enumerate(names):
-            heights = [0.0] * len(every)
-            for row in rows:
-                if (row["subject"] or None) == name:
-                    heights[place[row["window_ns"]]] += row["n"] / seconds
-            colour = _GREY if name is None else colours[number % len(colours)]
-            label = "others" if name is None else _short(name)
-            days = [_moment(window + width_ns // 2) for window in every]
-            axes.bar(days, heights, seconds / 86_400, bottom=below, color=colour, label=label)
-            below = [a + b for a, b in zip(below, heights, strict=True)]
-        axes.set_ylabel("messages/s")
-        _times(axes)
-        axes.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
-
-    return _drawn("throughput", draw, 3.8)
+    counts, below = Counter[tuple[int, str | None]](), Counter[int]()
+    for row in rows:
+        counts[row["window_ns"], row["subject"] or None] += row["n"]
+        below[row["window_ns"]] += row["n"]
+    per_second, windows = 1e9 / width_ns, sorted(below)
+    across, up = _times(windows[0], windows[-1] + width_ns), _linear(max(below.values()) * per_second, "messages/s")
+    plot = Plot("Messages a second, by subject", across, up)
+    below.clear()
+    for number, name in enumerate([*sorted({name for _, name in counts if name is not None}), None]):
+        bars = []
+        for window in windows:
+            begin = below[window] * per_second
+            below[window] += counts[window, name]
+            bars.append((window, window + width_ns, begin, below[window] * per_second))
+        plot.add(_GREY if name is None else _COLOURS[number % len(_COLOURS)], bars, "others" if name is None else _short(name))
+    return plot
 
 
-def histogram(rows: Rows) -> str:
+def histogram(rows: Rows) -> Plot:
     """Histogram of latencies; both axes are logarithmic."""
-
-    def draw(axes: Any) -> None:
-        lefts = [row["from_ns"] / 1e6 for row in rows]
-        widths = [left * (10**0.2 - 1) for left in lefts]
-        axes.bar(lefts, [row["n"] for row in rows], widths, align="edge", color=_BLUE)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        _logarithmic(axes.xaxis)
-        _logarithmic(axes.yaxis)
-        axes.set_xlabel("latency, ms")
-        axes.set_ylabel("answers")
-
-    return _drawn("histogram", draw)
+    bars = [(row["from_ns"] / 1e6, row["from_ns"] * 10**0.2 / 1e6, max(row["n"], 1)) for row in rows]
+    across = _logarithmic((edge for left, right, _ in bars for edge in (left, right)), "latency, ms")
+    up = _logarithmic((n for *_, n in bars), "answers")
+    return Plot("Answers by latency", across, up).add(_COLOURS[0], [(left, right, up.low, n) for left, right, n in bars])
 
 
-def latency_over_time(rows: Rows, width_ns: int) -> str:
+def latency_over_time(rows: Rows, width_ns: int) -> Plot:
     """p50 and p95 of each window."""
     answered = [row for row in rows if row["p50_ns"] is not None]
-
-    def draw(axes: Any) -> None:
-        times = [_moment(row["window_ns"] + width_ns // 2) for row in answered]
-        for name, colour in (("p95", _RED), ("p50", _BLUE)):
-            # The axis has no place for none at all, which a coarse clock may say.
-            heights = [max(row[f"{name}_ns"], 1) / 1e6 for row in answered]
-            axes.plot(times, heights, ".-", color=colour, label=name, linewidth=1)
-        axes.set_yscale("log")
-        _logarithmic(axes.yaxis)
-        axes.set_ylabel("latency, ms")
-        if len(set(times)) == 1:  # matplotlib would show years around it
-            axes.set_xlim(*(_moment(answered[0]["window_ns"] + shift * width_ns) for shift in (-1, 2)))
-        _times(axes)
-        axes.legend(fontsize=8, frameon=False)
-
-    return _drawn("latency", draw)
-
-
-def errors(rows: Rows) -> str:
-    """Number of failed exchanges by code."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        name = f"{row['code_name'] or 'code'} ({row['code']})"
-        counts[name] = counts.get(name, 0) + row["n"]
-    most = sorted(counts.items(), key=lambda pair: pair[1])[-12:]
-
-    def draw(axes: Any) -> None:
-        axes.barh([_short(name) for name, _ in most], [n for _, n in most], color=_RED)
-        axes.set_xlabel("exchanges")
-
-    return _drawn("errors", draw, 1.0 + 0.28 * len(most))
-
-
-def sessions(rows: Rows) -> str:
-    """From when to when each connection was there; the longest ones."""
-    longest = sorted(rows, key=lambda row: row["first_ns"] - row["last_ns"])[:24]
-    shown = sorted(longest, key=lambda row: row["first_ns"], reverse=True)
-
-    def draw(axes: Any) -> None:
-        for number, row in enumerate(shown):
-            begin, end = _moment(row["first_ns"]), _moment(row["last_ns"])
-            axes.plot([begin, end], [number, number], color=_BLUE, linewidth=4, solid_capstyle="butt", marker="|")
-        axes.set_yticks(range(len(shown)), [_short(f"{row['protocol']} {row['conn_id']}") for row in shown])
-        axes.margins(x=0.02)
-        _times(axes)
-
-    return _drawn("sessions", draw, 1.0 + 0.24 * len(shown))
+    # The axis has no place for none at all, which a coarse clock may say.
+    heights = {name: [max(row[f"{name}_ns"], 1) / 1e6 for row in answered] for name in ("p95", "p50")}
+    across = _times(answered[0]["window_ns"], answered[-1]["window_ns"] + width_ns)
+    up = _logarithmic((height for some in heights.values() for height in some), "latency, ms")
+    plot = Plot("Latency over time", across, up, lines=True)
+    for (name, some), colour in zip(heights.items(), (_RED, _COLOURS[0]), strict=True):
+        points = (f"{plot.x(row['window_ns'] + width_ns / 2)} {plot.y(one)}" for row, one in zip(answered, some, strict=True))
+        # A dash at the last point: one alone is seen, too.
+        plot.shapes.append((colour, name, f"M{'L'.join(points)}m-2 0h4"))
+    return plot

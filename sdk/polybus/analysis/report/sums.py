@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
@@ -74,7 +75,9 @@ class Part:
 
     def added(self, tables: Iterable[pa.Table]) -> pa.Table:
         """Tables with these columns, or more, as one."""
-        whole = self._grouped(pa.concat_tables([self.schema.empty_table(), *(self._shaped(table) for table in tables)]))
+        some = [self._shaped(table) for table in tables if len(table)]
+        # One alone was grouped when it was made.
+        whole = some[0] if len(some) == 1 else self._grouped(pa.concat_tables([self.schema.empty_table(), *some]))
         if len(whole) <= MOST:
             return whole
         order = pc.sort_indices(whole, [("n", "descending")])
@@ -179,10 +182,16 @@ _EXCHANGES: Final = f"""
     )
 """
 _ORDER: Final = f"latency_ns desc nulls first, request_time_ns, {TIES}"
+_KIND: Final = ("settled", "protocol", "subject", "outcome", "code")
+_SLOW: Final = pa.schema(
+    zip((*(f"of_{name}" for name in _KIND), "least_ns"), (_TRUTH, _TEXT, _TEXT, _TEXT, _SHORT, _WHOLE), strict=True)
+)
 _ROWS: Final = f"""
     select settled, {", ".join(LISTED.names)} from (
-        select *, row_number() over (partition by protocol, subject, outcome, code order by {_ORDER}) as nth
-        from {{counted}} where kind = 'request'
+        select /*+ broadcast(slow) */ *, row_number() over (partition by {", ".join(_KIND)} order by {_ORDER}) as nth
+        from {{counted}} as counted join {{slow}} as slow
+        on kind = 'request' and {" and ".join(f"{name} is not distinct from of_{name}" for name in _KIND)}
+        where latency_ns is null or latency_ns >= least_ns
     ) as numbered
     where nth <= {OF_A_KIND} order by nth, {_ORDER} limit {SHOWN}
 """
@@ -396,8 +405,10 @@ class Sums:
             settled, wanted = f"last_ns < {_by_kind(until)}", f"last_ns >= {_by_kind(now.since)}"
         with told_apart(engine, named, now.clocks) as views:
             counted = engine.sql(f"select *, {settled} as settled from {{views}} where view = 1 and {wanted}", views=views)
-            self._add_counted(self._sum(engine, _EXCHANGES, counted=counted))
-            self._add_rows(engine.rows(engine.sql(_ROWS, counted=counted)).to_pylist())
+            summed = self._sum(engine, _EXCHANGES, counted=counted)
+            self._add_counted(summed)
+            slow = engine.hand(_slowest(summed))
+            self._add_rows(engine.rows(engine.sql(_ROWS, counted=counted, slow=slow)).to_pylist())
         if several:
             begin = min(until.values()) + min([0, *(now.clocks or {}).values()]) - CROWDED_NS - SLACK_NS
             now.since, now.again = until, [name for name, (_, last) in now.files["exchanges"].items() if last >= begin]
@@ -452,6 +463,19 @@ class Sums:
                 for name in ("orphans", "exchanges")
             }
             self.shown["orphans"] = PARTS["orphans"].added([engine.rows(lost(engine, tables["orphans"], tables["exchanges"]))])
+
+
+def _slowest(summed: pa.Table) -> pa.Table:
+    """The least latency of the exchanges of each kind that may be shown, as far as their sums tell; null of those without."""
+    found, least = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], int | None]()
+    requests = summed.filter(pc.equal(summed["kind"], "request"))
+    order = pc.sort_indices(requests, [("class", "ascending")])[::-1]  # null comes first
+    for *kind, n, latency in zip(*(requests[name].take(order).to_pylist() for name in (*_KIND, "n", "class")), strict=True):
+        if found[tuple(kind)] < OF_A_KIND:
+            found[tuple(kind)] += n
+            least[tuple(kind)] = latency
+    rows = [dict(zip(_SLOW.names, (*kind, latency), strict=True)) for kind, latency in least.items()]
+    return pa.Table.from_pylist(rows, _SLOW)
 
 
 def _table(storage: TableStorage, name: str) -> pa.Table:
