@@ -10,7 +10,6 @@ from ..errors import BadRequest, EncodeError, LocalProtocolError, RemoteProtocol
 MAX_INT: Final = 2**53
 """Larger integers lose digits in JavaScript."""
 MODES: Final = ("stream", "channel", "tunnel")
-"""Modes of an open."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 LINE_BREAK: Final = re.compile(r"[\r\n\x00]")

@@ -54,7 +54,6 @@ class SubjectLevels:
             self._index.add(pattern, place)
 
     def of(self, subject: str | int) -> str | None:
-        """The priority's name, or None."""
         places = self._index.match(subject) if self._names else ()
         return self._names[min(places)] if places else None
 
@@ -88,13 +87,11 @@ class IdFactory:
         self.suffix: Final = (
             f"-{8 + (random_bits >> 60):x}{random_bits >> 48 & 0xFFF:03x}-{random_bits & 0xFFFF_FFFF_FFFF:012x}"
         )
-        """The last 18 characters of all ids of this maker."""
         self._ms: float = -math.inf
         self._count = 0
         self._head = ""
 
     def next(self) -> str:
-        """Make an id that sorts after all earlier ones."""
         ms = self._clock() // 1_000_000
         count = self._count + 1
         if ms > self._ms:
@@ -113,7 +110,6 @@ class IdFactory:
 
 
 def id_version(id: str) -> int | None:
-    """The version of a hyphenated UUID, or None."""
     found = _UUID.fullmatch(id)
     return int(found[1], 16) if found is not None else None
 
@@ -203,7 +199,6 @@ class EntitySession(QuietSession):
     codes: ClassVar[Mapping[str | None, Code]]
     """Codes of refusal reasons that are not INVALID_ARGUMENT."""
     return_address: ClassVar[type]
-    """Type of an incoming request's id."""
     refuse: ClassVar[Callable[..., RemoteProtocolError]]
     _clock: Callable[[], int]
     _allowance: float
@@ -223,7 +218,6 @@ class EntitySession(QuietSession):
         return output
 
     def _learn(self, source: str) -> None:
-        """Store the peer's address, and drop heads that were cached for another."""
         self._names.learn(source)
         self._methods.clear()
         self._topics.clear()
@@ -255,7 +249,6 @@ class EntitySession(QuietSession):
         return self._expired(message, age, ttl)
 
     def _expired(self, message: Message, age: int, ttl: int) -> bool:
-        """Report an expired message. Always False."""
         text = f"made {age / 1000:.3f} s ago with a ttl of {ttl / 1000:.3f} s; where clocks differ, set allowance="
         self._output.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
         return False
@@ -270,7 +263,6 @@ class EntitySession(QuietSession):
             self._output.append(CloseWanted(error.close_code, error.reason, error))
 
     def _answer(self, address: Any, code: Code, text: str, reason: str | None) -> None:
-        """Answer that a request was not delivered."""
         facts = {"text": text, "reason": reason, "undelivered": True}
         self._output.append(self._response(Message(Kind.ERROR, "", address, code=code, attributes=facts)))
 
@@ -279,7 +271,6 @@ class EntitySession(QuietSession):
         raise NotImplementedError
 
     def _event(self, kind: Kind, message: Message) -> bytes:
-        """The frame of a publication or notification."""
         raise NotImplementedError
 
     def _publication(self, message: Message) -> bytes:
@@ -297,10 +288,8 @@ class EntitySession(QuietSession):
         return id, 0 if made is None else max(0, self._clock() // 1_000_000 - made)
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Forget a request."""
         self._asked.pop(key, None)
         return ()
 
     def connection_lost(self, reason: str) -> None:
-        """Forget pending requests."""
         self._asked.clear()

@@ -29,7 +29,6 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _CANCEL: Final = b"polybus.cancel.v1"
 _MOST: Final = 64
-"""Maximum number of parallel requests."""
 _BATCH: Final = 256
 _CODES: Final[Mapping[int, Code]] = {
     400: Code.INVALID_ARGUMENT,
@@ -47,8 +46,6 @@ _CODES: Final[Mapping[int, Code]] = {
 
 
 class EventsClient(HttpClient):
-    """A `plugins.Transport` that posts events."""
-
     def __init__(self, url: str, tls: ssl.SSLContext | None, options: DialOptions) -> None:
         super().__init__(url, tls, options, {}, [self._post_all])
         self._url = url
@@ -180,7 +177,6 @@ class EventsClient(HttpClient):
         return [self._undelivered(asked, code, f"the server answered {status}: {shown(body)}")]
 
     def _undelivered(self, asked: Mapping[str, Any], code: Code, text: str) -> bytes:
-        """The error for a request that could not be delivered."""
         facts = {name: asked[name] for name in ("priority", "ttl") if name in asked}
         facts |= {"id": self._ids.next(), "source": asked["sink"], "sink": asked["source"], "commstatus": int(code)}
         return self._codec.encode([Message(Kind.ERROR, "", asked["id"], code=code, attributes={**facts, "text": text})])

@@ -30,23 +30,18 @@ _SILENCE = 90.0
 
 
 class Posted:
-    """One HTTP request with events, and their answers."""
-
     def __init__(self, request: HttpRequest, requests: Sequence[str]) -> None:
         self.request: HttpRequest = request
         self.requests: Sequence[str] = requests
         """Ids of events that expect an answer."""
         self.answers: list[bytes] = []
         self.size: int = 0
-        """Bytes of the answers."""
         self.over: bool = False
-        """True if the connection ended before all answers."""
         self.no_room: str = ""
         """The limit that left no space for answers, or empty."""
         self._done = anyio.Event()
 
     def answer(self, frame: bytes) -> None:
-        """Add an answer."""
         self.answers.append(frame)
         self.size += len(frame)
         if len(self.answers) == len(self.requests):
@@ -57,7 +52,6 @@ class Posted:
         self._done.set()
 
     def drop(self, limit: str) -> None:
-        """Drop all answers, because there is no space."""
         self.no_room = limit
         self.answers.clear()
         self.request.release()
@@ -65,7 +59,6 @@ class Posted:
 
     @property
     def complete(self) -> bool:
-        """True if no answer is awaited."""
         return self.over or len(self.answers) == len(self.requests)
 
     async def wait(self) -> None:
@@ -94,9 +87,7 @@ class EventsConnection:
         self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
         self._posted: dict[str, Posted] = {}
-        """Waiting exchanges, by request id."""
         self._leaving: dict[Posted, None] = {}
-        """Exchanges with complete, unread answers."""
         self._held = 0
         self._paused = False
         self._busy = 0
@@ -141,14 +132,12 @@ class EventsConnection:
             self.abort(Closed(1000, f"no request for {_SILENCE:g} s"))
 
     def idle(self) -> float:
-        """Seconds without a request; 0 while one is active."""
         return 0 if self._busy else self._host.time() - self._seen
 
     # -- requests
 
     @property
     def over(self) -> bool:
-        """True if it accepts nothing any longer."""
         return self._state is not TransportState.OPEN
 
     def taken(self, ids: Sequence[str]) -> str | None:
@@ -206,7 +195,6 @@ class EventsConnection:
             self._receiver.resume_writing()
 
     def _give_up(self, posted: Posted) -> None:
-        """Cancel the unanswered requests."""
         for id in posted.requests:
             if self._posted.get(id) is posted:
                 del self._posted[id]

@@ -30,7 +30,6 @@ _COOKIES: Final = 256
 _COOKIE_BYTES: Final = 64 * 1024
 """Maximum number and bytes of a server's cookies, which are sent with each request; browsers keep at most 180."""
 _OURS: Final = ContextVar("polybus_http_client", default=False)
-"""True during one of our requests."""
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:
@@ -157,7 +156,6 @@ class HttpClient:
         self.resume()
 
     def pause(self) -> None:
-        """Ask the bus to keep its frames."""
         if not self._paused and self._receiver is not None:
             self._paused = True
             self._receiver.pause_writing()
@@ -173,7 +171,6 @@ class HttpClient:
         self._group.start_soon(self.guarded, work)
 
     def deliver(self, frames: list[bytes]) -> None:
-        """Deliver frames from the server."""
         if frames and self._receiver is not None and self._state is not TransportState.LOST:
             self._receiver.frames_received(frames)
 
@@ -282,7 +279,6 @@ def lost(address: str, error: httpx.HTTPError) -> ExchangeFailed:
 
 
 def shown(body: bytes) -> str:
-    """The beginning of an answer, for people."""
     return body[:200].decode("utf-8", "replace").strip()
 
 

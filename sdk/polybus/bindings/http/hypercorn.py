@@ -33,8 +33,6 @@ _is_refusal: Final = re.compile(
 
 
 class _ServerConfig(Config):
-    """Takes a TLS context instead of files."""
-
     tls: ssl.SSLContext | None = None
 
     @property
@@ -65,8 +63,6 @@ class _Connection(tcp_server.TCPServer):
 
 
 class HypercornServer:
-    """Serves an application on bound sockets."""
-
     def __init__(self, application: AsgiApp, options: ListenOptions) -> None:
         limits = options.host.limits
         self._application = application

@@ -52,8 +52,6 @@ class WriteStalled(Exception):
 
 
 class HttpRequest(AsgiRequest):
-    """One request with valid Host and Origin."""
-
     def __init__(self, options: ListenOptions, scope: Scope, receive: Receive, slow: set[HttpRequest]) -> None:
         super().__init__(options, scope, receive)
         self.name: str = "https" if self.policy.tls else "http"
@@ -62,12 +60,10 @@ class HttpRequest(AsgiRequest):
 
     @property
     def media(self) -> str:
-        """The content type, without parameters."""
         return (self.head.only("content-type") or "").partition(";")[0].strip().lower()
 
     @property
     def length(self) -> int:
-        """Announced bytes of the body, or 0."""
         given = self.head.only("content-length") or ""
         return int(given) if given.isascii() and given.isdigit() and len(given) < 20 else 0
 
@@ -127,7 +123,6 @@ class HttpRequest(AsgiRequest):
         return self._kept.hold(size)
 
     def release(self) -> None:
-        """End the charge: the bytes were handed over or dropped."""
         if self._kept is not None:
             self._kept.release()
             self._kept = None
@@ -270,7 +265,6 @@ class HttpEndpoint(ABC):
         """Answer one request. May raise `HandshakeRejected`: invalid, or not admitted."""
 
     async def exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application of a route for requests."""
         try:
             request = self.knock(scope, receive)
             try:
@@ -296,7 +290,6 @@ class HttpEndpoint(ABC):
 
 
 async def respond(send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-    """Answer a request, unless its client has gone."""
     try:
         await send(_start(status, body, headers))
         await send({"type": "http.response.body", "body": body})
@@ -320,8 +313,6 @@ async def turn_away(send: Send, turned: HandshakeRejected) -> None:
 
 
 class Application:
-    """The routes of an endpoint under one path, as an ASGI application."""
-
     def __init__(self, path: str, routes: Sequence[WebRoute]) -> None:
         self._base = path.rstrip("/")
         self._exact: dict[tuple[str, bool], WebRoute] = {}
@@ -335,7 +326,6 @@ class Application:
                 self._exact[where, route.methods is None] = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection or request."""
         if scope["type"] == "lifespan":
             await _live(receive, send)
             return
@@ -377,8 +367,6 @@ async def _live(receive: Receive, send: Send) -> None:
 
 
 class HttpServer(Protocol):
-    """Server of an application on one event loop."""
-
     async def start(self, sockets: list[socket.socket], url: str) -> None:
         """Start to accept on bound sockets; `url` is for people."""
 
@@ -388,8 +376,6 @@ class HttpServer(Protocol):
 
 @frozen
 class HttpListener:
-    """A `plugins.Listening`."""
-
     url: str
     _listening: Listening
     _server: HttpServer

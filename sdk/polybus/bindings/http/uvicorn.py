@@ -54,8 +54,6 @@ def _limited_log(options: ListenOptions) -> logging.Logger:
 
 
 class UvicornServer:
-    """Serves an application on bound sockets."""
-
     def __init__(self, application: AsgiApp, options: ListenOptions) -> None:
         limits = options.host.limits
         config = uvicorn.Config(
@@ -86,7 +84,6 @@ class UvicornServer:
         self._options.host.spawn(_keep, self._state, self._options)
 
     async def aclose(self) -> None:
-        """Stop accepting and release the address; connections stay."""
         self._scope.cancel()
         await self._released.wait()
 
@@ -154,11 +151,8 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     _read = b""
     """Unparsed input; reading pauses until it is parsed."""
     _parsed = 0
-    """Number of its parsed bytes."""
     _began = 0.0
-    """Start of its turn."""
     _goes_on = False
-    """True if its next turn is scheduled."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -203,7 +197,6 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
             self.loop.call_soon(self._take_turn)
 
     async def receive(self) -> ASGIReceiveEvent:
-        """The next event for the application."""
         event = await self.queue.get()
         if self.read_paused and self.queue.empty():
             self.read_paused = False
@@ -216,7 +209,6 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
         return event
 
     def handle_events(self) -> None:
-        """Handle parsed events."""
         super().handle_events()
         if not self.handshake_initiated and self.conn.handshake_exc is not None:
             self._refuse_upgrade()
@@ -231,7 +223,6 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
         self.transport.close()
 
     def handle_cont(self, event: Frame) -> None:
-        """Handle a fragment."""
         super().handle_cont(event)
         if len(self.frames) >= MAX_FRAGMENTS:
             self.conn.fail(1009, f"too many fragments: {len(self.frames)} and no end")

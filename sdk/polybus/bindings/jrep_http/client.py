@@ -41,11 +41,9 @@ class Offer:
     url: str = ""
     token: str = field(default="", repr=False)
     frequency: float = 0.5
-    """Seconds between two short polls."""
     legacy: bool = False
     """True for an Errai server up to 2.3."""
     ours: bool = False
-    """True for a polybus."""
 
 
 def offer_in(payload: bytes) -> Offer:
@@ -98,10 +96,8 @@ class WebSocketNegotiation:
         self._word: Mapping[str, Any] | None = None
         self._heard = anyio.Event()
         self.over: bool = False
-        """True if the WebSocket has ended."""
         self.socket: Transport | None = None
         self.reason: str = ""
-        """Reason for the failure."""
 
     @property
     def claim(self) -> bytes:
@@ -205,7 +201,6 @@ class ErraiClient(HttpClient):
         self._posting = anyio.Lock()
         """Held while posting: input from another channel must not overtake an undelivered answer."""
         self._busy = False
-        """True during a post."""
         self._given = 0
         """Number of frames given for posting."""
         self._gone = 0
@@ -224,12 +219,10 @@ class ErraiClient(HttpClient):
         self._unread = False
         """True if a message over the WebSocket is not known to be read."""
         self._slow = False
-        """True while the WebSocket is full."""
 
     # -- plugins.Transport
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame for posting, or send it over the WebSocket. After the end: ignored."""
         socket = self._socket if self._state is TransportState.OPEN and not (self._queue or self._busy) else None
         if socket is not None and self._fits(frame):
             self._say(socket, frame)

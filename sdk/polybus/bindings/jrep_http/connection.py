@@ -42,7 +42,6 @@ class Tokens:
         return token
 
     def use(self, token: object) -> bool:
-        """Use up a token; True if it was valid."""
         given = token.encode("utf-8", "surrogatepass") if isinstance(token, str) else b""
         for known in self._known:
             if hmac.compare_digest(known.encode(), given):
@@ -62,14 +61,12 @@ class ErraiConnection:
         self.address: str = request.address
         self.max_frame: int = host.limits.message
         self.cookie: str = cookie
-        """The browser's cookie."""
         self.key: str = secrets.token_urlsafe(12)
         """``ConnectionSessionKey``: with a token, it identifies the session to a WebSocket."""
         self.tokens: Tokens = Tokens()
         self.large: anyio.Lock = anyio.Lock()
         """Held while posting more than one message may have, so that few such payloads are in memory."""
         self.ours: bool = False
-        """True if the peer is a polybus."""
         self.polls: bool = False
         """True if separate requests fetch messages."""
         self.negotiating: SessionSocket | None = None
@@ -82,7 +79,6 @@ class ErraiConnection:
         self._queue: deque[bytes] = deque()
         self._size = 0
         self._leaving: dict[HttpRequest, int] = {}
-        """Bytes returned by requests, not yet read by the client."""
         self._paused = False
         self._seen = host.time()
         self._silence: float | None = None
@@ -117,7 +113,6 @@ class ErraiConnection:
             self.pause()
 
     def write_backlog(self) -> int:
-        """Bytes not yet fetched and read."""
         return self._unread + (self._channel.transport.write_backlog() if self._channel is not None else 0)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
@@ -163,7 +158,6 @@ class ErraiConnection:
         return self._state is TransportState.LOST or (self._state is TransportState.CLOSING and not self._queue)
 
     def slow_arrival(self) -> int:
-        """Bytes that wait to be read."""
         return self.intake.size
 
     def receive(self, payload: bytes) -> None:
@@ -207,7 +201,6 @@ class ErraiConnection:
         return payload
 
     def answered(self, request: HttpRequest) -> None:
-        """Record that the client has read the answer of a request, or has gone."""
         if self._leaving.pop(request, 0) and self._unread <= LOW_WATER:
             self.resume()
 

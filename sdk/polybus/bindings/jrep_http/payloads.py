@@ -20,7 +20,6 @@ from ...protocols.jrep.arrays import cut
 
 NOTHING: Final = b"[]"
 MAX_WORD: Final = 4096
-"""Maximum bytes of a negotiation message."""
 _KNOCK: Final = b"\xff]"
 _each_message: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _EACH: Final = b'"ToSubject"'
@@ -48,7 +47,6 @@ def next_payload(queue: deque[bytes], limit: int) -> bytes:
 
 
 def said(payload: bytes) -> list[Mapping[str, Any]]:
-    """The messages of a payload, as plain JSON; empty if malformed."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):
@@ -78,7 +76,6 @@ def complaint(text: str, reason: str) -> bytes:
 
 
 def word(**parts: str) -> bytes:
-    """A payload of one message."""
     return json.dumps([parts], separators=(",", ":")).encode()
 
 
@@ -110,7 +107,6 @@ class Echo:
         self._mark = reply_to.encode()
 
     def taken_from(self, payload: bytes) -> bytes:
-        """A payload without the answer."""
         if self.heard.is_set() or self._mark not in payload:
             return payload
         self.heard.set()

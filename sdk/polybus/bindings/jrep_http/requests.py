@@ -27,11 +27,8 @@ class EventTooLarge(Exception):
 
 
 class EventReader:
-    """Extracts the data of events from a byte stream."""
-
     def __init__(self, limit: int) -> None:
         self.retry: float = 0.5
-        """Seconds before reconnecting, as last set by the server."""
         self._limit = limit
         self._rest = bytearray()
         """An incomplete line; at the start of the stream, a possible byte order mark."""
@@ -170,7 +167,6 @@ class ErraiRequests:
         return {**self._given, **({"Cookie": cookies} if cookies else {})}
 
     def tls_of(self, url: str) -> ssl.SSLContext | None:
-        """TLS context of a WebSocket."""
         if not url.startswith("wss:"):
             return None
         return self._tls if self._tls is not None else ssl.create_default_context()

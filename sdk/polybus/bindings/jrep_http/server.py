@@ -32,8 +32,6 @@ _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 
 
 class NegotiationStage(enum.Enum):
-    """States of the negotiation."""
-
     CLAIMING = 1
     """No token shown yet."""
     VERIFYING = 2
@@ -44,8 +42,6 @@ class NegotiationStage(enum.Enum):
 
 
 class SessionSocket:
-    """The receiver of one WebSocket."""
-
     def __init__(
         self, transport: AsgiTransport, find: Callable[[object], ErraiConnection | None], settled: Callable[[], object]
     ) -> None:
@@ -125,7 +121,6 @@ class SessionSocket:
             self._fail("bad negotiation key")
 
     def _settle(self, stage: NegotiationStage) -> None:
-        """End the negotiation."""
         self._stage = stage
         if self._settled is not None:
             settled, self._settled = self._settled, None
@@ -326,7 +321,6 @@ class ErraiEndpoint(HttpEndpoint):
                 del self._sessions[connection.cookie]
 
     def _sessions_of(self, request: HttpRequest) -> list[ErraiConnection]:
-        """The sessions of a browser, by its cookie."""
         return list(self._sessions.get(_cookie_of(request), {}).values())
 
 

@@ -73,7 +73,6 @@ def write_value(value: Any, depth: int) -> bytes:
 
 
 def write_dict(value: dict[str, Any], depth: int) -> bytes:
-    """`write_value` for a dict."""
     parts: list[bytes] = []
     for key, item in value.items():
         if type(key) is not str:
@@ -108,7 +107,6 @@ def _write_list(value: list[Any] | tuple[Any, ...], depth: int) -> bytes:
 
 @lru_cache(1024)
 def _key(key: str) -> bytes:
-    """The key of an entry, and the tag of its value."""
     name = key.encode()
     return b"\n" + length(name) + name + b"\x12"
 
@@ -316,8 +314,6 @@ def type_name(url: str) -> str:
 
 
 class AnyFormat:
-    """The body format ``google.protobuf.Any``."""
-
     content_type = "application/protobuf"
 
     def encode(self, value: Any) -> bytes:

@@ -41,7 +41,6 @@ class CsbCodec:
     formats: tuple[BodyFormat, ...] = FORMATS
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """The format to write a value in."""
         if self.chosen:
             own = self.chosen.get(subject)
             if own is not None:
@@ -49,7 +48,6 @@ class CsbCodec:
         return choose_format(value)
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The one message of a frame."""
         if not self.wrapped:
             return [self.reader.read(frame)]
         client, inner = unwrap(frame)
@@ -58,7 +56,6 @@ class CsbCodec:
         return [message]
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """The frame of one message."""
         if len(messages) != 1:
             raise Unsupported(f"a CSB frame holds one message, not {len(messages)}")
         message = messages[0]

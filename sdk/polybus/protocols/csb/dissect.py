@@ -24,7 +24,6 @@ _SHOWN: Final = 200
 
 
 def dissect(frame: bytes, wrapped: bool, names: Mapping[int, str]) -> Iterator[FrameField]:
-    """The fields of a frame in their order; the last one says if the frame is cut off."""
     start = 0
     if wrapped:
         if len(frame) < 4:

@@ -42,7 +42,6 @@ REST: Final = 60.0
 """Seconds before the id of an abandoned request is reused, unless its answer arrives first."""
 
 NUMBER_SHIFT: Final = 48
-"""Bit position of the party's number in a serial."""
 
 _MASK: Final = IDS - 1
 _ACTION: Final = 0xFFFFFFFF
@@ -66,9 +65,7 @@ class CsbParty:
         self.resting: dict[int, float] = {}
         """Ids of abandoned requests and the latest time that they become free, earliest first."""
         self.ours: bool | None = None
-        """True if the peer is a polybus; None until known."""
         self.asked: int = 0
-        """Key of the session's own `_polybus.hello`."""
         self.notice: tuple[Any, float | None] | None = None
         """Id and deadline of the announced next request."""
 
@@ -99,7 +96,6 @@ class CsbParty:
         return -(entry >> 32) if action == entry & _ACTION or action == 0 else None
 
     def answered(self, key: int) -> None:
-        """Free the id of a key."""
         number = -key & _MASK
         del self.pending[number]
         if self.resting:
@@ -117,7 +113,6 @@ class CsbParty:
             self.resting[number] = now + REST
 
     def wake(self, now: float) -> None:
-        """Free ids that were reserved long enough."""
         for number, when in list(self.resting.items()):
             if when > now:
                 break
@@ -144,8 +139,6 @@ _HELLO_BODY: Final = JSON.encode(question_of())
 
 
 class CsbSession(QuietSession):
-    """One end of a connection between two peers."""
-
     __slots__ = ("_faces_strangers", "_limits", "_max_frame", "_one", "_reader", "_writer", "codec")
 
     capabilities: Capabilities = DIRECT
@@ -339,7 +332,6 @@ class CsbSession(QuietSession):
 
 
 BROKER: Final = 0
-"""The broker's own number among the clients."""
 _OF_BROKER: Final = wire.CLIENT.pack(BROKER)
 _CAPABILITIES: Final = evolve(DIRECT, many_peers=True, shared_publish=False)
 _encode: Final = msgspec.json.Encoder().encode
@@ -490,7 +482,6 @@ class CrowdedSession(CsbSession):
     # -- ids and time ----------------------------------------------------------------------------------------------------
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Reserve the id of an abandoned request."""
         party = self._numbered.get(-key >> NUMBER_SHIFT) if type(key) is int else None
         if party is not None:
             self._forget(key, party, now)
@@ -499,7 +490,6 @@ class CrowdedSession(CsbSession):
         return ()
 
     def next_tick(self) -> float | None:
-        """Time that the next reserved id becomes free."""
         return min((next(iter(party.resting.values())) for party in self._resting if party.resting), default=None)
 
     def tick(self, now: float) -> SessionOutput:
@@ -510,7 +500,6 @@ class CrowdedSession(CsbSession):
         return ()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """Disconnect one client, or all."""
         frames: list[bytes] = []
         gone = list(self._parties) if peer_key is None else [peer_key]
         for client in gone:
@@ -526,7 +515,6 @@ class CrowdedSession(CsbSession):
         return frames
 
     def connection_lost(self, reason: str) -> None:
-        """Forget all clients."""
         self._early = None
         self._parties.clear()
         self._sent_away.clear()

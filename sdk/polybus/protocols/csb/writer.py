@@ -44,8 +44,6 @@ _CONTROL: Final = {word: kind for kind, word in wire.CONTROL_WORDS.items()}
 
 
 class CsbWriter:
-    """Writes frames without a client number; `actions` has the numbers of names."""
-
     def __init__(self, limits: Limits, actions: Mapping[str, int]) -> None:
         self._limits = limits
         self._actions = actions
@@ -112,7 +110,6 @@ class CsbWriter:
     # -- what belongs to a request ---------------------------------------------------------------------------------------
 
     def response(self, message: Message, id: int) -> bytes:
-        """Write an answer to ``action << 16 | number``."""
         raw = message.raw
         first = _RESPONSE_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None
         if first is None or raw is None:
@@ -129,7 +126,6 @@ class CsbWriter:
         return _pack(_AS_RESPONSE, 0, id & 0xFFFF, id >> 16)
 
     def cancel(self, number: int, action: int) -> bytes:
-        """Write a cancel for a request of this side."""
         return _pack(_AS_REQUEST, 0, number, wire.CANCEL) + wire.NUMBER.pack(action)
 
     def deadline(self, number: int, action: int, ttl: float) -> bytes:

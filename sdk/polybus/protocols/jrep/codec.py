@@ -65,18 +65,15 @@ class JrepCodec:
         return [Message(kind, subject, attributes=parts) for subject in subjects if not is_unusable(subject)]
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """One payload with these messages."""
         write = self.writer.write
         return joined([document for message in messages if (document := write(message, message.id))])
 
     def join(self, frames: Sequence[bytes]) -> bytes:
-        """Join several payloads."""
         return joined([inner for frame in frames if (inner := frame.strip()[1:-1].strip())])
 
 
 @lru_cache(maxsize=64)
 def make_codec(limits: Limits, types: JavaTypes, plain: bool, strict: bool) -> JrepCodec:
-    """Make a codec, cached by its arguments."""
     marked = ErraiFormat(types, strict, limits.depth)
     values: BodyFormat = JSON if plain else marked
     parts = PartsFormat(values)

@@ -59,7 +59,6 @@ def unlearn(federation: Federation, message: Message, now: float) -> None:
 
 
 def add(federation: Federation, subject: str) -> None:
-    """Store and report a subject that the peer receives."""
     if names_an_answer(subject):
         return  # reply subjects need no subscription
     if subject in federation.wanted or is_reserved(subject) or subject.startswith(LOCAL_PREFIX):
@@ -71,7 +70,6 @@ def add(federation: Federation, subject: str) -> None:
 
 
 def remove(federation: Federation, subject: str) -> None:
-    """Remove and report a subject that the peer no longer receives."""
     del federation.wanted[subject]
     if federation.state is FederationState.CONNECTED:
         federation.events.append(Message(Kind.UNSUBSCRIBE, subject))
@@ -223,7 +221,6 @@ def _greet(federation: Federation, message: Message, now: float) -> None:
 
 
 def _finish_server(federation: Federation, message: Message, now: float) -> None:
-    """The client's FinishStateSync, which completes the handshake."""
     federation.renewing = False
     if not federation.ready:
         federation.become_ready(now)
@@ -258,7 +255,6 @@ def _recognise(federation: Federation, message: Message) -> None:
 
 
 def begin(federation: Federation, legacy: bool) -> None:
-    """Send a client's first command."""
     if legacy:
         federation.say("ConnectToQueue", PriorityProcessing="1", Polybus="1")
     else:
@@ -289,7 +285,6 @@ def _finish_client(federation: Federation, message: Message, now: float) -> None
 
 
 def _fall_back(federation: Federation, message: Message, now: float) -> None:
-    """Try the older dialect, because Associate was not understood."""
     federation.due = None
     begin(federation, legacy=True)
 

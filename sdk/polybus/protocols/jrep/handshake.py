@@ -28,8 +28,6 @@ Dialect: TypeAlias = Literal["auto", "v3", "legacy"]
 
 
 class FederationState(enum.Enum):
-    """States of a federation."""
-
     LISTENING = "listening"
     """A server before the first command."""
     SYNCING = "syncing"
@@ -37,9 +35,7 @@ class FederationState(enum.Enum):
     ASSOCIATING = "associating"
     """A client that has sent Associate."""
     TRYING = "trying"
-    """A client that has sent Associate and will try the legacy dialect too."""
     QUEUEING = "queueing"
-    """A client that has sent ConnectToQueue."""
     CONNECTED = "connected"
     CLOSED = "closed"
 
@@ -202,7 +198,6 @@ class Federation:
     ours: bool = field(default=False, init=False)
     """True if the peer is known to be a polybus."""
     ready: bool = field(default=False, init=False)
-    """True after the link was reported as up."""
     renewing: bool = field(default=False, init=False)
     """True while a connected client repeats the legacy handshake."""
     answers_announced: bool = field(default=False, init=False)
@@ -213,19 +208,14 @@ class Federation:
     """Parts of FinishAssociation from the transport, for a client that associates; the transport attaches them to the payload.
     """
     announced: dict[str, set[str]] = field(factory=dict, init=False)
-    """Services announced to the peer, with their subjects."""
     wanted: dict[str, None] = field(factory=dict, init=False)
-    """Subjects that the peer receives."""
     withdrawn: dict[str, int] = field(factory=dict, init=False)
     """Withdrawn services, with the number of times that a foreign client has not confirmed yet."""
     documents: list[bytes] = field(factory=list, init=False)
-    """Messages to send."""
     events: list[Message | SessionEvent] = field(factory=list, init=False)
-    """Events for the link."""
     due: float | None = field(default=None, init=False)
     """Time to fall back, or to send a Heartbeat."""
     heard: float = field(default=0.0, init=False)
-    """Time of the last payload."""
     silence: float | None = field(default=None, init=False)
     """Seconds without a payload that the peer's own heartbeat allows."""
     missed: float | None = field(default=None, init=False)
@@ -236,15 +226,12 @@ class Federation:
         self.own_bus, self.other_bus = (CLIENT_BUS, SERVER_BUS) if self.role == "client" else (SERVER_BUS, CLIENT_BUS)
 
     def token(self) -> str:
-        """Make the random part of ids, or a session key."""
         return "".join(self.rng.choices(_ALPHABET, k=_TOKEN_LENGTH))
 
     def say(self, verb: str, **parts: Any) -> None:
-        """Queue a command for the other bus."""
         self.documents.append(self.writer.command(self.other_bus, {"CommandType": verb, **parts}))
 
     def say_of(self, verb: str, subject: str) -> None:
-        """Queue a command about one subject."""
         self.say(verb, Subject=subject, PriorityProcessing="1")
 
     def tell_error(self, error: RemoteProtocolError, goal: tuple[str, str | None] | None) -> None:

@@ -23,7 +23,6 @@ OWN: Final[Mapping[Literal["client", "server"], tuple[str, ...]]] = {
     "server": (SERVER_BUS, ECHO_SERVICE),
     "client": (CLIENT_BUS, CLIENT_BUS_ERRORS),
 }
-"""Subjects that each side announces for itself."""
 
 RESERVED: Final = frozenset(
     (SERVER_BUS, CLIENT_BUS, CLIENT_BUS_ERRORS, ECHO_SERVICE, "AuthorizationService", "AuthenticationService")
@@ -31,7 +30,6 @@ RESERVED: Final = frozenset(
 """The document's three reserved subjects and Errai's others (`BUS/client/util/BusTools`)."""
 
 LOCAL_PREFIX: Final = "local:"
-"""Prefix of subjects that never leave a bus."""
 REPLY_SUFFIX: Final = ":RespondTo:RPC"
 ERRORS_SUFFIX: Final = ":Errors:RPC"
 RPC_MARK: Final = ":RPC."
@@ -40,7 +38,6 @@ RPC_MARK: Final = ":RPC."
 MAX_MESSAGES: Final = 1024
 """Maximum number of messages in an outgoing payload; earlier versions of polybus refuse more."""
 MAX_PARTS: Final = 256
-"""Maximum number of parts of a message."""
 
 PROTOCOL_PARTS: Final = frozenset(
     "ToSubject ReplyTo ErrorTo SessionID Value MethodParms MethodReply Polybus PolybusHeaders PolybusTtl PolybusVerb PolybusId "
@@ -70,7 +67,6 @@ def names_an_answer(subject: str) -> bool:
 
 @lru_cache(2048)
 def is_unusable(subject: str) -> bool:
-    """True if a subject is reserved, or is a reply subject."""
     return is_reserved(subject) or names_an_answer(subject)
 
 

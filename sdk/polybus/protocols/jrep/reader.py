@@ -101,8 +101,6 @@ _ERRORS_LENGTH: Final = len(ERRORS_SUFFIX)
 
 
 class _Usual(Struct, gc=False, forbid_unknown_fields=True):
-    """The parts of most messages."""
-
     ToSubject: str
     ReplyTo: str | None = None
     ErrorTo: str | None = None
@@ -326,7 +324,6 @@ class MessageReader:
         return message
 
     def _texts(self, parts: dict[str, Raw], names: tuple[str, ...]) -> dict[str, str | None]:
-        """Text parts; None for missing ones."""
         found: dict[str, str | None] = dict.fromkeys(names)
         for name in names:
             raw = parts.get(name)
@@ -478,7 +475,6 @@ def _described(throwable: Any, types: JavaTypes, causes: int) -> dict[str, Any]:
 
 
 def _fields_of(throwable: Any, types: JavaTypes) -> tuple[Mapping[str, Any] | None, str | None]:
-    """The fields of an object, and its Java class."""
     if isinstance(throwable, JavaObject):
         return throwable, throwable.type
     if isinstance(throwable, dict):
@@ -510,7 +506,6 @@ def answered_by(raw: bytes) -> str | None:
 
 
 def _asker_of(raw: bytes, limit: int) -> tuple[str, str | None] | None:
-    """(ReplyTo, ErrorTo) of an unreadable message."""
     reply, error = _names_in(raw)
     fit = [name for name in (reply, error) if type(name) is str and name and fault_in_subject(name, limit) is None]
     return (reply, error) if fit == [reply, error] else (reply, None) if fit == [reply] and error is None else None

@@ -58,14 +58,12 @@ class JrepSession:
         self._max_frame = limits.message
         self._prefix = self.federation.token() + "-"
         self._bad = 0
-        """Number of refused messages."""
         self._count = 0
         self._serial = 0
         self._unanswered: dict[str, str] = {}
         """Subjects of requests whose reply subject was announced to the peer, to withdraw it after the answer."""
 
     def start(self, now: float) -> SessionOutput:
-        """Begin the handshake: a client sends its first command."""
         federation = self.federation
         federation.heard = now
         if federation.role == "client":
@@ -75,7 +73,6 @@ class JrepSession:
         return self._payloads()
 
     def _output(self) -> SessionOutput:
-        """Return pending events and payloads."""
         federation = self.federation
         events, federation.events = federation.events, []
         if federation.greeting is not None:
@@ -90,7 +87,6 @@ class JrepSession:
         yield from self._payloads()
 
     def _payloads(self) -> list[bytes]:
-        """The pending messages, in as few payloads as the limit allows."""
         federation = self.federation
         if federation.greeting is not None:
             commands.finish_greeting(federation)
@@ -279,7 +275,6 @@ class JrepSession:
         return self._payloads()
 
     def next_tick(self) -> float | None:
-        """Time to fall back, to send a Heartbeat, or to check the peer's."""
         due, missed = self.federation.due, self.federation.missed
         return due if missed is None or (due is not None and due < missed) else missed
 
@@ -302,7 +297,6 @@ class JrepSession:
         return self._output()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """Send Disconnect."""
         federation = self.federation
         if federation.state in (FederationState.CONNECTED, FederationState.SYNCING, FederationState.QUEUEING):
             federation.say("Disconnect", Reason=reason, **({"PolybusCode": code} if federation.ours else {}))
@@ -310,7 +304,6 @@ class JrepSession:
         return self._payloads()
 
     def connection_lost(self, reason: str) -> None:
-        """Drop pending output."""
         self.federation.documents.clear()
         self.federation.greeting = None
 

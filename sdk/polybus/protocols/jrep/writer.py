@@ -61,8 +61,6 @@ _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 
 @frozen
 class SubjectParts:
-    """Parts that depend only on the subject of a message."""
-
     to: bytes
     """``{"ToSubject":...``, of a remote procedure with its CommandType."""
     reply: bytes
@@ -74,8 +72,6 @@ class SubjectParts:
 
 
 class MessageWriter:
-    """Writes objects with the values of one codec."""
-
     def __init__(self, limits: Limits, values: BodyFormat, parts: PartsFormat) -> None:
         self._limits = limits
         self._values = values
@@ -185,7 +181,6 @@ class MessageWriter:
     # -- parts -----------------------------------------------------------------------------------------------------------
 
     def _body(self, message: Message, name: bytes) -> bytes:
-        """The parts of the body, each after a comma."""
         raw = message.raw
         if raw is None or raw is not message.checked or message.format is not self._values:
             if not message.has_body:

@@ -56,7 +56,6 @@ def _deadline_block(ttl: float) -> bytes:
 
 
 def looks_like_json(payload: bytes) -> bool:
-    """True if a reader could take the bytes for JSON."""
     return not payload or payload[0] in _JSON_BEGINS
 
 
@@ -78,20 +77,17 @@ class NatsCodec:
     """Header blocks by time-out in seconds: a program usually uses the same few."""
 
     _subjects: Memo[str | int, str] = field(init=False)
-    """Checked subjects."""
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "reader", OperationReader(self.limits))
         object.__setattr__(self, "_subjects", Memo(lambda name: local_subject(name, self.limits.subject)))
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """Bytes unchanged, anything else as JSON."""
         return OCTETS if isinstance(value, (bytes, bytearray, memoryview)) else JSON
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The one message of a frame."""
         operation = self.reader.read(frame)
         if operation.verb in ("MSG", "HMSG", "PUB", "HPUB"):
             return [self._delivered(operation)]
@@ -179,7 +175,6 @@ class NatsCodec:
     # -- writing ---------------------------------------------------------------------------------------------------------
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """The frame of one message, as a client writes it."""
         if len(messages) != 1:
             raise Unsupported(f"a NATS operation holds one message, not {len(messages)}")
         (message,) = messages

@@ -22,7 +22,6 @@ from .headers import HeaderBlock
 from .operations import INBOX_SID, write_subscription, write_unsubscription
 
 _LEAVING: Final = 4096
-"""Ended subscriptions that are remembered."""
 
 
 @define(eq=False)
@@ -40,7 +39,6 @@ class NatsSubscription:
     queue: str | None
     tag: Any = None
     name: Any = None
-    """The pattern as the bus knows it."""
 
 
 @define(eq=False)
@@ -63,7 +61,6 @@ class NatsSubscriptions:
     """Ended subscriptions with a queue group: their messages in flight are still accepted."""
 
     def add(self, pattern: str, queue: str | None = None, tag: Any = None, name: Any = None) -> str | None:
-        """Add a subscription and return its sid; None if it exists."""
         if (pattern, queue) in self._sids:
             return None
         self.refused.pop(pattern if name is None else name, None)
@@ -75,7 +72,6 @@ class NatsSubscriptions:
         return sid
 
     def remove(self, pattern: str, queue: str | None = None) -> str | None:
-        """Remove a subscription and return its sid; None if it does not exist."""
         if queue is None:
             self.refused.pop(pattern, None)
         sid = self._sids.pop((pattern, queue), None)
@@ -89,7 +85,6 @@ class NatsSubscriptions:
         return sid
 
     def groups(self) -> list[tuple[str, str]]:
-        """Patterns and groups of all subscriptions with a queue group."""
         return [(pattern, queue) for pattern, queue in self._sids if queue is not None]
 
     def leaving(self) -> tuple[str, ...]:
@@ -103,11 +98,9 @@ class NatsSubscriptions:
                 del self._leaving[sid], self.by_sid[sid]
 
     def sid(self, pattern: str, queue: str | None) -> str | None:
-        """Return the sid of a subscription; None if it does not exist."""
         return self._sids.get((pattern, queue))
 
     def refuse(self, pattern: str, queue: str | None = None) -> None:
-        """Record that the server does not allow a subscription."""
         sid = self._sids.get((pattern, queue))
         name = None if sid is None else self.by_sid[sid].name
         if self.remove(pattern, queue) is not None and queue is None:
@@ -127,8 +120,6 @@ _AT_ONCE: Final = 64
 
 @define(eq=False)
 class RequestTokens:
-    """Makes the request tokens of one connection, each once."""
-
     _rng: random.Random
     _count: int = 0
     _salts: str = ""
@@ -148,9 +139,7 @@ class RequestTokens:
 
 
 _MOST: Final = 64
-"""Remembered addresses of other servers."""
 _VERSION: Final = 40
-"""Characters kept of a version."""
 _PAYLOAD: Final = 1024 * 1024
 """Default maximum payload of servers, in bytes."""
 
@@ -203,8 +192,6 @@ class ServerInfo:
 
 @frozen(kw_only=True)
 class SessionOptions:
-    """Options of a session."""
-
     queue: str
     inbox: str
     client: str
@@ -214,9 +201,7 @@ class SessionOptions:
     cluster: str = ""
     """The cluster that the bus is a node of; empty for a client of foreign services."""
     member: str = ""
-    """Id of the bus in a cluster."""
     host: str = ""
-    """Host name of the bus in a cluster."""
     known_handlers: KnownHandlers = field(factory=KnownHandlers, repr=False)
     """Handlers that other nodes of a cluster have or recently had, shared by all connections of a bus."""
 
@@ -236,17 +221,14 @@ class NatsConnection:
     frames: list[bytes] = field(factory=list, init=False)
     """Returned at the end of each call. Events of a `send` are returned by the next `receive` or `tick`."""
     heard: float = field(default=0.0, init=False)
-    """Time of the last input."""
     _surely: int = field(default=0, init=False)
     """The server accepts any frame up to this size, in bytes."""
 
     def taken(self) -> list[bytes]:
-        """Return the pending frames and clear them."""
         frames, self.frames = self.frames, []
         return frames
 
     def learn(self, info: ServerInfo) -> None:
-        """Store the server's INFO."""
         self.info = info
         self._surely = min(self.limits.message, info.max_payload) if info.headers else 0
 
@@ -266,7 +248,6 @@ class NatsConnection:
             raise Unsupported("this NATS server carries no headers")
 
     def subscribe(self, subject: str, queue: str | None = None, *, tag: Any = None, name: Any = None) -> None:
-        """Subscribe, unless subscribed. `tag` is the purpose, `name` the bus's name for the pattern."""
         sid = self.subscriptions.add(subject, queue, tag, name)
         if sid is not None:
             self.frames.append(write_subscription(subject, queue, sid))
@@ -282,13 +263,11 @@ class NatsConnection:
         ]
 
     def answer_malformed(self, error: RemoteProtocolError, reply: str) -> None:
-        """Answer a malformed request with an error."""
         facts = {"text": error.text, "reason": error.reason}
         code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
         self.frames.append(self.codec.answer(Message(Kind.ERROR, "", reply, code=code, attributes=facts), reply))
 
     def unsubscribe(self, subject: str, queue: str | None = None) -> None:
-        """Unsubscribe, if subscribed."""
         sid = self.subscriptions.remove(subject, queue)
         if sid is not None:
             self.frames.append(write_unsubscription(sid))
@@ -303,9 +282,7 @@ class NatsDialect(Protocol):
     """Frames sent with that subscription, so that the server reports missing permissions before it lets this side in."""
 
     @property
-    def signs(self) -> Sequence[str]:
-        """Texts that identify messages of this side."""
-        ...
+    def signs(self) -> Sequence[str]: ...
 
     def know(self, signs: Sequence[str]) -> None:
         """Also accept the `signs` of the bus's other connection."""
@@ -314,9 +291,7 @@ class NatsDialect(Protocol):
         """True if this connection has the request or channel, given its id or token."""
         ...
 
-    def asked(self) -> list[str]:
-        """The tokens of unanswered requests."""
-        ...
+    def asked(self) -> list[str]: ...
 
     @property
     def echo(self) -> bool:
@@ -324,9 +299,7 @@ class NatsDialect(Protocol):
         ...
 
     @property
-    def idle(self) -> bool:
-        """True if no request is pending."""
-        ...
+    def idle(self) -> bool: ...
 
     @property
     def due(self) -> float:

@@ -40,12 +40,10 @@ _STATUSES: Final[Mapping[int, tuple[Code, str | None]]] = {
 
 
 def code_of_status(number: Any) -> Code:
-    """The code for an error number of a foreign service."""
     return _STATUSES.get(number, (Code.UNKNOWN, None))[0] if type(number) is int else Code.UNKNOWN
 
 
 def is_failure(headers: HeaderBlock | None) -> bool:
-    """True if the headers make the answer an error."""
     return headers is not None and (headers.error is not None or headers.status is not None)
 
 
@@ -110,7 +108,6 @@ _GOES_ON: Final = ("invalid subject", "invalid publish subject", "maximum subscr
 
 
 def read_error(text: str) -> ServerError:
-    """Interpret an -ERR."""
     lower = text.lower()
     violation = _VIOLATION.match(text)
     if violation is not None:

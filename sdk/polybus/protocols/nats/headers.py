@@ -97,10 +97,8 @@ class HeaderReader:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.known: Final[Memo[bytes, HeaderBlock]] = Memo(self._parse, _CACHED)
-        """Cached short blocks."""
 
     def read(self, block: bytes) -> HeaderBlock:
-        """Read a block; never raises."""
         return self.known[block] if len(block) <= _CACHED else self._parse(block)
 
     def _parse(self, block: bytes) -> HeaderBlock:
@@ -149,7 +147,6 @@ class HeaderReader:
 
 
 def raw_without_those_of_engine(block: bytes) -> bytes:
-    """Remove the engine's headers from an unreadable block."""
     return b"\r\n".join(line for line in block.split(b"\r\n") if line[:5].lower() != b"nats-")
 
 
@@ -180,7 +177,6 @@ def _field(line: bytes) -> tuple[str, str, str]:
 
 
 def _whole_text(quoted: str | None, text: str) -> str:
-    """The full text of an error that did not fit a line."""
     if quoted is not None:
         try:
             return msgspec.json.decode(quoted.encode(), type=str)
@@ -190,7 +186,6 @@ def _whole_text(quoted: str | None, text: str) -> str:
 
 
 def _text_of_line(text: str | None) -> str | None:
-    """Read the output of `one_line`."""
     return _whole_text(text, text) if text is not None and text[:1] == '"' else text
 
 
@@ -261,5 +256,4 @@ _SHORT: Final = 500
 
 
 def quoted(text: str) -> str:
-    """The text as JSON on one line."""
     return msgspec.json.encode(text).decode()

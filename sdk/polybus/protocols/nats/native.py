@@ -66,7 +66,6 @@ class Echoes:
         return [(ECHO, f"{self.key}.{self._marked}")]
 
     def know(self, key: str) -> None:
-        """Also accept the marks of another connection of the same bus."""
         self._other = key
 
     def is_own(self, mark: str) -> bool:
@@ -86,9 +85,7 @@ class Echoes:
 _ALPHABET: Final = string.ascii_letters + string.digits
 _PREFIX_LENGTH: Final = 20
 _HANDLER: Final = "handler"
-"""Tag of handlers' subscriptions."""
 _READER: Final = "reader"
-"""Tag of stream readers' subscriptions."""
 _LEFT: Final = 16
 _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE
 
@@ -129,7 +126,6 @@ class NativeDialect:
         """Reason why answers cannot arrive: the user may not subscribe to the inbox."""
         self._echoes = Echoes(connection.subscriptions, connection.rng)
         self._handled: SubjectIndex[str] = SubjectIndex()
-        """Patterns of this side's handlers."""
         self._tokens = RequestTokens(connection.rng)
         self._waiting: dict[str, str] = {}
         """Subjects of pending requests, by token."""
@@ -141,11 +137,9 @@ class NativeDialect:
         """Streams and consumers of ended readers, which may still acknowledge messages."""
         self._serial = 0
         self._owed: dict[Any, None] = {}
-        """Requests that this side has to answer."""
 
     @property
     def echo(self) -> bool:
-        """True if the server supports headers, which mark own publications."""
         return self._connection.info.headers
 
     @property
@@ -154,7 +148,6 @@ class NativeDialect:
 
     @property
     def signs(self) -> Sequence[str]:
-        """The inbox, and the key of the marks."""
         return self._inbox, self._echoes.key
 
     def know(self, signs: Sequence[str]) -> None:
@@ -209,7 +202,6 @@ class NativeDialect:
         self._connection.events.append(message)
 
     def _is_own(self, subject: str, reply: str | None, headers: HeaderBlock | None) -> bool:
-        """True for a copy of this bus's own message: the bus has already delivered it to its subscriptions."""
         if headers is not None and headers.echo is not None:
             return self._echoes.is_own(headers.echo)
         if reply is not None:
@@ -342,7 +334,6 @@ class NativeDialect:
         return self._echoes.mark(subject) if self._connection.info.headers else ()
 
     def _to_engine(self, message: Message, to: ToEngine | ToStore, reply: str) -> bytes:
-        """Write a message that a stream answers."""
         codec = self._connection.codec
         payload, own = codec.payload(message)
         subject = str(message.subject)

@@ -23,7 +23,6 @@ LINE: Final = 64 * 1024
 """Bytes of a line. A message's line has at most 4 KiB; INFO names each server of its cluster."""
 
 _DIGITS: Final = 10
-"""Digits of a length; longer ones are malformed."""
 
 
 class _FirstWords(msgspec.Struct):
@@ -268,8 +267,6 @@ Delivery: TypeAlias = tuple[str, str, str | None, HeaderBlock | None, bytes]
 
 
 class OperationReader:
-    """Reads frames, with bounded caches of subjects, sids and header blocks."""
-
     __slots__ = ("_known_blocks", "_limit", "_names", "_sids", "headers")
 
     def __init__(self, limits: Limits) -> None:
@@ -473,7 +470,6 @@ def cut_delivery(frame: bytes) -> tuple[str | None, bytes, bytes]:
 
 
 def write_publication(subject: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
-    """Write PUB, or HPUB if `block` has headers."""
     return write_named(f"{subject} {reply}" if reply else subject, block, payload)
 
 
@@ -485,7 +481,6 @@ def write_named(names: str, block: bytes, payload: bytes) -> bytes:
 
 
 def write_message(subject: str, sid: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
-    """Write MSG or HMSG, as a server sends it to a subscription."""
     to = f"{subject} {sid} {reply}".encode() if reply else f"{subject} {sid}".encode()
     if not block:
         return b"MSG %b %d\r\n%b\r\n" % (to, len(payload), payload)

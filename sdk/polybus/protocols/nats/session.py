@@ -31,7 +31,6 @@ from .operations import INBOX_SID, PING, PONG, NatsOperation, write_json, write_
 
 class NatsState(enum.Enum):
     WAITING = "waiting"
-    """For the server's first INFO."""
     CONNECTING = "connecting"
     """CONNECT and PING are sent; the PONG is awaited."""
     READY = "ready"
@@ -48,14 +47,10 @@ class NatsEvent(enum.Enum):
     ERROR = "error"
     """An -ERR after which the server goes on."""
     FATAL = "fatal"
-    """An -ERR that ends the connection."""
     FOREIGN = "foreign"
-    """An operation that only clients send."""
     MALFORMED = "malformed"
     SILENCE = "silence"
-    """The server did not answer a PING."""
     CLOSED = "closed"
-    """This side leaves, or the connection is lost."""
 
 
 _WAITING, _CONNECTING, _READY, _CLOSED = NatsState.WAITING, NatsState.CONNECTING, NatsState.READY, NatsState.CLOSED
@@ -102,8 +97,6 @@ _CLOSE_CODES: Final[Mapping[str, int]] = {
 
 
 class NatsSession:
-    """The client side of a connection."""
-
     __slots__ = (
         "_asked_at",
         "_connection",
@@ -136,11 +129,8 @@ class NatsSession:
         self._retired: bool | None = None
         """False while this side unsubscribes everything, True when done; another connection has taken over."""
         self._asked_at: float = -math.inf
-        """Time of the last PING."""
         self._quiet: float = min(_QUIET, limits.ping_interval) if options.cluster else limits.ping_interval
-        """Seconds of silence before a PING."""
         self._silent: float = limits.ping_interval + limits.ping_timeout
-        """Seconds of silence before the connection is closed."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -148,12 +138,10 @@ class NatsSession:
 
     @property
     def server(self) -> ServerInfo:
-        """The server's INFO."""
         return self._connection.info
 
     @property
     def heard(self) -> float:
-        """Time of the last input from the server."""
         return self._connection.heard
 
     @property
@@ -166,7 +154,6 @@ class NatsSession:
         return ()
 
     def _output(self) -> SessionOutput:
-        """Return pending frames and events, frames first."""
         connection = self._connection
         events, connection.events = connection.events, []
         if connection.frames:
@@ -259,16 +246,13 @@ class NatsSession:
 
     @property
     def moves(self) -> NatsSession:
-        """Itself, as `plugins.SessionMoves`."""
         return self
 
     @property
     def signs(self) -> Sequence[str]:
-        """Texts that identify this side within its bus."""
         return self._dialect.signs
 
     def beside(self, other: NatsSession) -> None:
-        """Learn the signs of the bus's session on another connection."""
         self._dialect.know(other.signs)
 
     def retire(self) -> Frames:
@@ -280,11 +264,9 @@ class NatsSession:
         return self._connection.taken()
 
     def holds(self, key: Any) -> bool:
-        """True if the request or channel belongs to this connection."""
         return self._dialect.holds(key)
 
     def asked(self) -> list[str]:
-        """The tokens of unanswered requests."""
         return self._dialect.asked()
 
     def _connect_members(self, info: ServerInfo) -> dict[str, Any]:
@@ -343,7 +325,6 @@ class NatsSession:
             self._dialect.not_allowed(error)
 
     def _message(self, operation: NatsOperation) -> None:
-        """Handle a message with an unusually written verb."""
         self._deliver(operation.subject, operation.sid, operation.reply, operation.headers, operation.payload)
 
     # -- out -------------------------------------------------------------------------------------------------------------
@@ -362,14 +343,12 @@ class NatsSession:
         return key, self._connection.taken()
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Forget a finished request or channel."""
         self._dialect.forget(key, now)
         return ()
 
     # -- time and end ----------------------------------------------------------------------------------------------------
 
     def next_tick(self) -> float | None:
-        """Time of the next `tick`."""
         if self.state is not NatsState.READY:
             return None
         if self._retired:
@@ -402,7 +381,6 @@ class NatsSession:
         return self._connection.taken()
 
     def connection_lost(self, reason: str) -> None:
-        """Forget all pending requests."""
         self.state = TRANSITIONS[self.state][NatsEvent.CLOSED]
         self._dialect.lost()
 

@@ -28,7 +28,6 @@ from .headers import (
 from .operations import cut_delivery, write_named
 
 ACKS: Final = "$JS.ACK."
-"""Prefix of subjects for acknowledgements."""
 
 
 @frozen
@@ -94,7 +93,6 @@ _HEAD: Final = "$JS"
 _PULLS: Final = ".API.CONSUMER.MSG.NEXT."
 """After ``$JS``, or ``$JS`` and a domain: the subject of pulls. Stream and consumer follow."""
 _DIGITS: Final = 20
-"""Digits of a 64-bit JetStream number."""
 _NOT_ALLOWED: Final = 403
 """Status for a reader that may not acknowledge or pull."""
 

@@ -41,7 +41,6 @@ from .members import (
 
 HEADER: Final = struct.Struct(">BHI")
 REST_OF_FRAME: Final = 0xFFFFFFFF
-"""The body length -1."""
 
 _FAIL_BY_HEX: Final = 0x63  # the document's table gives fail as "f", 102 and 0x63, which is 99
 _REQUEST, _NOTIFY, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
@@ -51,8 +50,6 @@ _decode_extras: Final = msgspec.json.Decoder(ChannelMembers).decode
 
 
 class BinaryReader:
-    """Reads binary frames in either dialect. `raw`: ordinary bodies are bytes."""
-
     def __init__(self, limits: Limits, raw: bool) -> None:
         self._limits = limits
         self._raw = raw
@@ -282,7 +279,6 @@ class BinaryWriter:
         raise Unsupported(f"UBRE has no form for a {kind.value} message")
 
     def _named(self, name: bytes, message: Message) -> bytes:
-        """The name of a request, answer or publication, with extras if present."""
         if message.headers is None:
             ttl = message.ttl
             if ttl is None:

@@ -36,15 +36,12 @@ class UbreCodec:
     one_format: ClassVar[bool] = True
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """The format to write a value in: always the first."""
         return self.formats[0]
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The one message of a frame."""
         return [self.read(frame)]
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """The frame of one message."""
         if len(messages) != 1:
             raise Unsupported(f"a UBRE frame holds one message, not {len(messages)}")
         return self.write(messages[0], messages[0].id)

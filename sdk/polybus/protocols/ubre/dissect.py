@@ -28,7 +28,6 @@ _SHOWN: Final = 200
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """The fields of a frame; empty for a JSON frame."""
     if frame[:1] in (b"{", b" ", b"\t", b"\r", b"\n"):
         return
     if len(frame) < HEADER.size:

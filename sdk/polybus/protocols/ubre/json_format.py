@@ -76,8 +76,6 @@ _Request: Final[Any] = _shape("request", strict=False)
 
 
 class JsonReader:
-    """Reads JSON frames in either dialect."""
-
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         # Shorter texts are within their limit at any number of bytes per character (at most four).
@@ -299,7 +297,6 @@ class JsonWriter:
         return b"".join((*start, *body, self._rest(message)))
 
     def _rest(self, message: Message) -> bytes:
-        """The further members and the closing brace."""
         extras = extras_of(message, self._limits)
         return b"," + extras[1:] if extras else b"}"
 

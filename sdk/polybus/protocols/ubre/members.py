@@ -54,7 +54,6 @@ def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
 
 
 def unencodable(error: UnicodeEncodeError) -> EncodeError:
-    """The error for text with a lone surrogate."""
     return EncodeError(f"lone surrogate at character {error.start} of {error.object[:40]!r}")
 
 
@@ -139,7 +138,6 @@ def _failure(extras: ChannelMembers) -> dict[str, Any]:
 
 
 def _code(value: Any) -> Code:
-    """Read a code; an unknown or malformed one becomes UNKNOWN."""
     return Code(value) if type(value) is int and 1 <= value <= 16 else Code.UNKNOWN
 
 
@@ -173,7 +171,6 @@ def opening(id: Any, subject: str, extras: ChannelMembers, limits: Limits) -> Me
 
 
 def body_is_octets(message: Message) -> bool:
-    """True if the body of an item or open is sent as bytes, not JSON."""
     if message.raw is not None:
         return message.format is OCTETS
     return message.has_body and isinstance(message.body, (bytes, bytearray, memoryview))

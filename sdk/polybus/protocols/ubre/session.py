@@ -96,7 +96,6 @@ class ShortUbreSession(UbreSession):
     __slots__ = ()
 
     def ask(self, subject: str | int, raw: bytes | None, ttl: float) -> tuple[str, bytes]:
-        """The id and the frame of a request."""
         self._count = count = self._count + 1
         key = self._prefix + str(count)
         frame = self.codec.ask(subject, key, raw, ttl)  # type: ignore[misc]  # else it is no session of this class
@@ -105,7 +104,6 @@ class ShortUbreSession(UbreSession):
         return key, frame
 
     def tell(self, id: Any, raw: bytes | None) -> bytes:
-        """The frame of an answer."""
         frame = self.codec.tell(id, raw)  # type: ignore[misc]
         if len(frame) > self._max_frame:
             raise too_large(len(frame), self._max_frame)

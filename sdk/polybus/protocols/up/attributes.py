@@ -11,8 +11,6 @@ from .uuris import UUri
 
 
 class MessageType(IntEnum):
-    """Type of a message."""
-
     UNSPECIFIED = 0
     PUBLISH = 1
     REQUEST = 2
@@ -21,8 +19,6 @@ class MessageType(IntEnum):
 
 
 class PayloadFormat(IntEnum):
-    """Format of a payload."""
-
     UNSPECIFIED = 0
     PROTOBUF_IN_ANY = 1
     PROTOBUF = 2
@@ -66,7 +62,6 @@ class Attributes(Struct, gc=False):
     payload_format: int = 0
 
     def as_texts(self) -> dict[str, Any]:
-        """The present attributes in readable form."""
         given: dict[str, Any] = {
             "id": uuid_text(self.id) if self.id else None,
             "type": TYPE_NAMES.get(MessageType(self.type)) if 0 < self.type <= MessageType.NOTIFICATION else None,
@@ -90,7 +85,6 @@ def priority_name(priority: int) -> str:
 
 
 def uuid_text(id: bytes) -> str:
-    """An id with hyphens."""
     text = id.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
@@ -112,5 +106,4 @@ def is_v7(id: bytes) -> bool:
 
 
 def id_ms(id: bytes) -> int:
-    """Time in an id, in milliseconds since 1970."""
     return int.from_bytes(id[:6], "big")

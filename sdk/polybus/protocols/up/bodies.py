@@ -33,7 +33,6 @@ _NUMBERS: Final = {name: number for number, name in enumerate(FORMAT_NAMES) if n
 
 
 def format_for(value: Any, texts: bool) -> BodyFormat:
-    """The format to write a value in; with `texts`, str is plain text."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS
     if texts and type(value) is str:
@@ -63,7 +62,6 @@ def given_body(raw: bytes, message: Message) -> tuple[bytes, int]:
 
 
 def format_of(number: int) -> BodyFormat:
-    """The format of payloads with a number."""
     return _READ.get(number, OCTETS)
 
 

@@ -40,8 +40,6 @@ Parts: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes | None]"
 
 
 class UpReader:
-    """Reads frames."""
-
     def __init__(self, limits: Limits) -> None:
         self._max_frame: Final = limits.message
         self._depth: Final = limits.depth
@@ -105,7 +103,6 @@ class UpReader:
 
 
 def _parts(frame: bytes) -> Parts | None:
-    """The parts of a frame in the usual form; otherwise None."""
     try:
         at = 2
         if (size := frame[1]) > 127:
@@ -233,7 +230,6 @@ class UpCodec:
         return format_for(value, self.texts)
 
     def urgency(self, message: Message) -> int:
-        """Urgency for send order: 0 (CS0) to 6 (CS6)."""
         address = message.id
         asked = priority_name(address.shape.given.priority) if isinstance(address, UpReturnAddress) else None
         return urgency_of(message, asked, self.level_of)
@@ -241,7 +237,6 @@ class UpCodec:
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The one message of a frame, with ids as text."""
         message = self.read(frame)
         if message.reqid and message.kind in (Kind.RESPONSE, Kind.ERROR):
             message.id = uuid_text(read_uuid(message.reqid))
@@ -303,12 +298,10 @@ class UpCodec:
 
 
 def no_form(kind: Kind) -> Unsupported:
-    """The error for a kind of message that this wire lacks."""
     return Unsupported(f"a UMessage has no form for a {kind.value} message")
 
 
 def milliseconds(ttl: float) -> int:
-    """Convert seconds to a valid ttl, which is above 0."""
     return min(max(1, int(ttl * 1000 + 0.5)), MAX_TTL)
 
 

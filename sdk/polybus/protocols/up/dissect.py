@@ -17,7 +17,6 @@ _PAYLOAD: Final = 2
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """The fields of a message in their order; the last one says if the message is cut off."""
     for start, end, number, value, part, note in walk_fields(frame, 0, len(frame)):
         if part is None or number not in (_ATTRIBUTES, _PAYLOAD):
             shown = value.hex(" ") if isinstance(value, bytes) else str(value)
@@ -39,7 +38,6 @@ def _attributes(frame: bytes, at: int, end: int) -> Iterator[FrameField]:
 
 
 def _shown(value: int | bytes, show: Callable[[int | bytes], tuple[str, str]] | None) -> tuple[str, str]:
-    """A readable value, and its meaning."""
     if show is not None:
         try:
             return show(value)

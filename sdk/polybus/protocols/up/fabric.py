@@ -49,7 +49,6 @@ class Filters:
         self.names: Final = names
         self._to_us: Final = self._expression(ANYTHING, names.entity.with_resource(ANY_PART))
         self._wanted: dict[str | int, tuple[str, ...]] = {}
-        """Filter expressions by pattern."""
         self._heard: tuple[str, ...] = ()
 
     def add(self, pattern: str | int) -> None:
@@ -58,7 +57,6 @@ class Filters:
         self.declare()
 
     def remove(self, pattern: str | int) -> None:
-        """Remove a pattern."""
         self._wanted.pop(pattern, None)
         self.declare()
 
@@ -70,7 +68,6 @@ class Filters:
             self._hear(expressions)
 
     def is_ours(self, sink: UUri | None) -> bool:
-        """True if the sink is this entity."""
         return sink is not None and sink.with_resource(0) == self.names.entity.with_resource(0)
 
     def _expression(self, source: UUri, sink: UUri | None) -> str:
@@ -114,18 +111,15 @@ class UpFabric:
     adapter: Up
 
     def session(self, role: Role, limits: Limits, rng: random.Random | None, hear: Hear) -> UpSession:
-        """A session with filters."""
         adapter = self.adapter
         names = UpNames(adapter.names, adapter.own, adapter.other, on_fabric=True)
         filters = Filters(DIALECTS[adapter.dialect], names, hear)
         return UpSession(adapter.codec(limits), adapter, limits, random.SystemRandom() if rng is None else rng, filters)
 
     def sample(self, frame: bytes) -> Sample:
-        """The sample of an outgoing message."""
         return DIALECTS[self.adapter.dialect].sample(frame, self.adapter.own.authority)
 
     def sender(self, key: str) -> str:
-        """The authority of the source."""
         return key.split("/", 2)[1] if "/" in key else ""
 
     def frame(self, sample: Sample, limits: Limits) -> bytes | None:

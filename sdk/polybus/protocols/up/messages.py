@@ -51,7 +51,6 @@ class MessageShape:
 
 
 def shape_of(given: Attributes) -> MessageShape:
-    """The shape of valid attributes."""
     source, kind = given.source, _KINDS[given.type]
     assert source is not None
     subject, answer = str(source), b""
@@ -87,12 +86,10 @@ class UpReturnAddress(tuple[bytes, MessageShape]):
 
     @property
     def id(self) -> bytes:
-        """The message UUID."""
         return self[0]
 
     @property
     def shape(self) -> MessageShape:
-        """All other attributes of the request."""
         return self[1]
 
     @property
@@ -113,13 +110,11 @@ class UpMessage(Message):
 
     shape: MessageShape
     uuid: bytes
-    """The id in wire form."""
     also: tuple[str, ...]
     """Other spellings of the subject; see `spellings`."""
     reqid: bytes
     """The id of the answered request in wire form, or empty."""
     facts: dict[str, Any] | None
-    """Of an error: ``text``, ``reason``, ``detail``."""
     # Declared in `Message`; repeated for type checkers, because they are set below.
     kind: Kind
     subject: str | int
@@ -163,18 +158,15 @@ class UpMessage(Message):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Other addresses of its subject; see `Message.spellings`."""
         return self.also
 
     @property
     def given(self) -> Attributes:
-        """All attributes."""
         reqid = read_uuid(self.reqid) if self.reqid else b""
         return replace(self.shape.given, id=read_uuid(self.uuid), reqid=reqid)
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes in readable form, and the facts of an error."""
         if self.extras is None:
             self.extras = self.given.as_texts() | (self.facts or {})
         return self.extras

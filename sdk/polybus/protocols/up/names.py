@@ -145,7 +145,6 @@ class UpNames:
                 (self._topics if _is_topic(place) else self._methods)[name] = place
                 self._names[place] = name
         self.subjects: dict[str, tuple[str, tuple[str, ...]]] = {}
-        """Recent incoming addresses with their other names."""
 
     @property
     def other(self) -> UUri:
@@ -156,7 +155,6 @@ class UpNames:
 
     @property
     def topics(self) -> Collection[str]:
-        """The names that have a topic."""
         return self._topics.keys()
 
     def sources(self, name: str) -> tuple[UUri, ...]:
@@ -167,7 +165,6 @@ class UpNames:
         return tuple({one.with_resource(place): None for one in (self.entity, self.peer) if one is not None})
 
     def learn(self, source: str) -> None:
-        """Store the peer's address."""
         self.peer = parse_uuri(source).with_resource(0)
         self.subjects.clear()
 
@@ -192,7 +189,6 @@ class UpNames:
         return self.other.with_resource(0) if to is None else _entity(to)
 
     def subject(self, text: str) -> str:
-        """The subject of an incoming address: its name, or else the address."""
         return self.spellings(text)[0]
 
     def spellings(self, text: str) -> tuple[str, tuple[str, ...]]:
@@ -211,7 +207,6 @@ class UpNames:
         return found
 
     def own_spellings(self, subject: str | int) -> tuple[str, ...]:
-        """Other names of a publication of this side."""
         try:
             text = str(self.topic(subject))
         except BusError:

@@ -153,7 +153,6 @@ RULES: Final[Sequence[MessageRule]] = (
 
 
 def violations(given: Attributes) -> Iterator[MessageRule]:
-    """The broken rules, in the order of the table."""
     for rule in RULES:
         if (given.type in rule.types or given.type not in _ALL) and (rule.types == _ALL or given.type in _ALL):
             if not rule.kept(given):
@@ -161,7 +160,6 @@ def violations(given: Attributes) -> Iterator[MessageRule]:
 
 
 def first_violation(given: Attributes) -> MessageRule | None:
-    """The first broken rule, or None."""
     if not is_v7(given.id) or (given.type == _RESPONSE and not is_v7(given.reqid)):
         return next(violations(given))
     return _violation_of_head(given.type, given.source, given.sink, given.priority, bool(given.ttl), given.payload_format)

@@ -48,7 +48,6 @@ class Accounts:
         self._most: Final = most
         self._remembered: Final = remembered
         self._under_way: dict[bytes, str] = {}
-        """Authority by request."""
         self._settled: set[bytes] = set()
         self._older: set[bytes] = set()
         self._counts: dict[str, int] = {}
@@ -58,7 +57,6 @@ class Accounts:
         return request in self._under_way or request in self._settled or request in self._older
 
     def admit(self, request: bytes, authority: str) -> bool:
-        """Count a request; False if its authority has too many."""
         count = self._counts.get(authority, 0)
         if count >= self._most:
             return False
@@ -67,7 +65,6 @@ class Accounts:
         return True
 
     def settle(self, request: bytes) -> None:
-        """Stop counting an answered request."""
         authority = self._under_way.pop(request, None)
         if authority is None:
             return
@@ -196,7 +193,6 @@ class UpSession(EntitySession):
             raise refuse(f"addressed to {shape.given.sink}, which is not this entity", "wrong_sink")
 
     def _too_many(self, message: UpMessage, authority: str) -> bool:
-        """Report an excess request to its sender and the bus. Always False."""
         most = self._options.per_authority
         text = f"{most} requests of {authority or 'this host'!r} are under way (per_authority): try again later"
         self._answer(message.id, Code.RESOURCE_EXHAUSTED, text, "too_many")
@@ -317,7 +313,6 @@ class UpSession(EntitySession):
         return write_message(b"".join((_ID, self._ids.next(), shape.answer, status, _REQID, asked, _FORMATS[format])), raw)
 
     def connection_lost(self, reason: str) -> None:
-        """Forget pending requests, in both directions."""
         super().connection_lost(reason)
         self._accounts.clear()
 

@@ -19,7 +19,6 @@ from attrs import frozen
 
 ANY_AUTHORITY: Final = "*"
 ANY_PART: Final = 0xFFFF
-"""Any type, instance or resource."""
 ANY_VERSION: Final = 0xFF
 FIRST_TOPIC: Final = 0x8000
 """First resource of a topic; methods are below, and 0 is for answers and notifications."""
@@ -55,12 +54,10 @@ class UUri:
 
     @property
     def type(self) -> int:
-        """The low 16 bits of the entity."""
         return self.entity & 0xFFFF
 
     @property
     def instance(self) -> int:
-        """The high 16 bits of the entity."""
         return self.entity >> 16
 
     @property
@@ -74,12 +71,10 @@ class UUri:
 
     @property
     def is_method(self) -> bool:
-        """True if requests may be sent to it."""
         return 0 < self.resource < FIRST_TOPIC
 
     @property
     def is_topic(self) -> bool:
-        """True if publications and notifications may come from it."""
         return FIRST_TOPIC <= self.resource < ANY_PART
 
     @property
@@ -89,7 +84,6 @@ class UUri:
         return f"{host}/{self.entity:X}/{self.version:X}"
 
     def with_resource(self, resource: int) -> UUri:
-        """The same entity with another resource."""
         return UUri(self.authority, self.entity, self.version, resource)
 
     def __str__(self) -> str:

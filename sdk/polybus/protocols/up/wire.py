@@ -35,11 +35,9 @@ class WireIds:
     def __init__(self, clock: Callable[[], int], rng: random.Random) -> None:
         self._clock = clock
         self.suffix: Final = b"\x11" + (_VARIANT | rng.getrandbits(62)).to_bytes(8, "little")
-        """The last 9 bytes of all ids of this maker."""
         self._next = self._limit = -1
 
     def next(self) -> bytes:
-        """Make an id that is later than all earlier ones."""
         first = (self._clock() // 1_000_000) << 16 | _VERSION
         number = self._next
         if first > number or number == self._limit:
@@ -56,7 +54,6 @@ def is_wire_id(id: bytes) -> bool:
 
 
 def wire_ms(id: bytes) -> int:
-    """Time in an id, in milliseconds since 1970."""
     return int.from_bytes(id[3:9], "little")
 
 
@@ -71,7 +68,6 @@ _LARGEST: Final = {6: 2**32 - 1, 7: 2**32 - 1}
 
 
 def write_uuid(id: bytes) -> bytes:
-    """The message UUID of an id."""
     return b"\x09" + id[7::-1] + b"\x11" + id[15:7:-1]
 
 
@@ -92,7 +88,6 @@ def read_uuid(data: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def write_uuri(uri: UUri) -> bytes:
-    """The message UUri of an address."""
     data = field(b"\x0a", uri.authority.encode()) if uri.authority else b""
     for tag, number in ((b"\x10", uri.entity), (b"\x18", uri.version), (b"\x20", uri.resource)):
         if number:
@@ -127,7 +122,6 @@ def _read_uuri(data: bytes) -> UUri:
 
 
 def write_attributes(given: Attributes) -> bytes:
-    """Write UAttributes."""
     parts = [head_of(given.type, given.source, given.sink, given.priority)]
     if given.id:
         parts.insert(0, b"\x0a\x12" + write_uuid(given.id))
@@ -158,7 +152,6 @@ def head_of(type: int, source: UUri | None, sink: UUri | None, priority: int) ->
 
 
 def varint_field(tag: int, number: int) -> bytes:
-    """A numeric field; empty for 0."""
     return bytes((tag,)) + varint(number) if number else b""
 
 
@@ -237,7 +230,6 @@ def _set_part(found: Attributes, number: int, part: bytes) -> None:
 
 
 def write_message(attributes: bytes, payload: bytes | None) -> bytes:
-    """Write a UMessage from encoded attributes."""
     head = b"\x0a" + length(attributes) + attributes
     return head if payload is None else head + b"\x12" + length(payload) + payload
 

@@ -79,12 +79,10 @@ class UProtocolCodec:
         return ANY if type(value) is dict or not isinstance(value, (bytes, bytearray, memoryview)) else OCTETS
 
     def urgency(self, message: Message) -> int:
-        """Urgency for send order: 0 (CS0) to 6 (CS6)."""
         asked = message.id.event.priority if isinstance(message.id, ReturnAddress) else None
         return urgency_of(message, asked, self.level_of)
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The message of an event, or the messages of a JSON batch."""
         try:
             return [self.read(frame)]
         except RemoteProtocolError:
@@ -169,11 +167,9 @@ class UProtocolCodec:
         return self.event(attributes, raw, format)
 
     def takes_item(self, message: Message) -> bool:
-        """True if the item is written in the short form."""
         return message.raw is not None and (message.format is OCTETS or (message.format is JSON and self.writes == "text"))
 
     def item(self, source: str, id: str, message: Message) -> bytes:
-        """The event of an item in the short form."""
         raw = message.encoded((OCTETS, JSON))
         assert raw is not None
         return self.writer.item(self.writer.head(ITEM, source, None, None), id, raw, message.format)

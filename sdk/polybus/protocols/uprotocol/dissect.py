@@ -16,7 +16,6 @@ _SHOWN: Final = 200
 
 
 def dissect(frame: bytes) -> Iterator[FrameField]:
-    """The fields of an event in their order; the last one says if the event is cut off."""
     for start, end, number, value, part, note in walk_fields(frame, 0, len(frame)):
         if part is None or isinstance(value, int):
             shown = value.hex(" ") if isinstance(value, bytes) else str(value)

@@ -17,7 +17,6 @@ from .names import read_uri
 
 Attributes: TypeAlias = tuple[tuple[str, Any], ...]
 Extra: TypeAlias = Mapping[str, Any] | None
-"""The unusual attributes of an event."""
 
 
 class Head(Protocol):
@@ -98,7 +97,6 @@ class EventMessage(Message):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The address of its subject; see `Message.spellings`."""
         event = self.event
         if not self.subject:
             return ()
@@ -108,7 +106,6 @@ class EventMessage(Message):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the event."""
         if self.extras is None:
             given = msgspec.structs.asdict(self.event)
             self.extras = {k: v for k, v in given.items() if v is not None and k not in _NO_ATTRIBUTES}
@@ -118,9 +115,7 @@ class EventMessage(Message):
 USUAL_ID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 is_id: Final = re.compile(USUAL_ID).fullmatch
 EVENT_FIELDS: Final = frozenset(UsualEvent.__struct_fields__) - frozenset(_NO_ATTRIBUTES)
-"""Names of the usual attributes."""
 
 
 def event_of(attributes: dict[str, Any]) -> UsualEvent:
-    """The usual attributes of a message."""
     return UsualEvent("1.0", **{name: value for name, value in attributes.items() if name in EVENT_FIELDS})

@@ -32,7 +32,6 @@ NAMES: Final = {
     kind: f"polybus.{kind.value}.v1"
     for kind in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL, Kind.OPEN, Kind.ITEM, Kind.CREDIT, Kind.END)
 }
-"""Event types by kind."""
 KINDS: Final = {name: kind for kind, name in NAMES.items()}
 
 

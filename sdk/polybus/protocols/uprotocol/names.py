@@ -114,19 +114,16 @@ class Uri:
 
     @property
     def is_response(self) -> bool:
-        """True if it is for answers."""
         return self.number == 0 if self.short else self.name == RESPONSE and not self.message
 
     @property
     def is_method(self) -> bool:
-        """True if it is ``rpc.<name>`` and not for answers."""
         if self.short:
             return 0 < self.number < FIRST_TOPIC_ID
         return self.resource == "rpc" and bool(self.instance) and not self.message and not self.is_response
 
     @property
     def is_topic(self) -> bool:
-        """True if it names a resource and a message."""
         if self.short:
             return self.number >= FIRST_TOPIC_ID
         return bool(self.resource and self.message) and self.resource != "rpc"
@@ -259,10 +256,8 @@ class UProtocolNames:
         self._peer = None if peer is None else entity_key(peer)
         self._limit = subject_limit
         self.subjects: dict[str, str] = {}
-        """Subjects of recent incoming addresses."""
 
     def learn(self, uri: str) -> None:
-        """Store the peer's address."""
         self.peer = entity_of(uri) or None
         self._peer = read_uri(uri).entity
         self.subjects.clear()
@@ -301,7 +296,6 @@ class UProtocolNames:
         return found
 
     def own_spellings(self, subject: str | int) -> tuple[str, ...]:
-        """Other names of a publication of this side."""
         try:
             address = self.topic(subject)
         except BusError:
@@ -318,7 +312,6 @@ class UProtocolNames:
 
 
 def entity_of(uri: str) -> str:
-    """The entity of an address, as written."""
     return uri.partition("#")[0].rpartition("/")[0]  # a message may contain a slash
 
 

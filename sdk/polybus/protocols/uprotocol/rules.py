@@ -41,7 +41,6 @@ _URI_TEXT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?#\[\]]|%[0-9A-F
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+\-]+/[A-Za-z0-9!#$&^_.+\-]+(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?")
 _NAME: Final = re.compile(r"[a-z0-9]+")
 HEADERS: Final = "polybusheaders"
-"""Attribute with the bus's headers as JSON."""
 _NO_TEXT: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
     + "".join(map(chr, (plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF))))
@@ -90,7 +89,6 @@ def _shown(value: Any) -> str:
 
 
 def is_text(value: str) -> bool:
-    """True if the text is a valid CloudEvents String."""
     return _NO_TEXT.search(value) is None
 
 

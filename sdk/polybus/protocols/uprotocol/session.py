@@ -280,7 +280,6 @@ class UProtocolSession(EntitySession):
         return self._write(head, self._ids.next(), ttl or None, asked, extra or None, raw, format)
 
     def _other(self, kind: Kind, message: Message) -> tuple[str | None, bytes]:
-        """The frame of a notification, or of a message that only polybus supports."""
         if kind is _NOTIFY:
             return None, self._event(_NOTIFY, message)
         if kind not in NAMES:
@@ -301,7 +300,6 @@ class UProtocolSession(EntitySession):
         return id if kind is _OPEN else None, self._write(head, id, ttl, reqid, given or None, raw, format)
 
     def _extra(self, message: Message, raw: bytes | None) -> dict[str, Any] | None:
-        """Attributes that only some messages have."""
         options, extra = self._options, dict[str, Any]()
         if message.kind is _REQUEST and callable(options.token):
             token = options.token()

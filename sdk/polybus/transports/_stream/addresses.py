@@ -31,7 +31,6 @@ class ServerAddresses:
 
     @property
     def current(self) -> tuple[str, int]:
-        """The address to try now."""
         return [(self.host, self.port), *self._others][self._at]
 
     def url(self, url: str) -> str:
@@ -41,7 +40,6 @@ class ServerAddresses:
         return url if not self._at else f"{scheme}://{rest.replace(own, host_port(*self.current), 1)}"
 
     def failed(self) -> None:
-        """Switch to the next address."""
         self._at = (self._at + 1) % (1 + len(self._others))
 
     def learn(self, addresses: Sequence[str], leaving: bool) -> None:

@@ -35,8 +35,6 @@ def _buffer_of_this_loop() -> memoryview:
 
 
 class AsyncioWire(asyncio.BufferedProtocol):
-    """A byte connection driven by the callbacks of an event loop."""
-
     __slots__ = (
         "_buffer", "_corked", "_filled", "_handed", "_held_back", "_loop", "_lost", "_paused", "_pending", "_queued",
         "_rations", "_read", "_stash", "_transport", "_turn", "_user", "address", "alone", "burst", "shut",
@@ -269,7 +267,6 @@ class AsyncioWire(asyncio.BufferedProtocol):
 async def open_wire(
     sock: socket.socket, address: str, host: Host, tls: ssl.SSLContext | None, server_name: str | None
 ) -> AsyncioWire:
-    """As `dial.open_wire`."""
     limits, loop, wire = host.limits, asyncio.get_running_loop(), AsyncioWire()
     wire.address = address
     times = {"ssl_handshake_timeout": limits.handshake_timeout, "ssl_shutdown_timeout": limits.close_timeout}

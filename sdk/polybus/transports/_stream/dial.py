@@ -23,7 +23,6 @@ from .pump_wire import open_wire as open_pump
 from .wire import Wire
 
 _HEAD_START: Final = 0.25
-"""Seconds before the next address is tried too."""
 
 _FIRST_WORDS: Final = 64 * 1024
 """Bytes that a server may send in plain text before TLS: the INFO of a NATS server names its whole cluster."""

@@ -16,8 +16,6 @@ from .wire import GATHERED, Wire
 
 
 class ProtocolFramer(Framer):
-    """A protocol's cutter as the framer of a connection."""
-
     __slots__ = ("_cutter",)
 
     ends_with_goodbye: ClassVar[bool] = True
@@ -55,8 +53,6 @@ def how_it_broke(cutter: FrameCutter) -> Closed | None:
 
 
 class FramedTransport(StreamTransport[ProtocolFramer]):
-    """One connection of frames in the protocol's own framing."""
-
     __slots__ = ("_pack",)
 
     admitted: Final = True

@@ -35,8 +35,6 @@ PendingFactory: TypeAlias = "Callable[[StreamListener, Wire, AdmissionSlot | Non
 
 
 class StreamListener:
-    """Bound sockets, and the bus's task that accepts from them."""
-
     def __init__(
         self,
         url: str,
@@ -74,7 +72,6 @@ class StreamListener:
         await self._released.wait()
 
     def forget(self, arrival: PendingConnection) -> None:
-        """Remove a connection that was admitted or has gone."""
         self._arrivals.discard(arrival)
         if not self._arrivals:
             self._alone.set()
@@ -106,7 +103,6 @@ class StreamListener:
         self._released.set()
 
     async def _open(self, sock: socket.socket, name: Any) -> None:
-        """Handle one connection, from accept to handshake."""
         host, gate = self.options.host, self.options.gate
         address = address_of(sock.family, name)
         deadline = host.time() + host.limits.handshake_timeout
@@ -264,7 +260,6 @@ class AdmissionSlot:
     _listener: StreamListener
     address: str
     give_up: Callable[[], None]
-    """Cuts its connection."""
     _counted: bool = field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -279,7 +274,6 @@ class AdmissionSlot:
         self._listener.silent.pop(self, None)
 
     def left(self) -> None:
-        """Release its place."""
         self.heard()
         if self._counted:
             self._counted = False

@@ -35,7 +35,6 @@ _HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b
 
 
 def closing_frame(code: int, reason: str) -> bytes:
-    """The last frame of a connection."""
     text = cut_reason(reason)
     return _CLOSE.pack(CLOSING, code, len(text)) + text
 
@@ -104,7 +103,6 @@ class LengthFramer(Framer):
         return frames
 
     def _special(self, length: int, data: bytes) -> None:
-        """Handle an impossible length."""
         if length != CLOSING:
             self.broken = Closed(1009, f"a frame of {length} bytes, the limit is {self._limit}{self._hint(data[:4])}")
         elif len(data) < _CLOSE.size:
@@ -137,8 +135,6 @@ _LARGE: Final = 64 * 1024
 
 
 class TcpTransport(StreamTransport[LengthFramer]):
-    """One connection of length-prefixed frames."""
-
     __slots__ = ("_asked_at", "_kept_alive_at")
 
     admitted: Final = False

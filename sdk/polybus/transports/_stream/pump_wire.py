@@ -35,8 +35,6 @@ _WRITE_SIZE: Final = 64 * 1024
 
 
 class PumpWire:
-    """A byte connection with two tasks."""
-
     def __init__(self, stream: ByteStream, host: Host, address: str = "", sock: socket.socket | None = None) -> None:
         self.address: str = address
         self._socket = sock
@@ -248,7 +246,6 @@ class PumpWire:
             self.write(data[taken:])
 
     def _flush(self) -> None:
-        """Write at the end of the turn."""
         self._flushes = False
         if self._backlog and not self._writing and not self._lost:
             if not self._stuck:
@@ -330,7 +327,6 @@ class _OneSender(ByteSendStream):
 async def open_wire(
     sock: socket.socket, address: str, host: Host, tls: ssl.SSLContext | None, server_name: str | None
 ) -> PumpWire:
-    """As `dial.open_wire`."""
     tune(sock, host.limits)
     kind = SocketStream if sock.family in (socket.AF_INET, socket.AF_INET6) else UNIXSocketStream
     try:

@@ -263,7 +263,6 @@ class StreamTransport(ABC, Generic[F]):
             self._receiver.frames_received(frames)
 
     def _leave(self, why: Closed, longest: float = math.inf) -> None:
-        """Wait for the end, up to a time-out."""
         if not self._paused:  # nothing is written from now on; an unpaused writer would not learn that from `closed`
             self.pause_writing()
         self._state = TransportState.CLOSING
@@ -274,7 +273,6 @@ class StreamTransport(ABC, Generic[F]):
         ReceiverFeatures.of(self._receiver).closing(why)
 
     def _fail(self, code: int, reason: str) -> None:
-        """Close after a protocol error of the peer."""
         self.close(code, reason)
 
     def _check_flood(self) -> None:
@@ -317,7 +315,6 @@ class StreamTransport(ABC, Generic[F]):
     # -- what the wire calls
 
     def eof_received(self) -> None:
-        """Close: the peer sends nothing more."""
         if self._state is TransportState.OPEN:
             partial = self._framer.partial
             self._leave(Closed(1006, f"truncated: {partial}") if partial else closed_with(None))

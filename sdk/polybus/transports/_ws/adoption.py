@@ -25,9 +25,7 @@ _USED: Final = (
     "close_sent", "config", "conn", "connections", "disconnected", "frames", "handshake_complete", "queue", "read_paused",
     "request", "response", "stop_keepalive", "transport", "writable",
 )  # fmt: skip
-"""Attributes of uvicorn's object that are used here."""
 _STREAM: Final = ("get_protocol", "is_reading", "pause_reading", "set_protocol")
-"""Methods of its transport on known event loops."""
 _RESTARTS: Final = 1012
 """Close code that uvicorn sends at shutdown."""
 
@@ -122,7 +120,6 @@ class UvicornWebSocket:
         return UvicornWebSocket(protocol)
 
     def decline_extensions(self) -> None:
-        """Decline offered extensions (`permessage-deflate`) before the answer."""
         protocol = self._protocol
         if not protocol.handshake_complete:
             protocol.conn.extensions = ()
@@ -151,7 +148,6 @@ class UvicornWebSocket:
 
     @property
     def largest(self) -> int | None:
-        """Maximum bytes of a message that this server accepts."""
         size: int | None = self._protocol.config.ws_max_size
         return size
 

@@ -54,8 +54,6 @@ def socket_of(receive: Receive) -> Socket | None:
 
 
 class AsgiTransport:
-    """One accepted WebSocket of an ASGI server."""
-
     __slots__ = (
         "_buffered", "_cancel_timer", "_goodbye", "_host", "_loop", "_paused", "_pending", "_reads", "_receiver", "_scope",
         "_send", "_sent", "_size", "_socket", "_state", "_stuck_at", "_stuck_since", "_taking", "_text", "_waiter",
@@ -106,7 +104,6 @@ class AsgiTransport:
     # -- plugins.Transport
 
     def start(self, receiver: Receiver) -> None:
-        """Set the receiver; `run` reads."""
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
@@ -172,7 +169,6 @@ class AsgiTransport:
     # -- the connection
 
     async def run(self, receive: Receive) -> None:
-        """Read and write until the end, and report it."""
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._write)

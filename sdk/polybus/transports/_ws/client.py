@@ -92,8 +92,6 @@ def _request(url: str, options: DialOptions) -> tuple[ClientProtocol, Request]:
 
 
 class _Answer:
-    """The wire's user until the server's answer."""
-
     def __init__(self, core: ClientProtocol, wire: Wire) -> None:
         self.complete = anyio.Event()
         self.accepted: bool = False

@@ -267,7 +267,6 @@ class WebSocketFramer(Framer):
     # -- writing
 
     def encode(self, frame: bytes) -> tuple[bytes, bytes]:
-        """A message as header and payload."""
         size = len(frame)
         mask = 0 if self.server else 0x80
         if size < 126:

@@ -85,7 +85,6 @@ _HINTS: Final[Mapping[int, tuple[str, str]]] = {
     426: ("Upgrade", "websocket"),
     503: ("Retry-After", "1"),
 }
-"""Headers for a status."""
 
 
 class HandshakeRejected(Exception):
@@ -117,7 +116,6 @@ class HandshakeRejected(Exception):
         return cls(status, text_of(error))
 
     def answer(self) -> tuple[list[tuple[str, str]], bytes]:
-        """Headers and body of the response."""
         body = f"{self.text}\n".encode("utf-8", "replace")
         headers = [("Content-Length", str(len(body))), ("Content-Type", "text/plain; charset=utf-8")]
         if self.status in _HINTS:
@@ -127,14 +125,10 @@ class HandshakeRejected(Exception):
 
 @frozen(kw_only=True)
 class UpgradeRequest:
-    """A parsed WebSocket request."""
-
     path: str
     query: str
     headers: Mapping[str, Sequence[str]]
-    """All values by lower-case name."""
     offers: Sequence[str] = field(default=())
-    """Sub-protocols."""
     client: str = ""
     """The client's host, as the server knows it; empty if unknown."""
 
@@ -156,8 +150,6 @@ class UpgradeRequest:
 
 @frozen(kw_only=True)
 class OriginPolicy:
-    """The rules of one listener."""
-
     path: str
     tls: bool
     loopback: bool

@@ -26,8 +26,6 @@ _TLS_HELLO = b"\x16"
 
 
 class PendingWebSocket(PendingConnection):
-    """A connection on ws or wss, until its upgrade is answered."""
-
     __slots__ = ("_policy", "_head", "_offers", "_welcome")
 
     def __init__(

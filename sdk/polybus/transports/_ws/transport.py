@@ -122,7 +122,6 @@ class FramedWebSocketTransport(WebSocketTransport):
         super().send(self._pack(frame))
 
     def framed(self, frame: bytes) -> bytes | None:
-        """The bytes of a frame, if equal on each connection. May raise `TooLarge`."""
         self._check_size(len(frame))
         return super().framed(self._pack(frame))
 

@@ -38,8 +38,6 @@ _HELLO_SIZE: Final = 64 * 1024
 
 @frozen
 class Hello:
-    """Greeting of the other end."""
-
     protocol: str | None = None
     headers: Mapping[str, str] = field(factory=dict)
 
@@ -78,7 +76,6 @@ def bye(code: int, reason: str) -> str:
 
 
 def read_bye(text: str) -> Closed:
-    """Read the rest of ``bye``."""
     word, _, reason = text.partition(" ")
     code = int(word) if word.isascii() and word.isdigit() and len(word) <= 4 else 1002
     return closed_by_peer(code, reason[:256])
@@ -91,7 +88,6 @@ LOW_BYTES: Final = 3 * HIGH_BYTES // 4
 LOW_FRAMES: Final = HIGH_FRAMES // 2
 """Above the number that the other end may leave unacknowledged."""
 _ERROR_TEXT: Final = 256
-"""Characters kept of a port's error."""
 
 
 class _State(enum.Enum):
@@ -136,12 +132,10 @@ class PortConnection:
         self._first: Callable[[Hello | None], None] | None = first
         """Called once with the other end's greeting, or with None for a frame or the end."""
         self._over = over
-        """Called at the end."""
         self._state = _State.GREETING
         self.ours: bool = port.info.epoch is not None
         """True if the other end is a polybus."""
         self.ended: Closed | None = None
-        """Reason for the end."""
         self._receiver: Receiver | None = None
         # Received but undelivered frames: before `start`, and while paused.
         self._early: list[bytes] = []
@@ -196,7 +190,6 @@ class PortConnection:
             self.resume_reading()
 
     def _say(self, said: Hello | None) -> None:
-        """Call `first` once."""
         first, self._first = self._first, None
         if first is not None:
             first(said)
@@ -229,14 +222,12 @@ class PortConnection:
                 self._receiver.pause_writing()
 
     def _tell(self, text: str) -> None:
-        """Post a control message."""
         try:
             self._post(text)
         except Exception as error:  # a port is foreign code
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Close after a failure of the port."""
         try:
             text = f": {error}"[:_ERROR_TEXT]
         except Exception:  # the error is foreign code, too

@@ -14,7 +14,6 @@ from ...plugins.tools import is_loopback, without_secrets
 from ..sockets import host_port
 
 PORT: Final = 7447
-"""Zenoh's default port."""
 _MODES: Final = ("client", "peer", "router")
 _LINKS: Final = ("tcp", "tls", "quic", "ws", "udp")
 _SECURE: Final = ("tls", "quic")
@@ -53,7 +52,6 @@ class ZenohAddress:
 
     @property
     def shown(self) -> str:
-        """Text for people and logs."""
         return f"{self.link}/{host_port(self.host, self.port)}" if self.host else "scouting"
 
     @property
@@ -64,7 +62,6 @@ class ZenohAddress:
         return is_loopback(self.host) and near and not self.scouting and self.config is None
 
     def with_port(self, port: int) -> ZenohAddress:
-        """The same address at another port."""
         return evolve(self, port=port)
 
     def settings(self, *, serves: bool, patience: float) -> Mapping[str, Any]:
@@ -188,5 +185,4 @@ def _file(url: str, name: str, path: str) -> str:
 
 
 def as_json(settings: Mapping[str, Any]) -> Mapping[str, str]:
-    """Settings in Zenoh's form: JSON by path."""
     return {path: json.dumps(value) for path, value in settings.items()}

@@ -52,7 +52,6 @@ class Lane:
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait."""
         return self._bytes
 
     @property
@@ -70,7 +69,6 @@ class Lane:
         self._written_before = self._written if self._running else -1
 
     def add(self, sample: Sample) -> bool:
-        """Queue a sample. False if there is no space."""
         size = sample.size
         with self._lock:
             if len(self._samples) >= MOST_SAMPLES or (self._samples and self._bytes + size > MOST_BYTES):
@@ -122,8 +120,6 @@ class Lane:
 
 
 class Lanes:
-    """All priorities."""
-
     __slots__ = ("_lanes",)
 
     def __init__(self, put: Callable[[Sample], None], eased: Callable[[], None]) -> None:
@@ -135,16 +131,13 @@ class Lanes:
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait."""
         return sum(lane.waiting for lane in self._lanes)
 
     @property
     def full(self) -> bool:
-        """True if the bus should pause."""
         return any(lane.full for lane in self._lanes)
 
     def look(self) -> None:
-        """Remember the progress of each lane."""
         for lane in self._lanes:
             lane.look()
 
@@ -163,5 +156,4 @@ class Lanes:
             lane.flush(one)
 
     def drop(self) -> int:
-        """Drop waiting samples, and return their number."""
         return sum(lane.drop() for lane in self._lanes)

@@ -44,8 +44,6 @@ class _Latest:
 
 
 class Copies:
-    """Distinguishes the first copy of each sample from the others."""
-
     __slots__ = ("_latest",)
 
     def __init__(self) -> None:
@@ -53,7 +51,6 @@ class Copies:
 
     @property
     def threads(self) -> int:
-        """Number of threads with a remembered last sample."""
         return len(self._latest)
 
     def is_first(self, expression: str, sample: Sample) -> bool:
@@ -85,16 +82,11 @@ BATCH_BYTES: Final = 64 * 1024
 
 @define(eq=False)
 class _Queue:
-    """One priority."""
-
     samples: deque[tuple[str, Sample]] = field(factory=deque)
-    """Samples with their senders."""
     bytes: int = 0
     sent: dict[str, tuple[int, int]] = field(factory=dict)
-    """Waiting samples and bytes, by sender."""
 
     def add(self, sender: str, sample: Sample) -> bool:
-        """Queue a sample. False if there is no space."""
         size = sample.size
         count, held = self.sent.get(sender, (0, 0))
         if self.samples and (
@@ -110,7 +102,6 @@ class _Queue:
         return True
 
     def take(self) -> Sample:
-        """Remove the oldest sample."""
         sender, sample = self.samples.popleft()
         size = sample.size
         self.bytes -= size
@@ -177,11 +168,9 @@ class Inbox:
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait."""
         return sum(queue.bytes for queue in self._queues)
 
     def clear(self) -> None:
-        """Drop all."""
         with self._lock:
             for queue in self._queues:
                 queue.samples.clear()
@@ -313,7 +302,6 @@ class ZenohNode:
                 pass
 
     def _taker(self, expression: str) -> Callable[[zenoh.Sample], None]:
-        """The function that Zenoh calls with each sample of a filter."""
         import zenoh
 
         add, is_first, sender = self.inbox.add, self._copies.is_first, self._sender

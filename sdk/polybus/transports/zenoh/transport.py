@@ -67,7 +67,6 @@ class ZenohTransport:
         self._address, self._host, self._fabric, self._dialled = address, host, fabric, dialled
         self.node: ZenohNode = ZenohNode(fabric.sender, host.limits.message, self._arrived, self._eased, self._alone)
         self.ended: anyio.Event = anyio.Event()
-        """Set at the end."""
         self._receiver: Receiver | None = None
         self._state = _ZenohState.OPEN
         self._why: Closed | None = None
@@ -108,7 +107,6 @@ class ZenohTransport:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def hear(self, expressions: Sequence[str]) -> None:
-        """Receive only the samples that these expressions match."""
         self._hears = True
         self._jobs += 1
         self._declared = self._declared or anyio.Event()
@@ -124,7 +122,6 @@ class ZenohTransport:
             self._eased()
 
     async def written(self) -> None:
-        """Wait until the next nodes know the filters."""
         if self._declared is not None:
             await self._declared.wait()
 
@@ -157,7 +154,6 @@ class ZenohTransport:
             self._host.call_soon(self._deliver)
 
     def slow_arrival(self) -> int:
-        """Bytes that wait for delivery."""
         return self.node.inbox.waiting
 
     def pause_reading(self) -> None:
@@ -268,8 +264,6 @@ def _reason(error: Exception) -> str:
 
 @define
 class ZenohConnector:
-    """Connects to ``zenoh://host:port``."""
-
     url: str
     address: ZenohAddress
     reconnects: bool = field(default=True, init=False)

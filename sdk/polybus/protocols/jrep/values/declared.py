@@ -32,7 +32,6 @@ _PRIMITIVES: Final[Mapping[str, tuple[str, str]]] = {
 """Primitives with their class, which is the marker, and their letter in array names."""
 _OF_LETTER: Final = {letter: name for name, (_, letter) in _PRIMITIVES.items()}
 _WHOLE: Final = {"java.lang.Byte": 8, "java.lang.Short": 16, "java.lang.Integer": 32, "java.lang.Long": 64}
-"""Whole numbers with their bits."""
 _BARE: Final = frozenset(("byte", "short", "int", "double"))
 """Array elements without markers (notes section 1.3)."""
 _LISTS: Final = frozenset(("java.util.List", "java.util.Collection", "java.lang.Iterable", "java.util.ArrayList"))
@@ -86,7 +85,6 @@ def java_type(text: str) -> JavaType:
 
 
 def _taken(tokens: list[str]) -> JavaType | None:
-    """Remove the first type from the tokens and return it."""
     if not tokens or tokens[0] in "<>,":
         return None
     name, arguments = tokens.pop(0), list[JavaType]()

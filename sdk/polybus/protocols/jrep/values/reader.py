@@ -41,7 +41,6 @@ _decode: Final = msgspec.json.Decoder().decode
 _MAX_NODES: Final = 1_000_000
 _SINGLE: Final = frozenset((type(None), bool, int, float, str, bytes))
 Read: TypeAlias = "Callable[[ValueReading, dict[str, Any]], Any]"
-"""Reads a node of one Java type."""
 _BUILT_IN: Final = ("java.lang.",)
 
 
@@ -113,7 +112,6 @@ class ValueReading:
         return value
 
     def value(self, node: Any) -> Any:
-        """Convert a part of a value."""
         kind = type(node)
         if kind is dict:
             name = node.get("^EncodedType")
@@ -124,7 +122,6 @@ class ValueReading:
         return node
 
     def _items(self, nodes: list[Any], made: list[Any]) -> list[Any]:
-        """Append the elements of an array to a list."""
         add, find = made.append, self._readers.get
         for node in nodes:
             kind = type(node)

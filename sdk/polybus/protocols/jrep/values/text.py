@@ -26,7 +26,6 @@ def quoted(text: str, ids: object = None) -> bytes:
 
 
 def json_text(value: object) -> bytes:
-    """Write plain values as JSON."""
     data = _encode(value)
     return upper_case(data) if b"\\u" in data else data
 
@@ -70,7 +69,6 @@ class Numbering:
     def __init__(self, first: int = 1) -> None:
         self.next: int = first
         self.seen: dict[int, int] = {}
-        """Wire id by `id()`."""
         self.copied: bool = False
         """True if a received part may have levels without ids."""
         self.keep: list[Any] = []

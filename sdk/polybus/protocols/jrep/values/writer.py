@@ -45,12 +45,9 @@ _UNHASHABLE: Final = tuple(form.partition(b',"^ObjectID"')[0] for form in (LIST,
 
 
 class ValueWriter:
-    """Writes marked values with one registry of types."""
-
     def __init__(self, types: JavaTypes) -> None:
         self._types = types
         self._quote = lru_cache(1024)(quoted)
-        """For map keys, which repeat."""
         self._by_type: dict[type, Write] = {
             type(None): lambda value, ids: b"null",
             str: quoted,
@@ -255,7 +252,6 @@ class ValueWriter:
     # -- the rest --------------------------------------------------------------------------------------------------------
 
     def _other(self, value: Any, ids: Numbering) -> bytes:
-        """Write a value whose exact class is unknown."""
         registered = self._types.of_class(type(value))
         if registered is not None:
             write: Write = constants_writer(registered) if isinstance(registered, str) else partial(self._portable, registered)

@@ -51,7 +51,6 @@ _OVER: Final = 1024
 _ELSEWHERE: Final = 2
 """Attempts to send a request again that no handler has seen."""
 _AT_ONCE: Final = 256
-"""Requests per receipt."""
 _UNDELIVERED: Final = "undelivered"
 _GONE: Final = "gone"
 """Reason for a request to a client that has left the node."""
@@ -114,23 +113,19 @@ class ClusterDialect:
 
     @property
     def idle(self) -> bool:
-        """True if no request or channel is active in either direction."""
         return not (self._asked or self._held or self._fresh)
 
     @property
     def signs(self) -> Sequence[str]:
-        """Prefix of this node's reply subjects."""
         return self._own[:1]
 
     def know(self, signs: Sequence[str]) -> None:
         self._own = (self._subjects.mine, *signs)
 
     def holds(self, key: Any) -> bool:
-        """True if this node sent, or handles, the request or channel on this connection."""
         return key in self._asked or key in self._held or key in self._fresh or key in self._over
 
     def asked(self) -> list[str]:
-        """The tokens of active requests and channels."""
         return [*self._asked]
 
     @property
@@ -139,18 +134,15 @@ class ClusterDialect:
         return min(self._due, self._nodes.hello_at)
 
     def ready(self) -> None:
-        """Greet the other nodes, which answer."""
         connection, subjects = self._connection, self._subjects
         connection.events.append(Ready(bare=True, node=self.node))
         connection.subscribe(f"{subjects.cluster}.a", tag=ClusterDialect._announced)
         self._nodes.greet_all()
 
     def servers_joined(self) -> None:
-        """Greet again soon."""
         self._nodes.greet_later()
 
     def leave(self) -> None:
-        """Say goodbye to the other nodes."""
         self._nodes.say(f"{self._subjects.cluster}.a", "bye")
 
     def lost(self) -> None:
@@ -254,7 +246,6 @@ class ClusterDialect:
     def _announced(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        """Handle the arrival or departure of a node."""
         self._nodes.announced(self._own, reply, payload)
 
     # -- in: addressed to this node only -------------------------------------------------------------------------------------
@@ -574,7 +565,6 @@ class ClusterDialect:
             change(f"{subjects.cluster}.p.{pattern}", tag=ClusterDialect._published, name=message.subject)
 
     def _send_control(self, message: Message) -> None:
-        """Send a cancel, item, credit or end to the node at the other end of a request or channel."""
         connection, kind, id = self._connection, message.kind, message.id
         own: list[tuple[str, str]] = []
         payload, word = b"", WORDS[kind]
@@ -605,7 +595,6 @@ class ClusterDialect:
         self._connection.queue(write_publication(subject, None, block, payload))
 
     def forget(self, key: Any, now: float) -> None:
-        """Forget a finished request or channel; a cancel may still follow."""
         if isinstance(key, tuple):
             self._fresh.pop(key, None)
             self._held.pop(key, None)
@@ -671,7 +660,6 @@ class ClusterDialect:
         self._connection.queue(write_frame(self._connection, asked.names + token, asked.publication, None))
 
     def _gone(self, node: str) -> None:
-        """End all requests and channels shared with a failed node."""
         taken = [token for token, asked in self._asked.items() if asked.node == node]
         given = [id for id, asker in self._held.items() if asker == node]
         for token in taken:

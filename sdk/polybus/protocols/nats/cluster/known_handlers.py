@@ -30,18 +30,15 @@ class KnownHandlers:
     remember: float = 0.0
     _nodes: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
     _present: dict[str, set[str]] = field(factory=dict, init=False)
-    """Nodes by pattern."""
     _gone: dict[str, float] = field(factory=dict, init=False)
     """Patterns without a node and the time that the last one left, oldest first."""
     _wide: dict[str, None] = field(factory=dict, init=False)
     """Patterns of both kinds with wildcards."""
     _kept: int = field(default=0, init=False)
-    """Characters kept for present nodes."""
     _kept_gone: int = field(default=0, init=False)
 
     @property
     def characters(self) -> int:
-        """Characters of all kept patterns."""
         return self._kept + self._kept_gone
 
     def told(self, node: str, patterns: Any) -> None:
@@ -73,12 +70,10 @@ class KnownHandlers:
             self._drop_oldest()
 
     def all_left(self, now: float) -> None:
-        """Record that the engine, and with it each node, is unreachable."""
         for node in list(self._nodes):
             self.left(node, now)
 
     def nodes_with(self, subject: str) -> set[str]:
-        """The nodes that announced a handler of a subject."""
         return set[str]().union(*(self._present.get(pattern, ()) for pattern in self._matching(subject)))
 
     def last_seen(self, subject: str, now: float) -> float | None:
@@ -105,7 +100,6 @@ class KnownHandlers:
         return orphans
 
     def _recall(self, pattern: str) -> None:
-        """Remove a pattern from the departed ones."""
         if self._gone.pop(pattern, None) is not None:
             self._kept_gone -= len(pattern)
 

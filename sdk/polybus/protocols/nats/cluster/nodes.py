@@ -24,9 +24,7 @@ from .known_handlers import KnownHandlers, bounded_list
 from .subjects import ClusterSubjects, is_node
 
 _NODES: Final = 4096
-"""Maximum number of known nodes."""
 _LONGEST_FACT: Final = 200
-"""Characters kept of a fact in a greeting."""
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -46,9 +44,7 @@ class Liveness:
     _by_token: dict[str, str] = field(factory=dict)
     """Nodes by token of the check."""
     _looked: float = float("-inf")
-    """Time of the last call of `silent`."""
     last_gone: float = float("-inf")
-    """Time that a node was last found to have failed."""
 
     def ask(self, node: str, token: str, now: float) -> str:
         """Start a check and return its token; a pending check keeps its token, as the node may have failed since."""
@@ -67,7 +63,6 @@ class Liveness:
         return node
 
     def forget(self, node: str) -> None:
-        """End the check of a node."""
         asked = self._asked.pop(node, None)
         if asked is not None:
             del self._by_token[asked[0]]
@@ -85,8 +80,6 @@ class Liveness:
 
 
 class ClusterNodes:
-    """The nodes that one connection knows."""
-
     __slots__ = (
         "_connection",
         "_greeted",
@@ -108,7 +101,6 @@ class ClusterNodes:
         limits = connection.limits
         self.liveness: Final = Liveness(limits.ping_interval + limits.ping_timeout)
         self._nodes: dict[str, str | None] = {}
-        """Known nodes and their buses."""
         self._greeted: set[str] = set()
         """Unknown nodes that this node has greeted since the last look."""
         self._handled: dict[str, None] = {}
@@ -119,12 +111,10 @@ class ClusterNodes:
         self.doubted: set[str] = set()
         """Nodes that announced a handler unknown to the engine; the next look checks them."""
         self.hello_at: float = math.inf
-        """Time of the next greeting of all nodes."""
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def say(self, subject: str, word: str, reply: str | None = None) -> None:
-        """Send a hello or bye to a subject."""
         options = self._connection.options
         facts: dict[str, Any] = {word: self._subjects.node, "bus": options.member, "name": options.client, "host": options.host}
         if word == "hello" and self._handled:
@@ -132,7 +122,6 @@ class ClusterNodes:
         self._connection.frames.append(write_publication(subject, reply, b"", _encode(facts)))
 
     def greet_all(self) -> None:
-        """Greet the other nodes, which answer."""
         self.hello_at = math.inf
         self.say(f"{self._subjects.cluster}.a", "hello", reply=f"{self._subjects.mine}h")
 
@@ -242,12 +231,10 @@ class ClusterNodes:
         self._connection.frames.append(write_publication(subject, self._subjects.answers + token, b"", b""))
 
     def gone(self, node: str) -> None:
-        """Record that a node has failed."""
         self.liveness.last_gone = self._connection.heard
         self._left(node)
 
     def all_gone(self) -> None:
-        """Record that the engine, and with it each node, is unreachable."""
         self._known.all_left(self._connection.heard)
 
     # -- handlers ---------------------------------------------------------------------------------------------------------

@@ -57,7 +57,6 @@ def escape_token(text: str) -> str:
 
 
 def unescape_token(token: str) -> str:
-    """Decode a token; never raises."""
     return "" if token == _EMPTY else unquote(token)
 
 
@@ -137,11 +136,8 @@ class ClusterSubjects:
     node: str
     limit: int
     mine: str = field(init=False)
-    """Prefix of messages to this node."""
     answers: str = field(init=False)
-    """Prefix of answers, before the token."""
     nobody: str = field(init=False)
-    """Subject of a node that does not exist."""
     echo: str = field(init=False)
     """Reply subject of this node's publications, by which it recognises them."""
     written: Memo[str | int, str] = field(init=False)
@@ -153,7 +149,6 @@ class ClusterSubjects:
     published: Memo[str | int, str] = field(init=False)
     """Subject and `echo` of a publication to all nodes."""
     read: Memo[str, str | int] = field(init=False)
-    """Decoded subjects. May raise `RemoteProtocolError`."""
     named: Memo[str, str | int] = field(init=False)
     """Decoded subjects by the whole wire subject of a request or publication."""
     askers: Memo[str, str] = field(init=False)
@@ -175,11 +170,9 @@ class ClusterSubjects:
         self.askers = Memo(self._asker)
 
     def rest(self, subject: str) -> str:
-        """The part after the letter that gives the kind."""
         return subject[self._skipped :]
 
     def pattern(self, pattern: str | int) -> str:
-        """Encode a pattern. May raise `LocalProtocolError`."""
         return self._checked(escape_pattern(pattern))
 
     def keyed(self, what: str, key: str, rest: str) -> str:
@@ -217,11 +210,9 @@ class ClusterSubjects:
         return node if beginning.startswith(f"{self.cluster}.n.") and is_node(node) else ""
 
     def of_reader(self, reader: int) -> str:
-        """Subject of stored publications for a reader of this node."""
         return f"{self.cluster}.j.{self.node}.{reader}"
 
     def of_node(self, node: str, rest: str) -> str:
-        """A subject of one node."""
         return f"{self.cluster}.n.{node}.{rest}"
 
 

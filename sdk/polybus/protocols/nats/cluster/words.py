@@ -57,7 +57,6 @@ class AskedRequest:
 
 
 def subject_of(subjects: ClusterSubjects, message: Message, to: Any) -> str:
-    """Subject of a request, open or notification."""
     if to is None:
         return subjects.handled[message.subject]
     if isinstance(to, ToEngine):
@@ -105,7 +104,6 @@ def write_published(connection: NatsConnection, subjects: ClusterSubjects, messa
 
 
 def write_have_it(node: str, reply: str, payload: bytes = b"") -> bytes:
-    """Write a receipt for requests, or a sign of life."""
     return write_publication(reply, None, f"NATS/1.0 {HAVE_IT} {node}\r\n\r\n".encode(), payload)
 
 

@@ -47,7 +47,6 @@ class ReturnAddress(str):
 
 
 def return_address(event: UsualEvent) -> ReturnAddress:
-    """Return address of a request."""
     address = ReturnAddress(event.id)
     address.event = event
     return address

@@ -42,8 +42,6 @@ _batch: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class JsonEventReader:
-    """Reads JSON events."""
-
     def __init__(self, envelope: Envelope, limits: Limits) -> None:
         self._envelope = envelope
         self._recent: dict[str | None, tuple[str, str, Kind]] = {}

@@ -50,7 +50,6 @@ _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = 0x0A, 0x12, 0x1A, 0
 _REQUIRED: Final = frozenset({"id", "source", "type"})
 _PROTOBUFS: Final = frozenset({PROTOBUF, "application/x-protobuf"})
 _REQID: Final = b"\n\x05reqid\x12&\x1a$"
-"""Start of an entry with a request id."""
 _REQID_FIELD: Final = b"*/" + _REQID
 _NAMES: Final = frozenset({"sink", "priority", "ttl", "datacontenttype", "dataschema", "token", "plevel"})
 _KNOWN: Final = 2048
@@ -361,7 +360,6 @@ class ProtoWriter:
     def write(
         self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
     ) -> bytes:
-        """Write one event."""
         parts = [_ID_TAG, length(name := id.encode()), name, head]
         if raw is not None and format is not ANY:  # before the parts that differ between events
             parts.append(self._octets if extra and "dataschema" in extra else self._octets_and_schema)
@@ -387,7 +385,6 @@ class ProtoWriter:
 
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:
-        """Join several events in a ``CloudEventBatch``."""
         return b"".join(field(b"\n", frame) for frame in frames)
 
     def _head(self, type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ()) -> bytes:
