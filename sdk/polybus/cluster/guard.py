@@ -1,9 +1,9 @@
-"""A program that starts another one, which does not outlive the process that asked: ``guard.py PARENT MODE COMMAND ...``.
+"""Program that starts another one and ends it with its parent: ``guard.py PARENT MODE COMMAND ...``.
 
-* ``signal`` (Linux): the kernel is told to end it with its parent, then it takes this program's place.
-* ``pipe``: it is a child of this program, which ends it when its own standard input has come to its end.
+* ``signal`` (Linux): asks the kernel to kill the command with PARENT, then replaces itself by the command.
+* ``pipe``: starts the command as a child, and kills it at the end of its own standard input.
 
-Run as a file, by an interpreter that loads nothing of the package.
+The interpreter runs this file alone, without loading the package.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ PDEATHSIG = 1
 
 
 def main(parent: int, mode: str, command: list[str]) -> None:
-    """Start the command."""
     if mode == "signal":
         import ctypes
 
         ctypes.CDLL(None, use_errno=True).prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it has ended before that
+        if os.getppid() != parent:  # the parent ended before prctl
             sys.exit(1)
         os.execv(command[0], command)
     child = os.spawnv(os.P_NOWAIT, command[0], command)

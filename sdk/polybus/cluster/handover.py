@@ -1,6 +1,6 @@
-"""Handing clients over from a node that drains to those to which they come back, so that they miss no publication.
+"""Handover: a draining node keeps publications for its clients until they have reconnected to other nodes.
 
-What is published after they were told goodbye is kept here for where they come back. The other end is in `arrivals`.
+`arrivals` is the part of the node that takes a client over.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SECRET: Final = 16
 
 
 class ClientClaim(msgspec.Struct):
-    """A client as the node names it to which it has come back."""
+    """A client in a node's claim."""
 
     token: str
     name: str
@@ -41,7 +41,7 @@ class ClientClaim(msgspec.Struct):
 
 
 class ClaimRequest(msgspec.Struct):
-    """The question of a node for clients that have come back to it."""
+    """A node's claim for clients that have reconnected to it."""
 
     mark: str
     node: str
@@ -50,29 +50,27 @@ class ClaimRequest(msgspec.Struct):
 
 @define(eq=False)
 class Parked:
-    """A client that was told goodbye, and the publications that are kept for it."""
+    """A disconnected client and the publications kept for it."""
 
     secret: str
     key: str | None
-    """The key of its identity: it comes back as the same user."""
+    """Key of its identity; only the same user can claim the client."""
     patterns: Sequence[str | int]
     publications: ParkedPublications
 
 
 @define(eq=False)
 class Claim:
-    """Clients that have come back together to another node."""
-
     node: str
     clients: dict[str, Parked]
-    """By the names that the other node has given them."""
+    """By the names that the other node gave them."""
     cut: set[str] = field(factory=set)
-    """Nodes that have given their mark: what they publish from then on is the affair of the other node."""
+    """Nodes that have sent their mark: later publications of theirs reach the clients through the other node."""
 
 
 @define(eq=False)
 class ClientHandover:
-    """The clients that this node has told, or will tell, to go elsewhere, and those that come from others.
+    """Hands the clients of a draining node over, and takes clients over from other nodes.
 
     Implements `plugins.extensions.Resumption`.
     """
@@ -80,27 +78,24 @@ class ClientHandover:
     _parts: BusPort
     _node: Backbone
     _seconds: float
-    """`Cluster.handover`."""
     arrivals: Arrivals = field(init=False)
     _secrets: dict[BusPeer, str] = field(factory=dict, init=False)
-    """Secrets of clients that are connected."""
+    """Secrets of connected clients."""
     _parked: dict[str, Parked] = field(factory=dict, init=False)
-    """Clients that have gone and nobody has claimed, by their secrets."""
+    """Disconnected clients that no node has claimed, by secret."""
     _claims: dict[str, Claim] = field(factory=dict, init=False)
-    """By their marks."""
 
     def __attrs_post_init__(self) -> None:
         self.arrivals = Arrivals(self._parts, self._node)
 
     @property
     def busy(self) -> bool:
-        """Tells whether clients are about to be taken over here."""
         return self.arrivals.busy
 
     # -- clients -----------------------------------------------------------------------------------------------------------
 
     def token(self, peer: BusPeer) -> str | None:
-        """Give the token that a client shows where it comes back; None where nothing will be kept for it."""
+        """Return the token that a client shows when it reconnects; None if this node will keep nothing for it."""
         link = peer.link
         if link.opened or link.multiplexed is not None or not self._seconds or self._node.peer is None:
             return None
@@ -110,29 +105,27 @@ class ClientHandover:
         return f"{self._parts.services.id}.{secret}"
 
     def greeted(self, peer: BusPeer, token: str | None) -> None:
-        """Take note of a hello. A client that has been at another node shows its token before all else on a connection."""
+        """Handle a hello. A reconnecting client sends its token in the first message on a connection."""
         if token is not None and peer not in self._secrets:
             self.arrivals.returns(peer, token)
         self.arrivals.speaks(peer)
 
     def resumed(self, peer: BusPeer) -> None:
-        """Take note that a client has told all its subscriptions."""
         self.arrivals.returned(peer)
 
     def came(self, peer: BusPeer) -> None:
-        """Take note of a client that has connected."""
         if self._seconds:
             self.arrivals.came(peer)
 
     def gone(self, peer: BusPeer) -> None:
-        """Forget a client whose connection is gone; what is parked for it stays."""
+        """Forget a disconnected client; its parked publications stay."""
         self.arrivals.forget(peer)
         self._secrets.pop(peer, None)
 
     # -- the end of a drain ------------------------------------------------------------------------------------------------
 
     def park(self) -> None:
-        """Keep publications from now on for the clients that have subscribed, in place of sending them."""
+        """From now on keep publications for the subscribed clients instead of sending them."""
         if not self._node.nodes_known:
             return
         for peer, secret in list(self._secrets.items()):
@@ -147,7 +140,7 @@ class ClientHandover:
             publications.add(self._node.own, message)
 
     async def handed_over(self, until: float) -> None:
-        """Wait until clients were claimed and handed over, or none was claimed for `Cluster.handover`; then keep nothing."""
+        """Wait until all clients are claimed and handed over, or for `Cluster.handover` without a claim; then drop the rest."""
         signalled = self._parts.services.running.notifier.until
         try:
             while count := len(self._parked):
@@ -163,7 +156,6 @@ class ClientHandover:
             self._keep_nothing()
 
     def _give_up(self, parked: Parked) -> None:
-        """Keep nothing for a client any more."""
         self._parked.pop(parked.secret, None)
         for pattern in parked.patterns:
             self._parts.remove_queue(pattern, parked.publications)
@@ -171,7 +163,6 @@ class ClientHandover:
         parked.publications.clear()
 
     def clear(self) -> None:
-        """Keep nothing for anybody any more."""
         self.arrivals.clear()
         self._keep_nothing()
 
@@ -181,10 +172,10 @@ class ClientHandover:
         for parked in list(self._parked.values()):
             self._give_up(parked)
 
-    # -- what other nodes ask ----------------------------------------------------------------------------------------------
+    # -- questions of other nodes --------------------------------------------------------------------------------------------
 
     def answer(self, message: Message) -> bool:
-        """Answer another node. False where it asks about something else."""
+        """Answer another node's question. False if the subject is not a handover's."""
         what = message.subject
         if what not in _QUESTIONS or message.kind not in (Kind.REQUEST, Kind.NOTIFY):
             return False
@@ -196,7 +187,7 @@ class ClientHandover:
         if what == "marked":
             self._mark(facts.get("mark"), facts.get("node"))
         elif message.kind is Kind.NOTIFY:
-            pass  # nobody waits for the answer
+            pass  # a notification needs no answer
         elif what == "claim":
             self._claim(message, body)
         elif what == "hand_over":
@@ -206,7 +197,7 @@ class ClientHandover:
         return True
 
     def _give_mark(self, message: Message, mark: Any, to: Any) -> None:
-        """Mark the publications of this node, for the node that hands over and for the one that takes over."""
+        """Mark the position in this node's publications, for the node that hands over and the one that takes over."""
         own = self._node.own
         if not isinstance(mark, str) or not isinstance(to, str) or (to != own and to not in self._node.nodes_known):
             self._parts.refuse(message, Code.INVALID_ARGUMENT, "a mark has a name, and is for a node that is known")
@@ -218,7 +209,7 @@ class ClientHandover:
         self._parts.answer(message, True)
 
     def _claim(self, message: Message, body: Any) -> None:
-        """Answer which of the clients that a node claims are its own from now on."""
+        """Give the claiming node the parked clients with matching users."""
         try:
             asked = msgspec.convert(body, ClaimRequest)
         except msgspec.ValidationError:
@@ -246,13 +237,12 @@ class ClientHandover:
         self._parts.answer(message, list(claim.clients))
 
     def _mark(self, mark: Any, node: Any) -> None:
-        """Take note of the mark in the publications of a node: what follows is not for clients of this claim."""
+        """Note a node's mark: its later publications are not for the clients of this claim."""
         claim = self._claims.get(mark) if isinstance(mark, str) else None
         if claim is not None and isinstance(node, str) and (node == self._node.own or node in self._node.nodes_known):
             claim.cut.add(node)
 
     def _answer_handing(self, message: Message, mark: Any) -> None:
-        """Send what was kept for the clients of a claim, then answer."""
         claim = self._claims.get(mark) if isinstance(mark, str) else None
         if claim is None:
             self._parts.refuse(message, Code.NOT_FOUND, "there is no claim with this mark")
@@ -261,11 +251,11 @@ class ClientHandover:
 
     async def _hand_over(self, claim: Claim, mark: str, message: Message) -> None:
         count, deadline = 0, self._parts.services.running.time() + HANDING
-        with anyio.move_on_after(HANDING):  # nobody waits for longer
+        with anyio.move_on_after(HANDING):  # the asker waits no longer
             while waiting := {name: one.publications for name, one in claim.clients.items() if len(one.publications)}:
                 first = min((queue.oldest for queue in waiting.values()), key=itemgetter(0))[1]
                 told = {name: queue.take() for name, queue in waiting.items() if queue.oldest[1] is first}
-                if len(told) == len(claim.clients):  # most want the same, which is said once
+                if len(told) == len(claim.clients):  # most clients want the same: send it once
                     told = {mark: next(iter(told.values()))}
                 for name, publication in told.items():
                     if publication is not None:
@@ -303,6 +293,6 @@ class ClientHandover:
             self._parts.services.signal()
 
     def node_left(self, node: str) -> None:
-        """Take note of a node that is gone: what it has claimed is for nobody."""
+        """End the claims of a node that is gone."""
         for mark in [mark for mark, claim in self._claims.items() if claim.node == node]:
             self._end(mark)

@@ -1,4 +1,4 @@
-"""Questions that all nodes of a cluster are asked, and answer: nothing of it is remembered, so there are no ghosts."""
+"""Queries that every node of a cluster answers. Nothing is cached, so no answer can be stale."""
 
 from __future__ import annotations
 
@@ -25,30 +25,26 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 PASSES_ON: Final = "passes_on"
-"""The word of a node that passes publications on to other buses, or has a peer that does."""
+"""Subject of a notification: this bus, or a peer of it, relays publications to other buses."""
 
 PATIENCE: Final = 2.0
-"""Seconds for a node to answer."""
 _SCRAPE: Final = 1.0
-"""The same where a scrape waits for it."""
+"""Seconds for a node to answer a Prometheus scrape."""
 _MOST: Final = 100_000
-"""Clients that one node tells of."""
+"""Clients accepted from one node."""
 _TEXT: Final = 16 * 1024 * 1024
-"""Bytes of the metrics of a node."""
+"""Bytes of one node's metrics."""
 _NAME: Final = 200
 
 
 @define(eq=False)
 class Queries:
-    """Asks all nodes, and answers for this one."""
-
     _parts: BusPort
     _known: Backbone
 
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     async def nodes(self) -> Survey[Node]:
-        """Ask all nodes for what they are."""
         clients, silent = await self._all("clients", None, lambda node, answer: [(node, answer)])
         services = self._parts.services
         found = [Node("", services.id, "", self._count_clients(), here=True)]
@@ -73,15 +69,13 @@ class Queries:
         return Survey((*(peer.public for peer in self._subscribed(wire)), *there), not silent)
 
     async def peers_of(self, key: str) -> Survey[Any]:
-        """Ask all nodes which of their clients are a user."""
         there, silent = await self._all("peers", key, self._remote)
         return Survey((*(peer.public for peer in self._parts.clients_of(key)), *there), not silent)
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        """Give the name of this node, and the metrics of the others on this machine: texts by name, None of a silent one.
+        """Return this node's name, and the metrics of the machine's other nodes: text by name, None for a silent node.
 
-        Each is told the name that its lines shall bear: of several buses in one process, or of programs with the same name, the
-        later ones get a number.
+        Each node is asked to label its lines with that name; equal names get a number.
         """
         known = self._known.nodes_known
         names: dict[str, str] = {}
@@ -103,13 +97,12 @@ class Queries:
         ]
 
     async def _all(self, subject: str, body: Any, read: Callable[[str, Any], Sequence[Any]]) -> tuple[list[Any], list[str]]:
-        """Ask each node that is known the same, as `_ask`."""
         return await self._ask(dict.fromkeys(self._known.nodes_known, body), subject, read, PATIENCE)
 
     async def _ask(
         self, bodies: Mapping[str, Any], subject: str, read: Callable[[str, Any], Sequence[Any]], seconds: float
     ) -> tuple[list[Any], list[str]]:
-        """Ask nodes, each with its body. A node that is gone has nothing; those that are silent are named."""
+        """Ask nodes, each with its own body; returns the rows and the silent nodes. A node that is gone has no rows."""
         found: dict[str, Sequence[Any]] = {}
         cluster = self._known.peer
         silent: list[str] = []
@@ -134,7 +127,6 @@ class Queries:
     # -- answering -------------------------------------------------------------------------------------------------------
 
     def answer(self, message: Message) -> None:
-        """Answer another node."""
         if message.kind is not Kind.REQUEST:
             if message.kind is Kind.NOTIFY and message.subject == PASSES_ON:
                 self._parts.join_net()
@@ -161,13 +153,13 @@ class Queries:
         self._parts.answer(message, answer)
 
     def _tell_metrics(self, message: Message, name: str) -> None:
-        """Answer with the metrics of this node, compressed. Whatever goes wrong is the asker's to count, and costs no link."""
+        """Answer with this node's metrics, compressed. An error is answered and logged, and never closes the link."""
         try:
             text = zlib.compress(metrics_maker("node", "metrics=True")(self._parts.services.bus, name).encode(), 1)
             self._parts.answer(message, text)
         except ImportError:
             self._parts.refuse(message, Code.UNIMPLEMENTED, "prometheus-client is not installed at this node")
-        except Exception as error:  # also of a collector of the application's own
+        except Exception as error:  # a collector of the application may raise anything
             self._parts.services.running.warnings.warn(
                 logger,
                 "the metrics of this node cannot be told to another one: %s",
@@ -185,7 +177,7 @@ class Queries:
 
 
 def _unpacked(answer: Any) -> str | None:
-    """Read the metrics of another node; None where it is none."""
+    """Decompress another node's metrics; None if they are not readable."""
     try:
         return zlib.decompressobj().decompress(answer, _TEXT).decode()
     except (TypeError, ValueError, zlib.error):

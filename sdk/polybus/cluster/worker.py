@@ -1,7 +1,7 @@
-"""A worker: one of several processes that serve the same addresses, and what it has from the process that started it.
+"""A worker: one of several processes that serve the same addresses, with the files that it inherits from the supervisor.
 
-The supervisor (`polybus.cluster.workers`) starts the same program again. That comes to `run` once more, which finds here that
-it is a worker, and the sockets that it serves on.
+The supervisor (`polybus.cluster.workers`) starts the same program again. Its call of `run` finds here that the process is a
+worker, and the sockets to serve on.
 """
 
 from __future__ import annotations
@@ -25,44 +25,42 @@ from ..plugins.tools import log_fields
 logger: logging.Logger = logging.getLogger("polybus")
 
 VARIABLE: Final = "POLYBUS_WORKER"
-"""The variable of the environment that makes a process a worker, together with what it inherits."""
+"""Environment variable that makes a process a worker, together with inherited files."""
 ASK: Final = b"?"
-"""A question of the supervisor: are you ready?"""
+"""The supervisor asks whether the worker is ready."""
 ASK_METRICS: Final = b"m"
-"""Another one: what is the text of ``/metrics``?"""
+"""The supervisor asks for the text of ``/metrics``."""
 
 _LONGEST: Final = 4000
-"""Characters that are told of an error."""
 _GRACE: Final = 5.0
-"""Seconds beyond those that an orderly end may take, before a worker whose supervisor is gone ends all the same."""
+"""Seconds after the end of a graceful shutdown until a worker without a supervisor is killed."""
 
 
 def _identity(file: int) -> str:
-    """An open file, told apart from every other that exists."""
+    """Return the device and inode of an open file, which no other open file has."""
     known = os.fstat(file)
     return f"{known.st_dev}:{known.st_ino}"
 
 
 @frozen
 class Inheritance:
-    """Open files that a worker has from its supervisor, as they stand in the environment."""
+    """Open files that a worker inherits from its supervisor, as the environment variable names them."""
 
     number: int
     """Counted from 1."""
     lifeline: int
-    """Reading end of a pipe that nobody writes to: it ends with the supervisor, however that ends."""
+    """Reading end of a pipe without a writer: it ends when the supervisor ends, however that happens."""
     reports: int
     """Socket for questions and answers."""
     sockets: Mapping[str, Sequence[int]]
-    """Listening sockets, by what serves on them."""
+    """Listening sockets, by the name that `run` asks for."""
 
     @property
     def name(self) -> str:
-        """For people."""
         return f"worker {self.number}"
 
     def environment(self) -> dict[str, str]:
-        """The variable for the worker. What a worker starts itself finds it too, but not that very pipe under that number."""
+        """Return the variable for the worker. The worker's children see it too, but without the lifeline under that number."""
         fields = {
             "number": self.number,
             "lifeline": self.lifeline,
@@ -74,10 +72,10 @@ class Inheritance:
 
     @classmethod
     def of_this_process(cls) -> Self | None:
-        """None where this process is no worker.
+        """Return the inherited files; None if this process is not a worker.
 
         Raises:
-            LocalProtocolError: It has been one already.
+            LocalProtocolError: `run` was called before in this worker.
         """
         try:
             fields = json.loads(os.environ[VARIABLE])
@@ -96,20 +94,17 @@ class Inheritance:
 
     @property
     def files(self) -> list[int]:
-        """All of them."""
         return [self.lifeline, self.reports, *(file for files in self.sockets.values() for file in files)]
 
 
 class Worker:
-    """This process, where it is a worker."""
-
     def __init__(self, inherited: Inheritance) -> None:
         self.number: int = inherited.number
         self._lifeline = inherited.lifeline
         self._sockets = inherited.sockets
         for file in inherited.files:
-            os.set_inheritable(file, False)  # not for what this process starts itself
-        import multiprocessing  # only here: a page has none
+            os.set_inheritable(file, False)  # not for children of this process
+        import multiprocessing  # imported late: a browser page does not have it
 
         multiprocessing.current_process().name = inherited.name  # `%(processName)s` of every record
         self._reports = socket.socket(fileno=inherited.reports)
@@ -119,19 +114,19 @@ class Worker:
 
     @classmethod
     def here(cls) -> Self | None:
-        """None where this process is no worker.
+        """Return the worker; None if this process is not a worker.
 
         Raises:
-            LocalProtocolError: It has been one already.
+            LocalProtocolError: `run` was called before in this worker.
         """
         inherited = Inheritance.of_this_process()
         return None if inherited is None else cls(inherited)
 
     def sockets(self, name: str) -> list[socket.socket]:
-        """The listening sockets of that name, bound by the supervisor.
+        """Return the listening sockets of that name, bound by the supervisor.
 
         Raises:
-            LocalProtocolError: There are none.
+            LocalProtocolError: The supervisor bound none.
         """
         if name not in self._sockets:
             raise LocalProtocolError(
@@ -141,7 +136,7 @@ class Worker:
         return [socket.socket(fileno=file) for file in self._sockets[name]]
 
     def follow(self, seconds: float) -> None:
-        """From now on end when the supervisor has ended, as on SIGTERM; but not later than after so many seconds."""
+        """From now on end with the supervisor: SIGTERM at once, SIGKILL some seconds after `seconds`."""
         threading.Thread(target=self._follow, args=(seconds + _GRACE,), name="polybus lifeline", daemon=True).start()
 
     def _follow(self, seconds: float) -> None:
@@ -153,15 +148,14 @@ class Worker:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def tell_served(self, urls: Sequence[str]) -> None:
-        """Say that this worker serves, and where."""
         self._tell({"serves": list(urls)})
 
     def tell_why_not(self, text: str) -> bool:
-        """Say why this worker cannot serve; False where nobody has heard it."""
+        """Report why this worker cannot serve; False if the supervisor is gone."""
         return self._tell({"cannot": text[:_LONGEST]})
 
     async def answer(self, why_not_ready: Callable[[], str], metrics: Callable[[], Awaitable[str]] | None = None) -> None:
-        """Answer the questions of the supervisor: in this event loop, so that one that is stuck is seen to be."""
+        """Answer the supervisor's questions, in this event loop so that a stuck loop is noticed."""
         writing = anyio.Lock()
         with self._reports:
             async with anyio.create_task_group() as group:
@@ -176,7 +170,7 @@ class Worker:
                 group.cancel_scope.cancel()
 
     async def _asked(self) -> bytes:
-        """Wait for questions; nothing where there will be no more."""
+        """Wait for questions; empty once the supervisor is gone."""
         while True:
             await anyio.wait_readable(self._reports)
             try:
@@ -187,7 +181,7 @@ class Worker:
                 return b""
 
     async def _tell_metrics(self, metrics: Callable[[], Awaitable[str]], writing: anyio.Lock) -> None:
-        """Tell what ``/metrics`` says: in a task of its own, for other nodes are asked for it."""
+        """Send the text of ``/metrics``, in a task of its own because it asks other nodes."""
         try:
             text: str | None = await metrics()
         except Exception:
@@ -209,7 +203,7 @@ class Worker:
     def _tell(self, fields: Mapping[str, object]) -> bool:
         try:
             self._reports.send(json.dumps(fields).encode() + b"\n")
-        except OSError as error:  # it has ended, or reads nothing
+        except OSError as error:  # the supervisor has ended, or does not read
             logger.debug("worker %d: not told: %s", self.number, error, extra=self._fields)
             return False
         return True

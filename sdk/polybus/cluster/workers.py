@@ -1,4 +1,4 @@
-"""Several processes that serve the same addresses, and the one that starts them, watches over them and ends them."""
+"""The supervisor: starts, watches and ends several worker processes that serve the same addresses."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ Bind = Callable[[], Awaitable[Mapping[str, Sequence[socket.socket]]]]
 AUTO: Final = "auto"
 _AGAIN: Final = Backoff(initial=0.2, maximum=30.0, jitter=False)
 _STEADY: Final = 10.0
-"""Seconds of service after which a worker that dies is started again at once."""
+"""A worker that served this many seconds is restarted without delay."""
 _ANSWER: Final = 1.0
-"""Seconds in which a worker says whether it is ready; one whose event loop is stuck does not."""
+"""Seconds for a worker to say whether it is ready; a stuck event loop does not answer."""
 _GRACE: Final = 2.0
-"""Seconds beyond those that a worker gives itself."""
+"""Seconds added to the worker's own limit."""
 _AT_ONCE: Final = 3.0
-"""Seconds that a worker gives itself after the second signal, as in `polybus.run`."""
+"""Seconds that a worker takes to end after the second signal, as in `polybus.run`."""
 _METRICS: Final = 1.5
-"""Seconds in which a worker tells the metrics of all; it waits for other nodes for one."""
+"""Seconds for a worker to send all metrics; it waits one second for other nodes."""
 _ASKED: Final = 2
-"""Workers that are asked for them, one after the other: a page is made within five seconds."""
+"""Workers asked for metrics, one after the other, so that a page is ready within five seconds."""
 _READ: Final = 64 * 1024
 _LINE: Final = 16 * 1024 * 1024
-"""Bytes of what a worker tells at once."""
+"""Bytes of the longest report of a worker."""
 
 
 def cluster_url(bus: Bus) -> str | None:
-    """The URL of the cluster of a bus, ``auto`` where the environment says it; None without one."""
+    """Return the URL of a bus's cluster, ``auto`` if the environment sets it; None without a cluster."""
     return None if bus.cluster is None else bus.cluster.url
 
 
@@ -67,21 +67,21 @@ def supervise(
     metrics: bool = False,
     unlink: bool = True,
 ) -> int:
-    """Run workers until they have ended; gives the exit status.
+    """Run workers until they have ended, and return the exit status.
 
     Args:
-        count: How many.
+        count: Number of workers.
         buses: The buses that each of them serves.
-        bind: Gives the listening sockets, by the names that workers ask for.
-        patience: Seconds in which a worker that was told to end does.
+        bind: Returns the listening sockets, by the names that workers ask for.
+        patience: Seconds for a worker to end after SIGTERM.
         health: URL of the health pages.
-        metrics: Answer ``/metrics`` there too.
+        metrics: Serve ``/metrics`` there too.
         unlink: Remove the files of Unix sockets at the end.
 
     Raises:
-        LocalProtocolError: A bus has no cluster, or wants to keep something and nothing keeps, or no NATS server is found, or
+        LocalProtocolError: A bus has no cluster, or needs stores that the engine does not have, or no NATS server is found, or
             this program cannot be started again.
-        ValueError: `health` is no such URL.
+        ValueError: `health` is not a URL for health pages.
         OSError: An address cannot be bound.
     """
     if os.name != "posix":
@@ -101,7 +101,7 @@ def supervise(
 
 
 def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
-    """Refuse stores and durable handlers: each worker would, with a traceback of its own."""
+    """Refuse stores and durable handlers once, where each worker would with its own traceback."""
     for bus in buses:
         durable = any(spec.reading is not None for spec in parts_of(bus).subscribers)
         if durable or (bus.cluster is not None and bus.cluster.stores):
@@ -112,10 +112,10 @@ def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
 
 
 def this_program() -> list[str]:
-    """The command that starts this program again.
+    """Return the command that starts this program again.
 
     Raises:
-        LocalProtocolError: It was typed in, or came from the standard input.
+        LocalProtocolError: The program is not in a file: it was typed, or came from standard input.
     """
     if sys.argv[:1] != ["-c"] and getattr(sys.modules["__main__"], "__file__", None) is None:
         raise LocalProtocolError(
@@ -125,17 +125,14 @@ def this_program() -> list[str]:
 
 
 class Slot:
-    """One worker, and its successors."""
-
     def __init__(self, number: int) -> None:
         self.number: int = number
         self.served: anyio.Event = anyio.Event()
-        """Set when one of them has come to serve."""
         self.urls: list[str] = []
         self.child: Child | None = None
         self.serves: bool = False
         self.why_not: str = ""
-        """The words of the last one that could not serve."""
+        """Last reported reason why a worker cannot serve."""
         self._ready = False
         self._why_not_ready = ""
         self._reports: socket.socket | None = None
@@ -145,11 +142,10 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """For people."""
         return f"worker {self.number}" if self.child is None else f"worker {self.number}, pid {self.child.pid}"
 
     async def live(self, child: Child, reports: socket.socket) -> None:
-        """One life, to its end."""
+        """Follow one process until it ends."""
         self.child, self._reports, self.serves, self.why_not = child, reports, False, ""
         try:
             with reports:
@@ -167,7 +163,7 @@ class Slot:
                 data = reports.recv(_READ)
             except BlockingIOError:
                 continue
-            except OSError:  # it was killed, with a question unread
+            except OSError:  # killed with an unread question
                 return
             if not data:
                 return
@@ -198,7 +194,7 @@ class Slot:
             self._measured = anyio.Event()
 
     async def state(self) -> str:
-        """``ready``, or why not, in a word or two."""
+        """Return ``ready``, or in a word or two why not."""
         if self.child is None:
             return "ended"
         if not self.serves or self._reports is None:
@@ -214,12 +210,12 @@ class Slot:
         return "silent"
 
     def described(self, state: str) -> str:
-        """Its line on the pages of health."""
+        """Line for the health pages."""
         why = f" ({self._why_not_ready})" if state == "not ready" and self._why_not_ready else ""
         return f"{self.name}: {state}{why}"
 
     async def metrics(self) -> str | None:
-        """Ask for the metrics of all nodes on this machine; None where it does not tell them."""
+        """Ask for the metrics of all nodes on this machine; None without an answer."""
         measured = self._measured
         if self._reports is None:
             return None
@@ -234,8 +230,6 @@ class Slot:
 
 
 class Supervisor:
-    """The process that binds, starts, watches and ends."""
-
     def __init__(
         self,
         count: int,
@@ -270,7 +264,6 @@ class Supervisor:
         self._group: anyio.abc.TaskGroup
 
     async def main(self, bind: Bind, unlink: bool) -> int:
-        """Everything, from the addresses to the exit status."""
         self._stopping, self._scope = anyio.Event(), anyio.CancelScope()
         self._slots = [Slot(number) for number in range(1, self._count + 1)]
         failure: BaseException | None = None
@@ -305,7 +298,6 @@ class Supervisor:
         stack.callback(os.close, held)
 
     async def _run(self) -> None:
-        """Engine and workers; the engine ends last."""
         async with anyio.create_task_group() as group:
             if self._binary is not None:
                 self._engine = NatsServer(self._children, self._binary, self._cluster, self._lifeline)
@@ -317,7 +309,7 @@ class Supervisor:
             group.cancel_scope.cancel()
 
     async def _announce(self) -> None:
-        """Say where they serve, when all of them do."""
+        """Print the addresses once all workers serve."""
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._until_stopping, scope)
@@ -340,7 +332,7 @@ class Supervisor:
             began = anyio.current_time()
             try:
                 child, reports = self._start(slot)
-            except OSError as error:  # no process, no memory, no file is to be had now
+            except OSError as error:  # no process, memory or file available now
                 if not slot.served.is_set():
                     raise
                 logger.error(
@@ -393,7 +385,7 @@ class Supervisor:
                 raise
 
     def _fail(self, slot: Slot, child: Child) -> None:
-        """One ends by itself before it has ever served: so would the next."""
+        """Stop: a worker has ended before it ever served, and the next would too."""
         fields = log_fields(worker=slot.number, pid=child.pid)
         if slot.why_not:
             self._say_why_not(slot, fields)
@@ -405,13 +397,13 @@ class Supervisor:
             self._stop()
 
     def _say_why_not(self, slot: Slot, fields: dict[str, Any]) -> None:
-        """Say it once, however many workers it is true of."""
+        """Log each reason once, not per worker."""
         if slot.why_not not in self._why_not:
             self._why_not.add(slot.why_not)
             logger.error("worker %d cannot serve: %s", slot.number, slot.why_not, extra=fields)
 
     def _count_end(self, slot: Slot, child: Child) -> None:
-        # One that was still starting, or had come to its end already, knew nothing of signals.
+        # Before `run`, and after it has returned, a signal ends a worker with its default action.
         if child.status in (0, -signal.SIGTERM, -signal.SIGINT):
             return
         fields = log_fields(worker=slot.number, pid=child.pid)
@@ -433,7 +425,7 @@ class Supervisor:
                 self._stop()
                 if not any(slot.child for slot in self._slots):
                     self._scope.cancel()  # the engine is starting
-            elif self._forced is None and number.name != "SIGHUP":  # a terminal that closes says it twice
+            elif self._forced is None and number.name != "SIGHUP":  # a closing terminal sends it twice
                 logger.warning("%s: ending at once", number.name)
                 self._group.start_soon(self._force, number)
 
@@ -475,17 +467,16 @@ class Supervisor:
         return states
 
     async def _livez(self) -> tuple[int, str]:
-        """Alive, unless a worker that has served answers nothing: its event loop is stuck."""
+        """Alive unless a worker that has served does not answer: its event loop is stuck."""
         states = await self._states()
         return self._page("silent" not in states.values(), states)
 
     async def _readyz(self) -> tuple[int, str]:
-        """Ready when every worker is."""
         states = await self._states()
         return self._page(not self._stopping.is_set() and set(states.values()) == {"ready"}, states)
 
     async def _metrics(self) -> tuple[int, str]:
-        """Answer for all nodes of the machine, with what a worker has asked them, and for this process."""
+        """Return the metrics of all nodes of the machine, asked through one worker, and of this process."""
         states = await self._states()
         serving = [slot for slot in self._slots if states.get(slot.name) in ("ready", "not ready")]
         text = None
@@ -509,7 +500,6 @@ def _how(child: Child) -> str:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The error itself, without the groups of tasks around it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

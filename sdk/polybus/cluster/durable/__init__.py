@@ -1,1 +1,1 @@
-"""Publications that survive a crash: stores of the engine (JetStream), and what is done with them."""
+"""Durable publications: stores of the engine (JetStream), their readers, and dead letters."""

@@ -1,4 +1,4 @@
-"""Stores, as those look at them who keep a cluster: listed, shown, made, removed; and its dead letters."""
+"""Administration of a cluster's stores (list, show, create, remove) and of its dead letters."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 @frozen
 class StoreState:
-    """A store as it is.
+    """The state of a store.
 
     Attributes:
         name: Of the store.
-        patterns: Subjects that it keeps, as they stand on the wire behind the name of the cluster.
-        publications: Publications that are there.
+        patterns: Subjects that it keeps, without the cluster's prefix.
+        publications: Number of stored publications.
         bytes: Their size.
-        durables: Durable handlers, with what each has not been given and what it has not dealt with.
-        again: Of what each has not dealt with, what has been given out more than once.
+        durables: Durable handlers with their number of undelivered and of unacknowledged publications.
+        again: Number of unacknowledged publications that were delivered more than once, by durable handler.
     """
 
     name: str
@@ -47,7 +47,7 @@ class StoreState:
 
 
 async def publish_stored(bus: Bus, subject: str | int, body: Any, timeout: float) -> None:
-    """Publish at a NATS server, to a cluster or to others there; what a stream keeps is stored when this returns.
+    """Publish to a NATS server; if a stream stores the subject, returns once it is stored.
 
     Raises:
         BusError: As `Bus.publish`.
@@ -61,16 +61,16 @@ async def publish_stored(bus: Bus, subject: str | int, body: Any, timeout: float
 
 @define(eq=False)
 class Administration(Letters):
-    """The stores and dead letters of the cluster that a bus is a node of."""
+    """The stores and dead letters of a bus's cluster."""
 
     _cluster: str
 
     @classmethod
     def of(cls, bus: Bus) -> Administration:
-        """Make it for a bus that is entered.
+        """Create it for an entered bus.
 
         Raises:
-            LocalProtocolError: The bus is no node of a cluster.
+            LocalProtocolError: The bus is not a node of a cluster.
         """
         parts = parts_of(bus)
         backbone = parts.mesh
@@ -89,23 +89,22 @@ class Administration(Letters):
         return cls(place, jetstream, publishing, services.running.time, name)
 
     async def publish_kept(self, message: Message, deadline: float) -> bool:
-        """As `StoredPublishing.publish_kept`."""
         return await self._publishing.publish_kept(message, deadline)
 
     async def stores(self) -> list[StoreState]:
-        """Find the stores of the cluster, that of dead letters among them.
+        """Return the stores of the cluster, including that for dead letters.
 
         Raises:
             BusError: As `JetStream.ask`.
         """
         found = []
         for name in await self._own_streams():
-            with suppress(LocalProtocolError):  # it is another cluster's, or was removed meanwhile
+            with suppress(LocalProtocolError):  # another cluster's, or just removed
                 found.append(await self.store(name[len(self._cluster) + 1 :]))
         return found
 
     async def unknown(self) -> str:
-        """Say which clusters the engine keeps something of, where this one is not among them; empty where it is, or none is.
+        """List the clusters that the engine knows if this one is not among them; else empty.
 
         Raises:
             BusError: As `JetStream.ask`.
@@ -118,14 +117,14 @@ class Administration(Letters):
         return f"this NATS server keeps nothing of a cluster {self._cluster!r}, but of {shown(known).strip('[]')}"
 
     async def durables(self) -> set[str]:
-        """Find the names of the durable handlers of all stores, and of those that have letters.
+        """Return the names of all durable handlers, including removed ones with letters.
 
         Raises:
             BusError: As `JetStream.ask`.
         """
         found = set(await self.counts())
         for stream in await self._own_streams():
-            with suppress(JetStreamError):  # it was removed meanwhile
+            with suppress(JetStreamError):  # just removed
                 found.update(await self._jetstream.consumers(stream))
         return found
 
@@ -134,10 +133,10 @@ class Administration(Letters):
         return sorted(name for name in names if name.startswith(f"{self._cluster}-"))
 
     async def store(self, name: str) -> StoreState:
-        """Find one store, with its durable handlers.
+        """Return one store with its durable handlers.
 
         Raises:
-            LocalProtocolError: There is no such store.
+            LocalProtocolError: No such store.
             BusError: As `JetStream.ask`.
         """
         stream = stream_name(self._cluster, name)
@@ -151,7 +150,7 @@ class Administration(Letters):
             try:
                 found = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{consumer}")
             except JetStreamError as error:
-                if error.number == NO_CONSUMER:  # it was of a replay, or of a copy, and has gone meanwhile
+                if error.number == NO_CONSUMER:  # of a finished replay or copy
                     continue
                 raise self._unknown(name, error) from None
             durables[consumer] = int(found.get("num_pending", 0)), int(found.get("num_ack_pending", 0))
@@ -162,7 +161,7 @@ class Administration(Letters):
         return StoreState(name, patterns, int(state.get("messages", 0)), int(state.get("bytes", 0)), config, durables, again)
 
     async def add(self, store: Store) -> None:
-        """Make a store where there is none.
+        """Create a store unless it exists.
 
         Raises:
             BusError: As `Stores.prepare`.
@@ -170,10 +169,10 @@ class Administration(Letters):
         await Stores(self._jetstream).prepare(store, stream_members(store, self._cluster, publication_pattern(self._cluster)))
 
     async def trim(self, name: str) -> int:
-        """Remove the publications of a store that all its durable handlers have dealt with, and give their number.
+        """Remove publications that all durable handlers of a store have dealt with; returns their number.
 
         Raises:
-            LocalProtocolError: There is no such store, or it has no durable handler.
+            LocalProtocolError: No such store, or it has no durable handler.
             BusError: As `JetStream.ask`.
         """
         stream = stream_name(self._cluster, name)
@@ -188,17 +187,17 @@ class Administration(Letters):
         return int(answer.get("purged", 0))
 
     async def _dealt_with(self, stream: str, durable: str, last: int) -> int:
-        """The number up to which a durable handler has dealt with everything, of those that there were up to `last`."""
+        """Number up to which a durable handler has acknowledged everything, `last` or less."""
         found = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{durable}")
         if not found.get("num_pending") and not found.get("num_ack_pending"):
-            return last  # also what is not for it
+            return last  # includes subjects of others
         return int(found.get("ack_floor", {}).get("stream_seq", 0))
 
     async def remove(self, name: str) -> None:
-        """Remove a store with all that it keeps, and its durable handlers.
+        """Remove a store with its publications and durable handlers.
 
         Raises:
-            LocalProtocolError: There is no such store.
+            LocalProtocolError: No such store.
             BusError: As `JetStream.ask`.
         """
         _ = await self._info(name)
@@ -208,10 +207,10 @@ class Administration(Letters):
             raise self._unknown(name, error) from None
 
     async def remove_durable(self, name: str, durable: str) -> None:
-        """Remove a durable handler from a store: where it was, nobody knows any more, and one of that name begins anew.
+        """Remove a durable handler from a store. Its position is lost: a new one of that name begins again.
 
         Raises:
-            LocalProtocolError: There is no such store, or no such handler of it.
+            LocalProtocolError: No such store, or no such handler.
             BusError: As `JetStream.ask`.
         """
         store = await self.store(name)
@@ -224,7 +223,9 @@ class Administration(Letters):
             raise self._unknown(name, error) from None
 
     async def _info(self, name: str) -> dict[str, Any]:
-        """Ask about a stream that keeps subjects of this cluster: the stores of another one may be called alike."""
+        """Ask for a store's stream, and check that its subjects are this cluster's: another cluster's store may have the same
+        name.
+        """
         stream = stream_name(self._cluster, name)
         if not is_stream_name(stream):
             raise LocalProtocolError(f"the cluster {self._cluster!r} has no store {name!r:.60}: that is no name of one")

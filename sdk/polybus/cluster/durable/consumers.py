@@ -1,4 +1,4 @@
-"""Consumers: what the engine remembers of how far a reader of a store is; and the readers of one bus."""
+"""Consumers: the engine's record of a store reader's position; and the readers of one bus."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _MARKS: Final = 99_991
-"""Numbers by which they are told apart: two that differ have the same by a chance of one in so many."""
+"""Number of different marks: two configurations share one by a chance of one in so many."""
 _IDLE: Final = 60.0
-"""Seconds for which the engine keeps a consumer that nobody asks and that only reads."""
+"""Seconds without a request after which the engine removes a replay's consumer."""
 
 
 @frozen
 class FoundStreams:
-    """The streams that keep what a pattern matches.
+    """The streams that store what a pattern matches.
 
     Attributes:
-        names: Of all that keep a part of it.
-        whole: The one that keeps all of it; empty where there is none.
-        created: When that was made, by which it is told from an earlier one of its name; empty where that is not said.
+        names: Of all that store a part of it.
+        whole: The one that stores all of it; or empty.
+        created: When that one was created, which tells it from an earlier one of the same name; empty if unknown.
     """
 
     names: list[str]
@@ -56,12 +56,12 @@ class FoundStreams:
     created: str = ""
 
     def is_anew(self, before: FoundStreams) -> bool:
-        """Tell whether this stream was made in place of another one of its name, which was lost: its numbers begin from 1."""
+        """True if this stream replaces a lost one of the same name: its numbers begin at 1 again."""
         return self.whole == before.whole and before.created not in ("", self.created)
 
 
 async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
-    """Find the streams that keep what a pattern on the wire matches, and whether one keeps all of it.
+    """Find the streams that store what a wire pattern matches, and whether one stores all of it.
 
     Raises:
         JetStreamError, LocalProtocolError, Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
@@ -77,8 +77,6 @@ async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
 
 @define(eq=False)
 class Consumers:
-    """Makes consumers, or finds them as they should be."""
-
     _jetstream: JetStream
 
     async def durable(
@@ -90,17 +88,17 @@ class Consumers:
         *,
         again: bool,
     ) -> FoundStreams:
-        """Make the consumer of a durable name where there is none; gives the stream, as `FoundStreams.whole`.
+        """Create the consumer of a durable name unless it exists; returns its stream as `FoundStreams.whole`.
 
         Args:
             spec: The durable handler or subscription.
-            beginning: Gives the members that say where it begins in a stream when it is new.
-            subject: The subject on the wire of what it handles.
-            pattern: The same as the bus has it.
-            again: It was there before: what it knew is lost where it is not any more.
+            beginning: Returns the members with the start of a new consumer.
+            subject: The pattern's form on the wire.
+            pattern: Subjects that it handles.
+            again: The consumer existed before: log if it was removed.
 
         Raises:
-            LocalProtocolError: No store keeps that, or the consumer is there and differs, or cannot be made.
+            LocalProtocolError: No store keeps the pattern, or the consumer exists and differs, or cannot be created.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
         try:
@@ -133,15 +131,15 @@ class Consumers:
     async def replay(
         self, name: str, start: Callable[[FoundStreams], Start], subject: str, pattern: str | int
     ) -> tuple[FoundStreams, int]:
-        """Make a consumer that only reads, and that the engine forgets when nobody asks it.
+        """Create a consumer that only reads, and that the engine removes once idle.
 
-        Gives the stream, and the number of the last publication there that it does not read.
+        Returns the stream, and the number of the last publication before its start.
 
         Args:
             name: Of the consumer.
-            start: Gives where it begins in a stream.
-            subject: The subject on the wire of what it reads.
-            pattern: The same as the bus has it.
+            start: Returns where it begins in a stream.
+            subject: The pattern's form on the wire.
+            pattern: Subjects that it reads.
 
         Raises:
             BusError: As `durable`.
@@ -166,7 +164,7 @@ class Consumers:
         return found, count_of(made.get("delivered"), "stream_seq")
 
     async def progress(self, durables: Iterable[tuple[str, str]], place: tuple[str, str] | None) -> tuple[DurableStats, ...]:
-        """Ask how far durable consumers are, each a stream and a name, and how many dead letters a place has of each.
+        """Ask for the state of durable consumers, given by stream and name, and for the number of their dead letters.
 
         Raises:
             BusError, JetStreamError: As `JetStream.ask`.
@@ -188,11 +186,10 @@ class Consumers:
         return tuple(found)
 
     def asked_at(self, stream: str, name: str) -> str:
-        """Make the subject at which a consumer is asked for publications."""
         return f"{self._jetstream.api}CONSUMER.MSG.NEXT.{stream}.{name}"
 
     async def remove(self, stream: str, name: str) -> None:
-        """Remove a consumer, as far as that can be: the engine forgets it by itself, too."""
+        """Try to remove a consumer; the engine removes it later in any case."""
         with suppress(JetStreamError, BusError):
             await self._jetstream.ask(f"CONSUMER.DELETE.{stream}.{name}")
 
@@ -223,12 +220,12 @@ class Consumers:
 
     async def _make(self, stream: str, spec: DurableSpec, config: dict[str, Any]) -> dict[str, Any]:
         members = {"stream_name": stream, "config": config, "action": "create"}
-        if self._jetstream.is_old:  # it knows no such action, and would change what others have made meanwhile
+        if self._jetstream.is_old:  # an old server ignores `action` and would change what others have created
             members["config"] = {**config, "max_waiting": MOST + _mark(config)}
         try:
             made = config_of(await self._jetstream.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{spec.name}", members))
         except JetStreamError:
-            there = await self._find(stream, spec.name)  # another node may have made it meanwhile
+            there = await self._find(stream, spec.name)  # another node may have created it
             if there is None:
                 raise
             return there
@@ -237,13 +234,13 @@ class Consumers:
 
 
 def _mark(config: dict[str, Any]) -> int:
-    """A number by which configurations differ, for the one member that no server changes of a consumer."""
+    """Number that identifies a configuration, for the one member that no server changes in an existing consumer."""
     return 1 + zlib.crc32(json.dumps(config, sort_keys=True).encode()) % _MARKS
 
 
 @define(eq=False)
 class DurableConsumer:
-    """The consumer that all workers of one durable name have. Implements `reader.Consumer`."""
+    """The consumer that all workers of one durable name share. Implements `reader.Consumer`."""
 
     _consumers: Consumers
     _spec: DurableSpec
@@ -253,12 +250,11 @@ class DurableConsumer:
     stream: str = field(default="", init=False)
     _beginning: dict[str, Any] = field(init=False)
     _seen: int = field(default=0, init=False)
-    """The highest number in the store that came here."""
     _found: FoundStreams = field(factory=lambda: FoundStreams([]), init=False)
-    """The stream, as it was the last time."""
+    """The stream as last found."""
 
     def __attrs_post_init__(self) -> None:
-        self._beginning = beginning_of(self._spec.start)  # now: what it says in seconds is from here on
+        self._beginning = beginning_of(self._spec.start)  # now: a timedelta counts from here
 
     @property
     def name(self) -> str:
@@ -288,9 +284,9 @@ class DurableConsumer:
         self.stream, self._found = found.whole, found
 
     def _beginning_in(self, found: FoundStreams) -> dict[str, Any]:
-        if found.is_anew(self._found):  # all of it came while this was there
+        if found.is_anew(self._found):  # everything in it was published while this consumer existed
             return beginning_of("all")
-        # Where all is to be handled that is stored, what comes twice is better than what is missing.
+        # With start="all", duplicates are better than gaps.
         goes_on = self._seen and self._spec.start == "new" and found == self._found
         return beginning_of(self._seen + 1) if goes_on else self._beginning
 
@@ -299,15 +295,15 @@ class DurableConsumer:
         return True
 
     async def remove(self) -> None:
-        """Leave it: it goes on where it was."""
+        """Leave the consumer: it keeps its position."""
 
 
 @define(eq=False)
 class ReplayConsumer:
-    """A consumer that reads what is stored, in its order, and is made anew where something is missing.
+    """A consumer that reads stored publications in order, and is created again when one is missing.
 
-    Implements `reader.Consumer`. Its publications are numbered by the engine from 1: one that does not follow the one before
-    shows that something was lost on the way, with a connection or a server.
+    Implements `reader.Consumer`. The engine numbers the consumer's publications from 1. A gap shows that one was lost with a
+    connection or a server.
     """
 
     _consumers: Consumers
@@ -317,10 +313,9 @@ class ReplayConsumer:
     name: str = field(default="", init=False)
     stream: str = field(default="", init=False)
     _last: int = field(default=0, init=False)
-    """The number in the store of the last one that came, or that is not read."""
+    """Highest number of a publication that was received, or that is before the start."""
     _place: int = field(default=0, init=False)
     _found: FoundStreams = field(factory=lambda: FoundStreams([]), init=False)
-    """The stream, as it was the last time."""
 
     @property
     def created(self) -> str:
@@ -348,13 +343,13 @@ class ReplayConsumer:
         self.name, self._place, self._last = name, 0, max(last, before)
 
     def _start_in(self, found: FoundStreams) -> Start:
-        if found.is_anew(self._found):  # all of it came while this was there
+        if found.is_anew(self._found):  # everything in it was published while this consumer existed
             return "all"
         return self._last + 1 if self._last and found == self._found else self._spec.start
 
     def accepts(self, to: ToReader) -> bool | None:
         if to.consumer != self.name:
-            return False  # of the one before
+            return False  # from the previous consumer
         if to.place != self._place + 1:
             return None
         self._place, self._last = to.place, to.number
@@ -374,7 +369,7 @@ _ONE_EACH: Final = (
     "its name. `polybus store show` tells their names, `polybus store remove --durable` removes one that nobody serves any more"
 )
 _WORK: Final = {10099: _ONE_EACH, 10100: _ONE_EACH, 10101: "; start= of a store with work=True is 'all'"}
-"""Advice by the number of an error."""
+"""Advice by error number."""
 
 
 def _members(spec: DurableSpec, subject: str) -> dict[str, Any]:
@@ -395,9 +390,9 @@ _OURS: Final[dict[str, tuple[Any, ...]]] = {
     "headers_only": (False, None),
     "deliver_subject": ("", None),
 }
-"""Members as they have to be, whoever made the consumer."""
+"""Required values, also in a consumer that others have created."""
 _ARGUMENTS: Final = {"filter_subject": "pattern", "ack_wait": "ack_wait", "max_ack_pending": "ordered"}
-"""The members that a handler says, and its arguments that they come from."""
+"""Members that a handler sets, and the arguments they come from."""
 
 
 def _readable(member: str, value: Any) -> str:
@@ -409,7 +404,7 @@ def _readable(member: str, value: Any) -> str:
 
 
 def beginning_of(start: Start) -> dict[str, Any]:
-    """Make the members that say where a consumer begins."""
+    """Return the members that say where a consumer begins."""
     if isinstance(start, datetime.timedelta):
         at = datetime.datetime.now(datetime.UTC) - start
         return {"deliver_policy": "by_start_time", "opt_start_time": at.isoformat().replace("+00:00", "Z")}
@@ -419,14 +414,14 @@ def beginning_of(start: Start) -> dict[str, Any]:
 
 
 PACE: Final = 10.0
-"""Seconds between two questions how far durable handlers are."""
+"""Seconds between two requests for the progress of durable handlers."""
 
 
 def check_names(specs: Iterable[RegisteredSubscriber]) -> None:
-    """Check that each durable name is of one handler, before the engine is asked to make anything.
+    """Check that each durable name belongs to one handler, before the engine creates anything.
 
     Raises:
-        LocalProtocolError: One is of two.
+        LocalProtocolError: Two handlers share one.
     """
     names = dict[str, str]()
     for spec in specs:
@@ -442,8 +437,6 @@ def check_names(specs: Iterable[RegisteredSubscriber]) -> None:
 
 @define(eq=False)
 class StoreReaders:
-    """The readers of stores of a bus while it is entered. An engine of `storage.StoredReading`."""
-
     _services: BusServices
     _published: Callable[[str | int], str]
     _consumers: Consumers
@@ -452,27 +445,25 @@ class StoreReaders:
     _readers: dict[int, StoreReader] = field(factory=dict, init=False)
     _handlers: list[StoreReader] = field(factory=list, init=False)
     _durables: dict[int, DurableConsumer] = field(factory=dict, init=False)
-    """Consumers of those of `_readers` that are durable."""
     _of_subscriptions: dict[BusSubscription, int] = field(factory=dict, init=False)
     _numbers: Iterator[int] = field(factory=lambda: itertools.count(1), init=False)
     _can_bury: bool = field(default=False, init=False)
     """True once dead letters can be kept."""
     progress: tuple[DurableStats, ...] = field(default=(), init=False)
-    """The state of the durable handlers of this bus, as the engine told it last; empty while it is away."""
+    """Last known state of this bus's durable handlers; empty while the engine is away."""
     _is_up: bool = field(default=True, init=False)
     _watched: anyio.Event | None = field(default=None, init=False)
-    """Present while the engine is asked for that from time to time; set to end that."""
+    """Present while progress is requested; set to end that."""
 
     @property
     def busy(self) -> bool:
-        """True while stored publications are being handled."""
         return any(reader.busy for reader in self._readers.values())
 
     async def prepare(self, specs: Iterable[RegisteredSubscriber]) -> None:
-        """Make the consumers of durable handlers where there are none.
+        """Create the consumers of durable handlers unless they exist.
 
         Raises:
-            BusError: One cannot be made, or the store of dead letters.
+            BusError: A consumer or the store of dead letters cannot be created.
         """
         specs = list(specs)
         check_names(specs)
@@ -487,7 +478,7 @@ class StoreReaders:
                 self._durables[reader.number] = consumer
 
     async def subscribe(self, subscription: BusSubscription, spec: DurableSpec | ReplaySpec) -> None:
-        """Hand what is stored to a subscription, until `unsubscribe`.
+        """Deliver stored publications to a subscription until `unsubscribe`.
 
         Raises:
             BusError: As `Consumers.durable` and `Consumers.replay`.
@@ -507,7 +498,7 @@ class StoreReaders:
         reader.begin(self._engine())
 
     def unsubscribe(self, subscription: BusSubscription) -> None:
-        """Hand nothing more to a subscription; one that is not in is ignored."""
+        """Stop delivering to a subscription; unknown ones are ignored."""
         number = self._of_subscriptions.pop(subscription, None)
         reader = None if number is None else self._readers.pop(number)
         if number is not None:
@@ -528,7 +519,7 @@ class StoreReaders:
         return reader
 
     def begin(self) -> None:
-        """Begin to handle what is stored, now that the bus is ready."""
+        """Start the durable handlers, once the bus is ready."""
         for reader in self._handlers:
             reader.begin(self._engine())
         if self._handlers:
@@ -540,7 +531,7 @@ class StoreReaders:
             self._services.running.spawn(self._look, self._watched)
 
     async def _look(self, ended: anyio.Event) -> None:
-        """Ask the engine from time to time how far durable handlers are: who looks at the figures never waits for it."""
+        """Request the progress of durable handlers periodically, so that statistics never wait for the engine."""
         while not ended.is_set():
             with anyio.move_on_after(PACE):
                 await ended.wait()
@@ -554,20 +545,18 @@ class StoreReaders:
                 logger.debug("the engine does not say how far durable handlers are: %s", error)
 
     def up(self) -> None:
-        """Go on: the link to the engine is back."""
         self._is_up = True
         if not self._services.leaving:
             for reader in self._readers.values():
                 reader.up(self._engine())
 
     def down(self) -> None:
-        """Wait: the link to the engine is down."""
         self._is_up, self.progress = False, ()
         for reader in self._readers.values():
             reader.down()
 
     def withdraw(self) -> None:
-        """Take nothing more."""
+        """Stop pulling."""
         if self._watched is not None:
             self._watched.set()
             self._watched, self.progress = None, ()
@@ -575,13 +564,13 @@ class StoreReaders:
             reader.withdraw()
 
     def give_back(self) -> None:
-        """Take nothing more, and have what is being handled come again at once, to others."""
+        """Stop pulling, and have the engine redeliver undecided publications at once to other workers."""
         for reader in self._readers.values():
             reader.withdraw()
             reader.give_back()
 
     def receive(self, message: Message, to: ToReader) -> None:
-        """Take what has come for one of them; what was on its way to one that is gone is given back."""
+        """Pass a stored publication to its reader; publications for a closed reader are given back."""
         reader = self._readers.get(to.reader)
         if to.status and to.ack:
             for one in self._readers.values():

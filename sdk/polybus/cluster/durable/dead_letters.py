@@ -1,4 +1,4 @@
-"""Dead letters: stored publications that no attempt could deal with, kept with what is known of them."""
+"""Dead letters: stored publications that failed every attempt, kept with the facts of their failure."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ if TYPE_CHECKING:
     from .jetstream import StoredPublishing
 
 NAME: Final = "dead"
-"""The name of their store."""
+"""Name of their store."""
 _DAYS: Final = 30
-"""Days for which they are kept."""
+"""Days before they expire."""
 _ONCE: Final = 86_400
-"""Seconds within which a publication has one letter: a server that was killed may give out once more what was dealt with."""
+"""Seconds within which a publication gets one letter: a killed server may deliver again what was already dead."""
 _TEXT: Final = 500
 """Characters of an error that are kept."""
 _PATIENCE: Final = 10.0
-"""Seconds to store one."""
 _SUBJECTS: Final = 4096
-"""Subjects of letters up to which they are counted by their handlers: an engine answers with the name of each."""
+"""Above this number of subjects, letters are not counted per handler: the engine's answer contains every name."""
 ID: Final = "Polybus-Id"
-"""The id of the publication, by which its handlers know it when it is tried again."""
+"""Header with the publication's id, which its handlers see again on a retry."""
 WHOLE: Final = "Polybus-Whole"
-"""The number of the whole publication in the store of dead letters, where its letter leaves something out.
+"""Header with the publication's number in the store of dead letters, if the letter leaves something out.
 
-Its subject there is ``<cluster>.dead.<durable>``: no pattern of letters matches that."""
+Its subject there is ``<cluster>.dead.<durable>``, which no pattern of letters matches.
+"""
 _LEFT_OUT: Final = "Polybus-Left-Out"
 _RESTS: Final = "; its letter has not all of it, so it rests where it is stored until that is retried or dropped"
 OVER: Final = "+TERM"
-"""The word by which a publication comes no more, which newer servers hear the reason behind."""
+"""Acknowledgement that ends redelivery; newer servers take a reason after it."""
 _WORDS: Final = ("polybus-", "nats-")
 _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
 @frozen
 class Death:
-    """The end of a stored publication that no attempt could deal with.
+    """The end of a stored publication that failed every attempt.
 
     Attributes:
-        attempts: How often a handler had it.
+        attempts: Number of deliveries to a handler.
         reason: Why there are no more, for people.
-        error_id: Of the last failure, as in the log; empty where a worker did not come back.
+        error_id: Of the last failure, as in the log; empty if a worker never answered.
         stream: Where it was stored.
         number: Its number there.
         id: The id that its handlers saw.
-        readable: False where its headers could not be read, or nothing has come of it.
-        block: Such headers, as they came; empty where nothing has.
-        created: When the stream was made, by which it is told from a later one of its name; empty where that is not known.
+        readable: False if its headers could not be read, or if nothing of it arrived.
+        block: Such headers as received; empty if nothing arrived.
+        created: When the stream was created, which tells it from a later one of the same name; empty if unknown.
     """
 
     attempts: int
@@ -77,7 +77,7 @@ class Death:
 
     @property
     def all_came(self) -> bool:
-        """True where all of the publication has come, whether it could be read or not."""
+        """True if the whole publication arrived, readable or not."""
         return self.readable or bool(self.block)
 
 
@@ -86,9 +86,9 @@ class Burial:
     """The result of keeping a dead letter.
 
     Attributes:
-        note: Behind the reason, for people.
-        word: The word by which the engine gives the publication out no more.
-        rests: The publication has to rest where it is stored: nobody else has all of it.
+        note: Appended to the reason, for people.
+        word: Acknowledgement that ends redelivery.
+        rests: The publication has to stay where it is stored: no complete copy exists.
     """
 
     note: str
@@ -97,45 +97,45 @@ class Burial:
 
 
 class Graveyard(Protocol):
-    """Keeps dead letters: `DeadLetters`; of streams of others `foreign.NoLetters`, `foreign.ForeignLetters`."""
+    """Keeps dead letters: `DeadLetters`; for external streams `foreign.NoLetters` and `foreign.ForeignLetters`."""
 
     @property
     def place(self) -> tuple[str, str] | None:
-        """The stream of the letters, and the first tokens of their subjects; None where none are kept."""
+        """Stream and subject prefix of the letters; None if none are kept."""
         ...
 
     async def prepare(self, stream: str) -> None:
-        """See to it that letters of publications of a stream can be kept."""
+        """Create or find the store for letters of a stream's publications."""
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
-        """Return when a dead letter is kept, as far as that can be.
+        """Return when a dead letter is kept as far as possible.
 
         Args:
             message: The publication.
-            durable: The name of its handler.
-            death: What is known of it.
+            durable: Name of its handler.
+            death: The facts of its failure.
             now: The time.
-            ordered: The handler stands still while a publication rests.
+            ordered: The handler waits while a publication stays undecided.
         """
         ...
 
 
 @define(eq=False)
 class LetterWriter:
-    """Writes dead letters, under ``<prefix>.<durable>.<subject>``.
+    """Writes dead letters to ``<prefix>.<durable>.<subject>``.
 
     Attributes:
-        prefix: The first tokens of their subjects, for which there is a store.
+        prefix: First tokens of their subjects, which a store keeps.
     """
 
     prefix: str
     _publishing: StoredPublishing
 
     async def write(self, message: Message, durable: str, death: Death, now: float) -> bool:
-        """Return when a dead letter is stored; once, however often it is tried. False where it does not lead to all there was.
+        """Store a dead letter; repeated calls store it once. False if nothing stored leads to the whole publication.
 
-        What has no room beside its story is left out, and said to be: the headers, else the body, too. Then the publication is
-        stored as it was, too, and the letter names its number.
+        A letter that exceeds the limits leaves out the headers, then also the body, and names what it left out. Then the
+        publication is stored unchanged beside it, and the letter has its number.
 
         Raises:
             BusError: As `StoredPublishing.store`.
@@ -154,7 +154,7 @@ class LetterWriter:
         id, deadline = f"{death.stream}.{death.created}.{durable}.{death.number}", now + _PATIENCE
         if death.readable and await self._fits(_whole(message, facts), id, deadline, at) is not None:
             return True
-        # Without an id, which it may have no room for: one that is stored twice is of no more use, and of no harm.
+        # Without an id, for which there may be no room. A second copy is harmless.
         beside, kept = f"{self.prefix}.{durable}", None
         if death.all_came:
             kept = await self._fits(message, "", deadline, beside, death.block)
@@ -168,7 +168,7 @@ class LetterWriter:
         return kept is not None
 
     async def _fits(self, message: Message, id: str, deadline: float, at: str, block: bytes = b"") -> dict[str, Any] | None:
-        """Store a message, and give what the engine says; None where it is over the limits."""
+        """Store a message and return the engine's answer; None if it exceeds the limits."""
         with suppress(LocalProtocolError, TooLarge):
             return await self._publishing.store(message, id, deadline, at, block=block)
         return None
@@ -176,7 +176,7 @@ class LetterWriter:
 
 @define(eq=False)
 class DeadLetters:
-    """Stores dead letters, under ``<cluster>.dead.<durable>.<subject>``. Implements `Graveyard`."""
+    """Stores dead letters in ``<cluster>.dead.<durable>.<subject>``. Implements `Graveyard`."""
 
     _cluster: str
     _writer: LetterWriter
@@ -187,9 +187,7 @@ class DeadLetters:
         return stream_name(self._cluster, NAME), self._writer.prefix
 
     async def prepare(self, stream: str) -> None:
-        """Make their store where there is none, on as many servers as the first stream that it is for.
-
-        One that is there is as its makers want it.
+        """Create the store of letters unless it exists, with as many replicas as the first stream that needs it.
 
         Raises:
             BusError: As `Stores.make_if_absent` and `Stores.replicas`.
@@ -208,14 +206,14 @@ class DeadLetters:
         )
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
-        """Return when a dead letter is stored, as `Graveyard.bury`; where their store is gone, it is made again.
+        """Return when a dead letter is stored, as `Graveyard.bury`; creates their store again if it is gone.
 
         Raises:
             BusError: As `LetterWriter.write` and `prepare`.
         """
         try:
             whole = await self._writer.write(message, durable, death, now)
-        except LocalProtocolError:  # nothing keeps it: their store was removed, or lost with what the engine had
+        except LocalProtocolError:  # their store was removed, or lost with the engine's disk
             await self.prepare(death.stream)
             whole = await self._writer.write(message, durable, death, now)
         rests = not whole and not await self._keeps_original(death.stream)
@@ -224,7 +222,7 @@ class DeadLetters:
         return Burial(_RESTS if rests else "", OVER, rests)
 
     async def _copy(self, message: Message, stream: str, number: int) -> bool:
-        """Have the engine keep a copy of a publication of which its letter has not all; False where it does not."""
+        """Have the engine copy a publication that has an incomplete letter; False if it does not."""
         members = {
             "retention": "limits",
             "storage": "file",
@@ -233,7 +231,7 @@ class DeadLetters:
         return await self._stores.copy_one(stream, number, f"{self._cluster}.p.{escape_subject(message.subject)}", members)
 
     async def _keeps_original(self, stream: str) -> bool:
-        """Tell whether a publication stays where it is stored when it is dealt with.
+        """True if a publication stays in its stream after acknowledgement.
 
         Raises:
             BusError: As `JetStream.ask`.
@@ -242,7 +240,7 @@ class DeadLetters:
 
 
 async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable: str = "*") -> dict[str, int]:
-    """Count dead letters by durable handler, of one or of all; nothing where there is no such stream.
+    """Count dead letters of one or all durable handlers; empty without such a stream.
 
     Raises:
         LocalProtocolError: The engine refuses.
@@ -264,7 +262,7 @@ async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable:
 
 
 async def count_few_letters(jetstream: JetStream, stream: str, prefix: str) -> dict[str, int] | None:
-    """Count dead letters by durable handler, where the answer is surely short; None where they have too many subjects.
+    """Count dead letters by durable handler; None if they have too many subjects for a short answer.
 
     Raises:
         BusError, JetStreamError: As `count_letters`, and `JetStream.ask`.
@@ -276,7 +274,6 @@ async def count_few_letters(jetstream: JetStream, stream: str, prefix: str) -> d
 
 
 def _whole(message: Message, facts: dict[str, str]) -> Message:
-    """Make the letter of a publication with its story."""
     return message.with_headers({**_headers(message), **facts})
 
 
@@ -296,21 +293,21 @@ def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Messag
 
 
 def _headers(message: Message) -> dict[str, str]:
-    """The headers of a publication, without words of a letter or of the engine, which clients may send."""
+    """The publication's headers without letter and engine headers, which clients may send too."""
     headers = (message.headers or {}).items()
     return {name: value for name, value in headers if name.lower() == VIA or not name.lower().startswith(_WORDS)}
 
 
-# -- letters, read and tried again ------------------------------------------------------------------------------------------
+# -- reading and retrying letters -------------------------------------------------------------------------------------------
 
 _NO_MESSAGE: Final = 10037
 _GONE: Final = (_NO_MESSAGE, 10043, 10057)
-"""Numbers of errors of a removal: there is no such message."""
+"""Error numbers of a removal: no such message."""
 _LARGEST_HEADERS: Final = 64 * 1024 * 1024
-"""Bytes: whatever a publisher was allowed, and a server takes."""
+"""Bytes: more than any server accepts from a publisher."""
 _NO_HEADERS: Final = b"NATS/1.0\r\n\r\n"
 _AGAIN: Final = 30.0
-"""Seconds to store a dead letter again."""
+"""Seconds to store a publication again."""
 _FACTS: Final = (
     "polybus-durable",
     "polybus-attempts",
@@ -330,7 +327,6 @@ def _block_of(message: dict[str, Any]) -> HeaderBlock:
 
 
 def _id_of(block: HeaderBlock) -> str:
-    """Find the id of a publication in its headers; empty where it has none."""
     facts = {name.lower(): value for name, value in (block.fields or {}).items()}
     return facts.get(ID.lower()) or facts.get(MESSAGE_ID.lower()) or ""
 
@@ -341,20 +337,20 @@ class DeadLetter:
 
     Attributes:
         number: In the store of dead letters.
-        at: When it died, as the engine writes it.
-        durable: The durable handler that could not deal with it.
+        at: Time of its death, as the engine writes it.
+        durable: The durable handler that failed.
         subject: Of the publication.
-        attempts: How often a handler had it.
+        attempts: Number of deliveries to a handler.
         death: Why there are no more attempts.
-        error_id: Of the last failure, as in the log; empty where there is none.
+        error_id: Of the last failure, as in the log; or empty.
         origin: Stream and number of the publication.
         id: The id that its handler saw.
         headers: Of the application.
-        body: As it was.
-        octets: The body is bytes, whatever it looks like.
-        left_out: ``headers``, ``body`` or both, where there was no room for them beside its story.
-        whole: The number in the store of dead letters under which the publication is as it was; 0 where it is not there.
-        fault: Why it cannot be read; empty where it can.
+        body: Unchanged.
+        octets: The body is bytes, even if it looks like JSON.
+        left_out: ``headers``, ``body`` or both, if they did not fit into the letter.
+        whole: Number of the complete publication in the store of dead letters; 0 if it is not there.
+        fault: Why it cannot be read; empty if it can.
     """
 
     number: int
@@ -376,14 +372,14 @@ class DeadLetter:
 
 @frozen
 class LetterPlace:
-    """The place where dead letters are kept, and the publications that they are of.
+    """Where dead letters are kept, and how their publications are named.
 
     Attributes:
-        owner: Whose they are, for people.
-        stream: The stream of the letters.
-        prefix: The first tokens of their subjects.
-        written: Gives the subject of a publication on the wire.
-        ours: What rests in a stream because of a letter is this bus's own, and removed with it.
+        owner: Name of the cluster or stream, for people.
+        stream: Stream of the letters.
+        prefix: First tokens of their subjects.
+        written: Converts a subject to its form on the wire.
+        ours: This bus owns the publications that stay in a stream because of a letter, and removes them with it.
     """
 
     owner: str
@@ -395,15 +391,13 @@ class LetterPlace:
 
 @define(eq=False)
 class Letters:
-    """The dead letters that are kept at one place."""
-
     _place: LetterPlace
     _jetstream: JetStream
     _publishing: StoredPublishing
     _time: Callable[[], float]
 
     async def unknown(self) -> str:
-        """Say what may be wrong with the place where there is nothing; empty where that is not known.
+        """Say what may be wrong with a place without letters; empty if nothing is known.
 
         Raises:
             BusError: As `JetStream.ask`.
@@ -411,7 +405,7 @@ class Letters:
         return ""
 
     async def counts(self, durable: str = "*") -> dict[str, int]:
-        """Count the dead letters by the durable handlers that they are of, of one or of all.
+        """Count the dead letters of one or all durable handlers.
 
         Raises:
             BusError: As `JetStream.ask`.
@@ -419,7 +413,7 @@ class Letters:
         return await count_letters(self._jetstream, self._place.stream, self._place.prefix, durable)
 
     async def durables(self) -> set[str]:
-        """Find the names of durable handlers that may have letters.
+        """Return the names of durable handlers that may have letters.
 
         Raises:
             BusError: As `JetStream.ask`.
@@ -427,10 +421,10 @@ class Letters:
         return set(await self.counts())
 
     async def check(self, durable: str = "") -> None:
-        """Check that a place where nothing was found is there, and that such a durable handler is known, if one is named.
+        """Check that an empty place exists, and that it knows the durable handler, if one is named.
 
         Raises:
-            LocalProtocolError: It is not, or its name is close to that of another one.
+            LocalProtocolError: It does not exist, or the name is unknown or resembles another one.
             BusError: As `JetStream.ask`.
         """
         if unknown := await self.unknown():
@@ -446,7 +440,7 @@ class Letters:
             raise LocalProtocolError(f"{self._place.owner} has no durable handler {durable!r}{hint}")
 
     async def letters(self, durable: str = "") -> AsyncGenerator[DeadLetter]:
-        """Find the dead letters that there are now, of one durable handler or of all, the oldest first.
+        """Yield the dead letters that exist now, of one or all durable handlers, oldest first.
 
         Raises:
             BusError: As `JetStream.ask`.
@@ -470,10 +464,10 @@ class Letters:
         return count_of(info.get("state"), "last_seq")
 
     async def letter(self, number: int) -> DeadLetter:
-        """Find one dead letter.
+        """Return one dead letter.
 
         Raises:
-            LocalProtocolError: There is none of this number.
+            LocalProtocolError: No letter has this number.
             BusError: As `JetStream.ask`.
         """
         letter = await self._letter({"seq": number})
@@ -491,7 +485,7 @@ class Letters:
         message = answer.get("message")
         message = message if isinstance(message, dict) else {}
         if self._is_whole(message) or not str(message.get("subject", "")).startswith(f"{self._place.prefix}."):
-            return None  # a stream of others may keep more than letters
+            return None  # an external stream may keep more than letters
         try:
             return self._read(message)
         except (BusError, ValueError, KeyError, TypeError) as error:  # any program may have written it
@@ -502,7 +496,7 @@ class Letters:
             return DeadLetter(number, at, durable, subject, 0, fault, "", "", {}, b"", octets=True, fault=fault)
 
     def _is_whole(self, message: dict[str, Any]) -> bool:
-        """Tell whether this is a publication as it was, which a letter leads to, and no letter."""
+        """True for the complete publication beside a letter, which is not a letter."""
         head, _, rest = str(message.get("subject", "")).rpartition(".")
         return head == self._place.prefix and bool(rest)
 
@@ -529,12 +523,12 @@ class Letters:
         )
 
     async def retry(self, letter: DeadLetter) -> None:
-        """Store a dead letter again, for its durable handler alone, and remove it when it is stored.
+        """Store a dead letter's publication again, only for its durable handler, then remove the letter.
 
-        What was left out of it is taken from where the publication is stored.
+        Parts that the letter left out come from the stored publication.
 
         Raises:
-            LocalProtocolError: That is gone, or the letter cannot be read, or nobody would be given it.
+            LocalProtocolError: That is gone, or the letter cannot be read, or no such handler exists.
             BusError: As `StoredPublishing.store`.
         """
         if letter.fault:
@@ -549,7 +543,7 @@ class Letters:
         await self.drop(letter)
 
     async def _check_wanted(self, letter: DeadLetter) -> None:
-        """Check that its durable handler is there: anybody else would leave out what is stored again."""
+        """Check that its durable handler exists: other handlers ignore the retry."""
         at = self._place.written(letter.subject)
         names = await self._jetstream.streams(at)
         if not names:
@@ -576,7 +570,7 @@ class Letters:
         return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="", id=id)
 
     async def _original(self, letter: DeadLetter) -> dict[str, Any] | None:
-        """Find the publication of a letter, as it was; None where it is gone, or another one has its number."""
+        """Find the complete publication of a letter; None if it is gone, or its number belongs to another one."""
         if letter.whole:
             message = await self._message_at(self._place.stream, letter.whole)
             return message if self._is_whole(message) else None
@@ -592,14 +586,13 @@ class Letters:
         return None
 
     async def _message_at(self, stream: str, number: int) -> dict[str, Any]:
-        """Find what a stream has under a number; empty where that is nothing."""
         with suppress(JetStreamError):
             message = (await self._jetstream.ask(f"STREAM.MSG.GET.{stream}", {"seq": number})).get("message")
             return message if isinstance(message, dict) else {}
         return {}
 
     async def _remove_original(self, letter: DeadLetter) -> None:
-        """Remove what is kept because a letter has not all of it: beside the letter, or where it rests in a store of work."""
+        """Remove the publication kept for an incomplete letter: beside the letter, or in a store of work."""
         if letter.whole:
             if await self._original(letter) is not None:
                 await self._remove_message(self._place.stream, letter.whole)
@@ -614,11 +607,11 @@ class Letters:
         await self._remove_message(stream, int(number))
 
     async def _remove_message(self, stream: str, number: int) -> None:
-        with suppress(JetStreamError):  # it is gone
+        with suppress(JetStreamError):  # already gone
             await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": number})
 
     async def drop(self, letter: DeadLetter) -> None:
-        """Remove a dead letter, and what rests in a store of work because of it; one that is gone is gone.
+        """Remove a dead letter, and the publication kept because of it; a letter that is already gone is ignored.
 
         Raises:
             BusError: As `JetStream.ask`.

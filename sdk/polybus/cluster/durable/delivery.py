@@ -1,4 +1,4 @@
-"""Deliveries: stored publications that were given to this process, and what becomes of each."""
+"""Deliveries: stored publications received by this process, and their acknowledgement."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 _DONE: Final = "+ACK"
 GIVEN_BACK: Final = "-NAK"
 _REST: Final = 30 * 86_400.0
-"""Seconds for which a publication rests in a store that removes what is dealt with, where nobody else has all of it.
+"""Seconds until redelivery of a publication with an incomplete letter, in a store that removes acknowledged ones.
 
-An ordered handler would wait for it: there the engine makes a copy, if it can."""
+An ordered handler would wait for it: there the engine makes a copy, if possible.
+"""
 _AGAIN: Final = 5.0
-"""Seconds after which a publication comes again whose dead letter could not be stored, at the least."""
+"""Least seconds until redelivery if the dead letter could not be stored."""
 _UNKNOWN: Final = "no worker that had it came to an end with it, or had room for its letter"
 _REMEMBERED: Final = 1024
-"""Of such publications, those of which is known why."""
+"""Publications with a remembered reason while their letter cannot be stored."""
 
 
 @define(eq=False)
 class Fate:
-    """The part that decides of the publications of one durable name: how often they come, and what is a dead letter.
+    """Decides on redelivery and dead letters for one durable name.
 
     Attributes:
-        name: Of the handler, or of what reads, for people.
+        name: Of the handler or reader, for people.
     """
 
     _services: BusServices
@@ -54,10 +55,10 @@ class Fate:
     name: str
     _graveyard: Graveyard
     _ends: dict[int, tuple[int, str, str]] = field(factory=dict, init=False)
-    """The ends of publications whose dead letters could not be stored, by their numbers."""
+    """Number of attempts, reason and error id of publications that wait for a dead letter, by number."""
 
     def hopeless(self, delivery: Delivery) -> tuple[int, str, str] | None:
-        """Find why a publication is not even tried: as `is_over` is told; None where it is tried."""
+        """Return attempts, reason and error id if a publication must not be tried; None to try it."""
         to, attempts = delivery.to, self.spec.retry.attempts
         if to.fault:
             return to.attempt, f"it cannot be read: {to.fault}", ""
@@ -66,18 +67,17 @@ class Fate:
         return None
 
     def is_last(self, delivery: Delivery) -> bool:
-        """Tell whether there is no more attempt after this one."""
         return delivery.to.attempt >= self.spec.retry.attempts
 
     def pause(self, delivery: Delivery) -> float:
-        """Seconds until a publication comes again."""
+        """Seconds until redelivery."""
         return pause_after(self.spec.retry, delivery.to.attempt)
 
     async def is_over(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> bool:
-        """Keep a dead letter of what `hopeless` has found, and tell whether that is all that is done with it.
+        """Keep a dead letter for a result of `hopeless`; False if the publication should be tried once more.
 
-        It is not where the engine has no room for letters: then nobody would ever have the publication, and the store would
-        stay as full as it is. Who takes it may be well again.
+        That happens if the engine has no room for letters. Otherwise no handler would ever get the publication, and the store
+        would stay full. The handler may work again.
         """
         if delivery.to.fault:
             await self.bury(delivery, attempts, reason, error_id)
@@ -86,17 +86,17 @@ class Fate:
         return delivery.ended
 
     async def bury(self, delivery: Delivery, attempts: int, reason: str, error_id: str = "") -> None:
-        """Keep a dead letter, and have its publication come no more; where that cannot be, have it come again."""
+        """Keep a dead letter and end redelivery; if that fails, have the publication redelivered."""
         await self._keep(delivery, attempts, reason, error_id)
-        delivery.end(again(max(_AGAIN, self.pause(delivery))))  # of no effect where it has ended
+        delivery.end(again(max(_AGAIN, self.pause(delivery))))  # no effect once ended
 
     async def _keep(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> None:
-        """Keep a dead letter, if that can be, and have its publication come no more."""
+        """Try to keep a dead letter, and then end redelivery."""
         message, services, durable = delivery.message, self._services, self.spec.name
         to = delivery.to
         readable, created = not to.fault, delivery.created
         death = Death(attempts, reason, error_id, delivery.stream, to.number, "", readable, to.block, created)
-        if death.all_came:  # or its id is not known
+        if death.all_came:  # otherwise the id is unknown
             death = evolve(death, id=str(message.id or ""))
         text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.400s"
         fields = log_fields(message=message, handler=self.name)
@@ -118,21 +118,21 @@ class Fate:
 
 @define(eq=False)
 class Delivery:
-    """A stored publication that was given to a reader of this process. Implements `message.Settlement`.
+    """A stored publication received by a reader. Implements `message.Settlement`.
 
     Attributes:
         message: The publication.
-        to: The engine's address of it.
+        to: Where to acknowledge it.
         stream: Where it is stored.
-        created: When that was made.
+        created: When that stream was created.
         size: Bytes of its body.
-        read: True once who iterates has it.
-        ended: True once the engine was told what has become of it.
+        read: True once the iteration has returned it.
+        ended: True once it is acknowledged.
     """
 
     _reader: StoreReader
     _fate: Fate | None
-    """None where nothing is acknowledged."""
+    """None if nothing is acknowledged."""
     message: Message
     to: ToReader
     stream: str
@@ -140,32 +140,31 @@ class Delivery:
     size: int = field(default=0, init=False)
     read: bool = field(default=False, init=False)
     _decided: str = field(default="", init=False)
-    """The decision by a verb of the message, for people."""
+    """Decision by a method of the message, for error texts."""
     ended: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.size = len(self.message.raw or b"")
 
     def end(self, word: str) -> None:
-        """Tell the engine what has become of it; the first word counts."""
         if not self.ended:
             self.ended = True
             self._reader.ended(self, word)
 
     def done(self) -> None:
-        """Say that it is dealt with."""
         self.end(_DONE)
 
     def give_back(self) -> None:
-        """Have it come again at once, to whoever has room, unless it has been decided on."""
+        """Have it redelivered at once to any worker, unless decided."""
         if not self._decided:
             self._decided = "was given back when its subscription was left"
             self.end(GIVEN_BACK)
 
-    # -- what a message is told --------------------------------------------------------------------------------------------
+    # -- methods of the message
+    # ---------------------------------------------------------------------------------------------------
 
     def taken(self) -> None:
-        """Take note that who iterates has it."""
+        """Note that the iteration has returned it."""
         self.read = True
         if self._fate is None:
             self.done()
@@ -173,7 +172,7 @@ class Delivery:
             self._reader.go_on()
 
     def ack(self) -> None:
-        """Say that it is dealt with.
+        """Acknowledge that it is done.
 
         Raises:
             LocalProtocolError: As `Message.ack`.
@@ -182,7 +181,7 @@ class Delivery:
         self.end(_DONE)
 
     def retry(self, delay: float | None) -> None:
-        """Have it come again.
+        """Have it redelivered.
 
         Raises:
             LocalProtocolError, TypeError, ValueError: As `Message.retry`.
@@ -219,12 +218,12 @@ class Delivery:
 
 
 def again(pause: float) -> str:
-    """Make the word that has a publication come again after a pause in seconds."""
+    """Return the acknowledgement that requests redelivery after `pause` seconds."""
     return f"-NAK {json.dumps({'delay': round(pause * NANOSECONDS)})}"
 
 
 _TEXT: Final = 200
-"""Characters of a failure that its dead letter says."""
+"""Characters of an error in its dead letter."""
 
 
 @define(eq=False)
@@ -238,18 +237,15 @@ class HandlerTaker:
 
     @property
     def executor(self) -> HandlerRunner:
-        """The part that runs handlers."""
         return self._services.executor
 
     def take(self, delivery: Delivery) -> None:
-        """Have a worker of the bus handle a publication."""
         self._services.running.workers.submit(_Job(self, delivery))
 
     def stop(self) -> None:
-        """Take note that nothing more comes: what runs is finished."""
+        """Do nothing: running handlers finish."""
 
     async def handle(self, delivery: Delivery, scope: anyio.CancelScope | None) -> None:
-        """Run the handler for a publication, and settle it."""
         hopeless = self.fate.hopeless(delivery)
         if hopeless is not None and await self.fate.is_over(delivery, *hopeless):
             return
@@ -272,14 +268,12 @@ class HandlerTaker:
 
 
 def _words(error: BaseException) -> str:
-    """Class and text of a failure, as far as an operator needs them to know what it is. Its traceback is in the log."""
+    """Return class and text of an error, shortened: the log has the traceback."""
     text = in_one_line(without_secrets(described(error))).removesuffix(": ")
     return text if len(text) <= _TEXT else f"{text[:_TEXT]}..."
 
 
 class _Job:
-    """A worker's job: one stored publication."""
-
     __slots__ = ("_delivery", "_taker", "scope", "waited")
     ended = False
     run_plain = None
@@ -312,7 +306,7 @@ class _Job:
             if executor.must_propagate(error, self.scope):
                 raise
         finally:
-            delivery.give_back()  # where it was cut: another worker has it at once
+            delivery.give_back()  # if cancelled: another worker gets it at once
 
 
 @define(eq=False)
@@ -322,15 +316,14 @@ class SubscriptionTaker:
     _services: BusServices
     _subscription: BusSubscription
     fate: Fate | None
-    """None where nothing is acknowledged."""
+    """None if nothing is acknowledged."""
 
     @property
     def full(self) -> bool:
-        """True while there is no room for one more."""
         return self._subscription.full
 
     def take(self, delivery: Delivery) -> None:
-        """Queue a publication, but one that is not even tried."""
+        """Queue a publication unless it must not be tried."""
         fate = self.fate
         hopeless = None if fate is None else fate.hopeless(delivery)
         if fate is not None and hopeless is not None:
@@ -350,5 +343,5 @@ class SubscriptionTaker:
         self._subscription.offer(delivery.message)
 
     def stop(self) -> None:
-        """End the iteration after what has come."""
+        """End the iteration after the queued publications."""
         self._subscription.end(None)

@@ -1,7 +1,7 @@
-"""Streams of others: what a NATS network keeps that this bus has a link to, read and published to by the machinery of stores.
+"""External streams: streams of a NATS network behind a link, read and published to like stores.
 
-They are their owners' alone: none is made or changed, and nothing is stored there but what the application publishes. A durable
-name is a consumer of such a stream, made where there is none.
+This bus never creates or changes them, and publishes only what the application publishes. A durable name is a consumer of such
+a stream, created unless it exists.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _EACH: Final = 2.0
-"""Seconds after which a publication is sent again of which no stream has said anything."""
+"""Seconds until an unconfirmed publication is sent again."""
 _KNOWN: Final = 30.0
-"""Seconds for which that is done: streams know an id for two minutes, unless their owner has said less."""
+"""Seconds until it is given up: streams remember an id for two minutes, unless their owner sets less."""
 _PATIENCE: Final = 5.0
 _LONGEST_REASON: Final = 200
 OF_OTHERS: Final = Advice(
@@ -53,17 +53,17 @@ OF_OTHERS: Final = Advice(
 
 @define(eq=False)
 class NoLetters:
-    """Tells the engine why it is to give a publication out no more, and keeps none. Implements `dead_letters.Graveyard`."""
+    """Tells the engine why a publication has failed, and keeps no letter. Implements `dead_letters.Graveyard`."""
 
     _jetstream: JetStream
 
     place = None
 
     async def prepare(self, stream: str) -> None:
-        """Do nothing: there is no place."""
+        """Do nothing: there is no store."""
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
-        """Say where the publication stands."""
+        """Return the reason, and where the publication is."""
         note = f"; it comes no more, and no letter is kept, as its stream is not ours: it was {death.number} of {death.stream}"
         word = f"{OVER} {' '.join(death.reason.split())[:_LONGEST_REASON]}" if self._jetstream.hears_why else OVER
         return Burial(note, word)
@@ -71,17 +71,17 @@ class NoLetters:
 
 @define(eq=False)
 class ForeignLetters:
-    """Keeps dead letters in the stream that its owners have for them. Implements `dead_letters.Graveyard`."""
+    """Keeps dead letters in a stream of the network's owners. Implements `dead_letters.Graveyard`."""
 
     _jetstream: JetStream
     _writer: LetterWriter
     place: tuple[str, str] | None = field(default=None, init=False)
 
     async def prepare(self, stream: str) -> None:
-        """See that such a stream is there, for the letters of any handler.
+        """Check that such a stream exists.
 
         Raises:
-            LocalProtocolError: There is none.
+            LocalProtocolError: None exists.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
         prefix = self._writer.prefix
@@ -99,10 +99,10 @@ class ForeignLetters:
 
 
 async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
-    """Find the stream that its owners have for dead letters.
+    """Return the name of the owners' stream for dead letters.
 
     Raises:
-        LocalProtocolError: There is none.
+        LocalProtocolError: None exists.
         BusError: As `JetStream.ask`.
     """
     pattern = f"{prefix}.>"
@@ -119,11 +119,10 @@ async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
 
 
 async def letters_of(bus: Bus) -> Letters:
-    """Find the dead letters where the link of a bus keeps them, as ``dead_letters=`` says.
+    """Return the dead letters of the stream that ``dead_letters=`` of the bus's link names.
 
     Raises:
-        LocalProtocolError: There is no stream for them.
-        BusError: As `JetStream.ask`.
+        LocalProtocolError: The stream does not exist.
     """
     parts = parts_of(bus)
     (peer,), services = parts.peers, parts.services
@@ -136,7 +135,6 @@ async def letters_of(bus: Bus) -> Letters:
 
 
 def publishing_of(bus: Bus) -> StoredPublishing:
-    """Make what publishes to the streams behind the link of a bus."""
     parts = parts_of(bus)
     (peer,) = parts.peers
     adapter: Any = peer.link.adapter
@@ -151,10 +149,9 @@ class ForeignStreams:
     _services: BusServices
     _link: BusLink
     readers: StoreReaders = field(init=False)
-    """Reads them."""
     _publishing: StoredPublishing = field(init=False)
     _letters: str = field(init=False)
-    """The first tokens of the subjects of dead letters; empty where none are kept."""
+    """First tokens of the subjects of dead letters; empty if none are kept."""
 
     def __attrs_post_init__(self) -> None:
         adapter: Any = self._link.adapter
@@ -167,10 +164,10 @@ class ForeignStreams:
         self.readers = StoreReaders(services, self._published, Consumers(jetstream), graveyard, self._engine)
 
     def _published(self, pattern: str | int) -> str:
-        """Write a pattern that is read.
+        """Return the wire form of a pattern to read.
 
         Raises:
-            LocalProtocolError, Unsupported: It has no form, or its dead letters would come to itself.
+            LocalProtocolError, Unsupported: It cannot be written, or matches its own dead letters.
         """
         subject = local_pattern(pattern, self._services.limits.subject)
         if self._letters and tokens_overlap(subject.split("."), [*self._letters.split("."), ">"]):
@@ -182,7 +179,6 @@ class ForeignStreams:
 
     @property
     def peer(self) -> BusPeer | None:
-        """The network, as the peer of the link."""
         peer: BusPeer | None = self._link.peer
         return peer
 
@@ -191,7 +187,8 @@ class ForeignStreams:
         assert peer is not None  # these are made for a link that was up
         return peer
 
-    # -- what the link says of nodes, which such a network has none of --------------------------------------------------------
+    # -- nodes: such a network has none
+    # -----------------------------------------------------------------------------------------
 
     def named(self, node: str) -> None:
         """Do nothing."""
@@ -202,7 +199,6 @@ class ForeignStreams:
     # -- publications ------------------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, now: float) -> None:
-        """Take a stored publication, or a word of the engine."""
         to: Any = message.peer
         message.peer = self._engine().public
         self._services.counters.received += 1

@@ -1,6 +1,6 @@
-"""The engine's own API for what it keeps (NATS documentation, "JetStream wire API Reference"): questions in JSON.
+"""The engine's JSON API for streams (NATS documentation, "JetStream wire API Reference").
 
-Behind them publications to a store, which are sent until the engine has said that it has them.
+`StoredPublishing` publishes to stores, and sends again until the engine confirms.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
     from ...plugins.parts import BusPeer, BusServices
 
 NANOSECONDS: Final = 1_000_000_000
-"""In a second: the engine writes times so."""
+"""In a second, the unit of the engine's times."""
 _EACH: Final = 2.0
-"""Seconds for an answer, after which it is asked again: servers that have no leader yet are silent."""
+"""Seconds for an answer before the question is repeated: servers without a leader are silent."""
 _PAUSE: Final = 0.25
 _UNAVAILABLE: Final = 503
 _NOT_STORED: Final = 10077
-"""The number of an error whose text says why: a limit, or a store that is about to be closed."""
+"""Error number with the reason in its text: a limit, or a store about to be closed."""
 _FULL: Final = frozenset((10002, 10023, 10028, 10047, 10122))
-"""Numbers of errors: no room."""
+"""Error numbers: no room."""
 _PASSING: Final = frozenset((10008, 10009, 10158, 10167))
-"""Numbers of errors: no leader yet, the same id is being stored, too many at once."""
+"""Error numbers: no leader yet, the same id is being stored, too many at once."""
 NOT_FOUND: Final = 10059
-"""The number of an error: there is no such stream."""
+"""Error number: no such stream."""
 NO_CONSUMER: Final = 10014
-"""The same of a consumer."""
+"""Error number: no such consumer."""
 _STREAM: Final = re.compile(r"(?:(?![.*>/\\])[!-~]){1,255}")
 _NEW: Final = (2, 10)
 _HEARS_WHY: Final = (2, 10, 4)
-"""The first servers that hear why a publication is not to come again."""
+"""First release that accepts a reason for ending redelivery."""
 _DISABLED: Final = frozenset((10035, 10039, 10076))
-"""JetStream is not enabled: in the server, in the account, in the system."""
+"""Error numbers: JetStream is not enabled in the server, in the account, in the system."""
 _MOST_PAGES: Final = 98
-"""Pages of names that are asked for, one after the other: an engine gives 1,024 names on each."""
+"""Pages of names to request; an engine puts 1,024 names on each."""
 
 
 class JetStreamError(Exception):
-    """An answer that is an error.
+    """An answer with an error.
 
     Attributes:
-        number: The engine's number of it (``err_code``).
+        number: The engine's ``err_code``.
         text: Its description.
-        full: There is no room: in the store, the account or the server.
-        passes: It may pass: servers have not found together yet, or are at the same publication.
+        full: No room in the store, the account or the server.
+        passes: Worth a retry: servers have no leader yet, or are storing the same publication.
     """
 
     def __init__(self, number: int, text: str, code: Any = None) -> None:
@@ -69,24 +69,24 @@ class JetStreamError(Exception):
 
 
 class EngineLink(Protocol):
-    """The link to the engine: of a cluster `backbone.Backbone`, to a network of others `foreign.ForeignStreams`."""
+    """The link to the engine: `backbone.Backbone` for a cluster, `foreign.ForeignStreams` for an external network."""
 
     @property
     def peer(self) -> BusPeer | None:
-        """The engine, as the peer of the link; None while there is none."""
+        """The engine as the peer of the link; None without one."""
         ...
 
 
 @frozen
 class Advice:
-    """Texts of errors that say what to do, which depends on whose engine it is.
+    """Advice in error texts, which depends on who owns the engine.
 
     Attributes:
         keeps_nothing: It has no JetStream.
-        no_store: Behind why no store keeps a pattern, which it has a place for.
-        gone: No store keeps a subject that was published, which it has a place for.
-        full: Where there is no room.
-        forbidden: Behind what the engine does not allow; empty where that says enough.
+        no_store: Follows the reason why no store keeps a pattern; formatted with the pattern.
+        gone: No store keeps a published subject; formatted with the subject.
+        full: No room.
+        forbidden: Follows the engine's refusal; may be empty.
     """
 
     keeps_nothing: str
@@ -111,28 +111,28 @@ OF_CLUSTER: Final = Advice(
 
 
 def config_of(answer: dict[str, Any]) -> dict[str, Any]:
-    """The configuration in an answer that tells of a stream or a consumer; empty where there is none."""
+    """Return the configuration in an answer about a stream or consumer, or {}."""
     config = answer.get("config")
     return config if isinstance(config, dict) else {}
 
 
 def is_stream_name(name: Any) -> TypeGuard[str]:
-    """True for what can be the name of a stream: anything else would be another subject."""
+    """True for a valid stream name: any other text would change the subject of a request."""
     return isinstance(name, str) and _STREAM.fullmatch(name) is not None
 
 
 def count_of(members: Any, name: str) -> int:
-    """A number among the members of an answer; 0 where there is none."""
+    """Return an integer of an answer, or 0."""
     value = members.get(name) if isinstance(members, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def read_answer(answer: Any, advice: Advice) -> dict[str, Any]:
-    """Take the members of an answer.
+    """Return the members of an answer.
 
     Raises:
-        JetStreamError: It says that something is wrong, or is no answer.
-        LocalProtocolError: The engine keeps nothing.
+        JetStreamError: It is an error, or not an object.
+        LocalProtocolError: The engine stores nothing.
     """
     if not isinstance(answer, dict):
         raise JetStreamError(0, f"the engine has answered {answer!r:.100}, which is no object")
@@ -148,37 +148,36 @@ def read_answer(answer: Any, advice: Advice) -> dict[str, Any]:
 
 @define(eq=False)
 class JetStream:
-    """Asks an engine about streams."""
-
     _link: EngineLink
     _patience: float = 5.0
-    """Seconds for an answer, however often it is asked."""
+    """Seconds for an answer, repeats included."""
     advice: Advice = OF_CLUSTER
     domain: str = ""
-    """The domain whose streams they are; empty for that of the server."""
+    """Domain of the streams; empty for the server's own."""
 
     @property
     def api(self) -> str:
-        """The beginning of the subjects where it is asked."""
+        """First tokens of the API's subjects."""
         return api_of(self.domain)
 
     @property
     def version(self) -> str:
-        """The version of the server, as it says; empty where it does not."""
+        """Version of the server; empty if unknown."""
         peer = self._link.peer
         session: Any = None if peer is None else peer.link.session
         return "" if session is None else str(session.server.version or "")
 
     @property
     def is_old(self) -> bool:
-        """True for a server before 2.10: it drops at times what it has stored where a store is full, and changes what it is to
-        make where that is there already."""
+        """True before release 2.10: it may drop stored publications of a full store, and its "create" changes an existing
+        consumer.
+        """
         numbers = self._numbers
         return len(numbers) > 1 and numbers < _NEW
 
     @property
     def hears_why(self) -> bool:
-        """True for a server that takes a reason with the word that a publication is not to come again."""
+        """True for a server that accepts a reason for ending redelivery."""
         return self._numbers >= _HEARS_WHY
 
     @property
@@ -187,7 +186,7 @@ class JetStream:
         return tuple(int(digits) for digits in release if digits.isascii() and digits.isdigit())
 
     async def streams(self, subject: str) -> list[str]:
-        """Find the names of the streams that keep what a pattern on the wire matches, or a part of it.
+        """Return the names of the streams that store a wire pattern or a part of it.
 
         Raises:
             JetStreamError, LocalProtocolError, Disconnected, Forbidden, DeadlineExceeded: As `ask`.
@@ -195,7 +194,7 @@ class JetStream:
         return await self._names("STREAM.NAMES", "streams", {"subject": subject})
 
     async def consumers(self, stream: str) -> list[str]:
-        """Find the names of the consumers of a stream.
+        """Return the names of a stream's consumers.
 
         Raises:
             JetStreamError, LocalProtocolError, Disconnected, Forbidden, DeadlineExceeded: As `ask`.
@@ -203,7 +202,6 @@ class JetStream:
         return await self._names(f"CONSUMER.NAMES.{stream}", "consumers", {})
 
     async def _names(self, word: str, member: str, members: dict[str, Any]) -> list[str]:
-        """Ask page by page, and leave out what can be no name."""
         names, read = list[str](), 0
         for _ in range(_MOST_PAGES):
             answer = await self.ask(word, {**members, "offset": read})
@@ -216,18 +214,18 @@ class JetStream:
         return names
 
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask ``$JS.API.<word>``, or that of a domain; again where servers do not answer that have not found together yet, or
-        the link was lost and is to come back.
+        """Send a request to ``$JS.API.<word>``, or to the domain's API; repeats it while servers elect a leader or the link
+        reconnects.
 
         Raises:
             JetStreamError: The engine refuses.
-            LocalProtocolError: It keeps nothing.
-            Disconnected, Forbidden, DeadlineExceeded: It is not there, does not let this bus, or does not answer.
+            LocalProtocolError: It stores nothing.
+            Disconnected, Forbidden, DeadlineExceeded: It is away, refuses this bus, or does not answer.
         """
         peer = self._link.peer
-        assert peer is not None  # asked for while there is a link, whose peer stays the same when it comes back
+        assert peer is not None  # requests need a link, whose peer survives reconnects
         runtime = peer.link.runtime
-        removes = ".DELETE." in word  # asked again, what is removed would not be there, or what was made anew would be removed
+        removes = ".DELETE." in word  # a repeat would find nothing, or remove a new one of that name
         end, each = runtime.time() + self._patience, math.inf if removes else _EACH
         while True:
             try:
@@ -260,11 +258,10 @@ def _question(subject: str, members: dict[str, Any] | None) -> Message:
     return asked
 
 
-"""Seconds until one is sent again which the engine could not take."""
 _CERTAIN: Final = 2
-"""Times in a row that the engine says that nothing keeps it: servers that find together may not know all streams at first."""
+"""Answers in a row that nothing stores the subject: servers that elect a leader may not know all streams at first."""
 _OF_ENGINE: Final = "nats-"
-"""The beginning of headers that tell the engine what to do."""
+"""Prefix of headers with instructions for the engine."""
 _UNKNOWN: Final = (
     "the engine has not said that it is stored, and it may be: published again under the same id=, it is stored once"
 )
@@ -281,37 +278,33 @@ _OTHER: Final = (
 
 @define(eq=False)
 class StoredPublishing:
-    """Publishes to stores."""
-
     _services: BusServices
     _link: EngineLink
     _jetstream: JetStream
     _prefix: str
-    """The beginning of the subjects of publications on the wire; empty where they stand there as they are."""
     _each: float = math.inf
-    """Seconds after which one is sent again of which nothing is heard, where the session does not do so."""
+    """Seconds until an unconfirmed publication is sent again, if the session does not do so."""
     _known: float = math.inf
-    """Seconds for which an engine surely knows the id of what no store of this bus keeps."""
+    """Seconds during which an engine certainly remembers an id, in streams other than this bus's stores."""
     _kept: SubjectIndex[tuple[str, float]] = field(factory=lambda: SubjectIndex[tuple[str, float]]())
-    """The names of stores by what they keep, each with the seconds for which it surely knows an id."""
+    """Name of the store by subject, with the seconds during which it certainly remembers an id."""
 
     def add(self, store: Store) -> None:
-        """Take note of what a store keeps."""
+        """Add a store's subjects."""
         window = as_seconds(store.dedup, "dedup")
         if store.max_age is not None:
             window = min(window, as_seconds(store.max_age, "max_age"))
         for pattern in store.subjects:
-            self._kept.add(pattern, (store.name, window / 2))  # what is on its way may take as long
+            self._kept.add(pattern, (store.name, window / 2))  # a publication in flight may take as long
 
     def keeps(self, subject: str | int) -> bool:
-        """Tell whether publications of a subject are stored."""
         return bool(self._kept.match(subject))
 
     async def publish(self, message: Message, id: str | None, deadline: float) -> None:
-        """Return when the engine has stored a publication of a store's subject.
+        """Return when the engine has stored a publication.
 
         Raises:
-            LocalProtocolError: Its headers are for the engine, or its id is that of a publication of another subject.
+            LocalProtocolError: It has headers for the engine, or the id of a publication with another subject.
             BusError: As `store`.
         """
         subject = message.subject
@@ -328,7 +321,7 @@ class StoredPublishing:
                 raise LocalProtocolError(_OTHER.format(subject=subject, id=id, other=other, better=f"{subject}:{id}"))
 
     async def publish_kept(self, message: Message, deadline: float) -> bool:
-        """Publish what a stream keeps, whoever made that. False where none is known to that would say so: nothing is published.
+        """Publish if any stream stores the subject and confirms. False if none is known, and nothing was published.
 
         Raises:
             BusError: As `publish`.
@@ -343,14 +336,13 @@ class StoredPublishing:
         return kept
 
     def _written(self, subject: str | int) -> str:
-        """The subject on the wire."""
         return f"{self._prefix}{escape_subject(subject)}" if self._prefix else str(subject)
 
     async def _is_kept(self, subject: str, left: float) -> bool | None:
-        """Tell whether a stream keeps a subject on the wire; None where the engine does not say so within some seconds.
+        """True if a stream stores a wire subject; None if the engine does not answer in time.
 
         Raises:
-            LocalProtocolError: It says that it keeps nothing at all, as one may that has not found the others yet.
+            LocalProtocolError: It stores nothing; servers that elect a leader may say that, too.
         """
         with anyio.move_on_after(left):
             try:
@@ -362,7 +354,7 @@ class StoredPublishing:
         return None
 
     async def _other(self, subject: str, answer: dict[str, Any]) -> str | None:
-        """Find the subject on the wire of a publication whose id came twice; None where it is this one, or cannot be found."""
+        """Return the subject of the stored publication with the same id; None if it is the same, or unknown."""
         with suppress(BusError, JetStreamError):
             found = await self._jetstream.ask(f"STREAM.MSG.GET.{answer.get('stream')}", {"seq": answer.get("seq")})
             there = found.get("message")
@@ -381,23 +373,23 @@ class StoredPublishing:
         block: bytes = b"",
         known: float = math.inf,
     ) -> dict[str, Any]:
-        """Return when the engine has stored a publication; sent again under its id as long as it does not say so.
+        """Return when the engine has stored a publication; repeats it with its id until then.
 
-        Gives what the engine says: the stream, the number there, and whether it had it already.
+        Returns the engine's answer: the stream, the number there, and whether it is a duplicate.
 
         Args:
             message: The publication.
-            id: Under which it is stored once.
-            deadline: Time until which it is tried.
-            at: Its subject on the wire, where that is another one than of a publication.
-            only: The one durable handler that it is for, where that is not all.
-            block: Its headers on the wire, where they are not to be written anew.
-            known: Seconds for which the engine knows its id. It is not sent again later, and its answer still waited for.
+            id: The engine stores an id once.
+            deadline: Time of the last attempt.
+            at: Its subject on the wire, if not the usual one.
+            only: The one durable handler that it is for, if not all.
+            block: Its headers on the wire, if already encoded.
+            known: Seconds during which the engine remembers the id. After that the publication is not sent again, only awaited.
 
         Raises:
-            QueueFull: The store is full, or waits for room to this engine.
-            LocalProtocolError: The engine stores no such subject any more.
-            DeadlineExceeded: It has not said so in time: it may be stored, and may not.
+            QueueFull: The store is full, or the queue of the link is.
+            LocalProtocolError: No store keeps the subject any longer.
+            DeadlineExceeded: No confirmation in time: it may be stored or not.
             Disconnected, EncodeError, TooLarge, Forbidden: As a request.
         """
         runtime, subject = self._services.running, message.subject
@@ -412,7 +404,7 @@ class StoredPublishing:
             try:
                 return read_answer(await peer.pass_on(question, min(left, self._each)), self._jetstream.advice)
             except JetStreamError as error:
-                sent_before: ToStore = question.attributes["to"]  # by the session, too
+                sent_before: ToStore = question.attributes["to"]  # the session may have repeated it, too
                 last = self._refused(subject, error, sent_before.again)
                 if not error.passes:
                     raise last from None
@@ -421,7 +413,7 @@ class StoredPublishing:
                 last, may_be_stored = error, True
                 if self._each >= left:
                     break
-            except NoHandler as error:  # nobody has heard it; servers that have not found together yet say so, too
+            except NoHandler as error:  # no listener; servers that elect a leader say so, too
                 last, kept = error, None
                 try:
                     kept = await self._is_kept(at or self._written(subject), deadline - runtime.time())
@@ -430,7 +422,7 @@ class StoredPublishing:
                 not_kept = not_kept + 1 if kept is False else 0
                 if not_kept == _CERTAIN and not may_be_stored:
                     raise LocalProtocolError(self._jetstream.advice.gone.format(subject)) from None
-            except Disconnected as error:  # the engine is about to come back
+            except Disconnected as error:  # the link reconnects
                 if peer.gone:
                     raise
                 last, may_be_stored = error, may_be_stored or error.sent
@@ -449,7 +441,7 @@ class StoredPublishing:
 
 
 def _asking_to_store(message: Message, to: ToStore) -> Message:
-    """The publication as something that is answered; anew for each time that it is sent."""
+    """Make a request of the publication; a new one for each attempt."""
     asked = Message(Kind.REQUEST, message.subject, None, message.raw, message.format, message.headers, attributes={"to": to})
     asked.decoded, asked.checked = message.decoded, message.checked
     return asked

@@ -1,4 +1,4 @@
-"""A reader of a store in one process: pulls publications, hands them on, and tells the engine what has become of each."""
+"""A reader of a store in one process: pulls publications, delivers them, and acknowledges them to the engine."""
 
 from __future__ import annotations
 
@@ -24,42 +24,33 @@ if TYPE_CHECKING:
     from ...plugins.parts import BusPeer, BusServices
 
 EXPIRES: Final = 30.0
-"""Seconds for which publications are asked for."""
 HEARTBEAT: Final = 2.0
-"""Seconds between signs of life while nothing comes.
+"""Seconds between heartbeats while nothing arrives.
 
-What was asked for of a server that is killed is forgotten, and only their end tells that: so long a worker stands still."""
+A killed server forgets pull requests, and only missing heartbeats show it: a worker may idle that long.
+"""
 SILENCE: Final = 2 * HEARTBEAT + 1.0
-"""Seconds without a sign after which what was asked for is forgotten."""
+"""Seconds without a heartbeat after which a pull request counts as lost."""
 _PAUSE: Final = 1.0
-"""Seconds until a consumer is looked for again."""
 
 
 class PullState(enum.Enum):
-    """States of pulling."""
-
     OFF = "off"
-    """There is no link, or no more is to come."""
+    """No link, or stopped."""
     LOST = "lost"
-    """The consumer is to be looked for, or made."""
+    """The consumer has to be looked up or created."""
     FULL = "full"
-    """Nothing is asked for: all places are taken."""
+    """No request is open: all places are taken."""
     ASKING = "asking"
 
 
 class PullEvent(enum.Enum):
-    """Events that move it on."""
-
     UP = "up"
-    """The link is there."""
     DOWN = "down"
     FOUND = "found"
-    """The consumer is there."""
     ASKED = "asked"
     SERVED = "served"
-    """All that was asked for has come, or does not come any more."""
     REFUSED = "refused"
-    """The engine says that something is wrong."""
     STOP = "stop"
 
 
@@ -67,7 +58,7 @@ _OFF, _LOST, _FULL, _ASKING = PullState.OFF, PullState.LOST, PullState.FULL, Pul
 _ALWAYS: Final = {PullEvent.DOWN: _OFF, PullEvent.STOP: _OFF, PullEvent.UP: _LOST}
 
 TRANSITIONS: Final[Mapping[PullState, Mapping[PullEvent, PullState]]] = {
-    # What is still on its way when pulling has ended changes nothing.
+    # Late events after the end change nothing.
     _OFF: {**dict.fromkeys(PullEvent, _OFF), PullEvent.UP: _LOST},
     _LOST: {**dict.fromkeys(PullEvent, _LOST), **_ALWAYS, PullEvent.FOUND: _FULL},
     _FULL: {**dict.fromkeys(PullEvent, _FULL), **_ALWAYS, PullEvent.ASKED: _ASKING, PullEvent.REFUSED: _LOST},
@@ -77,7 +68,7 @@ TRANSITIONS: Final[Mapping[PullState, Mapping[PullEvent, PullState]]] = {
 
 @define(eq=False)
 class Pull:
-    """The pulling of one handler in one process.
+    """The pull requests of one handler in one process.
 
     Attributes:
         places: Publications that it takes at once.
@@ -86,14 +77,14 @@ class Pull:
     places: int
     state: PullState = field(default=PullState.OFF, init=False)
     asked: int = field(default=0, init=False)
-    """Publications that were asked for and have not come."""
+    """Requested publications that have not arrived."""
     _began: float = field(default=0.0, init=False)
-    """The time at which was asked when nothing was asked for."""
+    """Time of the first request after all earlier ones were served."""
     _came: bool = field(default=False, init=False)
-    """True where something has come since."""
+    """True if something has arrived since."""
     _heard: float = field(default=0.0, init=False)
     _look_at: float = field(default=0.0, init=False)
-    """The time at which a lost consumer is looked for."""
+    """Time at which a lost consumer is looked up."""
 
     def _move(self, event: PullEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
@@ -101,37 +92,31 @@ class Pull:
             self.asked = 0
 
     def up(self, now: float) -> None:
-        """Begin, or begin anew on another connection."""
         self._move(PullEvent.UP)
         self._look_at = now
 
     def down(self) -> None:
-        """Wait for the link."""
         self._move(PullEvent.DOWN)
 
     def stop(self) -> None:
-        """Ask for nothing more."""
         self._move(PullEvent.STOP)
 
     def found(self) -> None:
-        """Take note that the consumer is there."""
         self._move(PullEvent.FOUND)
 
     def refused(self, now: float) -> None:
-        """Take note that the engine refuses: look for the consumer again, in a moment."""
+        """Note an error of the engine: look the consumer up again after a pause."""
         self._move(PullEvent.REFUSED)
         self._look_at = now + _PAUSE
 
     def looks(self, now: float) -> bool:
-        """Tell whether the consumer is to be looked for now."""
         return self.state is PullState.LOST and now >= self._look_at
 
     def ask(self, taken: int, now: float) -> int:
-        """Give how many publications to ask for now, where `taken` places are taken."""
         if self.state not in (PullState.FULL, PullState.ASKING):
             return 0
         more = self.places - taken - self.asked
-        if more <= 0 or (self.asked and more < self.places // 2):  # few questions for many, or the engine has too many
+        if more <= 0 or (self.asked and more < self.places // 2):  # few large requests; the engine limits how many are open
             return 0
         if not self.asked:
             self._began, self._came = now, False
@@ -141,15 +126,15 @@ class Pull:
         return more
 
     def came(self, now: float) -> None:
-        """Take note of a publication."""
         self._heard = now
         self._came = True
         self._served(1)
 
     def expired(self, left: int | None, now: float) -> None:
-        """Take note that so many of what was asked for do not come any more, or where that is not said, all.
+        """Note that `left` requested publications have expired; None: all.
 
-        Where nothing has come, and that is said long before its time, it is a refusal: there is no use in asking again at once.
+        If nothing has arrived and the request expires long before its time, the engine refuses: an immediate new request would
+        loop.
         """
         if not self._came and now - self._began < EXPIRES / 2:
             self.refused(now)
@@ -163,18 +148,17 @@ class Pull:
             self._move(PullEvent.SERVED)
 
     def beat(self, now: float) -> None:
-        """Take note of a sign of life."""
         self._heard = now
 
     def tick(self, now: float) -> None:
-        """Give up what was asked for where no sign has come for long."""
+        """Give up requests after `SILENCE`."""
         if self.state is PullState.ASKING and now - self._heard >= SILENCE:
             self._move(PullEvent.REFUSED)
             self._look_at = now
 
     @property
     def due(self) -> float:
-        """The time of the next `tick`, or at which the consumer is looked for; infinite for never."""
+        """Time of the next `tick` or lookup; infinite if none is due."""
         if self.state is PullState.ASKING:
             return self._heard + SILENCE
         return self._look_at if self.state is PullState.LOST else math.inf
@@ -183,13 +167,13 @@ class Pull:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _SHARE: Final = 3
-"""A part of `ack_wait` after which the engine is told that a publication is still worked on."""
+"""After this fraction of `ack_wait` the engine hears that a publication is still in progress."""
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _BEAT, _REQUEST_OVER = 100, (404, 408)
 _COMPLETE: Final = "Batch Completed"
-"""The word of the engine, since 2.11, when all has been given that was asked for."""
+"""Status text since 2.11 for a request that was served completely."""
 _TOO_MUCH: Final = "Message Size Exceeds MaxBytes"
-"""The word of the engine when the next publication would be over the bytes that were asked for."""
+"""Status text if the next publication exceeds the requested bytes."""
 
 
 class Taker(Protocol):
@@ -197,27 +181,27 @@ class Taker(Protocol):
 
     @property
     def full(self) -> bool:
-        """True while there is no room for one more, whatever places are free."""
+        """True while it cannot take one more, even with free places."""
         ...
 
     @property
     def fate(self) -> Fate | None:
-        """The part that decides how often publications come; None where nothing is acknowledged."""
+        """Decides on redelivery and dead letters; None if nothing is acknowledged."""
         ...
 
     def take(self, delivery: Delivery) -> None:
         """Take one publication."""
 
     def stop(self) -> None:
-        """Take note that nothing more comes."""
+        """Note that no more will follow."""
 
 
 class Consumer(Protocol):
-    """Tells the engine's part of a reader: `consumers.DurableConsumer`, `consumers.ReplayConsumer`."""
+    """The engine's side of a reader: `consumers.DurableConsumer`, `consumers.ReplayConsumer`."""
 
     @property
     def name(self) -> str:
-        """The name that the engine knows."""
+        """Name in the engine."""
         ...
 
     @property
@@ -227,71 +211,68 @@ class Consumer(Protocol):
 
     @property
     def created(self) -> str:
-        """The moment at which that stream was made, as the engine writes it; empty where that is not known."""
+        """When that stream was created, as the engine writes it; empty if unknown."""
         ...
 
     @property
     def asked_at(self) -> str:
-        """The subject at which it is asked for publications."""
+        """Subject of pull requests."""
         ...
 
     @property
     def title(self) -> str:
-        """The whole, for people."""
+        """Description for people."""
         ...
 
     @property
     def ack_wait(self) -> float:
-        """Seconds after which a publication comes again of which nothing is heard; infinite for never."""
+        """Seconds until an unacknowledged publication is redelivered; infinite for never."""
         ...
 
     async def prepare(self) -> None:
-        """Find it, or make it."""
+        """Find it or create it."""
 
     def accepts(self, to: ToReader) -> bool | None:
-        """Tell whether a publication is to be handed on; None where one before it is missing, and all are asked for anew."""
+        """True if a publication may be delivered; None if an earlier one is missing and all have to be requested again."""
         ...
 
     async def remove(self) -> None:
-        """Remove it, where nobody needs it any more."""
+        """Remove it, if it was only for this reader."""
 
 
 @define(eq=False)
 class StoreReader:
-    """One reader of a store in this process."""
-
     _services: BusServices
     number: int
-    """Of this reader among those of the bus."""
     _consumer: Consumer
     _taker: Taker
     _pull: Pull
     _peer: BusPeer | None = field(default=None, init=False)
     _waiting: dict[Delivery, float] = field(factory=dict, init=False)
-    """Publications beyond the places or the room: what was asked for twice, or is large; in the order in which they came."""
+    """Publications beyond the places or the room, in order of arrival: requested twice, or large."""
     _running: dict[Delivery, float] = field(factory=dict, init=False)
-    """Publications that are being worked on. As of `_waiting`, with the time at which the engine is told again not to give them
-    to others."""
+    """Publications in progress. As in `_waiting`, with the time of the next progress message to the engine."""
     _bytes: int = field(default=0, init=False)
-    """Bytes of the bodies of these."""
+    """Bytes of their bodies."""
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     _stopping: bool = field(default=False, init=False)
     _runs: bool = field(default=False, init=False)
     _looking: bool = field(default=False, init=False)
     _found: bool = field(default=False, init=False)
-    """True where the consumer was found on this connection, and is not looked for once more."""
+    """True if the consumer was found on this connection and needs no lookup."""
     _forbidden: bool = field(default=False, init=False)
-    """True where the engine takes no word or question of it on this connection."""
+    """True if the engine accepts none of its acknowledgements or requests on this connection."""
 
     @property
     def busy(self) -> bool:
-        """True while publications are being worked on that are to be acknowledged."""
+        """True while publications are in progress that have to be acknowledged."""
         return self._taker.fate is not None and bool(self._running or self._waiting)
 
     def check_here(self) -> None:
-        """
+        """Check that the caller runs in the bus's event loop.
+
         Raises:
-            LocalProtocolError: The caller runs in another event loop, or in a thread without one.
+            LocalProtocolError: It runs in another event loop, or in a thread without one.
         """
         self._services.running.check_here()
 
@@ -299,19 +280,19 @@ class StoreReader:
         """Run a coroutine function as a task of the bus."""
         self._services.running.spawn(function, *args)
 
-    # -- the life of the reader ------------------------------------------------------------------------------------------
+    # -- life of the reader ----------------------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Find the consumer, or make it.
+        """Find the consumer or create it.
 
         Raises:
-            BusError: As `Consumers.prepare`.
+            BusError: As `Consumers.durable` and `Consumers.replay`.
         """
         await self._consumer.prepare()
         self._found = True
 
     async def run(self) -> None:
-        """Pull, until the bus is left, or this is stopped and nothing is worked on any more."""
+        """Pull until the bus is left, or until this is stopped and nothing is in progress."""
         try:
             await self._pull_on()
         finally:
@@ -323,23 +304,23 @@ class StoreReader:
             self._changed = anyio.Event()
             now = runtime.time()
             self._pull.tick(now)
-            if self._pull.looks(now) and not self._looking:  # beside what runs, of which the engine is told meanwhile
+            if self._pull.looks(now) and not self._looking:  # what runs still needs progress messages
                 self._looking = True
                 self.spawn(self._look)
             self._work_on(now)
             self._ask(now)
             kept = itertools.chain(self._running.values(), self._waiting.values())
-            due = min(min(kept, default=math.inf), now + SILENCE)  # in which something may be asked for
+            due = min(min(kept, default=math.inf), now + SILENCE)  # room for another request may appear by then
             if not self._looking:
                 due = min(due, self._pull.due)
             with anyio.move_on_after(max(due - runtime.time(), 0)):
                 await self._changed.wait()
 
     async def _look(self) -> None:
-        """Find the consumer again: on another connection, or after the engine has refused."""
+        """Find the consumer on another connection, or after the engine has refused."""
         try:
             await self.prepare()
-        except Exception as error:  # whatever an engine may say: this goes on as long as the bus
+        except Exception as error:  # any answer of an engine: retried as long as the bus runs
             text = "%s waits for its store: %s"
             fields = log_fields(handler=self._consumer.title)
             warnings = self._services.running.warnings
@@ -352,7 +333,6 @@ class StoreReader:
             self._changed.set()
 
     def up(self, peer: BusPeer) -> None:
-        """Begin anew on another connection."""
         if self._stopping or not self._runs:
             return
         self._peer = peer
@@ -362,7 +342,6 @@ class StoreReader:
         self._changed.set()
 
     def begin(self, peer: BusPeer) -> None:
-        """Begin to pull."""
         self._stopping = False
         if not self._runs:
             self._runs = True
@@ -372,14 +351,14 @@ class StoreReader:
             self._pull.found()
 
     def down(self) -> None:
-        """Wait: the link to the engine is down. What was given to this worker and has not begun comes again."""
+        """Pause: the link is down. The engine redelivers publications that have not begun."""
         self._found = False
         self._pull.down()
-        if self._taker.fate is not None:  # what is only read does not: it is read on behind it
+        if self._taker.fate is not None:  # unacknowledged reading continues behind them
             self._waiting.clear()
 
     def withdraw(self) -> None:
-        """Ask for nothing more. What has come or is on its way is handled: to give it back would be an attempt, too."""
+        """Stop pulling. Publications that have arrived are handled: giving them back would count as an attempt."""
         self._stopping = True
         self._pull.stop()
         self._changed.set()
@@ -387,19 +366,19 @@ class StoreReader:
         self._taker.stop()
 
     def leave(self) -> None:
-        """Ask for nothing more, and give back what has come."""
+        """Stop pulling, and give back what has arrived."""
         self.withdraw()
         self.give_back()
         self.spawn(self._consumer.remove)
 
     def give_back(self) -> None:
-        """Have what has come and is not decided on come again at once, to others."""
+        """Have the engine redeliver undecided publications at once to other workers."""
         waiting, self._waiting = self._waiting, {}
         for delivery in [*waiting, *self._running]:
             delivery.give_back()
 
     def go_on(self) -> None:
-        """Take in what has waited for room."""
+        """Begin waiting publications while there is room."""
         now = self._services.running.time()
         while self._waiting and self._has_room:
             delivery = next(iter(self._waiting))
@@ -431,16 +410,15 @@ class StoreReader:
             peer.link.answer(asked, peer)
 
     def _most_bytes(self, peer: BusPeer) -> int:
-        """Bytes that are asked for at once: an engine ends the link of who does not read what it has written."""
+        """Bytes to request at once: an engine disconnects a client that reads too slowly."""
         session: Any = peer.link.session
         largest: int = session.server.max_payload
         return max(self._services.limits.queue_bytes, 2 * largest)
 
-    # -- what comes ------------------------------------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, to: ToReader) -> None:
-        """Take a stored publication, or a word of the engine."""
-        if self._forbidden:  # it comes again, to others
+        if self._forbidden:  # the engine redelivers it to others
             return
         now = self._services.running.time()
         if to.status:
@@ -454,16 +432,16 @@ class StoreReader:
             return
         self._pull.came(now)
         if to.attempt > 1 and (here := self._here(to.number)) is not None:
-            say(self._peer, to, "+WPI")  # it came again after an outage, and is being worked on still
+            say(self._peer, to, "+WPI")  # redelivered after an outage, and still in progress here
             here.to = to
             return
         fate = self._taker.fate
         delivery = Delivery(self, fate, message, to, self._consumer.stream, self._consumer.created)
         message.attributes["attempt"] = to.attempt
         headers = message.headers or {}
-        own = headers.get(ID) if to.only is not None else None  # of a dead letter that is tried again
+        own = headers.get(ID) if to.only is not None else None  # of a retried dead letter
         message.id = own or headers.get(_MESSAGE_ID) or f"{self._consumer.stream}.{to.number}"
-        if fate is not None and to.only is not None and to.only != fate.spec.name:  # it was dealt with here when it came first
+        if fate is not None and to.only is not None and to.only != fate.spec.name:  # retried for another durable
             delivery.done()
         elif self._has_room:
             self._begin(delivery, now)
@@ -491,7 +469,7 @@ class StoreReader:
             self._changed.set()
 
     def forbidden(self, to: ToReader) -> None:
-        """Take no more on this connection, if this is the consumer of which the engine takes no word, or no question."""
+        """Stop on this connection if the engine refuses this consumer's acknowledgements or requests."""
         consumer = self._consumer
         name = f"{consumer.stream}.{consumer.name}"
         if f".{name}." not in f"{to.ack}." or self._pull.state is PullState.OFF:
@@ -508,7 +486,7 @@ class StoreReader:
             logger.error(text, consumer.title, to.text, name, extra=fields)
         self._forbidden = True
         self._pull.stop()
-        self._unsubscribe()  # what has been asked for would still come, for as long as the question stands
+        self._unsubscribe()  # an open request would still be served
         self._waiting.clear()
 
     def _unsubscribe(self) -> None:
@@ -520,11 +498,11 @@ class StoreReader:
         self._running[delivery] = now + self._consumer.ack_wait / _SHARE
         self._bytes += delivery.size
         if len(self._running) == 1:
-            self._changed.set()  # or nobody looks when its time has come
+            self._changed.set()  # so that its progress message is scheduled
         self._taker.take(delivery)
 
     def _work_on(self, now: float) -> None:
-        """Tell the engine what is worked on for long, or waits for that here: otherwise it gives it to others."""
+        """Tell the engine which publications are still in progress; it would redeliver them to others."""
         for deliveries in (self._running, self._waiting):
             for delivery, when in deliveries.items():
                 if when <= now:
@@ -532,7 +510,7 @@ class StoreReader:
                     deliveries[delivery] = now + self._consumer.ack_wait / _SHARE
 
     def ended(self, delivery: Delivery, word: str) -> None:
-        """Say what has become of a publication, and take the next."""
+        """Acknowledge a publication with `word`, and take the next."""
         if self._taker.fate is not None:
             say(self._peer, delivery.to, word)
         if self._running.pop(delivery, None) is not None:
@@ -548,7 +526,7 @@ class StoreReader:
 
 
 def say(peer: BusPeer | None, to: ToReader, word: str) -> None:
-    """Tell the engine what has become of a publication; nothing while it is not there."""
+    """Send an acknowledgement to the engine; nothing without a link."""
     if peer is not None and not peer.gone:
         said = Message(Kind.NOTIFY, to.ack, None, word.encode(), OCTETS, attributes={"to": ToEngine()})
         peer.link.answer(said, peer)

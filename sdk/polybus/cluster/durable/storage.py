@@ -1,6 +1,6 @@
-"""Reading what is stored: how it is asked for, and by whom it is done.
+"""Stored publications: the arguments of their readers, and the choice of the engine that reads and stores.
 
-That is the engine of the cluster of a bus, or streams of others behind its links.
+An engine belongs to the bus's cluster, or to a link with external streams.
 """
 
 from __future__ import annotations
@@ -31,15 +31,14 @@ if TYPE_CHECKING:
     from .jetstream import StoredPublishing
 
 RETRY: Final = Retry(attempts=5, backoff=Backoff(initial=1.0, maximum=60.0))
-"""Attempts and pauses where nothing is said."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SHORTEST: Final = 1.0
 _LONGEST: Final = 86_400.0
-"""Seconds that a publication may be with a worker of which nothing is heard."""
+"""Seconds that a silent worker may keep a publication."""
 MOST: Final = 20_000
-"""Publications that all workers of a durable handler may be given at once."""
+"""Publications that all workers of a durable handler may hold at once."""
 _YEARS: Final = 290
-"""The longest that 64 bits of nanoseconds hold, which the engine has for times, and its largest number."""
+"""Years of nanoseconds that fit into the engine's 64-bit times, and its largest number."""
 _LARGEST: Final = (1 << 63) - 1
 _USUAL: Final = Retry()
 
@@ -49,10 +48,10 @@ class DurableSpec:
     """A durable handler or subscription. Implements `plugins.extensions.Reading`.
 
     Attributes:
-        name: Workers that name the same share the publications, and the engine remembers how far they are.
-        retry: How often, and after which pauses, a publication comes again.
-        ack_wait: Seconds after which a publication comes again whose worker is not heard of any more.
-        start: Where it begins when it is new.
+        name: Workers with the same name share the publications and one position in the engine.
+        retry: Number of attempts, and the pauses between them.
+        ack_wait: Seconds until a silent worker's publication is redelivered.
+        start: Where a new handler begins.
         ordered: One publication at a time in the whole cluster.
     """
 
@@ -67,7 +66,7 @@ class DurableSpec:
 
 @frozen
 class ReplaySpec:
-    """A subscription that reads what is stored and leaves no trace of itself. Implements `plugins.extensions.Reading`.
+    """A subscription that reads stored publications without a lasting position. Implements `plugins.extensions.Reading`.
 
     Attributes:
         start: Where it begins.
@@ -89,10 +88,10 @@ def reading_of(
     concurrency: int,
     of_handler: tuple[int | None, str] | None,
 ) -> DurableSpec | ReplaySpec | None:
-    """Check what `on` or `subscribe` was given for what a store keeps; None where it is for what is published meanwhile.
+    """Check the arguments of `on` or `subscribe` for stored publications; None without such arguments.
 
     Args:
-        of_handler: Its `queue` and `when_full`; None for a subscription.
+        of_handler: The `queue` and `when_full` of a handler; None for a subscription.
 
     Raises:
         TypeError, ValueError: As `durable_spec`.
@@ -111,10 +110,10 @@ def reading_of(
 def durable_spec(
     durable: Any, retry: Any, ack_wait: Any, start: Any, ordered: Any, *, group: Any, concurrency: int
 ) -> DurableSpec | None:
-    """Check what `on` or `subscribe` was given for a durable one; None where it is none.
+    """Check the arguments of a durable handler or subscription; None without `durable=`.
 
     Raises:
-        TypeError, ValueError: An argument is not what it should be, or goes with a durable one alone, or not with one.
+        TypeError, ValueError: An argument is wrong, or needs `durable=`, or contradicts it.
     """
     if durable is None:
         for name, value in (("retry", retry), ("ack_wait", ack_wait), ("start", start), ("ordered", ordered or None)):
@@ -138,7 +137,7 @@ def durable_spec(
 
 
 def check_durable_name(durable: object) -> None:
-    """Raise TypeError or ValueError for what cannot be the name of a durable handler."""
+    """Raise TypeError or ValueError for a wrong name of a durable handler."""
     if not isinstance(durable, str):
         raise TypeError(f"durable={shown(durable)}: a name, for example durable='billing', not {type(durable).__name__}")
     if not _NAME.fullmatch(durable):
@@ -146,7 +145,7 @@ def check_durable_name(durable: object) -> None:
 
 
 def _check_no_effect(durable: str, queue: int | None, when_full: str) -> None:
-    """Raise ValueError where a durable handler is given what is for others, and does nothing."""
+    """Raise ValueError for arguments that have no effect on a durable handler."""
     for name, value, usual in (("queue", queue, None), ("when_full", when_full, "drop_oldest")):
         if value != usual:
             raise ValueError(
@@ -209,55 +208,53 @@ _NO_STREAMS: Final = (
 
 @define(eq=False)
 class StoredReading(Extension):
-    """The engines at which this bus reads what is stored. Implements `plugins.extensions.Storage`.
+    """The engines where this bus reads stored publications. Implements `plugins.extensions.Storage`.
 
     Attributes:
-        engines: All of them, that of the cluster first.
-        expected: A link is being opened, or was, behind which there may be streams.
+        engines: All of them, the cluster's first.
+        expected: True once a link is opened that may lead to streams.
     """
 
     _parts: BusPort
     engines: list[StoreReaders] = field(factory=list, init=False)
     expected: bool = field(default=False, init=False)
     cluster: StoreReaders | None = field(default=None, init=False)
-    """The engine of the cluster that this bus is a node of, while it is in."""
+    """The engine of this bus's cluster, while connected."""
     stores: StoredPublishing | None = field(default=None, init=False)
-    """The publisher to the stores of that cluster, where it has some."""
+    """Publishes to the stores of the cluster; None without stores."""
     _streams: dict[BusLink, ForeignStreams] = field(factory=dict, init=False)
     _taken: dict[RegisteredHandler, BusLink] = field(factory=dict, init=False)
-    """The durable handlers that a link has taken."""
+    """Durable handlers by the link that reads for them."""
     _readers: dict[BusSubscription, StoreReaders] = field(factory=dict, init=False)
-    """The engine of each subscription."""
 
     @property
     def progress(self) -> tuple[DurableStats, ...]:
-        """The state of durable handlers, as their engines told it last."""
+        """Last known state of the durable handlers."""
         return tuple(one for engine in self.engines for one in engine.progress)
 
     @property
     def busy(self) -> bool:
-        """True while stored publications are being handled."""
         return any(engine.busy for engine in self.engines)
 
-    # -- the life of the bus -------------------------------------------------------------------------------------------------
+    # -- life of the bus
+    # --------------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Begin to take what is stored."""
         for engine in self.engines:
             engine.begin()
 
     def withdraw(self) -> None:
-        """Take nothing more."""
+        """Stop pulling."""
         for engine in self.engines:
             engine.withdraw()
 
     def give_back(self) -> None:
-        """Take nothing more, and have what is being handled come again at once, to others."""
+        """Stop pulling, and have undecided publications redelivered at once to other workers."""
         for engine in self.engines:
             engine.give_back()
 
     def clear(self) -> None:
-        """Forget what the end of the links has left: their event loop has gone down."""
+        """Forget everything: the event loop of the links has ended."""
         self.expected = False
         self.engines.clear()
         self._streams.clear()
@@ -267,23 +264,21 @@ class StoredReading(Extension):
     # -- links -------------------------------------------------------------------------------------------------------------
 
     def link_up(self, link: BusLink) -> None:
-        """Go on with what is behind a link."""
         if (streams := self._streams.get(link)) is not None:
             streams.readers.up()
 
     link_moved = link_up
 
     def link_down(self, link: BusLink) -> None:
-        """Wait for a link."""
         if (streams := self._streams.get(link)) is not None:
             streams.readers.down()
 
     def _behind(self, link: BusLink) -> ForeignStreams:
-        """Find the streams behind a link.
+        """Return the streams behind a link.
 
         Raises:
-            Unsupported: There can be none.
-            Disconnected: It is gone for good.
+            Unsupported: Its protocol has no streams.
+            Disconnected: The link has closed.
         """
         streams = self._streams.get(link)
         if streams is None:
@@ -298,10 +293,10 @@ class StoredReading(Extension):
         return streams
 
     def _chosen(self, subject: str | int) -> BusLink | None:
-        """Choose the link to a NATS network whose streams are meant, as requests do.
+        """Choose the link to the NATS network with the streams of a subject, as for requests.
 
         Raises:
-            AmbiguousRoute: Several could be.
+            AmbiguousRoute: Several are possible.
         """
         links: list[BusLink] = [link for link in self._parts.opened if has_streams(link)]
         if len(links) < 2:
@@ -313,7 +308,8 @@ class StoredReading(Extension):
         raise AmbiguousRoute(f"several links could have a stream of {subject!r} ({urls}): connect with serves=")
 
     async def attach(self, link: BusLink) -> None:
-        """Have a new link read for the durable handlers of a bus that is in no cluster; one with ``serves=`` for its own.
+        """Read through a new link for the durable handlers of a bus without cluster; with ``serves=`` only for matching
+        handlers.
 
         Raises:
             BusError: As `StoreReaders.prepare`.
@@ -338,14 +334,15 @@ class StoredReading(Extension):
 
     @property
     def _waiting(self) -> list[RegisteredSubscriber]:
-        """List the durable handlers that no link has taken."""
+        """The durable handlers that no link reads for."""
         specs = self._parts.subscribers
         return [spec for spec in specs if spec.reading is not None and spec.handler not in self._taken]
 
     def check_handlers(self) -> None:
-        """
+        """Check that every durable handler has an engine.
+
         Raises:
-            LocalProtocolError: A durable handler has no engine, and no link is expected that would lead to one.
+            LocalProtocolError: A handler has no engine, and no expected link leads to one.
         """
         if self._parts.mesh is None and not self.expected:
             for spec in self._waiting:
@@ -353,7 +350,7 @@ class StoredReading(Extension):
                 raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.reading.name))
 
     def link_gone(self, link: BusLink, error: BusError | None) -> None:
-        """End what reads behind a link, which does not come back; with an error its subscriptions raise that."""
+        """End the readers behind a link that has closed; their subscriptions raise `error`, if any."""
         streams = self._streams.pop(link, None)
         if streams is None:
             return
@@ -370,7 +367,9 @@ class StoredReading(Extension):
         self._taken = {handler: other for handler, other in self._taken.items() if other is not link}
 
     async def leave(self, link: BusLink, patience: float) -> None:
-        """Take nothing more of a link that is about to be closed; what runs is finished, or given back."""
+        """Stop pulling from a link before it closes, let running handlers finish for `patience` seconds, and give back the
+        rest.
+        """
         if (streams := self._streams.get(link)) is not None:
             engine = streams.readers
             engine.withdraw()
@@ -381,11 +380,11 @@ class StoredReading(Extension):
     # -- subscriptions and publications --------------------------------------------------------------------------------------
 
     async def subscribe(self, subscription: BusSubscription, spec: DurableSpec | ReplaySpec) -> None:
-        """Hand what is stored to a subscription, until `unsubscribe`.
+        """Deliver stored publications to a subscription until `unsubscribe`.
 
         Raises:
             LocalProtocolError: No engine stores for this bus.
-            Unsupported, AmbiguousRoute: Nothing is stored behind the link of its peer, or several links could be meant.
+            Unsupported, AmbiguousRoute: The link of its peer leads to no streams, or several links are possible.
             BusError: As `StoreReaders.subscribe`.
         """
         engine = self._readers[subscription] = self._engine(subscription)
@@ -402,16 +401,16 @@ class StoredReading(Extension):
         return self._behind(link).readers
 
     def unsubscribe(self, subscription: BusSubscription) -> None:
-        """Hand nothing more to a subscription; one that is not in is ignored."""
+        """Stop delivering to a subscription; unknown ones are ignored."""
         engine = self._readers.pop(subscription, None)
         if engine is not None:
             engine.unsubscribe(subscription)
 
     def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Any]:
-        """Find who stores a publication, and the peer that has it thereby.
+        """Return the publisher that stores a subject, and its peer.
 
         Raises:
-            LocalProtocolError: Nobody does, or not for several peers.
+            LocalProtocolError: None stores it, or several peers are named.
             Unsupported, AmbiguousRoute: As `subscribe`.
         """
         mesh = self._parts.mesh
@@ -429,7 +428,7 @@ class StoredReading(Extension):
 
 
 def has_streams(link: BusLink) -> bool:
-    """Tell whether there may be streams of others behind a link."""
+    """True if a link may lead to external streams."""
     return link.opened and not link.inner and ProtocolFeatures.of(link.adapter).keeps
 
 

@@ -1,4 +1,4 @@
-"""The stores of an application, as streams of the engine: made where there are none, and never changed."""
+"""An application's stores as streams of the engine: created once, never changed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 
 def stream_name(cluster: str, store: str) -> str:
-    """The name of a store's stream."""
     return f"{cluster}-{store}"
 
 
 def stream_members(store: Store, cluster: str, published: Callable[[str | int], str]) -> dict[str, Any]:
-    """The configuration of a store's stream; `published` gives the subject on the wire of a pattern."""
+    """Return the configuration of a store's stream; `published` converts a pattern to its subject on the wire."""
     age = 0.0 if store.max_age is None else as_seconds(store.max_age, "max_age")
     window = as_seconds(store.dedup, "dedup")
     return {
@@ -46,19 +45,17 @@ def stream_members(store: Store, cluster: str, published: Callable[[str | int], 
 
 
 def copy_of(stream: str, number: int) -> str:
-    """Make the name of the stream that has a copy of one publication, as its only message."""
     return f"{stream}-rest-{number}"
 
 
 def _copied(stream: str, number: int) -> str:
-    """The description by which such a stream is known."""
     return f"A copy of publication {number} of {stream}, whose dead letter has not all of it."
 
 
 _LOOKS, _PAUSE = 50, 0.1
-"""Times to look whether the engine has copied something, and seconds between them."""
+"""Number of checks whether a copy is complete, and seconds between them."""
 _COPIES: Final = "JS_SRC_"
-"""The beginning of the names of consumers by which a server copies out of a stream; old ones (2.9) show none."""
+"""Prefix of the consumers that copy out of a stream for a server; releases before 2.10 show none."""
 _ARGUMENTS: Final = {
     "subjects": "subjects",
     "retention": "work",
@@ -67,20 +64,18 @@ _ARGUMENTS: Final = {
     "num_replicas": "replicas",
     "duplicate_window": "dedup",
 }
-"""The members that say what a store is, and the arguments of `Store` that they come from."""
+"""Members that define a store, and the arguments of `Store` they come from."""
 
 
 @define(eq=False)
 class Stores:
-    """Makes the stores of an application, or finds them as they should be."""
-
     _jetstream: JetStream
 
     async def prepare(self, store: Store, members: dict[str, Any]) -> None:
-        """Make the stream of a store where there is none.
+        """Create the stream of a store unless it exists.
 
         Raises:
-            LocalProtocolError: It cannot be made, or is there and differs; the text names the argument.
+            LocalProtocolError: It cannot be created, or it exists and differs; the text names the argument.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
         if store.max_bytes is not None and self._jetstream.is_old:
@@ -91,7 +86,7 @@ class Stores:
         _compare(store, members, await self.make_if_absent(members))
 
     async def prepare_again(self, wanted: Mapping[Store, dict[str, Any]], services: BusServices) -> None:
-        """Make stores again that the engine has lost while it was away; a failure is logged."""
+        """Create stores again that the engine has lost; failures are logged."""
         for store, members in wanted.items():
             try:
                 if await self._find(members["name"]) is None:
@@ -102,7 +97,7 @@ class Stores:
                 services.running.warnings.warn(logger, text, members["name"], error, about=store, lines=1)
 
     async def retention(self, stream: str) -> str:
-        """Find until when a stream keeps what it has; empty where that cannot be found.
+        """Return a stream's retention policy; empty if unknown.
 
         Raises:
             BusError: As `JetStream.ask`.
@@ -113,10 +108,10 @@ class Stores:
             return ""
 
     async def make_if_absent(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Make a stream, or find it as it is.
+        """Create a stream unless it exists; returns its configuration.
 
         Raises:
-            LocalProtocolError: It cannot be made.
+            LocalProtocolError: It cannot be created.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
         try:
@@ -133,18 +128,18 @@ class Stores:
             raise LocalProtocolError(text) from None
 
     async def copy_one(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
-        """Have the engine copy one publication into a stream `copy_of` it, by itself: it may be more than this bus can read.
+        """Have the engine copy one publication into a stream of its own: it may be too large for this bus.
 
-        Several workers may do so at once, since each takes the others for gone: all of them have the same copy.
+        Several workers may do so at once, each unaware of the others; they share the copy.
 
         Args:
-            stream: Where it is.
+            stream: Its stream.
             number: Its number there.
             subject: Its subject on the wire.
-            members: Of the new stream, which is on as many servers as that one.
+            members: Configuration of the copy, which gets the same replicas.
 
         Returns:
-            True when it is there. Otherwise the log says why, and where it cannot be finished, nothing of it stays.
+            True once the copy is complete. Otherwise the log has the reason, and an unfinished copy is removed.
         """
         try:
             if await self._copied_whole(stream, number, subject, members):
@@ -155,14 +150,14 @@ class Stores:
         else:
             forbidden = False
         with suppress(JetStreamError, BusError):
-            if forbidden or not await self._has_copy(stream, number):  # else another worker may count on it
+            if forbidden or not await self._has_copy(stream, number):  # another worker may rely on it
                 await self.remove_copy(stream, number)
         return False
 
     async def _copied_whole(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
         config = {**members, "name": copy_of(stream, number), "description": _copied(stream, number)}
         config |= {"max_msgs": 1, "discard": "new", "num_replicas": await self.replicas(stream)}
-        if not await self._has_copy(stream, number):  # of a worker that could not say so any more
+        if not await self._has_copy(stream, number):  # a worker may have ended before it could report
             sources = [{"name": stream, "opt_start_seq": number, "filter_subject": subject}]
             await self._begin_copy({**config, "sources": sources})
         for _ in range(_LOOKS):
@@ -177,12 +172,12 @@ class Stores:
         try:
             _ = await self._jetstream.ask(f"STREAM.CREATE.{config['name']}", config)
         except JetStreamError:
-            there = await self._find(config["name"])  # another worker may have made it meanwhile, and be at its end already
+            there = await self._find(config["name"])  # another worker may have created it, and even finished
             if there is None or there.get("description") != config["description"]:
                 raise
 
     async def replicas(self, stream: str) -> int:
-        """Find on how many servers a stream is; 1 where that cannot be found.
+        """Return a stream's number of replicas; 1 if unknown.
 
         Raises:
             BusError: As `JetStream.ask`.
@@ -193,7 +188,7 @@ class Stores:
             return 1
 
     async def remove_copy(self, stream: str, number: int) -> None:
-        """Remove the copy of a publication, if it is there and may be removed; never a stream of others with its name."""
+        """Try to remove the copy of a publication; never removes an external stream of that name."""
         name = copy_of(stream, number)
         with suppress(JetStreamError, BusError):
             config = await self._find(name)
@@ -201,9 +196,9 @@ class Stores:
                 await self._jetstream.ask(f"STREAM.DELETE.{name}")
 
     async def _wait_for_end_of_copying(self, stream: str) -> None:
-        """Wait until nothing of the engine's own reads a stream, for a bounded time.
+        """Wait, for a bounded time, until the engine has removed its own consumer of a stream.
 
-        Until then newer servers keep in a store of work what is dealt with, and do not look at it again.
+        Until then newer servers keep acknowledged publications in a store of work, and never look at them again.
         """
         for _ in range(_LOOKS):
             if not any(name.startswith(_COPIES) for name in await self._jetstream.consumers(stream)):
@@ -233,7 +228,7 @@ class Stores:
         try:
             made = config_of(await self._jetstream.ask(f"STREAM.CREATE.{stream}", members))
         except JetStreamError:
-            there = await self._find(stream)  # another node may have made it meanwhile, and differently
+            there = await self._find(stream)  # another node may have created it with other arguments
             if there is None:
                 raise
             return there
@@ -249,7 +244,7 @@ _OURS: Final[dict[str, tuple[Any, ...]]] = {
     "no_ack": (False, None),
     "sealed": (False, None),
 }
-"""Members as they have to be, whoever made the stream: otherwise what is said to be stored may be lost."""
+"""Required values of any existing stream: otherwise stored publications may be lost."""
 
 
 def _compare(store: Store, wanted: dict[str, Any], there: dict[str, Any]) -> None:
