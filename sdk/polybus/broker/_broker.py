@@ -1,4 +1,4 @@
-"""The broker as an object: `Broker`, and the connections that it takes."""
+"""The broker as an object: `Broker` and its connections."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ logger: logging.Logger = logging.getLogger("polybus.broker")
 ListensIn: TypeAlias = "Callable[[Transport], tuple[Transport, Callable[[Receiver], Receiver]]]"
 
 WANTED = "x-csb-server"
-"""The header (where there is none: the member of the query) by which a client asks for a server."""
+"""Header, or query parameter, with the id of the server that a client wants."""
 
 
 @frozen
 class Side:
-    """The part of an exchange that serves the connections of one side: of clients, or of servers.
+    """Serves the connections of one side of an exchange: clients or servers.
 
     Attributes:
-        join: Makes the participant of a connection; None where it was turned away, and closed.
-        take: Frames of a participant.
-        left: Its connection is gone, and why.
-        send_away: Closes it, with code and reason; what it sends counts no more.
-        paused, resumed: It reads too slowly; it takes more.
+        join: Makes the participant of a connection; None if it was refused and closed.
+        take: Takes frames of a participant.
+        left: Takes note of a closed connection and the reason.
+        send_away: Closes a participant with code and reason; its later frames are ignored.
+        paused, resumed: The participant reads too slowly, or has caught up.
     """
 
     join: Callable[[_BrokerConnection, Callable[[bytes], None], Handshake], Any]
@@ -75,7 +75,7 @@ def client_side(exchange: Exchange) -> Side:
         params["path"] = handshake.path
         if "authorization" in handshake.headers:
             params["authorization"] = handshake.headers["authorization"]
-        # What a stranger has sent need not be Unicode.
+        # A client may send text that is not Unicode.
         params = {_plain(name): _plain(value) for name, value in params.items()}
         return registry.client_joined(connection, send, wanted, params)
 
@@ -125,7 +125,7 @@ class _BrokerConnection:
         TransportFeatures.of(self._transport).resume_reading()
 
     def tick(self, now: float) -> None:
-        """About once a second."""
+        """Called about once a second."""
         self._transport.tick(now)
         if self._expires is not None and now >= self._expires:
             self._expires = None
@@ -136,7 +136,7 @@ class _BrokerConnection:
         self._transport.abort(why)
 
     def joined(self, admission: Admission, expires: float | None) -> None:
-        """It is let in, until its identity ends."""
+        """Accept the connection until its identity expires."""
         self._expires = expires
         self._participant = self._side.join(self, self._transport.send, admission.handshake)
 
@@ -145,7 +145,7 @@ class _BrokerConnection:
             return
         try:
             self._side.take(self._participant, frames)
-        except Exception:  # it costs this connection, and neither the event loop nor the others
+        except Exception:  # closes only this connection
             text = "what came from %s could not be handled; its connection is cut"
             logger.exception(text, self.address, extra=log_fields(address=self.address, protocol="csb"))
             self.abort(Closed(1011, "an internal error"))
@@ -175,7 +175,7 @@ class BrokerGate:
         self.ends: dict[_BrokerConnection, str] = {}
         self.open: bool = True
         self.listens_in: ListensIn | None = None
-        """Gives what is used in place of a transport and of its receiver, where connections are recorded."""
+        """Wraps a transport and its receiver while connections are recorded."""
 
     def knock(self, address: str) -> BusError | None:
         if not self.open:
@@ -186,7 +186,7 @@ class BrokerGate:
         return refusal
 
     def turned_away(self, address: str, why: str, about: str) -> None:
-        """Log that a client was refused before `authenticate` was asked."""
+        """Log a client that was refused before `authenticate` was called."""
         self._authority.turned_away(address, why, about)
 
     def left(self, address: str) -> None:
@@ -214,7 +214,7 @@ class BrokerGate:
             self._admissions.gone(address)
 
     def tick(self, now: float) -> None:
-        """About once a second: liveness of every connection."""
+        """Check every connection; called about once a second."""
         for end in list(self.ends):
             try:
                 end.tick(now)
@@ -230,38 +230,38 @@ def _plain(text: str) -> str:
 
 _SECURE = frozenset(("tls", "wss"))
 _QUIET = 0.05
-"""Seconds without a frame after which a broker that drains has nothing more to hand on."""
+"""Seconds without a frame after which a draining broker has nothing more to forward."""
 
 
 class Broker:
-    """The broker of CSB: clients on one side, servers on the other, frames handed on between them.
+    """The broker of CSB: forwards frames between clients on one side and servers on the other.
 
     ``async with Broker(clients="csb+ws://127.0.0.1:8000/game", servers="csb+tcp://127.0.0.1:9000") as broker: ...``. Clients
-    speak CSB as to a server; a server connects with ``csb+tcp://127.0.0.1:9000?side=broker-server`` and the clients are its
-    peers. Each client is assigned to one server: the one that its header ``x-csb-server`` names, else the least loaded.
-    Payloads are never decoded.
+    connect as to a server. A server connects with ``csb+tcp://127.0.0.1:9000?side=broker-server``, and the clients are its
+    peers. The broker assigns each client to one server: the one in its header ``x-csb-server``, else the least loaded. It never
+    decodes payloads.
 
     Args:
-        clients: Where clients connect: one URL or several, any transport.
-        servers: Where servers connect.
-        limits: `Limits.message`, ``peers``, ``outbox_bytes`` (what waits for a slow client before it is closed),
+        clients: Addresses for clients: one URL or several, any transport.
+        servers: Addresses for servers.
+        limits: `Limits.message`, ``peers``, ``outbox_bytes`` (unread bytes of a slow client before it is closed),
             ``total_bytes`` (the same for all slow clients together, and for a server), timeouts and pings.
-        authenticate: Asked for each client; the same hook as of `Bus`. Its outcome stays here: the client is closed when its
-            identity expires, and the servers are not told who it is.
+        authenticate: Called for each client; the same hook as `Bus.authenticate`. The broker closes a client when its identity
+            expires, and does not pass the identity on to servers.
         authenticate_servers: The same for servers.
-        origins: Web origins whose pages may connect as clients.
+        origins: Web origins with pages that may connect as clients.
         hosts: Further Host values on a loopback address (behind a proxy).
         tls: For ``tls`` and ``wss``, on both sides.
-        metrics: ``http://127.0.0.1:9100`` answers ``/metrics`` there, for Prometheus. Needs ``pip install
+        metrics: Serve Prometheus's ``/metrics`` there, for example ``http://127.0.0.1:9100``. Needs ``pip install
             'polybus[prometheus]'``.
-        insecure: Let everybody in although other machines can reach an address, or a proxy brings clients from there.
-        record: A folder: every frame to and from clients is written there, as by `Bus.record` with its defaults. Needs
-            ``pip install 'polybus[capture]'``.
+        insecure: Accept every client although other machines can reach an address, or a proxy forwards clients from there.
+        record: A folder for every frame to and from clients, as `Bus.record` with its defaults. Needs ``pip install
+            'polybus[capture]'``.
 
     Raises:
-        ImportError: `record` is given, and pyarrow is not installed; or `metrics`, and prometheus-client is not.
-        ValueError: A URL is wrong, or is not of CSB, or `origins` or `hosts` has something that is none.
-        LocalProtocolError: An address can be reached from other machines, and nobody is asked who they are.
+        ImportError: `record` is given and pyarrow is not installed; or `metrics`, and prometheus-client is not.
+        ValueError: A URL is wrong, or not of CSB, or `origins` or `hosts` has a wrong entry.
+        LocalProtocolError: Other machines can reach an address that has no authentication.
     """
 
     def __init__(
@@ -313,9 +313,9 @@ class Broker:
         self._listening: list[Listening] = []
         self._closed: anyio.Event | None = None
         self.client_urls: tuple[str, ...] = ()
-        """The real, connectable URLs for clients, while it is entered."""
+        """Connectable URLs for clients, while entered."""
         self.server_urls: tuple[str, ...] = ()
-        """The same for servers; ``side=broker-server`` is in them."""
+        """The same for servers, with ``side=broker-server``."""
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
@@ -324,8 +324,8 @@ class Broker:
 
         Raises:
             OSError: An address is taken or not ours.
-            LocalProtocolError: It is entered already, or `tls` is given without need or missing.
-            CaptureError: What passes is to be recorded, and the folder cannot be made or written.
+            LocalProtocolError: The broker is entered already, or `tls` is missing or not needed.
+            CaptureError: The folder of the recording cannot be created or written.
         """
         if self._runtime is not None:
             raise LocalProtocolError("this broker is entered already: make another one")
@@ -353,7 +353,7 @@ class Broker:
             if self._recorder is not None:
                 await in_own_thread(self._recorder.open)
                 self._gates[0].listens_in = self._listens_in
-            # Servers first: a client that comes at once finds one sooner.
+            # Servers first: a client that connects at once finds one sooner.
             self.server_urls = await self._listen(1, "?side=broker-server", (), ())
             self.client_urls = await self._listen(0, "", self._origins, self._hosts)
             if self._metrics is not None:
@@ -420,10 +420,10 @@ class Broker:
         return tuple(urls)
 
     async def drain(self, timeout: float = 20.0) -> None:
-        """Take nobody in and no new requests any more, let those that run be answered, close the clients, then the servers.
+        """Drain: refuse new clients and requests, wait for running requests, close the clients, then the servers.
 
         Args:
-            timeout: Seconds to wait until every request that was handed on has its answer, and nothing else is under way.
+            timeout: Seconds to wait until every forwarded request has its answer and nothing is in transit.
         """
         exchange = self._exchange
         if exchange is None or self._runtime is None:
@@ -453,7 +453,7 @@ class Broker:
                 pause = min(pause + 0.001, 0.02)
 
     async def aclose(self) -> None:
-        """Cut everything at once. May be called at any time, repeatedly."""
+        """Close everything at once. May be called at any time, repeatedly."""
         await to_the_end(self._shut)
 
     async def _shut(self) -> None:
@@ -510,21 +510,21 @@ class Broker:
 
     @property
     def metrics_url(self) -> str | None:
-        """Its address for Prometheus, or None."""
+        """URL for Prometheus, or None."""
         return None if self._metrics is None else f"{self._metrics.url}/metrics"
 
     def stats(self) -> BrokerStats:
-        """A snapshot of its connections and counters.
+        """Return a snapshot of connections and counters.
 
         Raises:
-            LocalProtocolError: It was never entered.
+            LocalProtocolError: The broker was never entered.
         """
         if self._exchange is None:
             raise LocalProtocolError("this broker was never entered: there is nothing to count")
         return self._exchange.registry.stats()
 
     def events(self) -> AsyncIterator[BrokerEvent]:
-        """Events from now on; the oldest of 1,000 unread ones give way to new ones."""
+        """Events from now on; beyond 1,000 unread ones the oldest are dropped."""
         return self._events.stream()
 
     def _waiter(self) -> Any:
@@ -536,7 +536,7 @@ class Broker:
 
 
 def _targets(urls: str | Iterable[str]) -> dict[str, Any]:
-    """Adapter, transport and address of each URL; ValueError where one is not of CSB, or has options, which are not ours."""
+    """Return adapter, transport and address of each URL; ValueError for a URL of another protocol or with options of CSB."""
     found: dict[str, Any] = {}
     for url in (urls,) if isinstance(urls, str) else tuple(urls):
         adapter, transport, address = resolve_url(url, serves=True)

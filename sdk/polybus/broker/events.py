@@ -9,11 +9,11 @@ from attrs import define, field, frozen
 
 @frozen(kw_only=True)
 class BrokerEvent:
-    """Something has happened at a broker.
+    """Base class of a broker's events.
 
     Attributes:
         at: Seconds on the event loop's clock.
-        address: Of the connection that it is about.
+        address: Of the connection.
     """
 
     at: float = field(default=0.0, eq=False)
@@ -22,10 +22,10 @@ class BrokerEvent:
 
 @frozen(kw_only=True)
 class ServerJoined(BrokerEvent):
-    """A server's socket may carry clients.
+    """A server has connected and can take clients.
 
     Attributes:
-        server: Its id; empty where it has none.
+        server: Its id; may be empty.
     """
 
     server: str = ""
@@ -33,7 +33,7 @@ class ServerJoined(BrokerEvent):
 
 @frozen(kw_only=True)
 class ServerLeft(BrokerEvent):
-    """A server's socket is gone, and the clients on it are closed."""
+    """A server's connection is gone, and its clients are closed."""
 
     server: str = ""
     clients: int = 0
@@ -91,18 +91,18 @@ class BrokerStats:
 
     Attributes:
         sockets: Connections of servers.
-        servers: Their ids, with the number of clients of each; sockets without an id are together under ``""``.
-        clients: Clients that are connected and assigned.
-        leaving: Clients whose connections are being closed.
-        resting: Numbers that are kept out of use.
-        held: Clients that are not read from because their server is slow.
-        to_servers: Frames handed on to servers.
-        to_clients: Frames handed on to clients.
-        clients_total: Clients that have ever been let in.
-        servers_total: Sockets of servers that have ever been let in.
-        turned_away: Clients that found no server.
-        slow_clients: Clients that were closed because they did not read.
-        dropped: Frames that went nowhere, by reason: ``truncated``, ``unknown_kind``, ``forbidden_kind``, ``unknown_client``,
+        servers: Number of clients by server id; ``""`` for all servers without one.
+        clients: Connected clients with a server.
+        leaving: Clients with a connection that is being closed.
+        resting: Numbers that are not reused yet.
+        held: Clients that the broker does not read because their server is slow.
+        to_servers: Frames forwarded to servers.
+        to_clients: Frames forwarded to clients.
+        clients_total: Clients accepted so far.
+        servers_total: Connections of servers accepted so far.
+        turned_away: Clients refused for want of a server.
+        slow_clients: Clients closed because they did not read.
+        dropped: Dropped frames by reason: ``truncated``, ``unknown_kind``, ``forbidden_kind``, ``unknown_client``,
             ``not_your_client``, ``late``, ``too_large``, ``refused``.
     """
 

@@ -1,7 +1,7 @@
-"""The way of every frame between clients and servers: the broker without its sockets.
+"""Forwarding of frames between clients and servers: the broker without sockets.
 
-Nothing is decoded but the header. What a server sends reaches only the clients of its own socket, and what a client sends only
-its server, under its own number (see `registry`): so neither side can speak for, or to, another one.
+Only headers are decoded. A server's frames reach only the clients of its own socket, and a client's frames only its server,
+under its own number (see `registry`). So neither side can impersonate or reach another.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from .registry import SLOW, ClientRegistry
 
 _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30
-"""First bytes from here on are no requests and no responses."""
+"""First bytes from here on are neither requests nor responses."""
 _AS_RESPONSE: Final = 0x20
 _RESERVED: Final = 0xFF
-"""The first byte of actions that are not an application's."""
+"""First byte of reserved actions."""
 _UNANSWERED: Final = frozenset(
     wire.NUMBER.pack(action) for action in range(wire.SUBSCRIBE, wire.DEADLINE + 1) if action not in wire.REQUESTS
 )
-"""Reserved actions that are no requests: no answer is waited for, or only for a moment, or as long as a channel is open."""
+"""Reserved actions without an answer, or with one that is not worth waiting for."""
 _NOT_OWED: Final = _UNANSWERED | {wire.NUMBER.pack(wire.HELLO)}
-"""Besides, a peer other than polybus need not answer a hello."""
+"""A peer other than polybus need not answer a hello either."""
 _OF_CHANNELS: Final = frozenset(wire.NUMBER.pack(action) for action in wire.CHANNEL_KINDS)
 _NOT_TURNED_DOWN: Final = _UNANSWERED - {wire.NUMBER.pack(wire.OPEN)}
 
 
 class Exchange:
-    """Hands frames on between the servers and clients of a registry; `most_for_server` bytes may wait for a server."""
+    """Forwards frames between the servers and clients of a registry; `most_for_server` unread bytes close a server."""
 
     def __init__(self, registry: ClientRegistry, most_for_server: int = 64 * 1024 * 1024) -> None:
         self.registry: ClientRegistry = registry
@@ -42,8 +42,8 @@ class Exchange:
     # -- from servers ----------------------------------------------------------------------------------------------------
 
     def from_server(self, server: Server, given: Sequence[bytes]) -> None:
-        """Steps 4.2, 5 and 7: what a server has sent."""
-        if server not in self.registry.servers:  # told to close
+        """Steps 4.2, 5 and 7: forward a server's frames."""
+        if server not in self.registry.servers:  # already closing
             return
         clients = server.clients
         unpack = HEAD.unpack_from
@@ -64,7 +64,7 @@ class Exchange:
                         self.registry.readers.check(client)
                     continue
             self._odd_from_server(server, frame)
-            if server.gone:  # it was expelled for that
+            if server.gone:  # expelled for this frame
                 break
         self.registry.counters.to_clients += count
 
@@ -101,7 +101,7 @@ class Exchange:
     # -- from clients ----------------------------------------------------------------------------------------------------
 
     def from_client(self, client: BrokerClient, given: Sequence[bytes]) -> None:
-        """Steps 4 and 5.2: what a client has sent."""
+        """Steps 4 and 5.2: forward a client's frames."""
         if not client.is_open():
             for frame in given:
                 self.registry.step(client, Event.CLIENT_SPEAKS, frame=frame)
@@ -128,7 +128,7 @@ class Exchange:
                     self._too_large_from_client(client, frame)
             else:
                 self._odd_from_client(client, frame)
-            if not client.is_open():  # it was sent away for that
+            if not client.is_open():  # closed for this frame
                 break
         client.asked += asked
         self.registry.counters.to_servers += count
@@ -136,7 +136,7 @@ class Exchange:
             self._hold(server, client)
 
     def _turned_down(self, client: BrokerClient, frame: bytes) -> bool:
-        """True for a request or an open that comes too late, for a broker that is leaving: it is answered so."""
+        """Refuse a request or open on a draining broker; True if refused."""
         if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _NOT_TURNED_DOWN:
             return False
         text = "the broker is leaving: ask another, or later"
@@ -144,7 +144,7 @@ class Exchange:
         return True
 
     def _hold(self, server: Server, client: BrokerClient) -> None:
-        """The server is slow: this client waits, in its own socket."""
+        """Stop reading a client while its server is slow."""
         if client.stage is Stage.OPEN and client not in server.held:
             server.held[client] = None
             client.end.hold()
@@ -165,10 +165,10 @@ class Exchange:
             self.registry.send(client, frames.refusal(frame, text))
 
     def _too_large_from_client(self, client: BrokerClient, frame: bytes) -> None:
-        """There is no room for the client's number: whoever waits for the frame is told."""
+        """Report a frame without room for the client number to whoever waits for it."""
         text = "too large to be handed on with the number of the client in front, 4 bytes (Limits.message)"
         self.registry.drop(client, "too_large", text)
-        if frame[4:8] in _OF_CHANNELS:  # a gap would not be noticed
+        if frame[4:8] in _OF_CHANNELS:  # the other end would not notice the gap
             self.registry.send_away(client, 1009, text)
         elif frame[0] >> 4 == wire.REQUEST:
             self.registry.send(client, frames.too_large(frame, text))

@@ -1,4 +1,4 @@
-"""The few frames that a broker writes itself, and what it reads in those that are meant for it."""
+"""The frames that a broker writes itself, and reads for itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..errors import Code
 from ..protocols.csb import wire
 
 BROKER: Final = 0
-"""The number that is no client's: what stands under it is for the broker itself."""
+"""Client number of frames for the broker itself."""
 HEAD: Final = struct.Struct(">IB")
-"""The number of the client, then kind and encoding."""
+"""Client number, then kind and encoding."""
 _INTERNAL: Final = 0xD0
 _RESULTS: Final = {Code.INVALID_ARGUMENT: 0xCC, Code.UNAVAILABLE: _INTERNAL, Code.RESOURCE_EXHAUSTED: 0xD1}
 _SAYABLE: Final = range(1000, 5000)
@@ -22,13 +22,13 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def control(number: int, kind: int, facts: Mapping[str, Any] | None = None) -> bytes:
-    """Connected or Closed; with facts for a server of ours."""
+    """Return Connected or Closed; with facts about the client for a polybus server."""
     encoding, payload = (wire.BINARY, b"") if facts is None else (wire.JSON, _encode(facts))
     return wire.CLIENT.pack(number) + wire.HEADER.pack(kind << 4 | encoding, 0, 0, 0) + payload
 
 
 def introduction(frame: bytes) -> tuple[str, str] | None:
-    """Id and instance of a server of ours that introduces itself; None where the frame says nothing of the kind."""
+    """Return id and instance from a polybus server's introduction; None for another frame."""
     first, _, _, action = wire.HEADER.unpack_from(frame, 4)
     said = object_in(frame[12:]) if first >> 4 == wire.REQUEST and action == wire.HELLO else {}
     id, instance = said.get("server"), said.get("instance")
@@ -38,12 +38,12 @@ def introduction(frame: bytes) -> tuple[str, str] | None:
 
 
 def welcome(frame: bytes) -> bytes:
-    """The answer to an introduction."""
+    """Return the answer to an introduction."""
     return _answer(frame, 0, {"v": 1})
 
 
 def taken(frame: bytes, text: str) -> bytes:
-    """The answer to one whose id another server has."""
+    """Return the answer to an introduction with an id that is taken."""
     return _answer(frame, _INTERNAL, {"code": int(Code.ALREADY_EXISTS), "text": text})
 
 
@@ -54,19 +54,19 @@ def _answer(frame: bytes, result: int, said: Mapping[str, Any]) -> bytes:
 
 
 def refusal(frame: bytes, text: str, code: Code = Code.INVALID_ARGUMENT, **reason: str) -> bytes:
-    """The answer to a client's frame that is not handed on."""
+    """Return the answer to a client's frame that is not forwarded."""
     _, _, number, action = wire.HEADER.unpack_from(frame)
     head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, _RESULTS[code], number, action)
     return head + _encode({"code": int(code), **reason, "text": text})
 
 
 def too_large(frame: bytes, text: str) -> bytes:
-    """The answer to one that has no room for the number of its client."""
+    """Return the answer to a frame without room for the client number."""
     return refusal(frame, text, Code.RESOURCE_EXHAUSTED, reason="too_large")
 
 
 def closing(frame: bytes) -> tuple[int, str]:
-    """Code and reason for the client's connection, from the Close of a server of ours."""
+    """Return code and reason for the client's connection, from a polybus server's Close."""
     said = object_in(frame[12:]) if len(frame) > 12 else {}
     code, reason = said.get("code"), said.get("reason")
     shown = reason[:100] if isinstance(reason, str) else ""
@@ -74,7 +74,7 @@ def closing(frame: bytes) -> tuple[int, str]:
 
 
 def object_in(data: bytes) -> dict[str, Any]:
-    """The JSON object in a payload for the broker; empty where there is none."""
+    """Return the JSON object in a payload for the broker, or {}."""
     try:
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError):

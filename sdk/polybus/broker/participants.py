@@ -1,6 +1,6 @@
-"""Servers and clients as the exchange knows them, and the life of a client as a table.
+"""Servers and clients in the exchange, and the life of a client as a table.
 
-The table is the one of document CSB, "Workflow with broker", steps 3 to 8.
+The table follows document CSB, "Workflow with broker", steps 3 to 8.
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ from ..plugins.tools import ViolationCounter
 
 
 class Stage(enum.Enum):
-    """State of a client's number."""
-
     OPEN = "open"
-    """Connected, and assigned to a server that knows of it."""
+    """Connected, and known to its server."""
     LEAVING = "leaving"
     """The broker has closed the connection and waits for its end."""
     RESTING = "resting"
-    """The connection is gone. The number is kept out of use until nothing that was meant for it can be under way."""
+    """The connection is gone. The number is not reused until no frame for it can be in transit."""
 
 
 class Event(enum.Enum):
-    """Occurrences that the state depends on."""
-
     CLIENT_SPEAKS = "client speaks"
     SERVER_SPEAKS = "server speaks"
     SERVER_CLOSES = "server closes"
@@ -41,12 +37,10 @@ class Event(enum.Enum):
 
 
 class Act(enum.Enum):
-    """Actions of the broker."""
-
     TO_SERVER = "to server"
-    """Steps 4.1 and 5.3: hand the frame on, with the client's number in front."""
+    """Steps 4.1 and 5.3: forward the frame with the client's number in front."""
     TO_CLIENT = "to client"
-    """Steps 4.3 and 5.1: hand the frame on, without it."""
+    """Steps 4.3 and 5.1: forward the frame without the number."""
     CLOSE = "close"
     """Steps 7.1 and 8.1: close the client's connection."""
     TELL = "tell"
@@ -54,7 +48,7 @@ class Act(enum.Enum):
     COUNT_LATE = "count late"
     """Too late: drop it and count it."""
     FREE = "free"
-    """The number may be given again."""
+    """The number may be reused."""
     NOTHING = "nothing"
 
 
@@ -66,7 +60,7 @@ _CLOSES = dict.fromkeys(
 
 
 def _late(stage: Stage) -> dict[Event, tuple[Act, Stage | None]]:
-    """Nobody has a say any more."""
+    """Ignore both sides."""
     late = dict.fromkeys((Event.CLIENT_SPEAKS, Event.SERVER_SPEAKS), (Act.COUNT_LATE, stage))
     return {**dict.fromkeys(Event, (Act.NOTHING, stage)), **late}
 
@@ -82,14 +76,14 @@ TABLE: Final[Mapping[Stage, Mapping[Event, tuple[Act, Stage | None]]]] = {
     Stage.LEAVING: {**_late(_LEAVING), Event.CLIENT_GONE: (Act.TELL, _RESTING)},
     Stage.RESTING: {**_late(_RESTING), Event.RESTED: (Act.FREE, None)},
 }
-"""For every stage and event what is done, and the next stage; None where the number is forgotten."""
+"""Action and next stage by stage and event; None if the number is forgotten."""
 
 
 class End(Protocol):
-    """A connection as the exchange sees it.
+    """A connection in the exchange.
 
-    `send` does not wait; `backlog` is bytes that the operating system has not taken. `close` first writes what was sent, `cut`
-    does not. After `hold` nothing is read until `release`.
+    `send` does not wait; `backlog` is bytes that the operating system has not taken. `close` first writes sent frames, `cut`
+    does not. `hold` stops reading until `release`.
     """
 
     @property
@@ -103,7 +97,7 @@ class End(Protocol):
 
 
 class _Gone:
-    """In place of a connection that is no more: nothing comes, and nothing goes."""
+    """Replaces a closed connection: ignores everything."""
 
     address = "a connection that is gone"
 
@@ -124,8 +118,6 @@ GONE: Final = _Gone()
 
 @define(eq=False)
 class Server:
-    """One socket of a server, and the clients on it."""
-
     end: End
     send: Callable[[bytes], None]
     id: str = ""
@@ -133,19 +125,17 @@ class Server:
     registered: bool = False
     paused: bool = False
     gone: bool = False
-    """Its socket is closed, or told to close."""
+    """Its connection is closed, or closing."""
     offences: ViolationCounter | None = None
-    """Made with the first."""
+    """Created with the first."""
     clients: dict[int, BrokerClient] = field(factory=dict)
-    """Clients that are open: the only ones that it may speak to."""
+    """Open clients: the only ones that it may send to."""
     held: dict[BrokerClient, None] = field(factory=dict)
-    """Clients that are not read from until it takes more."""
+    """Clients that are not read while this server is slow."""
 
 
 @define(eq=False)
 class BrokerClient:
-    """One client."""
-
     number: int
     end: End
     send: Callable[[bytes], None]
@@ -157,14 +147,14 @@ class BrokerClient:
     paused: bool = False
     rests_until: float = 0.0
     asked: int = 0
-    """Requests of its that have been handed on and not answered yet."""
+    """Forwarded requests without an answer."""
     owes: int = 0
-    """Requests of its server that it has not answered yet."""
+    """Requests of its server without an answer."""
     waiting: int = 0
-    """Bytes that waited for it when this was last looked at; only while it is `paused`."""
+    """Unread bytes when last counted; only while `paused`."""
     offences: ViolationCounter | None = None
-    """Made with the first."""
+    """Created with the first."""
 
     def is_open(self) -> bool:
-        """True while its frames are handed on."""
+        """True while its frames are forwarded."""
         return self.stage is Stage.OPEN

@@ -1,4 +1,4 @@
-"""Registry of a broker: servers, the clients on them, and the numbers between them."""
+"""Registry of a broker: servers, their clients, and the clients' numbers."""
 
 from __future__ import annotations
 
@@ -18,27 +18,25 @@ SLOW: Final = "too slow: it does not read what is sent to it"
 
 
 class SlowReaders:
-    """Clients for which something waits: `most` bytes for each, or it has to go, and `most_for_all` for all together, or those
-    go for which most waits. `too_slow` sends one away.
-    """
+    """Clients with unread bytes: closes a client above `most`, and the largest while all together are above `most_for_all`."""
 
     def __init__(self, most: int, most_for_all: int, too_slow: Callable[[BrokerClient], None]) -> None:
         self._most = most
         self._most_for_all = most_for_all
         self._too_slow = too_slow
         self._slow: dict[BrokerClient, None] = {}
-        """Clients that are paused, also of those that are leaving."""
+        """Paused clients, including leaving ones."""
         self.waiting: int = 0
-        """The sum of what waits for them."""
+        """Unread bytes of all of them."""
 
     def paused(self, client: BrokerClient) -> None:
-        """It reads too slowly."""
+        """Note that a client reads too slowly."""
         client.paused = True
         self._slow[client] = None
         self.check(client)
 
     def resumed(self, client: BrokerClient) -> None:
-        """It takes more."""
+        """Note that a client has caught up."""
         client.paused = False
         if client in self._slow:
             del self._slow[client]
@@ -46,16 +44,16 @@ class SlowReaders:
             client.waiting = 0
 
     def check(self, client: BrokerClient) -> None:
-        """A client that does not read must not cost its server, nor the others, more than this; nor must many of them."""
+        """Close slow clients that use too much of the broker's memory."""
         if self._count_waiting(client) > self._most:
             self._too_slow(client)
         elif self.waiting > self._most_for_all:
-            for other in self._slow:  # some may have read meanwhile
+            for other in self._slow:  # some may have read by now
                 self._count_waiting(other)
             if self.waiting > self._most_for_all:
                 greediest = max(self._slow, key=lambda other: other.waiting)
                 self._too_slow(greediest)
-                greediest.end.cut(1013, SLOW)  # what waits for it is to be free now
+                greediest.end.cut(1013, SLOW)  # frees its unread bytes now
                 self.resumed(greediest)
 
     def _count_waiting(self, client: BrokerClient) -> int:
@@ -66,20 +64,20 @@ class SlowReaders:
 
 
 REST: Final = 60.0
-"""Seconds for which the number of a client that has gone is not given again."""
+"""Seconds before a number is reused."""
 MOST_RESTING: Final = 100_000
-"""Numbers that rest; of more, the oldest are free early: thousands of millions come before they do again."""
+"""Above this count the oldest numbers are reused early: billions come before them."""
 _NUMBERS: Final = 0xFFFFFFFF
 
 
 class ClientRegistry:
-    """Servers and clients that are there, and the state of each.
+    """Servers and clients, and the state of each.
 
-    A client's number comes from here alone, and is known only to the socket of the server that the client is assigned to.
+    Only the registry assigns client numbers, and only the client's server knows them.
 
     Args:
-        most: Bytes that may wait for a client before it is closed.
-        most_for_all: Bytes that may wait for all slow clients together, before those go for which most waits.
+        most: Unread bytes of a client before it is closed.
+        most_for_all: Unread bytes of all slow clients before the largest are closed.
     """
 
     def __init__(
@@ -100,10 +98,10 @@ class ClientRegistry:
         self.counters: BrokerCounters = BrokerCounters()
         self.servers: dict[Server, None] = {}
         self.clients: dict[int, BrokerClient] = {}
-        """All numbers that are in use, also of those that are leaving or resting."""
+        """Clients by number, including leaving and resting ones."""
         self._resting: deque[BrokerClient] = deque()
         self.draining: bool = False
-        """Clients are not taken in any more, and new requests are turned down."""
+        """New clients and new requests are refused."""
         self.readers: SlowReaders = SlowReaders(most, most_for_all, self._too_slow)
         self._acts: Mapping[Act, Callable[[BrokerClient, int, str, bytes], object]] = {
             Act.TO_SERVER: self._to_server,
@@ -118,7 +116,7 @@ class ClientRegistry:
     # -- servers: steps 2 and 8 ------------------------------------------------------------------------------------------
 
     def server_joined(self, end: End, send: Callable[[bytes], None], id: str = "") -> Server | None:
-        """A server has connected. None: its id is taken, and it was closed."""
+        """Add a server. None: its id is taken, and it was closed."""
         server = Server(end, send)
         if id and not self._name(server, id, ""):
             end.close(1008, f"the server id {id!r} is taken")
@@ -136,7 +134,7 @@ class ClientRegistry:
         return True
 
     def server_left(self, server: Server, reason: str) -> None:
-        """A server's socket is gone, or is told to go: so are the clients on it."""
+        """Remove a server and close its clients."""
         if self.servers.pop(server, 0) == 0:
             return
         server.gone = True
@@ -147,13 +145,13 @@ class ClientRegistry:
         self._tell(ServerLeft(at=self._clock(), address=server.end.address, server=server.id, clients=len(left), reason=reason))
 
     def expel(self, server: Server, code: int, reason: str) -> None:
-        """Close a server's socket. Until it is gone, which may take long, it gets no clients and has no say any more."""
+        """Close a server. Until its connection is gone, its frames are ignored and it gets no clients."""
         if not server.gone:
             server.end.close(code, reason)
             self.server_left(server, reason)
 
     def server_paused(self, server: Server) -> None:
-        """It reads too slowly: clients that speak from now on are held back."""
+        """Note a slow server: clients that send from now on are not read."""
         server.paused = True
 
     def server_resumed(self, server: Server) -> None:
@@ -167,7 +165,7 @@ class ClientRegistry:
             client.end.release()
 
     def introduced(self, server: Server, frame: bytes) -> None:
-        """A server of ours says its id, under the number that is nobody's."""
+        """Handle a polybus server's introduction, which has client number 0."""
         said = frames.introduction(frame)
         if said is None:
             self.drop(server, "unknown_client", "client 0 is nobody")
@@ -184,7 +182,7 @@ class ClientRegistry:
                 self.drop(server, "refused", f"{server.id!r} has introduced itself before")
                 if server.gone:
                     return
-            else:  # it may have got clients already, as any server does: now it may know who they are
+            else:  # it may have clients already; now it gets their facts
                 server.registered = True
                 for client in server.clients.values():
                     server.send(frames.control(client.number, wire.CONNECTED, _facts(client)))
@@ -195,7 +193,7 @@ class ClientRegistry:
     def client_joined(
         self, end: End, send: Callable[[bytes], None], wanted: str = "", params: Mapping[str, str] | None = None
     ) -> BrokerClient | None:
-        """A client has connected. None: there is no server for it, and it was closed."""
+        """Add a client. None: it has no server, and was closed."""
         server = None if self.draining else self._choose(wanted)
         if server is None:
             self.counters.turned_away += 1
@@ -210,7 +208,7 @@ class ClientRegistry:
         return client
 
     def _choose(self, wanted: str) -> Server | None:
-        """The socket with the fewest clients, of the server that was asked for."""
+        """Return the socket with the fewest clients, of the wanted server if named."""
         able = [server for server in self.servers if not wanted or server.id == wanted]
         return min(able, key=lambda server: len(server.clients), default=None)
 
@@ -223,14 +221,14 @@ class ClientRegistry:
                 return number
 
     def client_left(self, client: BrokerClient, reason: str) -> None:
-        """A client's connection is gone."""
+        """Note a closed connection of a client."""
         self.readers.resumed(client)
         address = client.end.address
         self.step(client, Event.CLIENT_GONE)
         self._tell(ClientLeft(at=self._clock(), address=address, client=client.number, reason=reason))
 
     def send_away(self, client: BrokerClient, code: int, reason: str) -> None:
-        """Close a client. Until its connection is gone, which may take long, it has no say any more."""
+        """Close a client. Until its connection is gone, its frames are ignored."""
         self.step(client, Event.SENT_AWAY, code, reason)
 
     def _too_slow(self, client: BrokerClient) -> None:
@@ -241,7 +239,7 @@ class ClientRegistry:
     # -- the table -------------------------------------------------------------------------------------------------------
 
     def step(self, client: BrokerClient, event: Event, code: int = 1000, reason: str = "", frame: bytes = b"") -> None:
-        """Do what the table says of an event."""
+        """Do what the table defines for an event."""
         act, following = TABLE[client.stage][event]
         if following is not Stage.OPEN:
             client.server.clients.pop(client.number, None)
@@ -259,7 +257,7 @@ class ClientRegistry:
         self.counters.to_clients += 1
 
     def send(self, client: BrokerClient, frame: bytes) -> None:
-        """Send a frame to a client, which may be too slow for it."""
+        """Send a frame to a client, and close it if it is too slow."""
         client.send(frame)
         if client.paused:
             self.readers.check(client)
@@ -271,7 +269,7 @@ class ClientRegistry:
         if not client.server.gone:
             client.server.send(frames.control(client.number, wire.CLOSED))
         client.rests_until = self._clock() + self._rest
-        client.end, client.send, client.params = GONE, GONE.send, {}  # of a number that rests nothing is kept but the number
+        client.end, client.send, client.params = GONE, GONE.send, {}  # a resting client keeps only its number
         self._resting.append(client)
         if len(self._resting) > MOST_RESTING:
             self.step(self._resting.popleft(), Event.RESTED)
@@ -279,7 +277,7 @@ class ClientRegistry:
     # -- time, the end, and events ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Free the numbers that have rested long enough."""
+        """Free numbers after their rest."""
         while self._resting and self._resting[0].rests_until <= now:
             self.step(self._resting.popleft(), Event.RESTED)
 
@@ -290,11 +288,11 @@ class ClientRegistry:
             self.step(client, Event.DRAIN, 1001, "the broker is leaving")
 
     def drop(self, party: BrokerClient | Server, reason: str, text: str) -> None:
-        """A frame that goes nowhere; too many in a minute end the connection that they came over."""
+        """Count a dropped frame; too many in a minute close the sender's connection."""
         self.counters.drop(reason)
         now = self._clock()
         self._tell(FrameDropped(at=now, address=party.end.address, reason=reason, text=text))
-        if reason == "late":  # whoever sent it could not know
+        if reason == "late":  # the sender could not know
             return
         offences = party.offences = party.offences or ViolationCounter()
         if offences.add(now) > self._bad_messages:

@@ -260,7 +260,9 @@ class Arrivals:
         runtime = self._parts.services.running
         bus, _, secret = token.partition(".")
         if not (0 < len(bus) <= _LONGEST and 0 < len(secret) <= _LONGEST):
-            runtime.warnings.warn(logger, "%r shows %.100r, which is no token of a node; it goes on without", peer, token)
+            runtime.warnings.warn(
+                logger, "%r sent %.100r, which is not the token of a node; it goes on without a handover", peer, token
+            )
             return
         if peer in self._clients or peer.link.multiplexed is not None or self._node.node_of(bus) is None:
             return  # that node is gone, with what it kept

@@ -47,8 +47,8 @@ _ANSWERED: Final = 5.0
 _ENGINE: Final = "the engine of the cluster"
 _ONLINE: Final = "_polybus.online"
 _NO_ENGINE: Final = (
-    f"stores= and durable= need the engine of a cluster, which keeps, and none is named: set {VARIABLE}, start the "
-    "program with polybus.run(bus, workers=...) and POLYBUS_STORE, or in tests enter the bus by polybus.testing.cluster(bus)"
+    f"stores= and durable= need the engine of a cluster, and none is named: set {VARIABLE}, start the program with "
+    "polybus.run(bus, workers=...) and POLYBUS_STORE, or in tests enter the bus with polybus.testing.cluster(bus)"
 )
 _CUT_OFF: Final = "the cluster was cut off: read anew what may have been missed"
 
@@ -101,7 +101,7 @@ class Backbone(Extension):
             Disconnected: The engine has not been reached.
         """
         if (peer := self.peer) is None:
-            raise Disconnected("this bus is no node of a cluster: the engine has not been reached yet, or none is named")
+            raise Disconnected("this bus is not a node of a cluster: the engine has not been reached yet, or none is named")
         return peer
 
     @property
@@ -130,7 +130,7 @@ class Backbone(Extension):
                 elif self._keeps:
                     raise LocalProtocolError(_NO_ENGINE)
                 else:
-                    logger.info("cluster='auto': %s is not set, so this bus is alone, one process", VARIABLE)
+                    logger.info("cluster='auto': %s is not set, so this bus is a single process", VARIABLE)
                 self.entered = True
                 try:
                     yield None if lifespan is None else await stack.enter_async_context(lifespan(bus))

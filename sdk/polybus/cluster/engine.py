@@ -57,8 +57,8 @@ def held(named: str) -> Iterator[Path | None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LocalProtocolError(
-                f"{STORE}={folder}: the engine of another program keeps its stores there, and two would destroy them: name "
-                f"another folder, or have both use one engine, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
+                f"{STORE}={folder}: the engine of another program has its stores there, and two would destroy them: name "
+                f"another folder, or let both use one engine, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
             ) from None
         except OSError:
             pass  # a network share without locks
@@ -73,7 +73,7 @@ def _open(folder: Path) -> int:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        why = "it is no folder" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        why = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror or str(error)
         raise _unusable(folder, why) from None
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         os.close(lock)

@@ -200,7 +200,7 @@ class ClientHandover:
         """Mark the position in this node's publications, for the node that hands over and the one that takes over."""
         own = self._node.own
         if not isinstance(mark, str) or not isinstance(to, str) or (to != own and to not in self._node.nodes_known):
-            self._parts.refuse(message, Code.INVALID_ARGUMENT, "a mark has a name, and is for a node that is known")
+            self._parts.refuse(message, Code.INVALID_ARGUMENT, "a mark has a name and a known node")
             return
         if to == own:
             self._mark(mark, own)
@@ -216,7 +216,7 @@ class ClientHandover:
             asked = ClaimRequest("", "", [])
         names = {client.name for client in asked.clients}
         if asked.node not in self._node.nodes_known or asked.mark in self._claims or len(names) < len(asked.clients):
-            why = "a claim is of a known node, and has a mark of its own and a name of its own for each client"
+            why = "a claim has a known node, a new mark, and a different name for each client"
             self._parts.refuse(message, Code.INVALID_ARGUMENT, why)
             return
         claim = Claim(asked.node, {})
@@ -225,7 +225,7 @@ class ClientHandover:
             if parked is None:
                 continue
             if parked.key != client.user:
-                text = "node %s claims a client of this one for another user: %.100r, who is not %.100r"
+                text = "node %s claims a client of this one for another user: %.100r, not %.100r"
                 self._parts.services.running.warnings.warn(logger, text, claim.node, client.user, parked.key)
                 continue
             del self._parked[parked.secret]

@@ -148,7 +148,7 @@ class Queries:
             self._tell_metrics(message, body[:_NAME])
             return
         else:
-            self._parts.refuse(message, Code.UNIMPLEMENTED, f"{subject!r} is nothing that this version answers as a node")
+            self._parts.refuse(message, Code.UNIMPLEMENTED, f"a node of this version does not answer {subject!r}")
             return
         self._parts.answer(message, answer)
 
@@ -162,12 +162,12 @@ class Queries:
         except Exception as error:  # a collector of the application may raise anything
             self._parts.services.running.warnings.warn(
                 logger,
-                "the metrics of this node cannot be told to another one: %s",
+                "the metrics of this node cannot be sent to another one: %s",
                 str(error),
                 error=error,
                 extra=log_fields(message.peer),
             )
-            self._parts.refuse(message, Code.INTERNAL, "the metrics of this node cannot be told")
+            self._parts.refuse(message, Code.INTERNAL, "the metrics of this node cannot be collected")
 
     def _count_clients(self) -> int:
         return len(self._parts.clients)

@@ -90,7 +90,7 @@ class Inheritance:
                 return inherited
         except OSError:
             pass
-        raise LocalProtocolError("a worker runs once: run() has come to its end in this process, and was called again")
+        raise LocalProtocolError("a worker runs once: run() has returned in this process, and was called again")
 
     @property
     def files(self) -> list[int]:
@@ -185,7 +185,7 @@ class Worker:
         try:
             text: str | None = await metrics()
         except Exception:
-            logger.exception("worker %d: the metrics cannot be told", self.number, extra=self._fields)
+            logger.exception("worker %d: the metrics cannot be collected", self.number, extra=self._fields)
             text = None
         finally:
             self._measuring = False
@@ -197,13 +197,13 @@ class Worker:
                 except BlockingIOError:
                     await anyio.wait_writable(self._reports)
                 except OSError as error:
-                    logger.debug("worker %d: not told: %s", self.number, error, extra=self._fields)
+                    logger.debug("worker %d: report not sent: %s", self.number, error, extra=self._fields)
                     return
 
     def _tell(self, fields: Mapping[str, object]) -> bool:
         try:
             self._reports.send(json.dumps(fields).encode() + b"\n")
         except OSError as error:  # the supervisor has ended, or does not read
-            logger.debug("worker %d: not told: %s", self.number, error, extra=self._fields)
+            logger.debug("worker %d: report not sent: %s", self.number, error, extra=self._fields)
             return False
         return True

@@ -106,8 +106,8 @@ def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
         durable = any(spec.reading is not None for spec in parts_of(bus).subscribers)
         if durable or (bus.cluster is not None and bus.cluster.stores):
             raise LocalProtocolError(
-                f"workers={count}: a bus with stores= or durable=, and the NATS server that is started for its workers keeps "
-                f"nothing: set {STORE} to a folder, or {VARIABLE} to the URL of a server with JetStream"
+                f"workers={count}: a bus with stores= or durable=, and the NATS server that is started for its workers "
+                f"stores nothing: set {STORE} to a folder, or {VARIABLE} to the URL of a server with JetStream"
             )
 
 
@@ -119,7 +119,7 @@ def this_program() -> list[str]:
     """
     if sys.argv[:1] != ["-c"] and getattr(sys.modules["__main__"], "__file__", None) is None:
         raise LocalProtocolError(
-            "several workers start this program again, and it is in no file: write it into one, or use polybus serve --workers"
+            "several workers start this program again, and it is not in a file: save it in one, or use polybus serve --workers"
         )
     return [sys.executable, *sys.orig_argv[1:]]
 
@@ -336,7 +336,7 @@ class Supervisor:
                 if not slot.served.is_set():
                     raise
                 logger.error(
-                    "worker %d cannot be started, in %g s again: %s",
+                    "worker %d cannot be started, next attempt in %g s: %s",
                     slot.number,
                     _AGAIN.maximum,
                     error,

@@ -215,7 +215,7 @@ async def test_what_a_worker_has_no_room_for_stays_in_its_store_until_it_is_trie
         [letter] = found
         assert (letter.body, letter.left_out, letter.whole) == (b"", "headers, body", 0)
         assert (await administration.store("work")).publications == 1
-        assert "it rests where it is stored until that is retried or dropped" in caplog.text
+        assert "stays stored until the letter is retried or dropped" in caplog.text
         async with large:
             await administration.retry(letter)
             await until_stored(administration, 0)
@@ -236,7 +236,7 @@ async def test_an_ordered_handler_goes_on_behind_what_its_worker_has_no_room_for
         first, second = [letter async for letter in administration.letters()]
         assert [(letter.left_out, letter.whole) for letter in (first, second)] == [("headers, body", 0)] * 2
         await until_stored(administration, 0)
-        assert "rests where it is stored" not in caplog.text
+        assert "stays stored" not in caplog.text
         await administration.drop(second)
         async with large:
             await administration.retry(first)
@@ -257,7 +257,7 @@ async def test_a_stream_of_others_with_the_name_of_a_copy_stays_as_it_is(
         await engine_api.ask(f"STREAM.CREATE.{theirs}", {"name": theirs, "subjects": [f"{name}.theirs"], "storage": "file"})
         async with small:
             await bus.publish("work.hard", "x" * 100_000, id="order-1")
-            await eventually(lambda: "it rests where it is stored until that is retried or dropped" in caplog.text, 20)
+            await eventually(lambda: "stays stored until the letter is retried or dropped" in caplog.text, 20)
         [letter] = [letter async for letter in administration.letters()]
         await administration.drop(letter)
         found = await engine_api.ask(f"STREAM.INFO.{theirs}")
@@ -303,7 +303,7 @@ async def test_a_node_needs_no_more_permissions_than_the_page_says(version: str,
                 assert [(await replay.receive(20)).body for _ in range(2)] == [1, 7]
             async with bus.subscribe("work.x", durable="audit") as audit:
                 (await audit.receive(20)).ack()
-            with pytest.raises(LocalProtocolError, match="id='1' is that of a publication of 'work.x'"):
+            with pytest.raises(LocalProtocolError, match="a publication of 'work.x' with id='1'"):
                 await bus.publish("work.y", 1, id="1", timeout=20)
             await eventually(lambda: _durables(owner, {"billing", "audit"}))
 
@@ -341,7 +341,7 @@ authorization {{ users: [
             for number in range(2):
                 await shop.publish("work.x", number)
             with anyio.fail_after(20):
-                while "may not say what has become" not in caplog.text:
+                while "may not acknowledge its publications" not in caplog.text:
                     await anyio.lowlevel.checkpoint()
                 await anyio.wait_all_tasks_blocked()  # what it had begun by then comes to its end
                 before = [*handled[few]]
@@ -351,5 +351,5 @@ authorization {{ users: [
                     while {*handled[other]} != {*range(5)}:
                         await anyio.lowlevel.checkpoint()
         assert handled[few] == before
-        assert caplog.text.count("may not say what has become") == 1
+        assert caplog.text.count("may not acknowledge its publications") == 1
         assert "let this user publish to $JS.ACK.shop-work.billing.>" in caplog.text

@@ -227,7 +227,7 @@ async def test_what_a_user_may_not_do_at_a_stream_is_said_with_what_to_allow(
         assert "error" not in await theirs.request("$JS.API.STREAM.CREATE.ORDERS", stream)
         for who, refused in (("blind", "STREAM.NAMES"), ("reader", "CONSUMER.DURABLE.CREATE.ORDERS.billing")):
             with pytest.raises(
-                Forbidden, match=rf"{refused}.*; who reads a stream publishes to \$JS.API.STREAM.NAMES"
+                Forbidden, match=rf"{refused}.*; a reader of a stream publishes to \$JS.API.STREAM.NAMES"
             ) as caught:
                 async with connect(as_user(restricted, who), bus=worker()):
                     raise AssertionError
@@ -239,7 +239,10 @@ async def test_what_a_user_may_not_do_at_a_stream_is_said_with_what_to_allow(
             await theirs.publish("orders.placed", 2, id="2")
             await eventually(lambda: handled == [1, 2])
         caplog.set_level(logging.ERROR)
-        for who, text in (("idle", "may not ask for publications, and takes none"), ("mute", "may not say what has become")):
+        for who, text in (
+            ("idle", "may not pull publications, and takes none"),
+            ("mute", "may not acknowledge its publications"),
+        ):
             async with connect(as_user(restricted, who), bus=worker()):
                 await theirs.publish("orders.placed", 3, id="3")
                 await eventually(lambda: text in caplog.text)  # noqa: B023  # waited for here
@@ -274,11 +277,11 @@ async def test_dead_letters_want_two_rights_more_and_say_which_is_missing(
         await refused(
             connect(at("lost"), bus=worker()),
             Forbidden,
-            match=r"STREAM.INFO.LETTERS.*; who reads a stream publishes to .*dead_letters=",
+            match=r"STREAM.INFO.LETTERS.*; a reader of a stream publishes to .*dead_letters=",
         )
         await theirs.publish("orders.placed", 7, id="7")
         async with connect(at("careless"), bus=worker()):
-            await eventually(lambda: "it cannot be stored, and comes again" in caplog.text)
+            await eventually(lambda: "the letter cannot be stored, so the publication is redelivered" in caplog.text)
             assert 'Permissions Violation for Publish to "dead.orders.billing' in caplog.text
         async with theirs.subscribe("dead.orders.>") as letters, connect(at("writer"), bus=worker()):
             letter = await letters.receive(timeout=20)
@@ -312,13 +315,13 @@ async def test_who_publishes_with_an_id_is_told_more_where_it_may_ask_more(restr
         await make_streams(theirs)
         async with connect(as_user(restricted, "publisher")) as bus:
             await bus.publish("orders.placed", 1, id="1")
-            with pytest.raises(LocalProtocolError, match="id='1' is that of a publication of 'orders.placed'"):
+            with pytest.raises(LocalProtocolError, match="a publication of 'orders.placed' with id='1'"):
                 await bus.publish("orders.paid", 1, id="1")
             assert "error" not in await theirs.request("$JS.API.STREAM.DELETE.ORDERS")
             with pytest.raises(LocalProtocolError, match="no stream of this NATS network keeps it"):
                 await bus.publish("orders.placed", 1, id="2", timeout=2 * BOUND)  # said at once
         async with connect(as_user(restricted, "poor")) as bus:
-            with pytest.raises(DeadlineExceeded, match="nobody has taken it, so it is not stored"):
+            with pytest.raises(DeadlineExceeded, match="no stream has taken it, so it is not stored"):
                 await bus.publish("orders.placed", 1, id="3", timeout=0.5)  # it may not ask, and tries until then
 
 

@@ -220,7 +220,7 @@ async def test_a_worker_that_may_not_copy_waits_and_leaves_nothing_behind(
             async with worker:
                 await shop.publish("work.hard", "x" * LARGE, id="order-0")
                 await shop.publish("work.hard", "x", id="order-1")
-                await eventually(lambda: "it rests where it is stored until that is retried or dropped" in caplog.text, 20)
+                await eventually(lambda: "stays stored until the letter is retried or dropped" in caplog.text, 20)
                 assert f"$JS.API.{denied}" in caplog.text
             assert handled == []
             assert (await administration.store("work")).publications == 2

@@ -76,7 +76,7 @@ def served(folder: Path, server: str, workers: int, port: int) -> Iterator[Serve
 def test_of_several_workers_with_a_bus_each_one_warns_once_and_names_the_remedy(tmp_path: Path, server: str) -> None:
     port = free_port()
     with served(tmp_path, server, 3, port) as workers:
-        until(lambda: len(workers.lines("INFO", "POLYBUS_CLUSTER is not set, so this bus is alone")) == 3)
+        until(lambda: len(workers.lines("INFO", "POLYBUS_CLUSTER is not set, so this bus is a single process")) == 3)
         until(lambda: len(workers.lines("WARNING", "one of several") + workers.lines("DEBUG", "one of several")) == 2)
         ((warned, line),) = workers.lines("WARNING", "one of several")
         ((first, _),) = workers.lines("DEBUG", "no other process serves at")

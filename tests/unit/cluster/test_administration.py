@@ -147,7 +147,7 @@ async def test_stores_are_listed_shown_made_and_removed(engine: Any, name: str) 
 
 async def test_a_bus_alone_has_no_stores_to_look_at() -> None:
     async with Bus() as bus:
-        with pytest.raises(LocalProtocolError, match="stores are those of a cluster"):
+        with pytest.raises(LocalProtocolError, match="a bus without a cluster has no stores"):
             Administration.of(bus)
 
 
@@ -158,7 +158,7 @@ async def test_the_store_of_another_cluster_that_is_called_alike_is_not_shown_an
         for act in (administration.store, administration.remove):
             with pytest.raises(LocalProtocolError, match="the stream 'shop-eu-orders' is another cluster's"):
                 await act("eu-orders")
-            with pytest.raises(LocalProtocolError, match="that is no name of one"):
+            with pytest.raises(LocalProtocolError, match="the name is not valid"):
                 await act("a b")
         assert (await Administration.of(other).store("orders")).name == "orders"
         with pytest.raises(LocalProtocolError, match="not the dead letters 'shop-eu.dead.>'"):
@@ -238,7 +238,7 @@ async def test_a_letter_is_not_stored_again_for_a_handler_that_is_gone(engine: A
         found = await until_letters(administration)
         [letter] = found
         for durable, subject in (("gone", "work.hard"), ("billing", "work.easy")):
-            with pytest.raises(LocalProtocolError, match=f"no durable handler '{durable}' .* that is given '{subject}'"):
+            with pytest.raises(LocalProtocolError, match=f"no durable handler '{durable}' for '{subject}'"):
                 await administration.retry(evolve(letter, durable=durable, subject=subject))
         with pytest.raises(LocalProtocolError, match="dead letter 1: no store keeps 'elsewhere' any more"):
             await administration.retry(evolve(letter, subject="elsewhere"))

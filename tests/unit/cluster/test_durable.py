@@ -108,7 +108,7 @@ async def test_what_is_published_twice_under_an_id_is_stored_once(engine: Any, n
 async def test_an_id_is_for_what_is_stored(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
     async with bus:
-        with pytest.raises(LocalProtocolError, match=r"publish\('other', id='7'\): an id is for what a store keeps"):
+        with pytest.raises(LocalProtocolError, match=r"publish\('other', id='7'\): only a store uses an id"):
             await bus.publish("other", 1, id="7")
         with pytest.raises(LocalProtocolError, match=r"leave out to="):
             await bus.publish("work.begun", 1, id="7", to=[])
@@ -157,7 +157,7 @@ async def test_a_store_that_is_there_and_differs_is_named_with_the_argument(
     await refused(
         node(engine, other, name=name),
         LocalProtocolError,
-        match=f"the store 'work' is there already and has another {argument}: .*, not ",
+        match=f"the store 'work' exists already and has another {argument}: .*, not ",
     )
 
 
@@ -181,7 +181,7 @@ async def test_a_publication_that_is_not_known_to_be_stored_ends_at_its_deadline
             with anyio.fail_after(BOUND):
                 await other.publish("gone.x", 1, timeout=2 * BOUND)  # said at once, as the engine knows
         async with bus.subscribe("gone.x"):  # so that somebody hears it, and the engine does not say that nobody does
-            with pytest.raises(DeadlineExceeded, match="published again under the same id="):
+            with pytest.raises(DeadlineExceeded, match="published again with the same id="):
                 await other.publish("gone.x", 1, timeout=0.3)
 
 
@@ -199,7 +199,7 @@ async def test_an_id_of_another_subject_is_said_and_not_taken_for_stored(engine:
     async with bus:
         await bus.publish("work.placed", 1, id="order-1")
         await bus.publish("work.placed", 1, id="order-1")
-        with pytest.raises(LocalProtocolError, match=r"'work.placed' of the same store.*for example id='work.paid:order-1'"):
+        with pytest.raises(LocalProtocolError, match=r"'work.placed' with id='order-1'.*for example id='work.paid:order-1'"):
             await bus.publish("work.paid", 1, id="order-1")
         assert (await state(bus, f"{name}-work"))["messages"] == 1
 
@@ -207,7 +207,7 @@ async def test_an_id_of_another_subject_is_said_and_not_taken_for_stored(engine:
 async def test_headers_for_the_engine_are_the_buss_own(engine: Any, name: str) -> None:
     shop, listener = node(engine, WORK, name=name), node(engine, name=name)
     async with shop, listener:
-        with pytest.raises(LocalProtocolError, match="'Nats-Msg-Id' is for the engine.*an id is said by id="):
+        with pytest.raises(LocalProtocolError, match="'Nats-Msg-Id' is for the engine.*an id goes into id="):
             await shop.publish("work.x", 1, headers={"Nats-Msg-Id": "order-1"})
         await listener.publish(
             "work.x", 1, headers={"nats-msg-id": "order-1", "kind": "sham"}
@@ -401,7 +401,7 @@ async def test_a_consumer_that_was_removed_is_made_again_and_that_is_said(
         await jetstream(shop).ask(f"CONSUMER.DELETE.{name}-work.billing")
         await shop.publish("work.x", 2)  # what comes meanwhile is not missed
         await eventually(lambda: handled == [1, 2])
-    assert f"the durable handler billing of the store {name}-work was removed: it begins anew" in caplog.text
+    assert f"the durable handler billing of the store {name}-work was removed: it begins again" in caplog.text
 
 
 async def test_large_publications_come_as_many_at_a_time_as_are_good_for_the_link(engine: Any, name: str) -> None:
@@ -444,7 +444,7 @@ async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_th
         asked: list[str] = []
         backbone = parts_of(bus).links.mesh
         assert isinstance(backbone, Backbone)
-        with pytest.raises(LocalProtocolError, match="durable='billing' is there already and has another pattern"):
+        with pytest.raises(LocalProtocolError, match="durable='billing' exists already and has another pattern"):
             await Consumers(BeforeTheirs(backbone)).durable(
                 DurableSpec("billing"), lambda created: {"deliver_policy": "all"}, f"{name}.p.work.>", "work.>", again=False
             )
@@ -458,10 +458,14 @@ async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_th
         ([WORK, Store("more", "work.begun")], [], "cannot be made: the NATS server says: subjects overlap"),
         ([Store("many", "many.>", replicas=3)], [], "the store '.*many' cannot be made: .*replicas > 1 not supported"),
         ([], [("work.>", {})], r"stored publications of 'work.>': no store keeps it. Name one in Cluster\(stores="),
-        ([Store("part", "work.x")], [("work.>", {})], "the store .*-part keeps a part of it alone"),
-        ([Store("part", "work.x")], [("*.x", {})], "the store .*-part keeps a part of it alone"),
-        ([Store("all", "/vehicle/1/2/3")], [("/vehicle/1/2/*", {})], "of URIs a pattern would take others, too"),
-        ([QUEUE], [("work.x", {}), ("work.*", {"durable": "mail"})], "several durable= of a store with work=True"),
+        ([Store("part", "work.x")], [("work.>", {})], "the store .*-part keeps only a part of it"),
+        ([Store("part", "work.x")], [("*.x", {})], "the store .*-part keeps only a part of it"),
+        (
+            [Store("all", "/vehicle/1/2/3")],
+            [("/vehicle/1/2/*", {})],
+            "a pattern of URIs would also take and acknowledge others",
+        ),
+        ([QUEUE], [("work.x", {}), ("work.*", {"durable": "mail"})], "the durable= names of a store with work=True"),
         ([QUEUE], [("work.x", {"start": "new"})], "start= of a store"),
     ],
 )
@@ -595,7 +599,7 @@ async def test_a_durable_handler_that_differs_is_named_with_the_argument(engine:
         await refused(
             durable_node(engine, name, **options),
             LocalProtocolError,
-            match=f"durable='billing' is there already and has another {argument}: .*, not ",
+            match=f"durable='billing' exists already and has another {argument}: .*, not ",
         )
 
 

@@ -37,7 +37,9 @@ async def test_a_bus_alone_has_nobody_who_stores(monkeypatch: pytest.MonkeyPatch
 async def test_a_bus_without_a_cluster_has_no_durable_handlers() -> None:
     bus = Bus()
     bus.on("work.>", durable="billing")(bill)
-    await refused(bus, LocalProtocolError, match=r"bill: durable='billing' needs a cluster.*Bus\(cluster='auto'\)")
+    await refused(
+        bus, LocalProtocolError, match=r"bill: durable='billing' needs the engine of a cluster.*Bus\(cluster='auto'\)"
+    )
 
 
 async def test_a_durable_handler_is_registered_before_the_bus_is_entered() -> None:
@@ -74,10 +76,10 @@ async def test_a_durable_handler_is_registered_before_the_bus_is_entered() -> No
         ({"durable": "b", "concurrency": 20_001}, ValueError, "concurrency=20001: at most 20000 with durable="),
         ({"durable": "b", "retry": Retry(backoff=1e11)}, ValueError, "backoff=100000000000.0: less than 290 years"),
         ({"durable": "b", "retry": Retry(backoff=Backoff(maximum=1e300))}, ValueError, "backoff=1e+300: less than 290 years"),
-        ({"retry": Retry()}, ValueError, "goes with durable= alone: say durable='billing', too"),
-        ({"ack_wait": 5}, ValueError, "ack_wait=5 goes with durable= alone"),
-        ({"start": "new"}, ValueError, "start='new' goes with durable= alone"),
-        ({"ordered": True}, ValueError, "ordered=True goes with durable= alone"),
+        ({"retry": Retry()}, ValueError, "needs durable=, for example durable='billing'"),
+        ({"ack_wait": 5}, ValueError, "ack_wait=5 needs durable="),
+        ({"start": "new"}, ValueError, "start='new' needs durable="),
+        ({"ordered": True}, ValueError, "ordered=True needs durable="),
     ],
 )
 def test_what_a_durable_handler_cannot_be_is_said_where_it_is_registered(

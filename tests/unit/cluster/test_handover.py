@@ -367,7 +367,7 @@ async def test_who_shows_the_token_of_another_user_hears_nothing_of_what_is_kept
         await absent.comes_back()
         await world.all_heard(ann)
         assert bob.got == {"news.2": [3, 4, 5]}
-        assert "for another user: 'bob', who is not 'ann'" in caplog.text
+        assert "for another user: 'bob', not 'ann'" in caplog.text
         await world.nothing_is_kept()
 
 

@@ -159,7 +159,7 @@ async def test_what_was_on_its_way_to_a_handler_that_may_not_acknowledge_is_left
         engine.lie = forbid
         await bus.publish("work.x", 1)
         with anyio.fail_after(20):
-            await eventually(lambda: "may not say what has become" in caplog.text)
+            await eventually(lambda: "may not acknowledge its publications" in caplog.text)
         await anyio.sleep(1)
         engine.lie = lambda operation: False
         assert handled == [1]
@@ -226,7 +226,7 @@ async def test_a_consumer_of_other_tools_is_named_with_what_differs(engine: Liar
             async with worker:
                 raise AssertionError
         assert "has another ordered: False (max_ack_pending 1000), not False (max_ack_pending 20000)" in str(caught.value)
-        assert "(one that is removed begins anew)" in str(caught.value)
+        assert "(a removed one begins again)" in str(caught.value)
 
 
 async def test_a_letter_that_is_tried_again_has_the_id_that_its_handler_saw(engine: Liar) -> None:
@@ -279,7 +279,7 @@ async def test_of_letters_without_room_a_few_lines_a_minute_are_written(engine: 
             await bus.publish("work.x", number)
         await anyio.sleep(50)
         assert len(engine.times("shop.dead.")) > 20
-        assert caplog.text.count("it cannot be stored, and comes again") == 3
+        assert caplog.text.count("the letter cannot be stored, so the publication is redelivered") == 3
         engine.lie = lambda operation: False
         with anyio.fail_after(60):
             stored = re.compile(r"'work.x' .* failed: RuntimeError: \d$")
@@ -383,7 +383,7 @@ async def test_a_publication_to_a_store_without_a_leader_is_told_as_that(engine:
     bus = shop(engine)
     engine.lie = lambda operation: operation.subject == "shop.p.work.x" and engine.status(operation, "503")
     async with bus:
-        with pytest.raises(DeadlineExceeded, match="nobody has taken it, so it is not stored: what keeps it has no leader"):
+        with pytest.raises(DeadlineExceeded, match="no stream has taken it, so it is not stored: its stream has no leader"):
             await bus.publish("work.x", 1, timeout=5)
         assert len(engine.times("shop.p.work.x")) > 5
 

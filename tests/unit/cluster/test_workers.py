@@ -29,7 +29,7 @@ def test_the_program_is_started_as_it_was(monkeypatch: pytest.MonkeyPatch) -> No
 def test_one_that_was_typed_in_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     monkeypatch.setattr(sys, "argv", [""])
-    with pytest.raises(LocalProtocolError, match="it is in no file"):
+    with pytest.raises(LocalProtocolError, match="it is not in a file"):
         this_program()
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.setattr(sys, "orig_argv", ["python3", "-c", "run()"])

@@ -138,7 +138,7 @@ async def test_a_node_whose_metrics_cannot_be_made_costs_no_link(engine: NatsEng
         two.stats = real  # type: ignore[method-assign]
         assert by_label(await scrape(one), "polybus_nodes", "state") == {"answered": 2, "silent": 0}
         assert (await one.nodes()).complete
-    assert "cannot be told to another one: a collector of the application's own" in caplog.text
+    assert "cannot be sent to another one: a collector of the application's own" in caplog.text
 
 
 @pytest.mark.parametrize("answer", [b"no zlib", {"a": 1}, 7, None, b"", b"x\x9c\x03"])

@@ -76,7 +76,9 @@ class Administration(Letters):
         backbone = parts.mesh
         found = backbone.options.resolved() if isinstance(backbone, Backbone) else None
         if not isinstance(backbone, Backbone) or found is None:
-            raise LocalProtocolError("stores are those of a cluster: make the bus with Bus(cluster=...), and name its engine")
+            raise LocalProtocolError(
+                "a bus without a cluster has no stores: make it with Bus(cluster=...), and name its engine"
+            )
         services = parts.services
         jetstream = JetStream(backbone, domain=backbone.domain)
         name = found[1]
@@ -114,7 +116,7 @@ class Administration(Letters):
         known = sorted(name.removesuffix(end) for name in names if name.endswith(end))
         if not known or self._cluster in known or await self._own_streams():
             return ""
-        return f"this NATS server keeps nothing of a cluster {self._cluster!r}, but of {shown(known).strip('[]')}"
+        return f"this NATS server has no stores of a cluster {self._cluster!r}, only of {shown(known).strip('[]')}"
 
     async def durables(self) -> set[str]:
         """Return the names of all durable handlers, including removed ones with letters.
@@ -180,7 +182,9 @@ class Administration(Letters):
         try:
             done = [await self._dealt_with(stream, durable, last) for durable in await self._jetstream.consumers(stream)]
             if not done:
-                raise LocalProtocolError(f"the store {name!r} has no durable handler: nothing says what is not needed any more")
+                raise LocalProtocolError(
+                    f"the store {name!r} has no durable handler, so nothing shows which publications are done"
+                )
             answer = await self._jetstream.ask(f"STREAM.PURGE.{stream}", {"seq": min(done) + 1})
         except JetStreamError as error:
             raise self._unknown(name, error) from None
@@ -228,7 +232,7 @@ class Administration(Letters):
         """
         stream = stream_name(self._cluster, name)
         if not is_stream_name(stream):
-            raise LocalProtocolError(f"the cluster {self._cluster!r} has no store {name!r:.60}: that is no name of one")
+            raise LocalProtocolError(f"the cluster {self._cluster!r} has no store {name!r:.60}: the name is not valid")
         try:
             info = await self._jetstream.ask(f"STREAM.INFO.{stream}")
         except JetStreamError as error:

@@ -107,24 +107,24 @@ class Consumers:
             there = await self._find(stream, spec.name)
             if there is None:
                 if again:
-                    logger.warning("the durable handler %s of the store %s was removed: it begins anew", spec.name, stream)
+                    logger.warning("the durable handler %s of the store %s was removed: it begins again", spec.name, stream)
                 there = await self._make(stream, spec, {**wanted, **beginning(found)})
         except JetStreamError as error:
             raise _not_made(f"durable={spec.name!r}", pattern, error) from None
         for member, wants in _OURS.items():
             if there.get(member) not in wants:
                 raise LocalProtocolError(
-                    f"durable={spec.name!r} is there already and was made by others: {member} is {shown(there.get(member))}, "
-                    f"and nothing is lost only with {shown(wants[0])}. Change the consumer of the stream {stream!r}, or take "
-                    "another name"
+                    f"durable={spec.name!r} exists already and was made by others: {member} is {shown(there.get(member))}, "
+                    f"and publications may be lost unless it is {shown(wants[0])}. Change the consumer of the stream "
+                    f"{stream!r}, or take another name"
                 )
         for member, argument in _ARGUMENTS.items():
             if there.get(member) != wanted[member]:
                 raise LocalProtocolError(
-                    f"durable={spec.name!r} is there already and has another {argument}: "
-                    f"{_readable(member, there.get(member))}, not {_readable(member, wanted[member])}. It is "
-                    f"never changed: say the same, take another name, or change the consumer of the stream {stream!r} with the "
-                    "tools of NATS (one that is removed begins anew)"
+                    f"durable={spec.name!r} exists already and has another {argument}: "
+                    f"{_readable(member, there.get(member))}, not {_readable(member, wanted[member])}. polybus never changes a "
+                    f"consumer: use the same value or another name, or change the consumer of the stream {stream!r} with the "
+                    "tools of NATS (a removed one begins again)"
                 )
         return found
 
@@ -196,14 +196,14 @@ class Consumers:
     async def _stream_of(self, subject: str, pattern: str | int) -> FoundStreams:
         if isinstance(pattern, str) and "/" in pattern and is_pattern(pattern):
             raise LocalProtocolError(
-                f"stored publications of {pattern!r}: of URIs a pattern would take others, too, and settle them: name one whole"
+                f"stored publications of {pattern!r}: a pattern of URIs would also take and acknowledge others: name one URI"
             )
         found = await find_streams(self._jetstream, subject)
         if found.whole:
             return found
         kept = "no store keeps it"
         if len(found.names) == 1:
-            kept = f"the store {found.names[0]} keeps a part of it alone"
+            kept = f"the store {found.names[0]} keeps only a part of it"
         elif found.names:
             kept = f"several stores keep parts of it ({', '.join(found.names)[:200]})"
         raise LocalProtocolError(
@@ -365,8 +365,8 @@ def _not_made(what: str, pattern: str | int, error: JetStreamError) -> LocalProt
 
 
 _ONE_EACH: Final = (
-    "; several durable= of a store with work=True have no subject in common: each publication is for one, whose workers share "
-    "its name. `polybus store show` tells their names, `polybus store remove --durable` removes one that nobody serves any more"
+    "; the durable= names of a store with work=True must not share a subject: each publication is for one, and its workers use "
+    "the same name. `polybus store show` lists the names, `polybus store remove --durable` removes an unused one"
 )
 _WORK: Final = {10099: _ONE_EACH, 10100: _ONE_EACH, 10101: "; start= of a store with work=True is 'all'"}
 """Advice by error number."""
@@ -542,7 +542,7 @@ class StoreReaders:
                 self.progress = await self._consumers.progress(durables, self._graveyard.place)
             except (BusError, JetStreamError) as error:
                 self.progress = ()
-                logger.debug("the engine does not say how far durable handlers are: %s", error)
+                logger.debug("the engine does not report the progress of durable handlers: %s", error)
 
     def up(self) -> None:
         self._is_up = True

@@ -42,7 +42,7 @@ WHOLE: Final = "Polybus-Whole"
 Its subject there is ``<cluster>.dead.<durable>``, which no pattern of letters matches.
 """
 _LEFT_OUT: Final = "Polybus-Left-Out"
-_RESTS: Final = "; its letter has not all of it, so it rests where it is stored until that is retried or dropped"
+_RESTS: Final = "; its letter is incomplete, so the publication stays stored until the letter is retried or dropped"
 OVER: Final = "+TERM"
 """Acknowledgement that ends redelivery; newer servers take a reason after it."""
 _WORDS: Final = ("polybus-", "nats-")
@@ -372,7 +372,7 @@ class DeadLetter:
 
 @frozen
 class LetterPlace:
-    """Where dead letters are kept, and how their publications are named.
+    """A place of dead letters.
 
     Attributes:
         owner: Name of the cluster or stream, for people.
@@ -491,7 +491,7 @@ class Letters:
         except (BusError, ValueError, KeyError, TypeError) as error:  # any program may have written it
             rest = str(message.get("subject", "")).removeprefix(f"{self._place.prefix}.")
             durable, _, subject = rest.partition(".")
-            fault = f"it is no dead letter of polybus, or cannot be read: {error}"
+            fault = f"not a dead letter of polybus, or it cannot be read: {error}"
             number, at = count_of(message, "seq"), str(message.get("time", ""))
             return DeadLetter(number, at, durable, subject, 0, fault, "", "", {}, b"", octets=True, fault=fault)
 
@@ -554,8 +554,8 @@ class Letters:
             consumer = {}
         if not covers(str(consumer.get("filter_subject", "")), at):
             raise LocalProtocolError(
-                f"dead letter {letter.number}: there is no durable handler {letter.durable!r} of the store {names[0]} that is "
-                f"given {letter.subject!r}: start one that names it before, or drop the letter"
+                f"dead letter {letter.number}: the store {names[0]} has no durable handler {letter.durable!r} for "
+                f"{letter.subject!r}: start one first, or drop the letter"
             )
 
     async def _completed(self, letter: DeadLetter) -> DeadLetter:

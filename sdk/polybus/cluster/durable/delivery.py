@@ -37,7 +37,7 @@ An ordered handler would wait for it: there the engine makes a copy, if possible
 """
 _AGAIN: Final = 5.0
 """Least seconds until redelivery if the dead letter could not be stored."""
-_UNKNOWN: Final = "no worker that had it came to an end with it, or had room for its letter"
+_UNKNOWN: Final = "no worker finished it, or could store its letter"
 _REMEMBERED: Final = 1024
 """Publications with a remembered reason while their letter cannot be stored."""
 
@@ -103,7 +103,7 @@ class Fate:
         try:
             burial = await self._graveyard.bury(message, durable, death, services.running.time(), ordered=self.spec.ordered)
         except BusError as error:
-            said = f"{reason}; it cannot be stored, and comes again: {error}"
+            said = f"{reason}; the letter cannot be stored, so the publication is redelivered: {error}"
             warnings, facts = services.running.warnings, (message.subject, durable, attempts, said)
             warnings.warn(logger, text, *facts, about=self, level=logging.ERROR, extra=fields)
             while len(self._ends) >= _REMEMBERED:
@@ -190,7 +190,7 @@ class Delivery:
         check_pause(pause or 0.0, "delay")
         fate = self._decide("is to come again")
         if fate.is_last(self):
-            self._bury(fate, "another attempt was asked for after the last one")
+            self._bury(fate, "retry() after the last attempt")
         else:
             self.end(again(fate.pause(self) if pause is None else pause))
 
@@ -209,7 +209,7 @@ class Delivery:
     def _decide(self, how: str) -> Fate:
         subject = self.message.subject
         if self._fate is None:
-            raise LocalProtocolError(f"{subject!r} is only read, nothing is kept of that: say durable='billing' beside start=")
+            raise LocalProtocolError(f"{subject!r} is only read, and no position is stored: add durable='billing' to start=")
         if self._decided:
             raise LocalProtocolError(f"{subject!r} {self._decided} already: one of ack(), retry() and reject(), once")
         self._reader.check_here()

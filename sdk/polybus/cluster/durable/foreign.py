@@ -38,15 +38,15 @@ OF_OTHERS: Final = Advice(
         "this NATS server keeps nothing: durable=, start= and id= need JetStream (nats-server -js -sd FOLDER), for the account "
         "of this user, too"
     ),
-    no_store="Its owner makes one with that subject; to keep what your own programs publish, take a Store of a cluster",
-    gone="{!r} is not stored: no stream of this NATS network keeps it, or nobody listens to that subject at all",
-    full="the stream takes no more (what its owner lets it keep), or its server or account has no room",
+    no_store="Ask its owner for a stream with that subject; for your own programs' publications use a Store of a cluster",
+    gone="{!r} is not stored: no stream of this NATS network keeps it, or nothing subscribes to that subject",
+    full="the stream is full (a limit of its owner), or its server or account has no room",
     forbidden=(
-        "who reads a stream publishes to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.<stream>, $JS.API.CONSUMER.INFO.<stream>.*, "
-        "$JS.API.CONSUMER.MSG.NEXT.<stream>.* and $JS.ACK.<stream>.>; to make its consumer also to "
-        "$JS.API.CONSUMER.DURABLE.CREATE.<stream>.*, with start= alone to $JS.API.CONSUMER.CREATE.<stream>.> and "
-        "$JS.API.CONSUMER.DELETE.<stream>.*; with dead_letters= also to $JS.API.STREAM.INFO of the stream of letters, and to "
-        "their subjects"
+        "a reader of a stream publishes to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.<stream>, "
+        "$JS.API.CONSUMER.INFO.<stream>.*, $JS.API.CONSUMER.MSG.NEXT.<stream>.* and $JS.ACK.<stream>.>; to create its "
+        "consumer also to $JS.API.CONSUMER.DURABLE.CREATE.<stream>.*, with start= and no durable= to "
+        "$JS.API.CONSUMER.CREATE.<stream>.> and $JS.API.CONSUMER.DELETE.<stream>.*; with dead_letters= "
+        "also to $JS.API.STREAM.INFO of the stream of letters, and to their subjects"
     ),
 )
 
@@ -64,7 +64,7 @@ class NoLetters:
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
         """Return the reason, and where the publication is."""
-        note = f"; it comes no more, and no letter is kept, as its stream is not ours: it was {death.number} of {death.stream}"
+        note = f"; it is not redelivered, and without dead_letters= no letter is kept: it was {death.number} of {death.stream}"
         word = f"{OVER} {' '.join(death.reason.split())[:_LONGEST_REASON]}" if self._jetstream.hears_why else OVER
         return Burial(note, word)
 
@@ -94,7 +94,7 @@ class ForeignLetters:
             BusError: As `LetterWriter.write`.
         """
         whole = await self._writer.write(message, durable, death, now)
-        note = "" if whole else f"; its letter has not all of it: it was {death.number} of {death.stream}"
+        note = "" if whole else f"; its letter is incomplete: it was {death.number} of {death.stream}"
         return Burial(note, OVER)
 
 
@@ -112,7 +112,7 @@ async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
         raise LocalProtocolError(f"the stream of {pattern!r} cannot be found: the NATS server says: {error.text}") from None
     if not found.whole:
         raise LocalProtocolError(
-            f"dead_letters={prefix!r}: no stream of this NATS network keeps all of {pattern!r}: have its owner make one, or "
+            f"dead_letters={prefix!r}: no stream of this NATS network keeps all of {pattern!r}: ask its owner for one, or "
             "leave the option out"
         )
     return found.whole
@@ -172,8 +172,8 @@ class ForeignStreams:
         subject = local_pattern(pattern, self._services.limits.subject)
         if self._letters and tokens_overlap(subject.split("."), [*self._letters.split("."), ">"]):
             raise LocalProtocolError(
-                f"stored publications of {subject!r}: dead_letters={self._letters!r} has its letters among them, and each that "
-                "cannot be dealt with would make another one: choose a prefix that no such pattern matches"
+                f"stored publications of {subject!r}: dead_letters={self._letters!r} is among them, so a failed dead "
+                "letter would make another one: choose a prefix that the pattern does not match"
             )
         return subject
 

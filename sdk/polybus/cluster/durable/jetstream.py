@@ -262,17 +262,15 @@ _CERTAIN: Final = 2
 """Answers in a row that nothing stores the subject: servers that elect a leader may not know all streams at first."""
 _OF_ENGINE: Final = "nats-"
 """Prefix of headers with instructions for the engine."""
-_UNKNOWN: Final = (
-    "the engine has not said that it is stored, and it may be: published again under the same id=, it is stored once"
-)
+_UNKNOWN: Final = "the engine has not confirmed it, and it may be stored: published again with the same id=, it is stored once"
 _NOT_SENT: Final = "it was not sent to the engine, so it is not stored"
 _NOT_TAKEN: Final = (
-    "nobody has taken it, so it is not stored: what keeps it has no leader, as long as servers are missing or have not found "
-    "together, or is not there"
+    "no stream has taken it, so it is not stored: its stream has no leader, while servers are missing or elect one, or does "
+    "not exist"
 )
 _OTHER: Final = (
-    "{subject!r} is not stored: id={id!r} is that of a publication of {other!r} of the same store, where an id is stored once, "
-    "whatever its subject: say which it is, for example id={better!r}"
+    "{subject!r} is not stored: the same store has a publication of {other!r} with id={id!r}, and stores an id once for all "
+    "subjects: use another id, for example id={better!r}"
 )
 
 
@@ -311,7 +309,7 @@ class StoredPublishing:
         for name in message.headers or ():
             if name.lower().startswith(_OF_ENGINE):
                 raise LocalProtocolError(
-                    f"the header {name!r} is for the engine that stores {subject!r}: leave it out; an id is said by id="
+                    f"the header {name!r} is for the engine that stores {subject!r}: leave it out; an id goes into id="
                 )
         known = min((window for _, window in self._kept.match(subject)), default=self._known)
         answer = await self.store(message, sources.get().urandom(12).hex() if id is None else id, deadline, known=known)

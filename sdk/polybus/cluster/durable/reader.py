@@ -211,7 +211,7 @@ class Consumer(Protocol):
 
     @property
     def created(self) -> str:
-        """When that stream was created, as the engine writes it; empty if unknown."""
+        """Creation time of that stream, as the engine writes it; empty if unknown."""
         ...
 
     @property
@@ -476,12 +476,12 @@ class StoreReader:
             return
         fields = log_fields(handler=consumer.title)
         if read_pull(to.ack):
-            text = "%s may not ask for publications, and takes none. The NATS server says: %.200s; let this user publish to %s"
+            text = "%s may not pull publications, and takes none. The NATS server says: %.200s; let this user publish to %s"
             logger.error(text, consumer.title, to.text, to.ack, extra=fields)
         else:
             text = (
-                "%s may not say what has become of its publications, and takes no more: each would come again, and in the end "
-                "be a dead letter. The NATS server says: %.200s; let this user publish to $JS.ACK.%s.>"
+                "%s may not acknowledge its publications, and takes no more: each would be redelivered until it is a dead "
+                "letter. The NATS server says: %.200s; let this user publish to $JS.ACK.%s.>"
             )
             logger.error(text, consumer.title, to.text, name, extra=fields)
         self._forbidden = True

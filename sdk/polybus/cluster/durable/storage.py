@@ -98,7 +98,9 @@ def reading_of(
     """
     if of_handler is None and durable is None and start is not None:
         if group is not None:
-            raise ValueError(f"start={shown(start)} and group={group!r}: to share what is stored say durable='billing' alone")
+            raise ValueError(
+                f"start={shown(start)} and group={group!r}: to share stored publications, use only durable='billing'"
+            )
         _ = durable_spec(None, retry, ack_wait, None, ordered, group=None, concurrency=1)
         return ReplaySpec(_start(start))
     spec = durable_spec(durable, retry, ack_wait, start, ordered, group=group, concurrency=concurrency)
@@ -118,7 +120,7 @@ def durable_spec(
     if durable is None:
         for name, value in (("retry", retry), ("ack_wait", ack_wait), ("start", start), ("ordered", ordered or None)):
             if value is not None:
-                raise ValueError(f"{name}={shown(value)} goes with durable= alone: say durable='billing', too")
+                raise ValueError(f"{name}={shown(value)} needs durable=, for example durable='billing'")
         return None
     check_durable_name(durable)
     if group is not None:
@@ -149,8 +151,8 @@ def _check_no_effect(durable: str, queue: int | None, when_full: str) -> None:
     for name, value, usual in (("queue", queue, None), ("when_full", when_full, "drop_oldest")):
         if value != usual:
             raise ValueError(
-                f"{name}={value!r} has no effect with durable={durable!r}: concurrency= is how many this worker has at once, "
-                "and the others wait in the store"
+                f"{name}={value!r} has no effect with durable={durable!r}: concurrency= is how many this worker takes at "
+                "once, and the others wait in the store"
             )
 
 
@@ -164,8 +166,7 @@ def _retry(retry: Retry, durable: str) -> Retry:
     for name, value, usual in (("idempotent=True", retry.idempotent, False), ("codes=...", retry.codes, _USUAL.codes)):
         if value != usual:
             raise ValueError(
-                f"Retry({name}) has no effect with durable={durable!r}: whatever the function raises, it is given the "
-                "publication again"
+                f"Retry({name}) has no effect with durable={durable!r}: every exception of the function causes a retry"
             )
     pauses = (retry.backoff.maximum,) if isinstance(retry.backoff, Backoff) else retry.backoff
     check_pause(max(pauses), "backoff")
@@ -192,12 +193,12 @@ def _start(start: Any) -> Start:
 logger: logging.Logger = logging.getLogger("polybus")
 
 _NOT_CLUSTERED: Final = (
-    "%s: durable=%r needs a cluster, whose engine stores: make the bus with Bus(cluster='auto'). To read a stream of others, "
-    "enter the bus by its link to their NATS network, connect('nats+tcp://...', bus=bus), or open that in its lifespan"
+    "%s: durable=%r needs the engine of a cluster: make the bus with Bus(cluster='auto'). To read an external stream, enter "
+    "the bus with connect('nats+tcp://...', bus=bus), or open that link in its lifespan"
 )
 _NOTHING_STORED: Final = (
-    "a subscription to what is stored of %r needs a cluster, whose engine stores, or a link to a NATS network with a stream of "
-    "others: make the bus with Bus(cluster='auto'), set POLYBUS_CLUSTER, and enter it; in tests by "
+    "a subscription to stored publications of %r needs the engine of a cluster, or a link to a NATS network with an external "
+    "stream: make the bus with Bus(cluster='auto'), set POLYBUS_CLUSTER, and enter it; in tests use "
     "polybus.testing.cluster(bus)"
 )
 _NO_STREAMS: Final = (
@@ -328,7 +329,7 @@ class StoredReading(Extension):
             if self._parts.services.ready:
                 streams.readers.begin()
         for spec in self._waiting:
-            text = "%s: its durable publications come from no link yet: %s has serves=, and none of that is %r"
+            text = "%s: no link reads its durable publications yet: %s has serves=, which does not match %r"
             name = spec.handler.name
             logger.warning(text, name, link.url, spec.handler.subject, extra=log_fields(handler=name))
 
@@ -422,7 +423,7 @@ class StoredReading(Extension):
             if peer is not None:
                 return self._behind(peer.link), peer
         raise LocalProtocolError(
-            f"publish({subject!r}, id={id!r}): an id is for what a store keeps, so that it is stored once; "
+            f"publish({subject!r}, id={id!r}): only a store uses an id, to store a publication once; "
             + ("leave out to=" if kept else "name the subject in Cluster(stores=[Store(...)])")
         )
 

@@ -90,10 +90,12 @@ class Stores:
         for store, members in wanted.items():
             try:
                 if await self._find(members["name"]) is None:
-                    logger.warning("the engine has lost the store %s with all that it kept: it is made again", members["name"])
+                    logger.warning(
+                        "the engine has lost the store %s with all its messages: it is created again", members["name"]
+                    )
                     await self.prepare(store, members)
             except (BusError, JetStreamError) as error:
-                text = "the store %s cannot be looked for after the engine was away: %s"
+                text = "the store %s cannot be checked after the engine was away: %s"
                 services.running.warnings.warn(logger, text, members["name"], error, about=store, lines=1)
 
     async def retention(self, stream: str) -> str:
@@ -251,8 +253,9 @@ def _compare(store: Store, wanted: dict[str, Any], there: dict[str, Any]) -> Non
     for member, wants in _OURS.items():
         if there.get(member) not in wants:
             raise LocalProtocolError(
-                f"the store {store.name!r} is there already and was made by others: {member} is {shown(there.get(member))}, "
-                f"and nothing is lost only with {shown(wants[0])}. Change the stream {wanted['name']!r}, or take another name"
+                f"the store {store.name!r} exists already and was made by others: {member} is {shown(there.get(member))}, "
+                f"and messages may be lost unless it is {shown(wants[0])}. Change the stream {wanted['name']!r}, or take "
+                "another name"
             )
     for member, argument in _ARGUMENTS.items():
         want, have = wanted[member], there.get(member)
@@ -260,9 +263,9 @@ def _compare(store: Store, wanted: dict[str, Any], there: dict[str, Any]) -> Non
             want, have = sorted(want), sorted(map(str, have)) if isinstance(have, list) else have
         if want != have:
             raise LocalProtocolError(
-                f"the store {store.name!r} is there already and has another {argument}: {_readable(member, have)}, not "
-                f"{_readable(member, want)}. Stores are never changed: say the same, take another name, or change the stream "
-                f"{wanted['name']!r} of the NATS server"
+                f"the store {store.name!r} exists already and has another {argument}: {_readable(member, have)}, not "
+                f"{_readable(member, want)}. polybus never changes a store: use the same value or another name, or change the "
+                f"stream {wanted['name']!r} of the NATS server"
             )
 
 
