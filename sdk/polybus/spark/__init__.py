@@ -1,4 +1,4 @@
-"""The data pipeline on Spark: tables, metrics and a report out of recorded traffic. Needs ``pip install 'polybus[spark]'``."""
+"""The data pipeline on Spark: tables, metrics and a report from recorded traffic. Needs ``pip install 'polybus[spark]'``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine that is Spark: tasks on its workers decode, and its SQL does the rest. Tables and correlation as DataFrames."""
+"""Spark as an engine: its workers decode, its SQL does the rest. Tables and correlation as DataFrames."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from polybus.capture.store.filesystems import AnyPath
 
 
 class SparkEngine(Engine):
-    """Runs the pipeline by Spark.
+    """Runs the pipeline on Spark.
 
     Args:
-        spark: The session, on any master. Other masters than local ones need paths that all machines reach.
+        spark: The session, on any master. A remote master needs paths that all machines reach.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
-        """Decode ranges of a capture into files of the staging folder, a task each.
+        """Decode ranges of a capture into files of the staging folder, one task each.
 
-        Frames and events stay in the Python worker, as Arrow, from one file to the other; the JVM sees one row a task.
+        Frames and events stay in the Python worker as Arrow, from file to file; the JVM sees one row per task.
         """
         numbers = self._spark.range(0, len(ranges), 1, max(1, len(ranges)))
         task = partial(ingest_task, capture, out, staging, list(ranges), window)
@@ -81,9 +81,9 @@ class SparkEngine(Engine):
 def ingest_task(
     capture: str, out: str, staging: str, ranges: list[Range], window: ReadWindow, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The function for ``mapInArrow`` over the numbers of ranges, one a partition, when it knows the rest.
+    """Decode ranges; the function for ``mapInArrow`` over range numbers, one per partition.
 
-    The names of the files are new with each attempt, and only those of attempts that Spark has accepted are used.
+    Each attempt has new file names, and only the files of attempts that Spark has accepted are used.
     """
     settle()
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
@@ -92,10 +92,10 @@ def ingest_task(
 
 
 def settle() -> None:
-    """Take what has been imported by now out of the sight of the garbage collector, where this is a worker.
+    """On a worker, hide everything imported so far from the garbage collector.
 
-    PySpark's daemon calls `gc.collect` after each task (4.3, ``pyspark/daemon.py``). With all our modules that is 40 ms of the
-    processor, measured: as much as it takes to decode 100,000 frames of CSB.
+    PySpark's daemon calls `gc.collect` after each task (4.3, ``pyspark/daemon.py``). With all our modules that takes 40 ms of
+    the processor, measured: as long as decoding 100,000 frames of CSB.
     """
     if TaskContext.get() is not None:
         _freeze()
@@ -103,20 +103,20 @@ def settle() -> None:
 
 @cache
 def _freeze() -> None:
-    gc.collect()  # what is garbage already shall not stay for ever
+    gc.collect()  # otherwise garbage would stay forever
     gc.freeze()
 
 
 _PLACES: Final = pa.schema([("segment", pa.int64()), ("batch", pa.int64()), ("offset", pa.int64())])
-"""The progress of a stream, for `Pipeline.stream`: a row a batch."""
+"""Progress of a stream, for `Pipeline.stream`: one row per batch."""
 _SCHEMAS: Final = {**TABLES, "raw": FRAMES, "places": _PLACES}
 
 
 def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
-    """The columns of a table, or some of them in that order.
+    """Return the schema of a table, or of some columns in that order.
 
     Raises:
-        ValueError: There is no such table or no such column.
+        ValueError: No such table or column.
     """
     schema = _SCHEMAS.get(table)
     if schema is None:
@@ -130,16 +130,16 @@ def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
 
 
 def spark_schema(table: str, columns: list[str] | None = None) -> StructType:
-    """The columns of a table, or some of them in that order.
+    """Return the schema of a table, or of some columns in that order.
 
     Raises:
-        ValueError: There is no such table or no such column.
+        ValueError: No such table or column.
     """
     return from_arrow_schema(arrow_schema(table, columns), prefer_timestamp_ntz=False)
 
 
 def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
-    """A table of results, of the files that its log names: what a killed run has left is not among them.
+    """Return a table of results from the files in its log, without leftovers of a killed run.
 
     Args:
         spark: The session.
@@ -147,8 +147,8 @@ def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
         table: events, exchanges, orphans or quarantine.
 
     Raises:
-        CaptureError: `out` is no such folder.
-        ValueError: There is no such table.
+        CaptureError: `out` is not a folder of results.
+        ValueError: No such table.
     """
     output = Output.of(out)
     if table not in TABLES:
@@ -158,23 +158,23 @@ def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
 
 @attrs.frozen
 class Correlated:
-    """Result of the correlation of events."""
+    """Result of correlating events."""
 
     exchanges: DataFrame
-    """A row for each request, see `polybus.capture.schema.EXCHANGES`."""
+    """One row per request, see `polybus.capture.schema.EXCHANGES`."""
     orphans: DataFrame
-    """The responses to which there is no request."""
+    """Responses without a request."""
 
 
 def correlate(events: DataFrame, timeouts: MatchTimeouts | None = None) -> Correlated:
-    """Pair requests and responses of a table of events, at once.
+    """Pair the requests and responses of a table of events, in one run.
 
     Args:
         events: Rows as in `polybus.capture.schema.EVENTS`.
         timeouts: 30 s for an answer when None.
     """
     engine, timeouts = SparkEngine(events.sparkSession), timeouts if timeouts is not None else MatchTimeouts()
-    # A table of events does not say where frames are missing.
+    # a table of events has no record of missing frames
     now = {"silent_ns": F.lit(0), "ended": F.lit(True), "from_seq": F.lit(-LAST_NS), "until_seq": F.lit(LAST_NS)}
     clocks = events.groupBy("capture_id").agg(F.max("mono_ns").alias("end_ns")).withColumns(now)
     clocks = clocks.withColumn("hole_ns", F.lit(None).cast("bigint"))

@@ -1,4 +1,4 @@
-"""The pipeline by Spark: at once as `polybus.analysis.Pipeline`, and as a stream."""
+"""The pipeline on Spark: in one run as `polybus.analysis.Pipeline`, and as a stream."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class SparkPipeline(AnyPipeline):
     """`polybus.analysis.Pipeline` with Spark as its engine, and as a stream.
 
     Args:
-        spark: The session, on any master. Other masters than local ones need paths that all machines reach.
-        timeout: Seconds after which an answer is late, where a request says nothing itself.
-        horizon: Seconds for which an id is remembered; ten timeouts when None. See `MatchTimeouts`.
-        strict: Fail where a part of the capture cannot be read, instead of counting it.
-        delta: Keep a log of Delta Lake beside each table; where one was begun before, it is kept in any case.
-        progress: Told the name of each stage when it begins.
-        names: What subjects are called in metrics and report, beside what wires call them.
+        spark: The session, on any master. A remote master needs paths that all machines reach.
+        timeout: Seconds after which an answer is late, unless the request has its own timeout.
+        horizon: Seconds before an id is forgotten; ten timeouts when None. See `MatchTimeouts`.
+        strict: Fail if a part of the capture cannot be read, instead of counting it.
+        delta: Keep a Delta Lake log beside each table; an existing one is kept in any case.
+        progress: Called with the name of each stage when it begins.
+        names: Display names of subjects in metrics and report, in addition to the protocols' own.
 
     Raises:
-        ValueError: The timeout is not above zero, or the horizon is shorter.
+        ValueError: The timeout is not positive, or the horizon is shorter.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class SparkPipeline(AnyPipeline):
     def stream(
         self, capture: AnyPath, out: AnyPath, *, every: str | None = None, max_rows: int | None = None
     ) -> StreamingQuery:
-        """Follow a capture: each batch of the stream goes through the same stages as `run`, but for metrics and report.
+        """Follow a capture: each batch of the stream passes the stages of `run`, without metrics and report.
 
         Args:
             capture: As for `run`.
-            out: As for `run`; the checkpoint is in it too.
-            every: How often there is a batch, ``10 seconds``; when None, what is there is taken and the query ends.
-            max_rows: Of a batch, about.
+            out: As for `run`; also holds the checkpoint.
+            every: Interval of batches, for example ``10 seconds``; None: process what exists and end the query.
+            max_rows: Approximate rows of a batch.
 
         Returns:
-            The running query; call `report` whenever a report is wanted.
+            The running query; call `report` whenever you want a report.
 
         Raises:
             CaptureError: As `run`.
@@ -78,7 +78,7 @@ class SparkPipeline(AnyPipeline):
         def take(places: DataFrame, number: int) -> None:
             reached = [ReadPosition(row["segment"], row["batch"], row["offset"]) for row in places.collect()]
             if reached:
-                # What a killed run had done already is not done again: the manifest knows where it ended.
+                # The manifest shows how far a killed run has come.
                 with step.alone():
                     step.advance(max(reached))
 
@@ -89,4 +89,4 @@ class SparkPipeline(AnyPipeline):
 
 
 Pipeline = SparkPipeline
-"""The name by which it takes the place of `polybus.analysis.Pipeline`."""
+"""Same name as `polybus.analysis.Pipeline`, which it can replace."""

@@ -1,4 +1,4 @@
-"""A Spark session that fits: on one machine nothing but loopback and no web pages, and clear words where there is no Java."""
+"""A fitting Spark session: on one machine only loopback and no web pages, and a clear error without Java."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 JAVA_NEEDED: Final = 17
-"""The oldest Java that Spark 4 runs on."""
+"""Oldest Java for Spark 4."""
 
 _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""Options of the JVM that Spark places before those of its configuration, so that the latter hold."""
+"""Options of the JVM that Spark places before its configuration, which therefore wins."""
 
 _LOCAL: Final = {
-    # Spark takes the address of the network otherwise, and serves a page about itself there.
+    # By default Spark uses the network's address, and serves a web page there.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -34,17 +34,14 @@ _LOCAL: Final = {
 
 
 class SparkUnavailable(RuntimeError):
-    """Spark cannot run here; the text says what is missing."""
+    """Spark cannot run here; the text explains why."""
 
 
 def check_java() -> str:
-    """The Java that Spark would start.
-
-    Returns:
-        Its path.
+    """Return the path of the Java that Spark would start.
 
     Raises:
-        SparkUnavailable: There is none, or it is too old.
+        SparkUnavailable: It does not exist, or is too old.
     """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
@@ -64,7 +61,7 @@ def check_java() -> str:
 
 @contextmanager
 def unoptimized() -> Iterator[None]:
-    """A session that is started meanwhile works for seconds only: to optimize the JVM's code costs more then than it brings."""
+    """Start sessions without optimizing the JVM's code: in a session of a few seconds it costs more than it gains."""
     before = os.environ.get(_OPTIONS)
     os.environ[_OPTIONS] = f"-XX:TieredStopAtLevel=1 {before or ''}".rstrip()
     try:
@@ -76,21 +73,21 @@ def unoptimized() -> Iterator[None]:
 
 @cache
 def sockets() -> dict[str, str]:
-    """Settings by which Spark talks to its Python workers over Unix sockets, in a folder that only this user may look into.
+    """Return settings that connect Spark to its Python workers over Unix sockets, in a folder of this user.
 
-    There are none where there cannot be such sockets.
+    Empty if the system cannot do so.
 
-    Over TCP it writes in pieces for which Nagle's algorithm waits: 40 to 100 ms with each task (4.3). It is not done for
-    everybody since a worker may then print a `BrokenPipeError` when the session ends, which means nothing.
+    Over TCP, Spark writes in pieces and Nagle's algorithm delays them: 40 to 100 ms per task (4.3). This is not the default
+    because a worker may then print a harmless `BrokenPipeError` at the end of the session.
     """
     place = tempfile.gettempdir()
-    # Other letters a JVM may not be able to write, as the locale is.
+    # A JVM may be unable to write other letters, depending on the locale.
     if not hasattr(socket, "AF_UNIX") or not place.isascii() or len(place) > _LONGEST_FOLDER:
         return {}
     folder, owner = tempfile.mkdtemp(prefix="pb-"), os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # and not a child that was forked
+        if os.getpid() == owner:  # not a forked child
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
@@ -98,27 +95,27 @@ def sockets() -> dict[str, str]:
 
 
 def remove_after(session: SparkSession) -> None:
-    """Have the JVM of a session remove the folder of `sockets` at its end: this process may be killed, and cannot."""
+    """Let the JVM of a session remove the folder of `sockets` when it ends: this process may be killed first."""
     folder = sockets().get(_FOLDER)
     jvm: Any = session.sparkContext._jvm
     if folder is None:
         return
-    with suppress(Py4JError, TypeError):  # no part of what Spark promises, as `File.deleteOnExit` is: but that comes too early
+    with suppress(Py4JError, TypeError):  # not a public API of Spark; `File.deleteOnExit` is, but runs too early
         jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(folder))
 
 
 _FOLDER: Final = "spark.python.unix.domain.socket.dir"
 _LONGEST_FOLDER: Final = 48
-"""Letters: the name of a socket has 103 at most (macOS), of which Spark takes 43 and we 12."""
+"""Letters: a socket's name has at most 103 (macOS); Spark needs 43 of them, and we 12."""
 _ADVICE: Final = "on a Debian `apt-get install default-jre-headless`; elsewhere install a JRE and set JAVA_HOME"
 
 
 def start_session(master: str | None = None, *, name: str = "polybus", settings: dict[str, str] | None = None) -> SparkSession:
-    """The session of this process, started if there is none; under `spark-submit` the one that was asked for there.
+    """Return the session of this process, started unless it exists; under `spark-submit` with the options given there.
 
     Args:
-        master: ``local[2]``, ``spark://host:7077``, ...; when None what spark-submit says, else ``local[*]``. In local mode
-            Spark binds to 127.0.0.1 only and shows no pages.
+        master: ``local[2]``, ``spark://host:7077``, ...; by default spark-submit's, else ``local[*]``. In local mode Spark
+            binds to 127.0.0.1 only and shows no pages.
         settings: Further settings of Spark.
 
     Raises:
@@ -128,7 +125,7 @@ def start_session(master: str | None = None, *, name: str = "polybus", settings:
     if active is not None:
         return active
     check_java()
-    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has said it
+    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit has set it
         master = "local[*]"
     builder = SparkSession.builder.appName(name)
     if master is not None:
@@ -145,6 +142,6 @@ def start_session(master: str | None = None, *, name: str = "polybus", settings:
         builder = builder.config(key, value)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Its workers are to be this Python, with the same packages.
+    # Workers have to be this Python, with the same packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return builder.getOrCreate()

@@ -1,8 +1,8 @@
-"""The data source ``polybus``: captures as DataFrames, at once and as a stream, and DataFrames as publications on a bus.
+"""The data source ``polybus``: captures as batch and streaming DataFrames, and DataFrames as publications on a bus.
 
-Columns: ``subject``, and ``body`` (any type) or ``data`` (bytes, as in the events; JSON where ``datacontenttype`` says so).
-Each publication carries an id in a header, so that a receiver can drop what a repeated task sends again: the column ``id``, or
-where there is none the run, the partition and the row.
+Columns to publish: ``subject``, and ``body`` (any type) or ``data`` (bytes, as in the events; JSON if ``datacontenttype`` is
+JSON). Each publication has an id in a header, so that receivers can drop the duplicates of a repeated task: the column ``id``,
+or else run, partition and row.
 """
 
 from __future__ import annotations
@@ -54,36 +54,34 @@ U = TypeVar("U")
 READABLE: Final = ("events", "exchanges", "quarantine", "raw")
 STREAMED: Final = ("events", "raw")
 PLACES: Final = "places"
-"""The table that `Pipeline.stream` reads: one row a batch of the stream, with its end."""
+"""The table that `Pipeline.stream` reads: one row per batch of the stream, with its end."""
 KNOWN: Final = "path table columns start end connection segments rowsperpartition maxrowspertrigger timeout".split()
 
 
 @attrs.frozen
 class Options:
-    """Options of ``spark.read``."""
-
     path: str
     table: str = "events"
     names: list[str] | None = None
-    """The columns that are wanted, None for all."""
+    """Selected columns; None for all."""
     window: ReadWindow = attrs.Factory(ReadWindow)
     rows_per_partition: int = ROWS_PER_RANGE
     max_rows: int | None = None
     timeout: float = 30.0
     segments: frozenset[int] | None = None
-    """The numbers of those that are read, None for all."""
+    """Numbers of selected segments; None for all."""
     filters: tuple[Filter, ...] = ()
-    """Filters that Spark has handed down."""
+    """Filters that Spark has pushed down."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
-        """From the options of a reader.
+        """Parse the options of a reader.
 
         Raises:
-            ValueError: One of them is unknown or not understood.
+            ValueError: One of them is unknown or wrong.
         """
         given = {name.lower(): value for name, value in given.items()}
-        # Spark's own, where a table is made of the source, have dots in their names.
+        # Spark adds options with dots in their names when a table uses the source.
         unknown = [name for name in given if name not in KNOWN and "." not in name]
         if unknown:
             raise ValueError(f"there is no option {unknown[0]!r}; there are {', '.join(KNOWN)}")
@@ -113,10 +111,10 @@ class Options:
         )
 
     def as_asked(self, schema: StructType) -> Options:
-        """With the columns of ``spark.read.schema(...)``.
+        """Select the columns of ``spark.read.schema(...)``.
 
         Raises:
-            ValueError: There is no such column, or it is of another type.
+            ValueError: A column does not exist, or has another type.
         """
         if schema.names == spark_schema(self.table, self.names).names:
             return self
@@ -128,7 +126,7 @@ class Options:
 
 
 def option(given: Mapping[str, str], name: str, read: Callable[[str, str], T], usual: U) -> T | U:
-    """An option, by its name in small letters; what is usual where it is not given."""
+    """Return a parsed option, or `usual` if it is not given."""
     text = given.get(name.lower())
     return usual if text is None else read(text, name)
 
@@ -169,12 +167,12 @@ _PLAIN: Final = (str, int, float, bytes)
 
 
 def conditions(filters: Iterable[ds.Filter]) -> Any:
-    """The conditions of filters that Arrow can apply, as one; None where it can apply none."""
+    """Combine the filters that Arrow can apply; None without any."""
     return together(map(_condition, filters))
 
 
 def _condition(given: ds.Filter) -> Any:
-    """A filter as an expression; None where it is of another kind, or about a part of a column, or of values of other types."""
+    """Return a filter as an expression; None for another kind of filter, a part of a column, or unsupported values."""
     column: Sequence[str] = getattr(given, "attribute", ())
     if len(column) != 1:
         return None
@@ -190,7 +188,7 @@ def _condition(given: ds.Filter) -> Any:
 
 
 def narrowed(window: ReadWindow, given: ds.Filter) -> ReadWindow:
-    """A window within the one before, by a filter on the connection or on the time."""
+    """Narrow a window by a filter on the connection or the time."""
     column, value = getattr(given, "attribute", ()), getattr(given, "value", None)
     if column == ("conn_id",) and isinstance(given, ds.EqualTo):
         return attrs.evolve(window, connection=value) if window.connection is None and isinstance(value, str) else window
@@ -204,7 +202,7 @@ def narrowed(window: ReadWindow, given: ds.Filter) -> ReadWindow:
 
 
 class CapturePartition(ds.InputPartition):
-    """The part for one task; None for the whole capture."""
+    """The input of one task; None stands for the whole capture."""
 
     def __init__(self, piece: Range | None) -> None:
         super().__init__(None)
@@ -212,7 +210,7 @@ class CapturePartition(ds.InputPartition):
 
 
 def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
-    """The rows of a table that a range of the capture holds."""
+    """Read the rows of a table from a range of the capture."""
     reader = RangeReader(options.path, piece)
     if options.table != "raw":
         yield from reader.table(options.table, options.names, options.window, conditions(options.filters))
@@ -224,17 +222,17 @@ def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
 
 
 class CaptureReader(ds.DataSourceReader):
-    """Reads a capture as it is now, a task for each range of its batches.
+    """Reads a capture as it is now, with one task per range of batches.
 
     Raises:
-        CaptureError: Of its methods: it is no capture, or a segment is missing or gone.
+        CaptureError: By its methods: not a capture, or a segment is missing.
     """
 
     def __init__(self, options: Options) -> None:
         self.options: Options = options
 
     def partitions(self) -> Sequence[ds.InputPartition]:
-        """The ranges; a single one for exchanges, whose answers may be anywhere."""
+        """Return the ranges; exchanges need a single one, because an answer may be anywhere."""
         capture = Capture(self.options.path)
         if self.options.table == "exchanges":
             return [CapturePartition(None)]
@@ -243,7 +241,7 @@ class CaptureReader(ds.DataSourceReader):
         return [CapturePartition(piece) for piece in pieces if only is None or piece.start.segment in only]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range."""
+        """Read the rows of a range."""
         assert isinstance(partition, CapturePartition)
         settle()
         if partition.piece is not None:
@@ -254,13 +252,13 @@ class CaptureReader(ds.DataSourceReader):
 
 
 class FilteringReader(CaptureReader):
-    """The same where Spark hands filters down: those that Arrow can apply leave rows unread, and frames undecoded.
+    """`CaptureReader` with filter pushdown: rows that a filter excludes are not read, and their frames not decoded.
 
-    Spark applies every filter once more to what comes out.
+    Spark applies every filter again.
     """
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
-        """Takes what narrows the window, or is a condition on columns; all are handed back."""
+        """Use the filters on the window and on columns, and return all of them."""
         for given in filters:
             if self.options.table != "exchanges":
                 window, taken = narrowed(self.options.window, given), (*self.options.filters, given)
@@ -269,10 +267,10 @@ class FilteringReader(CaptureReader):
 
 
 class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a capture. Offsets name a segment, a batch in it and its byte, never the time of a file.
+    """Follows a capture. Offsets consist of segment, batch and byte, never of a file's time.
 
     Raises:
-        CaptureError: Of its methods: it is no capture, or a segment is missing, perhaps because retention has removed it.
+        CaptureError: By its methods: not a capture, or a segment is missing, perhaps removed by retention.
     """
 
     def __init__(self, options: Options) -> None:
@@ -280,28 +278,27 @@ class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow
         self._until: ReadPosition | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """The begin of what is there: retention may have removed the first segments."""
+        """Return the first position: retention may have removed the first segments."""
         return attrs.asdict(ReadPosition(Capture(self.options.path).segments()[0].number))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As `maxRowsPerTrigger` says."""
         return ReadAllAvailable() if self.options.max_rows is None else ReadMaxRows(self.options.max_rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The end up to which it can be read now, within the limit but for one batch."""
+        """Return the position that can be read now, within the limit plus one batch."""
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         found = reach(Capture(self.options.path), ReadPosition(**start), rows)
         return attrs.asdict(found if self._until is None else min(found, self._until))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Notes where it ends: what is recorded from now on is for the next time."""
+        """Note the end: later records belong to the next run."""
         capture = Capture(self.options.path)
         self._until = reach(capture, ReadPosition(capture.segments()[0].number))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[ds.InputPartition]:
-        """The ranges between two offsets."""
+        """Return the ranges between two offsets."""
         capture, begin = Capture(self.options.path), ReadPosition(**start)
-        if self.options.table == PLACES:  # the pipeline counts what is gone
+        if self.options.table == PLACES:  # the pipeline counts removed segments
             return [CapturePartition(Range(ReadPosition(**end), None))] if ReadPosition(**end) > begin else []
         if begin.segment < (first := capture.segments()[0].number):
             raise CaptureError(
@@ -311,7 +308,7 @@ class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow
         return [CapturePartition(piece) for piece in plan(capture, begin, ReadPosition(**end), self.options.rows_per_partition)]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range."""
+        """Read the rows of a range."""
         assert isinstance(partition, CapturePartition) and partition.piece is not None
         settle()
         if self.options.table == PLACES:
@@ -327,7 +324,7 @@ _PUBLISHED: Final = ("path", "url", "idHeader", "run", "timeout")
 
 @attrs.define
 class PublishResult(WriterCommitMessage):
-    """Publications of a task."""
+    """Number of publications of a task."""
 
     publications: int
 
@@ -357,10 +354,10 @@ class _Publishing:
         self._timeout = option(options, "timeout", seconds, 30.0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
-        """Publish a partition over one link, of one batch where it is a stream.
+        """Publish a partition, or its part of a streaming batch, over one link.
 
         Raises:
-            BusError: The bus was not there, or did not take it.
+            BusError: The bus was not reachable, or did not accept it.
         """
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
@@ -388,7 +385,7 @@ class BusWriter(_Publishing, DataSourceArrowWriter):
         unknown = [name for name in options if name.lower() not in known and "." not in name]
         if unknown:
             raise ValueError(f"there is no option {unknown[0]!r} to publish with; there are {', '.join(_PUBLISHED)}")
-        # Tasks get this very object, so one that is repeated has the same run; what is published another time has another one.
+        # All tasks get this object, so a repeated one has the same run, and another publishing has another.
         super().__init__(options, columns, uuid.uuid4().hex[:12])
 
 
@@ -409,50 +406,47 @@ PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 class BusDataSource(ds.DataSource):
     """The format ``polybus``: ``spark.dataSource.register(BusDataSource)``, then ``spark.read.format("polybus").load(path)``.
 
-    Options of a reader: ``table`` (events, exchanges, quarantine, raw), ``columns`` (some of them, with commas: Spark cannot
-    tell a Python source which ones it needs), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``, ``segments``
-    (their numbers, with commas), ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also
+    Options of a reader: ``table`` (events, exchanges, quarantine, raw), ``columns`` (names with commas: Spark does not tell a
+    Python source the columns of a query), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``, ``segments``
+    (numbers with commas), ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also
     ``maxRowsPerTrigger``. A writer takes the URL of a bus as its path, see `polybus.spark.sink`.
 
     Raises:
-        ValueError: Of its methods: an option is not understood; one, or a column to publish, is missing.
+        ValueError: By its methods: an option is wrong, or an option or a column to publish is missing.
     """
 
     @classmethod
     def name(cls) -> str:
-        """The format."""
         return "polybus"
 
     def schema(self) -> StructType:
-        """The columns of the table."""
+        """Return the columns of the table."""
         options = Options.of(self.options)
         return spark_schema(options.table, options.names)
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """Reads what is there."""
+        """Return the reader of the capture as it is now."""
         options = Options.of(self.options).as_asked(schema)
         if options.table not in READABLE:
             raise ValueError(f"table={options.table!r}: one of {', '.join(READABLE)}")
-        # A reader that knows of filters is refused altogether while Spark's setting is off, which it is by default.
+        # Spark refuses a reader with pushdown while its setting is off, the default.
         session = SparkSession.getActiveSession()
         pushes = session is not None and session.conf.get(PUSHDOWN, "false") == "true"
         return FilteringReader(options) if pushes else CaptureReader(options)
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
-        """Follows a capture."""
+        """Return the reader that follows a capture."""
         options = Options.of(self.options).as_asked(schema)
         if options.table not in (*STREAMED, PLACES):
             raise ValueError(f"table={options.table!r} cannot be read as a stream; {' and '.join(STREAMED)} can")
         return CaptureStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceArrowWriter:
-        """Publishes."""
         if overwrite:
             raise ValueError("mode('overwrite'): what was published cannot be taken back, so there is only mode('append')")
         return BusWriter(dict(self.options), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamArrowWriter:
-        """Publishes each batch of a stream."""
         return BusStreamWriter(dict(self.options), schema.names)
 
 
@@ -460,19 +454,19 @@ SCANNED: Final = ("events", "quarantine")
 
 
 def scan(spark: SparkSession, capture: AnyPath, table: str = "events") -> DataFrame:
-    """A table of a capture as it is now: Spark reads the columns and rows that a query needs, and no others.
+    """Return a table of a capture as it is now; Spark reads only the columns and rows of a query.
 
-    Segments that `polybus capture decode` has decoded are read by Spark's scan of Parquet; the others, as that which is still
-    written, by the data source.
+    Spark's Parquet scan reads the segments that `polybus capture decode` has decoded; the data source reads the others,
+    including the one still being written.
 
     Args:
         spark: The session.
-        capture: The folder of segments, where all machines of the session reach it.
+        capture: The folder of segments, at a path that all machines of the session reach.
         table: events or quarantine.
 
     Raises:
-        CaptureError: It is no capture, or a segment is missing, or columns unpack to more than a segment decodes to.
-        ValueError: There is no such table.
+        CaptureError: Not a capture, or a segment is missing, or columns unpack to more than a segment decodes to.
+        ValueError: No such table.
     """
     if table not in SCANNED:
         raise ValueError(f"table={table!r}: one of {', '.join(SCANNED)}")
