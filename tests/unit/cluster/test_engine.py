@@ -159,9 +159,7 @@ async def test_a_folder_that_cannot_be_used_is_one_clear_error(
         folder.mkdir()
         monkeypatch.setattr(os, "access", lambda path, mode, **options: path != folder)
     monkeypatch.setenv("POLYBUS_STORE", str(folder))
-    why = (
-        "the engine of another program has its stores there" if kind == "of another engine" else "stores cannot be kept there"
-    )
+    why = "the engine of another program has its stores there" if kind == "of another engine" else "stores cannot be kept there"
     with ExitStack() as stack:
         if kind == "of another engine":
             stack.enter_context(held(str(folder)))
