@@ -60,7 +60,7 @@ def test_stores_and_dead_letters_from_the_shell(keeping: NatsServer, run: Run) -
     assert run(*removed)[0] == 2
     assert run(*removed, "--yes") == (0, "", "")
     assert "has no durable handler 'billing': it has none" in run(*removed, "--yes")[2]
-    assert "has no durable handler: nothing says" in run(*trim, "--yes")[2]
+    assert "has no durable handler, so nothing shows" in run(*trim, "--yes")[2]
     assert run("store", "remove", url, "orders", "--yes") == (0, "", "")
 
 
@@ -158,7 +158,7 @@ def test_one_letter_that_cannot_be_stored_again_keeps_nothing_from_the_others(ke
     anyio.run(die, url)
     status, out, err = run("dead", "retry", url, "--all")
     assert (status, out) == (2, "2 dead letters stored again\n")
-    assert [line.partition(": it is no dead letter")[0] for line in err.splitlines()] == [
+    assert [line.partition(": not a dead letter of polybus")[0] for line in err.splitlines()] == [
         "polybus: dead letter 2",
         "polybus: dead letter 3",
     ]
@@ -172,7 +172,7 @@ def test_a_cluster_that_the_engine_does_not_know_is_told_with_those_that_it_does
     url = f"{keeping.url}/shop"
     assert run("store", "add", url, "orders", "orders.>")[0] == 0
     anyio.run(die, url)
-    said = "this NATS server keeps nothing of a cluster 'shpo', but of 'shop'"
+    said = "this NATS server has no stores of a cluster 'shpo', only of 'shop'"
     assert run("store", "list", f"{keeping.url}/shpo") == (0, f"no stores: {said}\n", "")
     assert run("dead", "list", f"{keeping.url}/shpo", "--json") == (2, "", f"polybus: {said}\n")
     for command in (["list"], ["retry", "--all"], ["drop", "--all", "--yes"]):
