@@ -300,7 +300,9 @@ async def test_a_replay_wants_to_make_and_to_remove_its_consumer(restricted: Nat
             await eventually(lambda: consumers(theirs, 0))
         async with connect(as_user(restricted, "maker")) as bus:
             await refused(
-                bus.subscribe("orders.placed", start="all"), Forbidden, match=r"CONSUMER.CREATE.ORDERS.*with start= and no durable= to"
+                bus.subscribe("orders.placed", start="all"),
+                Forbidden,
+                match=r"CONSUMER.CREATE.ORDERS.*with start= and no durable= to",
             )
 
 
