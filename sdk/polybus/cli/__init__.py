@@ -1,4 +1,4 @@
-"""The command `polybus`. typer and rich, the extra ``cli``, are imported nowhere else in polybus."""
+"""The command `polybus`: the only user of typer and rich (the extra ``cli``) in polybus."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _NEEDED = ("typer", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command (of the command line) and exit: 0 success, 1 the peer said no or was not there, 2 wrong usage."""
-    end_by_sigterm()  # before the commands, and an application, are imported
+    """Run the command (default: of the command line) and exit: 0 success, 1 the peer refused or was not reachable, 2 wrong
+    usage."""
+    end_by_sigterm()  # before commands and an application are imported
     try:
         from .app import run
 

@@ -1,6 +1,7 @@
-"""`polybus analyse` and `polybus journey`: the pipeline over a capture, its verdict and its report; one request of its results.
+"""`polybus analyse` and `polybus journey`: run the pipeline over a capture, with verdict and report; show one request of its
+results.
 
-The engine is DuckDB for what one machine does soon, Spark for what is large or lies on a cluster.
+DuckDB is the engine for captures that one machine analyses quickly, Spark for large ones and for clusters.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
     from ..analysis import Done
 
 _POLL: Final = 0.3
-"""Seconds between two looks at how far Spark has come."""
+"""Seconds between two polls of Spark's progress."""
 LARGE: Final = 512 << 20
-"""Bytes of a capture, about 13 million frames, from which on Spark is taken where it is installed."""
+"""Bytes of a capture, about 13 million frames, for the choice of Spark, where installed."""
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 LITTLE: Final = 32 << 20
-"""Bytes of a capture, about a million frames, up to which the JVM's code is not optimized."""
+"""Bytes of a capture, about a million frames, below which the JVM's code is not optimized."""
 
 
 EngineName: TypeAlias = Literal["auto", "duckdb", "spark"]
@@ -52,26 +53,28 @@ EngineName: TypeAlias = Literal["auto", "duckdb", "spark"]
 
 def analyse(
     capture: Annotated[str, argument("DIR", "The capture: a folder, or a URI (hdfs://, s3://).")],
-    out: Annotated[str, option("DIR", "Where tables and report go, CAPTURE-results; again for what is new.")] = "",
-    engine: Annotated[EngineName, option("E", "What runs it; auto: what the size asks for.")] = "auto",
-    master: Annotated[str, option("M", "Where Spark runs, local[*] if not said: local[2], spark://host:7077, yarn.")] = "",
-    timeout: Annotated[float, duration("An answer after this is late.", min=0.001)] = 30.0,
-    start: Annotated[str, option("TIME", "Only from here on, 2026-11-21T08:00:00Z.")] = "",
-    end: Annotated[str, option("TIME", "Only up to here.")] = "",
-    connection: Annotated[str, option("ID", "Only this connection's.")] = "",
-    before: Annotated[str, option("DIR", "Results of an earlier capture: say what has changed since.")] = "",
-    names: Annotated[Path | None, option("FILE", "What subjects are called: TOML, name = number or address.")] = None,
-    routes: Annotated[Path | None, option("FILE", "Routes of a bridge: what it calls a subject is the subject.")] = None,
-    strict: Annotated[bool, flag("--strict", "Fail where a part of the capture cannot be read.")] = False,
-    settle: Annotated[bool, flag("--settle", "Nothing more is recorded: leave nothing provisional.")] = False,
-    delta: Annotated[bool, flag("--delta", "Keep a log of Delta Lake beside each table, for its readers.")] = False,
-    fail_on: Annotated[str, option("WHAT", "Status 1 where there is: failed, lost=3, slow=SECONDS (p95), broke, ...")] = "",
+    out: Annotated[
+        str, option("DIR", "Folder for tables and report, default CAPTURE-results; a later run adds what is new.")
+    ] = "",
+    engine: Annotated[EngineName, option("E", "Engine; auto chooses by size.")] = "auto",
+    master: Annotated[str, option("M", "Where Spark runs, default local[*]: local[2], spark://host:7077, yarn.")] = "",
+    timeout: Annotated[float, duration("Time after which an answer is late.", min=0.001)] = 30.0,
+    start: Annotated[str, option("TIME", "Only from this time on, 2026-11-21T08:00:00Z.")] = "",
+    end: Annotated[str, option("TIME", "Only up to this time.")] = "",
+    connection: Annotated[str, option("ID", "Only this connection.")] = "",
+    before: Annotated[str, option("DIR", "Results of an earlier capture to compare with.")] = "",
+    names: Annotated[Path | None, option("FILE", "Names of subjects: TOML, name = number or address.")] = None,
+    routes: Annotated[Path | None, option("FILE", "Routes file of a bridge: its names of subjects are used.")] = None,
+    strict: Annotated[bool, flag("--strict", "Fail if a part of the capture cannot be read.")] = False,
+    settle: Annotated[bool, flag("--settle", "The recording is complete: leave nothing provisional.")] = False,
+    delta: Annotated[bool, flag("--delta", "Write a Delta Lake log beside each table.")] = False,
+    fail_on: Annotated[str, option("WHAT", "Status 1 for: failed, lost=3 (more than 3), slow=SECONDS (p95), broke, ...")] = "",
     as_json: Json = False,
 ) -> None:
     """Analyse a capture: tables, metrics and an HTML report.
 
-    A capture that one machine does soon is analysed by DuckDB, a large one by Spark, which needs Java; the tables are the same.
-    Exchanges that what is recorded later may still change are counted as provisional until a run finds them over.
+    DuckDB analyses small captures, Spark, which needs Java, large ones; the tables are the same. Exchanges that later
+    recordings may still change count as provisional until a run finds them complete.
     """
     out, limits = out or results_of(capture), _limits(fail_on)
     window: dict[str, Any] = {
@@ -87,7 +90,7 @@ def analyse(
     chosen, why = choose(engine, size, master)
     shown = _StageProgress(as_json)
     with _advised(out), shown.bars, ExitStack() as stack:
-        stack.callback(os.umask, os.umask(0o077))  # as the files of a capture: the results hold what was in it
+        stack.callback(os.umask, os.umask(0o077))  # like the files of a capture, whose data they contain
         shown.stage("start")
         if chosen == "spark":
             running: Any = stack.enter_context(_on_spark(master or "local[*]", size, shown))
@@ -110,12 +113,12 @@ _COUNTED: Final = {
     "lost": ("timeout", "lost", "unanswered"),
     **{name: (name,) for name in ("late", "cancelled", "unseen", "open-at-end")},
 }
-"""Outcomes, by what `--fail-on` calls them."""
+"""Outcomes by their names in `--fail-on`."""
 _OTHERS: Final = ("slow", "broke", "unheard", "gaps", "quarantined")
 
 
 def results_of(capture: str) -> str:
-    """The folder of the results of a capture, beside it, for who names none."""
+    """Default folder for the results of a capture, beside it."""
     place, mark, options = capture.partition("?") if "://" in capture else (capture, "", "")
     place = place.rstrip("/")
     if os.path.basename(place) in ("", ".", ".."):  # beside it, not in it
@@ -125,7 +128,7 @@ def results_of(capture: str) -> str:
 
 @contextmanager
 def _advised(out: str) -> Iterator[None]:
-    """Say what to do where results may not be written: who has named no folder does not know of it."""
+    """Add advice to the error for an unwritable folder: the user may not know the default."""
     try:
         yield
     except OSError as error:
@@ -135,13 +138,13 @@ def _advised(out: str) -> Iterator[None]:
 
 
 def _limits(text: str) -> dict[str, float]:
-    """By what is not to be there, how much of it may be: ``failed,lost=3,slow=0.5``."""
+    """Maximum number of each outcome: ``failed,lost=3,slow=0.5``."""
     limits = dict[str, float]()
     for part in filter(None, (one.strip() for one in text.split(","))):
         name, _, value = (one.strip() for one in part.partition("="))
         known = ", ".join((*_COUNTED, *_OTHERS))
         if name not in (*_COUNTED, *_OTHERS):
-            raise UsageError(f"--fail-on {name}: there is no such thing; there are {known}")
+            raise UsageError(f"--fail-on {name}: unknown; known are {known}")
         try:
             limits[name] = float(value or (0 if name != "slow" else "?"))
         except ValueError:
@@ -154,7 +157,7 @@ def _limits(text: str) -> dict[str, float]:
 
 
 def _beyond(limits: Mapping[str, float], metrics: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences about all of which there is more than may be."""
+    """One sentence for each limit that is exceeded."""
     for name, limit in limits.items():
         if name == "slow":
             some = [row for row in metrics["latency"] if (row["p95_ns"] or 0) > limit * 1e9]
@@ -174,7 +177,7 @@ def _beyond(limits: Mapping[str, float], metrics: Mapping[str, Any]) -> Iterator
 
 
 def _spill(out: str) -> str | None:
-    """A folder of the results for what does not fit memory: the next run removes what a killed one has left there."""
+    """Folder in the results for data beyond memory; a run removes what a killed one has left there."""
     from ..analysis.results import STAGING
 
     return None if "://" in out else f"{out}/{STAGING}/duckdb"
@@ -182,13 +185,13 @@ def _spill(out: str) -> str | None:
 
 @contextmanager
 def _on_spark(master: str, size: int, shown: _StageProgress) -> Iterator[Any]:
-    engine = spark.SparkEngine  # first of all: it says what is not installed
+    engine = spark.SparkEngine  # first: it reports a missing installation
     with running_session(master, brief=size < LITTLE) as session, shown.following(session), named_failures():
         yield engine(session)
 
 
 class _StageProgress:
-    """A bar for each stage, where a human looks."""
+    """Progress bar per stage on a terminal."""
 
     def __init__(self, as_json: bool) -> None:
         console = Console(stderr=True)
@@ -204,7 +207,7 @@ class _StageProgress:
 
     @contextmanager
     def following(self, session: SparkSession) -> Iterator[None]:
-        """The tasks that Spark has done move the bar."""
+        """Advance the bar by the tasks that Spark has finished."""
         follower = threading.Thread(target=self._follow, args=(session,), daemon=True)
         if not self.bars.disable:
             follower.start()
@@ -257,7 +260,7 @@ def _say(done: Done, engine: str, why: str, as_json: bool) -> None:
 
 
 def choose(asked: EngineName, size: int, master: str) -> tuple[EngineName, str]:
-    """The engine for a capture of `size` bytes, and why it is that one; UsageError where one is asked for that cannot be."""
+    """Engine for a capture of `size` bytes, with the reason; raises UsageError if the requested one is impossible."""
     if asked == "duckdb" and master:
         raise UsageError(f"--master {master} says where Spark runs, and --engine duckdb is not Spark: leave one of them out")
     if asked != "auto":
@@ -275,22 +278,23 @@ def choose(asked: EngineName, size: int, master: str) -> tuple[EngineName, str]:
 
 
 def in_units(size: int) -> str:
-    """A number of bytes for people: ``3.4 MiB``."""
+    """Size with its unit for people: ``3.4 MiB``."""
     power = min(max(size.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     return f"{size} bytes" if not power else f"{size / 1024**power:.3g} {_UNITS[power]}"
 
 
-# -- Spark: its session, whose JVM writes to a file, and what went wrong in one line ---------------------------------------
+# -- Spark: its session, with the JVM's output in a file, and errors in one line
+# ------------------------------------------------
 
 
 @contextmanager
 def named_failures() -> Iterator[None]:
-    """Raise PeerError with the cause of a failure of Spark, and KeyboardInterrupt where the user has interrupted it."""
+    """Raise PeerError with the cause of a failure in Spark, and KeyboardInterrupt if the user interrupted it."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     nobody, root = logging.NullHandler(), logging.getLogger()
-    root.addHandler(nobody)  # py4j logs what interrupts it, with all of its stack: here that is the user
+    root.addHandler(nobody)  # py4j logs interrupts with stack traces; here the user interrupts
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -302,7 +306,7 @@ def named_failures() -> Iterator[None]:
 
 
 def _is_interrupted(error: BaseException | None) -> bool:
-    """True for an error of py4j while it cancelled a job that the user has interrupted."""
+    """True for an error of py4j while it cancels a job after the user's interrupt."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -312,7 +316,7 @@ _PYTHONS: Final = re.compile(r"(?!org\.|java\.|scala\.)[A-Za-z_][\w.]*(?:Error|E
 
 
 def _reason(text: str) -> str:
-    """The error of a task, out of Spark's account of it: ours, Python's, or the place in Java where it began."""
+    """Error of a task in Spark's output: ours, Python's, or its origin in Java."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Spark failed, and does not say why"]
     said = [line.partition(": ")[2] for line in lines if line.startswith("polybus.")]
     python = [line for line in lines if _PYTHONS.match(line)]
@@ -320,7 +324,7 @@ def _reason(text: str) -> str:
 
 
 def _why(lines: Sequence[str]) -> str:
-    """Why Spark did not start, out of what its JVM wrote, and after that what Python says."""
+    """Reason why Spark did not start, from the output of its JVM, then from Python."""
     errors = [line for line in lines if "Exception" in line or "ERROR" in line]
     return (_causes(lines) or errors or lines[-1:] or ["nobody says why"])[0].strip(": ")
 
@@ -331,7 +335,8 @@ def _causes(lines: Sequence[str]) -> list[str]:
 
 @contextmanager
 def running_session(master: str, *, brief: bool) -> Iterator[SparkSession]:
-    """A session whose JVM writes to a file, which tells why it did not start (PeerError); `brief` is one for seconds."""
+    """Session with the output of its JVM in a file, the source for PeerError if it does not start; `brief` is for seconds of
+    work."""
     from pyspark.sql import SparkSession
 
     from ..spark.session import remove_after, sockets, unoptimized
@@ -368,26 +373,26 @@ def running_session(master: str, *, brief: bool) -> Iterator[SparkSession]:
 
 def journey(
     out: Annotated[str, argument("DIR", "The results of polybus analyse.")],
-    id: Annotated[str, option("ID", "Of the requests with this id, as on the wire.")] = "",
-    subject: Annotated[str, option("PATTERN", "Of requests for this subject, 'tank.*'.")] = "",
-    start: Annotated[str, option("TIME", "Of requests from here on, 2026-11-21T08:00:00Z.")] = "",
-    end: Annotated[str, option("TIME", "Of requests before.")] = "",
-    most: Annotated[int, option("N", "At most so many, the earliest first.", min=1, max=100)] = 4,
+    id: Annotated[str, option("ID", "Id of the request, as on the wire.")] = "",
+    subject: Annotated[str, option("PATTERN", "Requests for this subject, 'tank.*'.")] = "",
+    start: Annotated[str, option("TIME", "Requests from this time on, 2026-11-21T08:00:00Z.")] = "",
+    end: Annotated[str, option("TIME", "Requests before this time.")] = "",
+    most: Annotated[int, option("N", "Maximum number, the earliest first.", min=1, max=100)] = 4,
     as_json: Json = False,
 ) -> None:
-    """Show what became of a request, by id, subject or time: where it was seen, what it led to, and each frame.
+    """Show the journey of a request, by id, subject or time: hops, consequences, and every frame.
 
-    What only may belong to it has a question mark.
+    A question mark marks parts that may not belong to it.
     """
     if not (id or subject or start or end):
-        raise UsageError("which request? --id ID, --subject PATTERN, --start TIME or --end TIME says it")
+        raise UsageError("which request? Give --id ID, --subject PATTERN, --start TIME or --end TIME")
     window = {
         "start_ns": analysis.nanoseconds(start, "--start") if start else None,
         "end_ns": analysis.nanoseconds(end, "--end") if end else None,
     }
     found = analysis.journeys(out, id=id or None, subject=subject or None, most=most, **window)
     if not found:
-        raise CaptureError(f"{out}: no request is like that; its table exchanges has all ids, subjects and times")
+        raise CaptureError(f"{out}: no request matches; its table exchanges has all ids, subjects and times")
     if as_json or not sys.stdout.isatty():
         for row in found:
             print(json_line(row), flush=True)

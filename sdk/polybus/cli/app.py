@@ -1,4 +1,4 @@
-"""The commands, and how every one of them ends."""
+"""The commands, and their exit."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from .problems import describe, say
 _COMMANDS: Final = {
     "demo": ("demo:demo", "Two programs in a story of twenty seconds."),
     "serve": ("serve:serve", "Serve a bus until SIGINT or SIGTERM."),
-    "schema": ("serve:schema", "Describe what a bus, or a contract, can be asked and told."),
-    "request": ("client:request", "Ask for something and print the answer, as JSON."),
-    "stream": ("client:stream", "Ask for a stream and print its items, one line of JSON each."),
+    "schema": ("serve:schema", "Describe the subjects of a bus or a contract."),
+    "request": ("client:request", "Send a request and print the answer as JSON."),
+    "stream": ("client:stream", "Request a stream and print its items, one line of JSON each."),
     "publish": ("client:publish", "Publish something."),
-    "subscribe": ("client:subscribe", "Print what is published, one line of JSON each."),
-    "bridge": ("bridge:bridge", "Pass requests and publications on between two sides."),
-    "broker": ("broker:broker", "Hand CSB frames on between clients and servers."),
-    "record": ("record:record", "Stand before a server and record every frame."),
-    "replay": ("record:replay", "Say again to a server what the clients of a recording said."),
-    "inspect": ("inspect:inspect", "Show what frames say, and what is wrong with them."),
+    "subscribe": ("client:subscribe", "Print publications, one line of JSON each."),
+    "bridge": ("bridge:bridge", "Bridge requests and publications between two buses."),
+    "broker": ("broker:broker", "Route CSB frames between clients and servers."),
+    "record": ("record:record", "Record every frame to and from a server, as a proxy."),
+    "replay": ("record:replay", "Send a server the messages of recorded clients again."),
+    "inspect": ("inspect:inspect", "Decode frames and show their faults."),
     "analyse": ("analyse:analyse", "Analyse a capture: tables, metrics and an HTML report."),
-    "journey": ("analyse:journey", "Show what became of a request, by id, subject or time."),
-    "doctor": ("doctor:doctor", "Connect step by step and say where it ends."),
-    "bench": ("bench:bench", "Measure round trips, requests and publications a second."),
-    "capture": ("capture:commands", "Look at a capture, check it, mend it, export it."),
-    "store": ("stores:stores", "Stores of a cluster: publications that its engine keeps."),
-    "dead": ("stores:dead", "Dead letters: stored publications that no handler could take."),
+    "journey": ("analyse:journey", "Show the journey of a request, by id, subject or time."),
+    "doctor": ("doctor:doctor", "Connect step by step and report the step that fails."),
+    "bench": ("bench:bench", "Measure round trips, requests and publications per second."),
+    "capture": ("capture:commands", "Inspect, check, repair and export captures."),
+    "store": ("stores:stores", "Stores of a cluster: publications kept by its engine."),
+    "dead": ("stores:dead", "Dead letters: stored publications that failed every attempt."),
 }
-"""Of each command the module, what it is there (a function, a group), and a line: the list of commands loads none of them."""
+"""Module and attribute (a function, or a group) and help line of each command: the list of commands imports none."""
 
 
 class _Group(TyperGroup):
@@ -60,7 +60,7 @@ app: typer.Typer = typer.Typer(
 
 @cache
 def _made(where: str) -> Any:
-    """The command that a row of the table names, as it is parsed."""
+    """Import the command of a table row for the parser."""
     module, _, attribute = where.partition(":")
     found = getattr(import_module(f".{module}", __package__), attribute)
     if isinstance(found, typer.Typer):
@@ -71,7 +71,7 @@ def _made(where: str) -> Any:
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by name. A module is loaded when its command is looked at: all of them take longer than most commands."""
+    """Commands by name. A module is imported on access: importing all takes longer than most commands."""
 
     def __getitem__(self, name: str) -> Any:
         return _made(_COMMANDS[name][0])
@@ -102,7 +102,7 @@ def _options(
 
 
 def _open_closed_streams() -> None:
-    """Open streams that were closed (`>&-`) on the null device, so that no socket gets their numbers."""
+    """Open closed standard streams (`>&-`) on the null device, so that no socket gets their numbers."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # until the process ends
@@ -110,29 +110,29 @@ def _open_closed_streams() -> None:
 
 @cache
 def command() -> TyperGroup:
-    """All commands, as they are parsed."""
+    """Parser of all commands."""
     made = typer.main.get_command(app)
     assert isinstance(made, TyperGroup)
-    made.commands = _Commands()  # type: ignore[assignment]  # nothing is added to them
+    made.commands = _Commands()  # read only
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit status of a command line. What went wrong has been said in one line on stderr."""
+    """Run a command line; returns its exit status. Errors are printed as one line on stderr."""
     _open_closed_streams()
-    logging.getLogger("polybus").addHandler(logging.NullHandler())  # a command says in one line what went wrong
+    logging.getLogger("polybus").addHandler(logging.NullHandler())  # commands print errors themselves
     for output in (sys.stdout, sys.stderr):
-        if isinstance(output, io.TextIOWrapper):  # a terminal that cannot show a letter must not end the command
+        if isinstance(output, io.TextIOWrapper):  # a terminal that lacks a character must not end the command
             output.reconfigure(errors="replace")
     try:
         outcome = command().main(
             args=list(arguments) or ["--help"], prog_name="polybus", standalone_mode=False, obj=list(arguments)
         )
         sys.stdout.flush()
-    except (BrokenPipeError, SystemExit) as error:  # typer and rich make status 1 of it
+    except (BrokenPipeError, SystemExit) as error:  # typer and rich turn it into status 1
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        # Whoever read our output has gone (`| head`). Python would complain once more while it shuts down.
+        # The reader of our output has left (`| head`); Python would complain again at shutdown.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

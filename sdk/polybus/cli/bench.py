@@ -1,4 +1,4 @@
-"""`polybus bench`: how fast a wire is, here or where the user has it."""
+"""`polybus bench`: throughput of a wire, here or to the user's server."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .values import connecting, json_line, parse_body, parse_subject
 @connects
 def bench(
     url: Annotated[
-        str | None, argument("[URL]", "A running server; without it ours in a further process, over each transport.")
+        str | None, argument("[URL]", "A running server; default: our own in another process, over each transport.")
     ] = None,
-    subject: Annotated[str, option("SUBJECT", "What to ask a running server for; without it for nothing that it has.")] = "",
+    subject: Annotated[str, option("SUBJECT", "Subject to request from a running server; default: one that it lacks.")] = "",
     body: Annotated[str | None, option("BODY", "JSON, for --subject.")] = None,
-    size: Annotated[int, option("N", "Bytes in a body, without --body.", min=0)] = 64,
-    in_flight: Annotated[int, option("N", "Requests on their way at once.", min=1, max=4096)] = 64,
+    size: Annotated[int, option("N", "Bytes of the body, without --body.", min=0)] = 64,
+    in_flight: Annotated[int, option("N", "Requests in flight at the same time.", min=1, max=4096)] = 64,
     seconds: Annotated[float, duration("For each measurement.", min=0.01)] = 1.0,
     protocol: Annotated[str, option("P", "Without URL: ubre or 'ubre?format=binary'.")] = "ubre",
     loop: Annotated[Literal["asyncio", "uvloop", "trio"], option("LOOP", "asyncio, uvloop or trio.")] = "asyncio",
@@ -92,7 +92,8 @@ async def _rates(bus: Bus, load: Load) -> Rates:
     return await measure(bus, load, (ONE_WAY, COUNT) if load.subject == ECHO else None)
 
 
-# -- our own server --------------------------------------------------------------------------------------------------------
+# -- our own server
+# --------------------------------------------------------------------------------------------------------------
 
 
 def _split(protocol: str) -> tuple[str, dict[str, str]]:
@@ -107,7 +108,7 @@ def _addresses(folder: str) -> dict[str, str]:
 
 @contextmanager
 def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[list[str]]:
-    """One process that serves at all addresses; the URLs that it has there."""
+    """Run a process that serves at all addresses; yields its URLs."""
     name, _, options = protocol.partition("?")
     urls = [f"{name}+{address}{'?' if options else ''}{options}" for address in addresses]
     command = [sys.executable, "-m", "polybus.cli.rates", loop, *urls]
@@ -123,7 +124,8 @@ def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[l
             server.kill()
 
 
-# -- what is shown ---------------------------------------------------------------------------------------------------------
+# -- output
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def _result(results: dict[str, Rates], load: Load, loop: str) -> dict[str, Any]:

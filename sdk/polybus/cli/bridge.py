@@ -25,10 +25,10 @@ from .values import client_tls, dialling, server_tls
 def bridge(
     left: Annotated[str, argument("LEFT", "One side, for example ubre+ws://127.0.0.1:8000/bus")],
     right: Annotated[str, argument("RIGHT", "The other side, for example csb+tcp://127.0.0.1:9000")],
-    routes: Annotated[Path, option("FILE", "What crosses: [[route]] with source and target, in TOML.")],
+    routes: Annotated[Path, option("FILE", "Routes in TOML: [[route]] with source and target.")],
     serve: Annotated[
         list[str] | None,
-        option("SIDE", "left or right: be a server at that URL, instead of connecting to one; may be given twice."),
+        option("SIDE", "left or right: serve at that URL instead of connecting to it; may be given twice."),
     ] = None,
     insecure: Insecure = False,
     header: Header = None,
@@ -37,17 +37,16 @@ def bridge(
     key: Key = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Pass requests and publications on between two sides, until SIGINT or SIGTERM.
+    """Pass requests and publications between two sides, until SIGINT or SIGTERM.
 
-    Whoever asks must reach the bridge: a side from which requests come is usually served (--serve left), the side that
-    answers them connected to.
+    Clients must reach the bridge: serve the side with the callers (--serve left), and connect to the side with the handlers.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     served = set(serve or ())
     if unknown := sorted(served - {"left", "right"}):
         raise UsageError(f"--serve {unknown[0]!r}: left or right")
     if ca is not None and len(served) == 2:
-        raise UsageError("--ca: authorities to trust where the bridge connects, and it serves both sides")
+        raise UsageError("--ca: certificate authorities for connections of the bridge, and it serves both sides")
     secure = with_tls((left, right))
 
     def serving(url: str) -> dict[str, Any]:
@@ -78,7 +77,7 @@ async def _run(
     opened: dict[Bus, Peer] = {}
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with anyio.create_task_group() as leaving, AsyncExitStack() as stack:
-            stack.callback(leaving.cancel_scope.cancel)  # when all else has been left
+            stack.callback(leaving.cancel_scope.cancel)  # after everything else
             said = [await enter("left", left, one), await enter("right", right, two)]
             joined = await stack.enter_async_context(join(one, two, routes=routes))
             announce("\n".join(said))
@@ -91,7 +90,7 @@ async def _run(
 
 
 async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Any) -> None:
-    """A second signal ends what the first one lets come to its end."""
+    """A second signal stops what the first lets finish."""
     await anext(aiter(signals))
     joined.hurry()
     await joined.left.aclose()
@@ -99,5 +98,5 @@ async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Any) 
 
 
 async def _while_there(bus: Bus, peer: Peer) -> None:
-    """Wait for the end of a link that will not come back, and raise why: a bridge with one side is none."""
+    """Wait until a link is lost for good, and raise the reason: a bridge needs both sides."""
     raise await parts_of(bus).gone(peer)

@@ -16,22 +16,24 @@ from .values import server_tls
 
 def broker(
     clients: Annotated[
-        list[str], option("URL", "Where clients connect, for example csb+ws://127.0.0.1:8000/game; several are possible.")
+        list[str], option("URL", "Address for clients, for example csb+ws://127.0.0.1:8000/game; may be given several times.")
     ],
     servers: Annotated[
-        list[str], option("URL", "Where servers connect, for example csb+tcp://127.0.0.1:9000; several are possible.")
+        list[str], option("URL", "Address for servers, for example csb+tcp://127.0.0.1:9000; may be given several times.")
     ],
-    metrics: Annotated[str | None, option("URL", "Answer /metrics there for Prometheus: http://127.0.0.1:9100")] = None,
+    metrics: Annotated[
+        str | None, option("URL", "Serve /metrics for Prometheus at this address: http://127.0.0.1:9100")
+    ] = None,
     origin: Origin = None,
     insecure: Insecure = False,
     cert: Cert = None,
     key: Key = None,
-    record: Annotated[str | None, option("DIR", "Record every frame to and from clients there.")] = None,
-    drain: Annotated[float, duration("Seconds for what is under way after SIGTERM.")] = 20.0,
+    record: Annotated[str | None, option("DIR", "Record every frame to and from clients in this folder.")] = None,
+    drain: Annotated[float, duration("Seconds for pending requests after SIGTERM.")] = 20.0,
 ) -> None:
-    """Hand CSB frames on between clients and servers until SIGINT or SIGTERM.
+    """Route CSB frames between clients and servers until SIGINT or SIGTERM.
 
-    Servers connect with ?side=broker-server, and with &server=ID where clients choose them by the header x-csb-server.
+    Servers connect with ?side=broker-server, and with &server=ID if clients choose them by the header x-csb-server.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     tls = server_tls(cert, key)

@@ -1,4 +1,4 @@
-"""`polybus capture`: look at a capture, check it, mend it, make other files of it."""
+"""`polybus capture`: inspect, check, repair, convert and export captures."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .options import Folder, Json, argument, group
 from .problems import PeerError
 from .values import json_line
 
-commands: typer.Typer = group("capture", "Look at a capture, check it, mend it, make other files of it.")
+commands: typer.Typer = group("capture", "Inspect, check, repair, convert and export captures.")
 
-Out = Annotated[str, argument("OUT", "A folder, empty or not there yet.")]
+Out = Annotated[str, argument("OUT", "Empty or new folder.")]
 
 
 @commands.command()
@@ -31,10 +31,10 @@ def info(folder: Folder, as_json: Json = False) -> None:
         return
     recordings = ", ".join(f"{name} (ended)" if name in found.ended else name for name in found.captures)
     segments = f"{counted(found.segments, 'segment')} ({found.open} open)"
-    print(in_one_line(f"{segments}, {found.bytes} bytes; recordings {recordings}"))  # what somebody else may have named
+    print(in_one_line(f"{segments}, {found.bytes} bytes; recordings {recordings}"))  # another program may have chosen the names
     print(f"{counted(found.frames, 'frame')} of {found.frame_bytes} bytes on {counted(found.connections, 'connection')}")
     if found.marks:
-        print(f"{found.marks} marks of where connections began or ended; polybus analyse counts them as frames too")
+        print(f"{found.marks} marks of the start or end of a connection; polybus analyse counts them as frames, too")
     for protocol, count in sorted(found.protocols.items(), key=str):
         print(in_one_line(f"  {protocol}: {count}"))
     if found.first_ns is not None and found.last_ns is not None:
@@ -73,12 +73,12 @@ def verify(folder: Folder, as_json: Json = False) -> None:
         for number in found.missing:
             print(f"segment {number} is missing")
     if not found.good:
-        raise PeerError(f"{folder} is damaged; polybus capture recover makes a whole one of what is good")
+        raise PeerError(f"{folder} is damaged; polybus capture recover saves its good parts as a new capture")
 
 
 @commands.command()
 def recover(folder: Folder, out: Out) -> None:
-    """Make a whole capture of a damaged one, or of one whose recorder was killed, and say what is lost."""
+    """Save the readable parts of a damaged capture, or of a killed recorder's, as a new one, and report the loss."""
     with _progress("recovering") as progress:
         found = capture.recover(folder, out, progress)
     print(f"saved: {counted(found.frames, 'row')} in {counted(found.batches, 'batch')}: {out}")
@@ -91,9 +91,9 @@ def recover(folder: Folder, out: Out) -> None:
 
 @commands.command()
 def decode(folder: Folder, as_json: Json = False) -> None:
-    """Write what the frames say beside them, once for all who read it later. A recorder may go on meanwhile.
+    """Store the decoded frames beside them, once for all later readers. The recorder may keep running.
 
-    Only segments that are sealed are decoded, and none a second time. Status 1 if something is damaged.
+    Decodes only sealed segments, each once. Status 1 if something is damaged.
     """
     with _progress("decoding") as progress:
         found = capture.write_columns(folder, progress)
@@ -107,7 +107,7 @@ def decode(folder: Folder, as_json: Json = False) -> None:
     if found.damaged:
         numbers = ", ".join(map(str, found.damaged))
         raise PeerError(
-            f"{folder} is damaged in segment {numbers}: what is good there is decoded each time that it is read; "
+            f"{folder} is damaged in segment {numbers}: its good parts are decoded at each reading; "
             "polybus capture verify names what is lost"
         )
 
@@ -124,10 +124,10 @@ def compact(folder: Folder, out: Out) -> None:
 def export(
     folder: Folder,
     out: Out,
-    format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="Of the files.")] = "parquet",
+    format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="Format of the files.")] = "parquet",
     table: Annotated[
         Literal["frames", "events", "quarantine"],
-        typer.Option(help="Frames as recorded, what they say, or those that say nothing."),
+        typer.Option(help="Recorded frames, decoded messages, or frames that do not decode."),
     ] = "events",
 ) -> None:
     """Write a table as Parquet or JSONL. Status 1 if something is damaged."""
@@ -150,7 +150,7 @@ def _written(source: Any, paths: list[Any]) -> None:
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[int], None]]:
-    """A line on stderr that counts rows, on a terminal."""
+    """Row counter on stderr, on a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda rows: None

@@ -26,9 +26,9 @@ from .problems import PeerError, UsageError, say, unwrapped
 from .values import cluster_of, connecting, hasty_bus, json_line, parse_body, parse_subject
 
 _WITHOUT_HANDSHAKE = ("tcp", "unix")
-"""On these a connection that stands does not show that there is a bus at the other end."""
+"""Transports without a handshake: an open connection does not prove that there is a bus at the other end."""
 
-SubjectArgument = Annotated[str, argument("SUBJECT", "What it is about, for example user.get")]
+SubjectArgument = Annotated[str, argument("SUBJECT", "Subject, for example user.get")]
 
 
 @connects
@@ -37,13 +37,13 @@ def request(
     subject: SubjectArgument,
     body: Body = None,
     timeout: Annotated[float, duration("Seconds to wait for the answer.")] = 30.0,
-    user: Annotated[str, option("KEY", "Of a cluster: ask this user, at whatever worker, and not a handler.")] = "",
+    user: Annotated[str, option("KEY", "In a cluster: ask this user, connected to any worker, instead of a handler.")] = "",
     as_json: Json = False,
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Ask for something and print the answer, as JSON."""
+    """Send a request and print the answer as JSON."""
     name, value = parse_subject(url, subject), parse_body(body)
     _check_user(url, user)
 
@@ -71,14 +71,14 @@ def stream(
     url: Url,
     subject: SubjectArgument,
     body: Body = None,
-    count: Annotated[int, option("N", "Leave after so many items; 0 reads on until the end.", min=0)] = 0,
-    timeout: Annotated[float, duration("Seconds for the whole stream; 0: for as long as it lasts.")] = 0.0,
+    count: Annotated[int, option("N", "Stop after so many items; 0 reads all.", min=0)] = 0,
+    timeout: Annotated[float, duration("Seconds for the whole stream; 0 for no limit.")] = 0.0,
     as_json: Json = False,
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Ask for a stream and print its items, one line of JSON each."""
+    """Request a stream and print its items, one line of JSON each."""
     name, value = parse_subject(url, subject), parse_body(body)
     coloured = sys.stdout.isatty() and not as_json
 
@@ -106,15 +106,15 @@ def publish(
     timeout: Annotated[
         float,
         duration(
-            "Seconds to connect, for room, to be stored, and for a first sign of life on a wire without handshake; 0: none."
+            "Seconds to connect, to queue, to store, and for a first sign of life on a wire without handshake; 0 for no limit."
         ),
     ] = 5.0,
-    user: Annotated[str, option("KEY", "Of a cluster: publish to this user alone, at whatever worker.")] = "",
+    user: Annotated[str, option("KEY", "In a cluster: publish only to this user, connected to any worker.")] = "",
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Publish something. Whether anybody hears it is not known; what a NATS server keeps of it is stored, or status is 1."""
+    """Publish something. Subscribers do not confirm it; status 1 if a NATS server should store it and does not."""
     name, value = parse_subject(url, subject), parse_body(body)
     _check_user(url, user)
 
@@ -126,7 +126,7 @@ def publish(
                 await bus.user(user).publish(name, value)
                 return
             if bus.cluster is not None or ProtocolFeatures.of(party_of(bus.peers[0]).link.adapter).keeps:
-                from ..cluster.durable.administration import publish_stored  # an eighth of a second, for NATS alone
+                from ..cluster.durable.administration import publish_stored  # an eighth of a second, only for NATS
 
                 await publish_stored(bus, name, value, timeout)
                 return
@@ -140,15 +140,15 @@ def publish(
 @connects
 def subscribe(
     url: AnyUrl,
-    pattern: Annotated[str, argument("PATTERN", "* stands for one token, > for the rest: news.*")],
+    pattern: Annotated[str, argument("PATTERN", "* matches one token, > the rest: news.*")],
     as_json: Json = False,
-    count: Annotated[int, option("N", "Leave after so many; 0 goes on until it is interrupted.", min=0)] = 0,
-    timeout: Annotated[float, duration("Seconds for a first sign of life on a wire without handshake; 0: for ever.")] = 5.0,
+    count: Annotated[int, option("N", "Stop after so many; 0 for no limit.", min=0)] = 0,
+    timeout: Annotated[float, duration("Seconds for a first sign of life on a wire without handshake; 0 for no limit.")] = 5.0,
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Print what is published, one line of JSON each."""
+    """Print publications, one line of JSON each."""
     name = parse_subject(url, pattern)
     if text := literal_wildcards(name):
         say(text)
@@ -182,7 +182,7 @@ def _not_there(user: str) -> PeerError:
 
 @contextmanager
 def _body_may_be_missing(body: str | None) -> Iterator[None]:
-    """Say of a refused body that none was given, where that is so (PeerError)."""
+    """Add to the error for a refused body that no BODY was given (PeerError)."""
     try:
         yield
     except BadRequest as error:
@@ -193,7 +193,7 @@ def _body_may_be_missing(body: str | None) -> Iterator[None]:
 
 @contextmanager
 def _meant_for_peers(bus: Bus) -> Iterator[None]:
-    """Say of a peer that does not know publications what it may be: no polybus peer, or one that says nothing (PeerError)."""
+    """Explain the error of a peer without publications: not a polybus peer, or a silent one (PeerError)."""
     try:
         yield
     except Unsupported as error:
@@ -205,9 +205,8 @@ def _meant_for_peers(bus: Bus) -> Iterator[None]:
 
 
 async def _sign_of_life(bus: Bus, timeout: float) -> None:
-    """A publication has no answer; where the wire has no handshake either, ask the peer who it is, once a second, and raise
-    PeerError where it does not say a word.
-    """
+    """Wait for a sign of life, since a publication has no answer: without a handshake, ask the peer's identity once a second,
+    and raise PeerError if it stays silent."""
     if not timeout or not _may_be_mute(bus):
         return
     peer = bus.peers[0]
@@ -219,8 +218,8 @@ async def _sign_of_life(bus: Bus, timeout: float) -> None:
 
 
 def _may_be_mute(bus: Bus) -> bool:
-    """Tell whether nothing has been heard of a peer: neither transport nor protocol has a handshake."""
-    if bus.cluster is not None:  # NATS has one
+    """True if the peer has sent nothing and neither transport nor protocol has a handshake."""
+    if bus.cluster is not None:  # NATS has a handshake
         return False
     peer = bus.peers[0]
     return peer.transport in _WITHOUT_HANDSHAKE and party_of(peer).speaks_extensions is None
@@ -234,7 +233,7 @@ def _silent(bus: Bus, timeout: float) -> PeerError:
 
 
 async def _print(source: AbstractAsyncContextManager[Any], count: int, show: Callable[[Any], None]) -> None:
-    """Show what comes, and leave after so many; 0 stands for all."""
+    """Print items, and stop after `count`; 0 for all."""
     async with source as items:
         async for item in items:
             show(item)
@@ -244,7 +243,7 @@ async def _print(source: AbstractAsyncContextManager[Any], count: int, show: Cal
 
 
 async def _watch(bus: Bus, events: AsyncIterator[BusEvent], timeout: float) -> None:
-    """Tell of a link that is down, which misses publications; PeerError for one that was never alive."""
+    """Report a link that is down, which misses publications; raises PeerError for one that was never alive."""
     async with anyio.create_task_group() as group:
         group.start_soon(_tell_of_links, bus, events)
         if timeout and _may_be_mute(bus):
@@ -279,7 +278,7 @@ def _show(message: Message, *, pretty: bool) -> None:
 
 
 def _coloured(text: str) -> Text:
-    """JSON for a terminal. It is no markup: what stands in brackets is part of it."""
+    """JSON for a terminal, with brackets as text, not as markup."""
     coloured = Text(text)
     JSONHighlighter().highlight(coloured)
     return coloured

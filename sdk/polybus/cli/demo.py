@@ -1,4 +1,4 @@
-"""`polybus demo`: the story. What is shown comes from `polybus.demo`."""
+"""`polybus demo`: prints the story of `polybus.demo`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .problems import UsageError, unwrapped
 from .values import json_line
 
 READ, LOOK = 0.65, 0.8
-"""Seconds to read the lines before they run, and to look at what came of them."""
+"""Seconds to read the code before it runs, and its output afterwards."""
 _FOLDERS = "polybus-demo-"
-"""The beginning of the names of temporary folders."""
+"""Prefix of temporary folders."""
 _ORPHANED = 3600
-"""Seconds."""
+"""Age in seconds."""
 _NEXT = {
     "polybus demo --show": "the programs",
     "polybus demo --keep rec": "keeps the recording",
@@ -40,18 +40,18 @@ _MARKS = {"ok": ("✓", "green"), "failed": ("✗", "bold red"), "not here": ("�
 
 
 def demo(
-    show: Annotated[bool, flag("--show", "Print the programs of the story, and where they are.")] = False,
-    keep: Annotated[str, option("DIR", "A new folder for the recording, which is kept.")] = "",
-    as_json: Annotated[bool, flag("--json", "Print the result as JSON and nothing else.")] = False,
+    show: Annotated[bool, flag("--show", "Print the programs of the story and their paths.")] = False,
+    keep: Annotated[str, option("DIR", "Keep the recording in this new folder.")] = "",
+    as_json: Annotated[bool, flag("--json", "Print only the result, as JSON.")] = False,
 ) -> None:
     """Two programs in a story of twenty seconds.
 
-    Status 1 if anything did not hold.
+    Status 1 if a check fails.
     """
     if keep and Path(keep).exists() and any(Path(keep).iterdir()):
         raise UsageError(f"--keep {keep}: there is something in it; name a new folder")
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # where a letter cannot be written
+        sys.stdout.reconfigure(errors="replace")  # for characters that the terminal lacks
     paper = Paper(Console(quiet=as_json, highlight=False, emoji=False))
     if show:
         paper.programs()
@@ -71,15 +71,15 @@ def demo(
 
 
 def remove_orphans() -> None:
-    """Remove the temporary folders of demos that were killed: the story takes twenty seconds, and these are an hour old."""
+    """Remove temporary folders of killed demos: the story takes twenty seconds, and these are an hour old."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
-        with suppress(OSError):  # it has gone, or is somebody else's
+        with suppress(OSError):  # gone, or another user's
             if time() - folder.stat(follow_symlinks=False).st_mtime > _ORPHANED:
                 shutil.rmtree(folder)
 
 
 async def tell(paper: Paper, folder: Path, record: Path | None) -> Telling:
-    """Tell the story; the folder is for what the processes write on stderr."""
+    """Play the story; `folder` takes the stderr of the processes."""
     async with Cast(folder, paper.line, record) as cast:
         telling = Telling(cast)
         for scene in SCENES:
@@ -95,7 +95,7 @@ async def tell(paper: Paper, folder: Path, record: Path | None) -> Telling:
 
 @frozen
 class Paper:
-    """The story in lines: at the pace of a reader on a terminal, anywhere else as fast as it happens."""
+    """The story as lines: at a reader's pace on a terminal, otherwise without pauses."""
 
     console: Console
 
@@ -104,28 +104,28 @@ class Paper:
             await anyio.sleep(seconds)
 
     def programs(self) -> None:
-        """All of them, and where they are."""
+        """Print all programs with their paths."""
         for name in PROGRAMS:
             self._print(Text(f"# {path_of(name)}", style="dim"), _code(path_of(name).read_text(encoding="utf-8")), "")
 
     def scene(self, scene: Scene) -> None:
-        """Say what will happen, and the lines that do it."""
+        """Print the title of a scene and its code."""
         number = f"{SCENES.index(scene) + 1}/{len(SCENES)} "
         code = [_row(Text(f"{excerpt.program}.py", style="dim"), _code(excerpt.code), width=8) for excerpt in scene.code]
         self._print(Text.assemble((number, "cyan"), (scene.title, "bold")), scene.why, "", *code, "")
 
     def line(self, line: StoryLine) -> None:
-        """A line of a process, with the time that it took."""
+        """Print a line of a process, with its time."""
         took = "" if line.ms is None else f"{line.ms:,.1f} ms" if line.ms < 100 else f"{line.ms:,.0f} ms"
         text = Text(line.text, style="" if line.who else "yellow")
         self._print(_row(Text(line.who, style="bold"), text, Text(took, style="green"), width=5))
 
     def outcome(self, seen: SceneOutcome) -> None:
-        """Say how a scene came out, where that is not in the lines."""
+        """Print the result of a scene unless its lines show it."""
         self._print(*([] if seen.outcome == "ok" else [Text(seen.detail, style=_MARKS[seen.outcome][1])]), "")
 
     def curtain(self, telling: Telling, seconds: float) -> None:
-        """The whole story at its end, and what to look at next."""
+        """Print the result of the story, and suggestions."""
         for name, seen in telling.seen.items():
             self._print(_row(Text.assemble(_MARKS[seen.outcome], " ", (name, "bold")), Text(seen.detail), width=9))
         if telling.traffic:
@@ -136,7 +136,7 @@ class Paper:
         self._print(*(_row(Text(command, style="cyan"), what, width=29) for command, what in _NEXT.items()))
 
     def _print(self, *parts: RenderableType) -> None:
-        """Parts below each other, broken where they are too wide."""
+        """Print parts one below the other, wrapped to the width."""
         for row in self.console.render_lines(Group(*parts), pad=False):
             text = Text.assemble(*((segment.text, segment.style or "") for segment in row))
             text.rstrip()
@@ -144,7 +144,7 @@ class Paper:
 
 
 def _row(left: Text, middle: RenderableType, right: RenderableType = "", *, width: int) -> Table:
-    """Columns beside each other, the left one so wide."""
+    """Columns side by side; `width` is the left one's."""
     row = Table.grid(expand=True, padding=(0, 1))
     row.add_column(width=width)
     row.add_column(ratio=1, overflow="fold")

@@ -1,6 +1,5 @@
-"""`polybus doctor`: every step of a connection by itself, from the name of a host to the answer to a request; how long it took,
-and what to do where it failed.
-"""
+"""`polybus doctor`: tests each step of a connection separately, from name resolution to the answer to a request, with its
+time, and with advice for a failure."""
 
 from __future__ import annotations
 
@@ -53,26 +52,23 @@ _MARKS = {"ok": ("✓", "green"), "doubtful": ("!", "yellow"), "failed": ("✗",
 
 @connects
 def doctor(
-    url: Annotated[
-        str, argument("URL", "Where the server is said to be; of a cluster nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")
-    ],
-    subject: Annotated[str, option("SUBJECT", "What to ask for; without it any answer will do.")] = "",
+    url: Annotated[str, argument("URL", "URL of the server; of a cluster nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")],
+    subject: Annotated[str, option("SUBJECT", "Subject to request; default: any answer will do.")] = "",
     body: Annotated[str | None, option("BODY", "JSON, for --subject; - reads it from stdin.")] = None,
     timeout: Annotated[float, duration("Seconds for each step.", min=0.1)] = 5.0,
     as_json: Annotated[bool, flag("--json", "One JSON document.")] = False,
     header: Header = None,
     tls: Tls = None,
 ) -> None:
-    """Connect step by step: name, connection, TLS, upgrade, handshake, peer, request; of a cluster server, jetstream, nodes.
-    Status 1 where one fails.
-    """
+    """Connect step by step: name, connection, TLS, upgrade, handshake, peer, request; for a cluster server, jetstream, nodes.
+    Status 1 if a step fails."""
     cluster = cluster_of(url, tls=tls)
     if cluster is None:
         resolve_url(url)
         warn_of_slips(url)
     value = parse_body(body)
     if body is not None and not subject:
-        raise UsageError("--body without --subject: name the subject that is to be asked")
+        raise UsageError("--body without --subject: name the subject of the request")
     what = parse_subject(url, subject)
     if cluster is None:
         examination = Examination(url, what, value, timeout, headers_of(header), tls)
@@ -90,7 +86,7 @@ def doctor(
     else:
         _show(examination.steps)
     for step in examination.steps:
-        if step.outcome == "doubtful":  # it shows what will not do for everybody
+        if step.outcome == "doubtful":  # a problem for some clients
             say(f"{step.name}: {step.detail}; {step.remedy}")
     if failed is not None:
         raise PeerError(f"{failed.name}: {failed.detail}; {failed.remedy}")
@@ -109,7 +105,7 @@ def _show(steps: list[DoctorStep]) -> None:
 Outcome: TypeAlias = Literal["ok", "doubtful", "failed", "not reached"]
 
 NOBODY = "polybus.doctor"
-"""A subject that nobody handles: that this is said shows that requests go there and back."""
+"""Subject without a handler: the error answer proves that requests get through."""
 _OF_STREAMS = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 _OF_THE_NETWORK = (BusError, OSError, EOFError, ValueError, *_OF_STREAMS)
 _ROUNDS = 5
@@ -126,7 +122,7 @@ class DoctorStep:
 
 
 class StepFailed(Exception):
-    """A step has failed, and what follows cannot be tried."""
+    """A step failed; later steps are impossible."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail)
@@ -135,12 +131,12 @@ class StepFailed(Exception):
 
 
 class StepDoubtful(StepFailed):
-    """A step shows what will do for many, and not for all: the examination goes on."""
+    """A step found a problem for some users; later steps follow."""
 
 
 @define(slots=False)
 class Examination:
-    """One look at a server. `steps` is filled by `run`, which raises nothing that the server could cause."""
+    """Examination of a server. `run` fills `steps`, and raises no error that the server could cause."""
 
     url: str
     subject: str | int = ""
@@ -160,7 +156,7 @@ class Examination:
         self.steps: list[DoctorStep] = [DoctorStep(name) for name in self._plan]
 
     def adapted(self, adapter: ProtocolAdapter) -> ProtocolAdapter:
-        """The protocol, with options for this examination."""
+        """Protocol with options for this examination."""
         return adapter
 
     def planned(self) -> dict[str, Callable[[AsyncExitStack], Awaitable[str]]]:
@@ -176,13 +172,13 @@ class Examination:
         return plan | {opened: self._open, "handshake": self._handshake, "peer": self._meet, "request": self._ask}
 
     async def run(self) -> None:
-        """Take the steps, as far as they hold."""
+        """Run the steps until one fails."""
         async with anyio.create_task_group() as self._group, AsyncExitStack() as stack:
             stack.callback(self._group.cancel_scope.cancel)
             for step, take in zip(self.steps, self._plan.values(), strict=True):
                 began = perf_counter()
                 try:
-                    with anyio.fail_after(self.timeout + 1):  # the limits within are to fire first: they say more
+                    with anyio.fail_after(self.timeout + 1):  # the inner limits should fire first: their errors say more
                         step.detail = await take(stack)
                     step.outcome = "ok"
                 except Exception as error:
@@ -202,7 +198,8 @@ class Examination:
             return for_shell(text) or type(error).__name__, hint_of(error, step, self._parts.scheme, self._adapter.name)
         raise error
 
-    # -- what the operating system can say -----------------------------------------------------------------------------------
+    # -- steps with the operating system's tools
+    # -------------------------------------------------------------------------------------
 
     async def _resolve(self, stack: AsyncExitStack) -> str:
         with anyio.fail_after(self.timeout):
@@ -229,7 +226,7 @@ class Examination:
         return f"{tls.version()}, {_certificate(tls.getpeercert() or {})}"
 
     async def _first_words(self) -> None:
-        """Hear what the server says before TLS, where the protocol has it so. May raise `StepFailed`."""
+        """Read the server's first message before TLS, if the protocol has one. Raises `StepFailed`."""
         framing = ProtocolFeatures.of(self._adapter).framing
         said = b""
         try:
@@ -245,10 +242,11 @@ class Examination:
             raise StepFailed(f"{path} is no socket", "the URL names another file than the one that the server listens on")
         return f"{path}, {stat.filemode(mode)}"
 
-    # -- what polybus can say ----------------------------------------------------------------------------------------------
+    # -- steps with polybus
+    # ----------------------------------------------------------------------------------------------------------
 
     async def _open(self, stack: AsyncExitStack) -> str:
-        """The first half of the real connection: up to the transport. The second half waits for `_handshake`."""
+        """First half of the real connection: up to the transport. The second half waits for `_handshake`."""
         self._halves = _Halves(self._connector)
         limits = Limits(connect_timeout=self.timeout, handshake_timeout=self.timeout)
         self._bus = Bus(limits=limits)
@@ -281,7 +279,7 @@ class Examination:
         return await self.asked(self.peer, ProtocolFeatures.of(self._adapter).unhandled or NOBODY)
 
     async def asked(self, whom: Bus | Peer, nobody: str | int) -> str:
-        """Ask for the subject of this examination, or for one that nobody handles; the answer, and how soon it came."""
+        """Request the subject of this examination, or one without a handler; returns the answer and its time."""
         subject = nobody if self.subject == "" else self.subject
         times: list[float] = []
         answer = ""
@@ -301,7 +299,7 @@ class Examination:
         return f"{subject}: {answer}; {median_of(times)} there and back"
 
     def _say_of_fabric(self, subject: str | int) -> None:
-        """May raise `StepFailed`: on a fabric silence is the answer of an address that nobody has."""
+        """Raise `StepFailed`: on a fabric an unused address is silent."""
         session = party_of(self.peer).link.session
         if session is not None and session.capabilities.filters:
             raise StepFailed(
@@ -312,12 +310,12 @@ class Examination:
 
 
 def median_of(times: Sequence[float]) -> str:
-    """Times in seconds, for people."""
+    """Median of times in seconds, for people."""
     return f"{median(times) * 1000:.2f} ms"
 
 
 class _Halves:
-    """A connector that stops between the transport and the protocol's handshake, so that each can be timed."""
+    """Connector that stops between the transport and the protocol's handshake, so that each can be timed."""
 
     reconnects = False
 
@@ -327,7 +325,7 @@ class _Halves:
         self.transport_made = anyio.Event()
         self.go_on = anyio.Event()
         self.known = anyio.Event()
-        """Outcome of connecting."""
+        """Set after connecting, or its failure."""
         self.error: Exception | None = None
         self.address = ""
 
@@ -344,7 +342,7 @@ class _Halves:
         return transport
 
     async def enter(self, manager: Any) -> None:
-        """Enter a connection in a task of its own, and leave it when the task is cancelled."""
+        """Hold a connection open in its own task until the task is cancelled."""
         try:
             async with manager:
                 self.known.set()
@@ -356,7 +354,7 @@ class _Halves:
 
 
 def _certificate(facts: Mapping[str, Any]) -> str:
-    """The names and the days of a valid certificate. May raise `StepDoubtful`: they will not see it for long."""
+    """Names and remaining days of a valid certificate. Raises `StepDoubtful` if few are left."""
     names = [value for kind, value in facts.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
     expires = facts.get("notAfter")
     if expires is None:
@@ -368,7 +366,8 @@ def _certificate(facts: Mapping[str, Any]) -> str:
     return what
 
 
-# -- what to do where a step has failed ------------------------------------------------------------------------------------
+# -- advice for failed steps
+# -----------------------------------------------------------------------------------------------------
 
 
 _BY_NUMBER = {
@@ -406,7 +405,7 @@ _BY_ANSWER = (
     ("closed", "the port may want TLS (wss), or speak something else (tcp)"),
     ("", "is this the port and the path of a WebSocket server?"),
 )
-"""Words in the text of a failed upgrade, and their hint; the last one is that of all others."""
+"""Words in the text of a failed upgrade, with advice; the last entry is the default."""
 _SILENCE = {
     "resolve": "the name server does not answer: look at the DNS settings",
     "connect": "a firewall may swallow the packets, or the address is wrong",
@@ -414,7 +413,7 @@ _SILENCE = {
     "upgrade": "something accepts connections there, but no WebSocket upgrade: compare port and path with the server's URL",
     "handshake": "the protocol of the URL is perhaps another one than the server's",
     "request": (
-        "the connection stands and nothing is answered: the server may be stuck, or speak another protocol, format or dialect"
+        "the connection is open, but nothing is answered: the server may be stuck, or speak another protocol, format or dialect"
     ),
 }
 _NATS_PORTS = "is this the port for clients, by default 4222, and not that for monitoring (8222) or for routes (6222)?"
@@ -423,12 +422,12 @@ _HANDSHAKE = "compare protocol and options of the URL (format=, dialect=) with t
 
 
 def silence_hint(step: str) -> str:
-    """For a step in which nothing happened."""
+    """Advice for a step without any response."""
     return _SILENCE.get(step, "the server does not go on: look into its log")
 
 
 def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
-    """For an error in a step."""
+    """Advice for an error in a step."""
     if isinstance(error, ssl.SSLError):
         return _tls_hint(error)
     if isinstance(error, Unauthorized) and protocol == "nats":
@@ -445,7 +444,7 @@ def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
         return _BY_NUMBER[errno.ECONNRESET]
     if isinstance(error, OSError) and error.errno in _BY_NUMBER:
         return _BY_NUMBER[error.errno]
-    if step == "connect":  # several addresses: no number
+    if step == "connect":  # several addresses: no errno
         return _BY_NUMBER[errno.ECONNREFUSED]
     if step == "tls":
         return "try the URL without TLS (ws, tcp)"
@@ -465,7 +464,7 @@ def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
 
 
 def _refusal_hint(text: str) -> str | None:
-    """For a 403 whose text says what it is about."""
+    """Advice for a 403, according to its text."""
     if "does not say why" in text:
         return "compare the path with that of the server's URL"
     if "origin " in text:

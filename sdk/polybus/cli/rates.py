@@ -1,6 +1,5 @@
-"""Measurements of `polybus bench` on one link; and the server at its other end, in a process of its own, as which
-``python -m polybus.cli.rates LOOP URL...`` runs this module.
-"""
+"""Measurements of `polybus bench` on one link; and the server at its other end, in another process: ``python -m
+polybus.cli.rates LOOP URL...``"""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ COUNT = "bench.count"
 _WARM_UP = 50
 _TURN = 64
 _STANDSTILL = 0.5
-"""Seconds in which nothing more is counted, and what is missing is taken for lost."""
+"""Seconds without progress after which missing publications count as lost."""
 
 
 @frozen(kw_only=True)
@@ -33,25 +32,25 @@ class Load:
     in_flight: int
     timeout: float
     any_answer: bool = False
-    """True where `NoHandler` counts as an answer: it goes there and back all the same."""
+    """True if `NoHandler` counts as an answer: it has made the round trip."""
 
 
 @frozen(kw_only=True)
 class Rates:
-    """The figures of one wire."""
+    """Figures of one wire."""
 
     round_trip_us: float
-    """Median of requests one after the other, in microseconds."""
+    """Median of sequential requests, in microseconds."""
     round_trip_p99_us: float
     requests_per_s: float
     """With many in flight."""
     publications_per_s: float | None
-    """Counted by the server; None where it does not count."""
+    """Counted by the server; None if it does not count."""
     publications_lost: int | None
 
 
 async def measure(bus: Bus, load: Load, counts: tuple[str, str] | None) -> Rates:
-    """Measure the only link of a bus; `counts` are where its peer counts publications, and where to ask for the count."""
+    """Measure the only link of a bus; `counts` are the subjects to publish to and to request the count from."""
     (peer,) = bus.peers
 
     async def ask() -> None:
@@ -94,7 +93,7 @@ async def _at_once(ask: Callable[[], Awaitable[None]], in_flight: int, seconds: 
 
     async def go_on() -> None:
         nonlocal answered
-        while True:  # once at least, however slow the machine is
+        while True:  # at least once, on any machine
             await ask()
             answered += 1
             if perf_counter() >= end:
@@ -107,7 +106,7 @@ async def _at_once(ask: Callable[[], Awaitable[None]], in_flight: int, seconds: 
 
 
 async def _one_way(bus: Bus, subject: str, count: str, load: Load) -> tuple[float | None, int | None]:
-    """Publish, and ask for the count behind that on the same link, until all are counted or it stands still."""
+    """Publish, and request the count behind that on the same link, until all are counted or progress stops."""
     before = await bus.request(count, timeout=load.timeout, returns=int)
     sent = 0
     began = perf_counter()
@@ -118,7 +117,7 @@ async def _one_way(bus: Bus, subject: str, count: str, load: Load) -> tuple[floa
         sent += _TURN
         await anyio.lowlevel.checkpoint()
     seen, counted = 0, perf_counter()
-    while seen < sent and perf_counter() - counted < _STANDSTILL:  # read is not yet counted
+    while seen < sent and perf_counter() - counted < _STANDSTILL:  # frames may be read before they are counted
         now = await bus.request(count, timeout=load.timeout + load.seconds * 10, returns=int) - before
         if now != seen:
             seen, counted = now, perf_counter()
@@ -126,7 +125,7 @@ async def _one_way(bus: Bus, subject: str, count: str, load: Load) -> tuple[floa
 
 
 def make_bus() -> Bus:
-    """Echoes requests and counts publications."""
+    """Bus that echoes requests and counts publications."""
     bus = Bus()
     seen = 0
 
@@ -147,7 +146,7 @@ def make_bus() -> Bus:
 
 
 def main(loop: str, *urls: str) -> None:
-    """Serve until the process that has started this one is gone."""
+    """Serve until the parent process is gone."""
     leave_with_parent()
     run(make_bus(), *urls, drain=1, backend="trio" if loop == "trio" else "asyncio", uvloop=loop == "uvloop")
 

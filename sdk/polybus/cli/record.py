@@ -30,21 +30,21 @@ _NOUNS: Final = {
 
 def record(
     url: Url,
-    folder: Annotated[str, argument("DIR", "Where the capture is written; made where it is not there.")],
-    listen: Annotated[str | None, option("URL", "Where clients connect; a free port on this machine by default.")] = None,
-    max_bytes: Annotated[str, option("N", "Of the folder, as 500M or 10G; the oldest goes first.")] = "10G",
-    max_age: Annotated[float, option("DAYS", "Older segments are removed.", min=0)] = 7.0,
-    bodies: Annotated[bool, flag("--bodies/--no-bodies", "Whether bodies are written.")] = True,
-    redact: Annotated[bool, flag("--redact/--no-redact", "Whether secrets are blanked.")] = True,
-    decode: Annotated[bool, flag("--decode/--no-decode", "Whether what is sealed is decoded meanwhile, once for all.")] = False,
+    folder: Annotated[str, argument("DIR", "Folder for the capture; created if missing.")],
+    listen: Annotated[str | None, option("URL", "Address for clients; default: a free port on this machine.")] = None,
+    max_bytes: Annotated[str, option("N", "Size of the folder, such as 500M or 10G; the oldest segments are removed.")] = "10G",
+    max_age: Annotated[float, option("DAYS", "Age after which segments are removed.", min=0)] = 7.0,
+    bodies: Annotated[bool, flag("--bodies/--no-bodies", "Record bodies.")] = True,
+    redact: Annotated[bool, flag("--redact/--no-redact", "Blank out secrets.")] = True,
+    decode: Annotated[bool, flag("--decode/--no-decode", "Decode segments as they are sealed.")] = False,
     insecure: Insecure = False,
     ca: Ca = None,
     cert: OwnCert = None,
     key: Key = None,
 ) -> None:
-    """Stand between clients and the server at URL and record every frame, until SIGINT or SIGTERM.
+    """Record every frame between clients and the server at URL, as a proxy, until SIGINT or SIGTERM.
 
-    Prints the address to which clients connect instead.
+    Prints the address for the clients.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options: dict[str, Any] = {"bodies": bodies, "redact": "default" if redact else None, "decode": decode}
@@ -55,7 +55,7 @@ def record(
     here = listen or _beside(url)
     secure = with_tls((url, here))
     if ca and not has_tls(url):
-        raise UsageError("--ca: authorities to trust where the recorder connects, and URL has no TLS")
+        raise UsageError("--ca: certificate authorities for the connection to URL, and URL has no TLS")
     tls = client_tls(ca, cert, key) if url in secure else None
     shown = server_tls(cert, key) if here in secure and here != url else None
     proxy = RecordingProxy(url, recorder, here, insecure=insecure, tls=tls, listen_tls=shown)
@@ -72,15 +72,13 @@ async def _record(proxy: Any) -> None:
 
 
 def _beside(url: str) -> str:
-    """A free port here, for the protocol and the kind of transport of a URL."""
+    """URL with a free port here, for the protocol and the kind of transport of a URL."""
     parts = split_url(url)
     if parts.transport.startswith(("http", "zenoh")):
-        return url  # the proxy tells that there is none for HTTP, nor for a fabric
+        return url  # the proxy reports that HTTP and fabrics are unsupported
     transport = {"wss": "ws", "tls": "tcp"}.get(parts.transport, parts.transport)
     if transport not in ("ws", "tcp"):
-        raise UsageError(
-            f"{url}: say with --listen where clients shall connect, for example --listen {parts.protocol}+tcp://127.0.0.1:9000"
-        )
+        raise UsageError(f"{url}: give the address for clients, for example --listen {parts.protocol}+tcp://127.0.0.1:9000")
     path = "/" + parts.address.partition("://")[2].partition("/")[2] if transport == "ws" else ""
     query = "&".join(f"{name}={value}" for name, value in parts.options.items())
     return f"{parts.protocol}+{transport}://127.0.0.1:0{path}{'?' if query else ''}{query}"
@@ -90,30 +88,30 @@ def _beside(url: str) -> str:
 def replay(
     folder: Folder,
     url: Url,
-    speed: Annotated[float, option("X", "2 is twice as fast; 0 as fast as can be.")] = 1.0,
-    start: Annotated[str | None, option("T", "From here on: seconds after its begin, or a time (UTC).")] = None,
-    end: Annotated[str | None, option("T", "Up to here.")] = None,
-    subject: Annotated[list[str] | None, option("PATTERN", "Only these subjects; several times.")] = None,
-    connection: Annotated[list[str] | None, option("ID", "Only these connections; several times.")] = None,
-    record: Annotated[str | None, option("DIR2", "Record the replay; DIR-replay by default.")] = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Connect to nobody; only tell what would be said.")] = False,
+    speed: Annotated[float, option("X", "2 is twice as fast; 0 without pauses.")] = 1.0,
+    start: Annotated[str | None, option("T", "Start: seconds after its beginning, or a time (UTC).")] = None,
+    end: Annotated[str | None, option("T", "End, likewise.")] = None,
+    subject: Annotated[list[str] | None, option("PATTERN", "Only these subjects; may be given several times.")] = None,
+    connection: Annotated[list[str] | None, option("ID", "Only these connections; may be given several times.")] = None,
+    record: Annotated[str | None, option("DIR2", "Record the replay; default: DIR-replay.")] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Do not connect; only show what would be sent.")] = False,
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Say again to the server at URL what the clients of a recording said.
+    """Send the recorded messages of clients again, to the server at URL.
 
-    Over new connections, with new ids; subscriptions and handshakes are made again first.
+    Uses new connections and new ids; repeats subscriptions and handshakes first.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if not speed >= 0:
         raise UsageError(f"--speed {speed}: a number, not below 0")
     if record is None and not dry_run and "://" in folder:
-        raise UsageError(f"where is the replay of {folder} to be recorded? --record DIR, a folder on this machine")
+        raise UsageError(f"where to record the replay of {folder}? Give --record DIR, a folder on this machine")
     selection = capture.Selection(_point(start, "--start"), _point(end, "--end"), tuple(subject or ()), tuple(connection or ()))
     source = capture.Capture(folder)
-    resolve_target(url, None)  # also of a dry run
+    resolve_target(url, None)  # also for a dry run
     where = record or f"{os.path.abspath(folder)}-replay"
 
     async def run() -> Any:
@@ -136,7 +134,7 @@ def replay(
         given = {"--subject": subject, "--connection": connection, "--start": start and [start], "--end": end and [end]}
         wanted = " ".join(f"{name} {value!r}" for name, values in given.items() for value in values or ())
         raise PeerError(
-            f"{folder}: no client said anything{' with ' + wanted if wanted else ''}; polybus capture info {folder} has the "
+            f"{folder}: no client sent anything{' with ' + wanted if wanted else ''}; polybus capture info {folder} has the "
             f"times, polybus capture export {folder} LINES --format jsonl --table events the subjects and connections"
         )
     said = _counts(report.said)
@@ -149,7 +147,7 @@ def replay(
 
 
 def _counts(found: Mapping[str, int]) -> str:
-    """So many of each kind, for people."""
+    """Counts by kind, for people."""
     counts = [
         counted(count, _NOUNS[kind]) if kind in _NOUNS else f"{count} {kind}" for kind, count in sorted(found.items()) if count
     ]

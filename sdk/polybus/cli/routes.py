@@ -1,4 +1,4 @@
-"""The routes file of `polybus bridge`: TOML, one ``[[route]]`` each, and errors that say where."""
+"""Routes file of `polybus bridge`: TOML with ``[[route]]`` tables; errors name the place."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _HEAD = re.compile(r"^[ \t]*\[\[\s*route\s*\]\]", re.M)
 
 
 def text_of(path: Path, option: str) -> str:
-    """The text of a file; a UsageError names the option and the file."""
+    """Text of a file; a UsageError names the option and the file."""
     try:
-        return path.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark
+        return path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{option} {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_routes(path: Path) -> list[Route]:
-    """The routes of a file; a UsageError names file, line and key."""
+    """Routes of a file; a UsageError names file, line and key."""
     text = text_of(path, "--routes")
     try:
         document = tomllib.loads(text)

@@ -1,4 +1,4 @@
-"""`polybus serve` and `polybus schema`: of a bus that is imported from the current folder."""
+"""`polybus serve` and `polybus schema`, for a bus imported from the current folder."""
 
 from __future__ import annotations
 
@@ -34,37 +34,43 @@ _PACKAGE: Final = Path(__file__).parents[1]
 def serve(
     context: typer.Context,
     app: Annotated[str, argument("APP", "module:bus, imported from the current folder.")],
-    urls: Annotated[list[str], argument("URL...", "Where, for example ubre+ws://127.0.0.1:8000/bus; port 0 takes a free one.")],
+    urls: Annotated[list[str], argument("URL...", "Address, for example ubre+ws://127.0.0.1:8000/bus; port 0 for a free one.")],
     origin: Origin = None,
-    host: Annotated[list[str] | None, option("H", "A further Host of a loopback server, behind a proxy; several.")] = None,
+    host: Annotated[
+        list[str] | None, option("H", "Further Host value for a loopback server behind a proxy; may be given several times.")
+    ] = None,
     relay: Annotated[
-        list[str] | None, option("PATTERN", "Pass such publications on to other clients; several are possible.")
+        list[str] | None, option("PATTERN", "Relay these publications between clients; may be given several times.")
     ] = None,
     insecure: Insecure = False,
     ca: Ca = None,
     cert: OwnCert = None,
     key: Key = None,
-    health: Annotated[str | None, option("URL", "Answer /livez and /readyz there, for example http://127.0.0.1:8081")] = None,
-    metrics: Annotated[bool, flag("--metrics", "Answer /metrics beside them, for Prometheus.")] = False,
-    drain: Annotated[float, duration("Seconds that running handlers get after SIGTERM.")] = 20.0,
-    delay: Annotated[float, duration("Seconds before that, while /readyz says 503 and requests are still taken.")] = 0.0,
-    workers: Annotated[int, option("N", "Processes that serve, of a bus with a cluster.", min=1)] = 1,
-    reload: Annotated[bool, flag("--reload", "Start again when a Python file of the current folder changes.")] = False,
+    health: Annotated[
+        str | None, option("URL", "Serve /livez and /readyz at this address, for example http://127.0.0.1:8081")
+    ] = None,
+    metrics: Annotated[bool, flag("--metrics", "Also serve /metrics there, for Prometheus.")] = False,
+    drain: Annotated[float, duration("Seconds for running handlers after SIGTERM.")] = 20.0,
+    delay: Annotated[float, duration("Seconds before that, with /readyz at 503 and requests still accepted.")] = 0.0,
+    workers: Annotated[int, option("N", "Number of processes, for a bus with a cluster.", min=1)] = 1,
+    reload: Annotated[bool, flag("--reload", "Restart when a Python file of the current folder changes.")] = False,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"],
-        option("LEVEL", "What is logged, to stderr: debug, info, warning, error, critical.", case_sensitive=False),
+        option("LEVEL", "Log level on stderr: debug, info, warning, error, critical.", case_sensitive=False),
     ] = "info",
-    backend: Annotated[Literal["asyncio", "trio"], option("NAME", "The event loop: asyncio or trio.")] = "asyncio",
-    uvloop: Annotated[bool, flag("--uvloop", "Use uvloop, with asyncio.")] = False,
+    backend: Annotated[Literal["asyncio", "trio"], option("NAME", "Event loop: asyncio or trio.")] = "asyncio",
+    uvloop: Annotated[bool, flag("--uvloop", "Use uvloop with asyncio.")] = False,
 ) -> None:
     """Serve a bus until SIGINT or SIGTERM, then let running handlers finish."""
     if uvloop and backend != "asyncio":
         raise UsageError(f"--uvloop is an event loop of asyncio: leave out --backend {backend}")
     if metrics and health is None:
-        raise UsageError("--metrics: the page stands beside those of --health, so give --health http://127.0.0.1:8081 too")
+        raise UsageError(
+            "--metrics: the page is served at the address of --health, so give --health http://127.0.0.1:8081, too"
+        )
     if reload:
         if workers > 1:
-            raise UsageError("--reload with --workers: workers are started again by themselves; while you develop, one will do")
+            raise UsageError("--reload with --workers: use one of them; for development one process is enough")
         raise typer.Exit(reloading(context.find_root().obj, drain + delay))
     logging.basicConfig(level=log_level.upper(), format=_log_format())
     bus = load_bus(app)
@@ -77,8 +83,8 @@ def serve(
         options["tls"] = tls
     if ca is not None and not any(ProtocolFeatures.of(resolve_url(url)[0]).dials for url in urls):
         raise UsageError(
-            "--ca: authorities to trust where this command connects (nats+tls), and it only listens; certificates of clients "
-            "are asked for by polybus.run(bus, url, tls=...), whose context has verify_mode=ssl.CERT_REQUIRED"
+            "--ca: certificate authorities for connections of this command (nats+tls), and it only listens; to ask clients for "
+            "certificates use polybus.run(bus, url, tls=...) with verify_mode=ssl.CERT_REQUIRED"
         )
     try:
         serve_until_signal(
@@ -98,26 +104,26 @@ def serve(
     except Exception as error:
         if raised_by_lifespan(error) and not (isinstance(error, BusError) and not _frames_here(error)):
             raise PeerError(f"the lifespan of {app} failed: {type(error).__name__}: {error}{_where(error)}") from None
-        raise  # also what a cluster or store of the bus says, which begins with it
+        raise  # with what a cluster or store reports at the start
 
 
 def _log_format() -> str:
-    """Make the format of log lines: those of one of several workers say which it is."""
+    """Log format, which names the worker if there are several."""
     inherited = Inheritance.of_this_process()
     who = "" if inherited is None else f" {inherited.name}"
     return f"%(asctime)s %(levelname)s{who} %(name)s: %(message)s"
 
 
 def _where(error: BaseException) -> str:
-    """The innermost line of the application that an error comes from: below the current folder, where there is one."""
+    """Innermost line of the application that raised an error, preferably below the current folder."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f" ({error.filename}, line {error.lineno})"
-    ours = _frames_here(error) or _frames(error)[1:]  # without our own
+    ours = _frames_here(error) or _frames(error)[1:]  # without our own frames
     return f" ({ours[-1].filename}, line {ours[-1].lineno})" if ours else ""
 
 
 def _frames_here(error: BaseException) -> list[traceback.FrameSummary]:
-    """The lines of the application: of files below the current folder."""
+    """Stack frames of files below the current folder."""
     paths = [(frame, Path(frame.filename)) for frame in _frames(error) if "site-packages" not in frame.filename]
     return [frame for frame, path in paths if path.is_relative_to(Path.cwd()) and not path.is_relative_to(_PACKAGE)]
 
@@ -127,7 +133,7 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def load_bus(app: str) -> Bus:
-    """The bus that ``module:name`` names; UsageError where it cannot be imported, or is no bus."""
+    """Bus named by ``module:name``; raises UsageError if it cannot be imported, or is not a bus."""
     module, bus = imported(app, "module:bus, for example app:bus")
     if not isinstance(bus, Bus):
         module_name = app.partition(":")[0]
@@ -138,7 +144,8 @@ def load_bus(app: str) -> Bus:
 
 
 def imported(spec: str, form: str) -> tuple[Any, Any]:
-    """A module and what ``module:name`` names in it (or None), with the current folder first; UsageError where it fails."""
+    """Module and attribute named by ``module:name`` (None if missing), with the current folder first on the path; raises
+    UsageError."""
     module_name, colon, name = spec.partition(":")
     if not (colon and module_name and name):
         raise UsageError(f"{spec!r} is not of the form {form}")
@@ -170,16 +177,16 @@ def imported(spec: str, form: str) -> tuple[Any, Any]:
 
 def schema(
     app: Annotated[str, argument("APP", "module:bus, or a contract, module:Class, imported from the current folder.")],
-    html: Annotated[Path | None, option("FILE", "Write a page for people there, instead of the document to stdout.")] = None,
-    typescript: Annotated[bool, flag("--typescript", "Write the types for a page, instead of the document.")] = False,
-    title: Annotated[str | None, option("TITLE", "Of the document; by default the name of the module or contract.")] = None,
-    version: Annotated[str, option("V", "Of what is described.")] = "1.0.0",
-    prefix: Annotated[str, option("PREFIX", "Of the subjects of a contract, as for bus.implement().")] = "",
+    html: Annotated[Path | None, option("FILE", "Write an HTML page to this file instead of the document to stdout.")] = None,
+    typescript: Annotated[bool, flag("--typescript", "Write TypeScript types instead of the document.")] = False,
+    title: Annotated[str | None, option("TITLE", "Title of the document; default: the name of the module or contract.")] = None,
+    version: Annotated[str, option("V", "Version of the described program.")] = "1.0.0",
+    prefix: Annotated[str, option("PREFIX", "Prefix of the contract's subjects, as for bus.implement().")] = "",
     server: Annotated[
-        list[str] | None, option("URL", "Where it is served, for example ubre+wss://example.org/bus; several are possible.")
+        list[str] | None, option("URL", "Server URL, for example ubre+wss://example.org/bus; may be given several times.")
     ] = None,
 ) -> None:
-    """Describe what a bus, or a contract, can be asked and told, and publishes, as AsyncAPI 3."""
+    """Describe the handlers, subscriptions and publications of a bus or a contract, as AsyncAPI 3."""
     from ..asyncapi import document, page, to_text
     from ..asyncapi import typescript as types_of
     from ..asyncapi.document import servers_of
@@ -200,7 +207,7 @@ def schema(
 
 
 def _check_described(app: str, module: Any, source: Any) -> None:
-    """Raise UsageError for what is neither a bus nor a Protocol class, and name what there is."""
+    """Raise UsageError unless `source` is a bus or a Protocol class; names the ones in the module."""
     if isinstance(source, Bus) or getattr(source, "_is_protocol", False):
         return
     name = app.partition(":")[0]
@@ -212,20 +219,21 @@ def _check_described(app: str, module: Any, source: Any) -> None:
     raise UsageError(f"{app} is neither a Bus nor a Protocol class" + (f"; there is {', '.join(found)}" if found else ""))
 
 
-# -- polybus serve --reload: the command again, in a process of its own, whenever a Python file of the folder changes ------
+# -- polybus serve --reload: restarts the command in another process when a Python file of the folder changes
+# --------------------
 
 
 _PACE: Final = 0.4
 """Seconds between two looks at the files."""
 _PATIENCE: Final = 10.0
-"""Seconds for a process to end, after what it was given to drain."""
+"""Seconds for a process to end, in addition to its drain."""
 _MOST: Final = 10_000
-"""Files that are looked at."""
+"""Maximum number of files to watch."""
 _SKIPPED: Final = ("__pycache__", "node_modules", "site-packages")
 
 
 def python_files(folder: Path) -> Iterator[str]:
-    """The Python files below a folder, but for those of environments, caches and hidden folders."""
+    """Python files below a folder, without environments, caches and hidden folders."""
     count = 0
     for where, folders, names in os.walk(folder):
         folders[:] = [
@@ -247,24 +255,24 @@ def look(folder: Path) -> dict[str, tuple[int, int]]:
     for path in python_files(folder):
         try:
             status = os.stat(path)
-        except OSError:  # gone meanwhile: an editor replaces it
+        except OSError:  # an editor is replacing it
             continue
         seen[path] = status.st_mtime_ns, status.st_size
     return seen
 
 
 def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> str | None:
-    """A file that has changed, come or gone; None where all is as it was."""
+    """A file that was changed, added or removed; None without changes."""
     return next((path for path in {**before, **after} if before.get(path) != after.get(path)), None)
 
 
 class Reloader:
-    """Runs a command, and again after each change, until SIGINT or SIGTERM.
+    """Runs a command, and restarts it after each change, until SIGINT or SIGTERM.
 
     Args:
-        command: The command line of the process.
-        folder: Where the files are.
-        drain: Seconds that the process may take to end.
+        command: Command line of the process.
+        folder: Folder with the files.
+        drain: Seconds for the process to end.
     """
 
     def __init__(self, command: list[str], folder: Path, drain: float) -> None:
@@ -274,12 +282,14 @@ class Reloader:
         self._signalled = threading.Event()
 
     def run(self) -> int:
-        """The exit status of the last process."""
+        """Run; returns the exit status of the last process."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._heed)
         while True:
             seen = look(self._folder)
-            process = subprocess.Popen(self._command, start_new_session=True)  # Ctrl-C is ours alone, and handed on once
+            process = subprocess.Popen(
+                self._command, start_new_session=True
+            )  # only this process gets Ctrl-C, and passes it on once
             path = self._until_change(process, seen)
             status = self._end(process)
             if path is None:
@@ -287,7 +297,7 @@ class Reloader:
             say(f"{os.path.relpath(path, self._folder)} has changed: starting again")
 
     def _until_change(self, process: subprocess.Popen[bytes], seen: dict[str, tuple[int, int]]) -> str | None:
-        """A file that has changed; None after a signal."""
+        """Changed file; None after a signal."""
         ended = False
         while not self._signalled.wait(_PACE):
             if not ended and process.poll() is not None:
@@ -311,6 +321,6 @@ class Reloader:
 
 
 def reloading(arguments: list[str], drain: float) -> int:
-    """Run this command line without its ``--reload``, and again after each change. The exit status."""
+    """Run this command line without its ``--reload``, and restart it after each change; returns the exit status."""
     command = [sys.executable, "-m", "polybus", *(argument for argument in arguments if argument != "--reload")]
     return Reloader(command, Path.cwd(), drain).run()

@@ -1,4 +1,4 @@
-"""Output for people: aligned text, in colour where a terminal wants it; never cut off, so that it can be searched."""
+"""Output for people: aligned text, with colours on a terminal that wants them; never truncated, so that it can be searched."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Printer:
         self._console.print(Text.assemble((label, "dim"), (in_one_line(text), style)))
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
-        """Columns as wide as they need to be; `styles` are those of the first cells of the rows."""
+        """Print columns as wide as necessary; `styles` are the styles of the rows' first cells."""
         shown = [[in_one_line(cell) for cell in row] for row in (heads, *rows)]
         widths = [max(len(row[column]) for row in shown) for column in range(len(heads))]
         for number, row in enumerate(shown):

@@ -1,5 +1,4 @@
-"""`polybus store` and `polybus dead`: what the engine of a cluster keeps, and what no handler could deal with, there or in a
-stream of others."""
+"""`polybus store` and `polybus dead`: the stores and dead letters of a cluster, or of an external stream."""
 
 from __future__ import annotations
 
@@ -30,37 +29,37 @@ T = TypeVar("T")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LARGEST = 128 << 20
-"""Bytes of an answer with a letter: the largest that a server takes, as text."""
+"""Bytes of an answer with a letter: the server's maximum, as text."""
 _TEXT = 4096
-"""Characters of a body that are shown."""
+"""Characters of a body to show."""
 _WAITING = re.compile(r"\? (?:Cluster|connect)\(\.\.\., wait=30\) .*")
-"""The end of a reason that does not help here."""
+"""End of an error text that does not help here."""
 _MOST = (1 << 63) - 1
-"""The largest number that an engine understands."""
+"""Largest number of an engine."""
 
 
 def _number(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, help=help, min=1, max=_MOST)
 
 
-ClusterUrl = Annotated[str, argument("URL", "Of a cluster: nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")]
+ClusterUrl = Annotated[str, argument("URL", "The cluster: nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")]
 LettersUrl = Annotated[
-    str, argument("URL", "Of a cluster, or of a stream of others with a place for them: nats+tcp://host?dead_letters=PREFIX.")
+    str, argument("URL", "The cluster, or an external stream with dead letters: nats+tcp://host?dead_letters=PREFIX.")
 ]
-Yes = Annotated[bool, flag("--yes", "Do it: what is removed does not come back.")]
-Durable = Annotated[str, option("NAME", "Of this durable handler alone.")]
-Number = Annotated[int, _number("NUMBER", "As polybus dead list shows it.")]
-Numbers = Annotated[list[int] | None, _number("[NUMBER]...", "As polybus dead list shows them.")]
+Yes = Annotated[bool, flag("--yes", "Confirm the removal, which is final.")]
+Durable = Annotated[str, option("NAME", "Only of this durable handler.")]
+Number = Annotated[int, _number("NUMBER", "Number, as shown by polybus dead list.")]
+Numbers = Annotated[list[int] | None, _number("[NUMBER]...", "Numbers, as shown by polybus dead list.")]
 All = Annotated[bool, flag("--all", "All of them.")]
 
 
-stores: typer.Typer = group("store", "Stores of a cluster: publications that its engine keeps.")
-dead: typer.Typer = group("dead", "Dead letters: stored publications that no handler could deal with.")
+stores: typer.Typer = group("store", "Stores of a cluster: publications kept by its engine.")
+dead: typer.Typer = group("dead", "Dead letters: stored publications that failed every attempt.")
 
 
 @asynccontextmanager
 async def _administration(url: str, tls: Tls) -> AsyncIterator[Administration]:
-    from ..cluster.durable.administration import Administration  # an eighth of a second, for two commands alone
+    from ..cluster.durable.administration import Administration  # an eighth of a second, only for these two commands
 
     cluster = cluster_of(url, tls=tls)
     if cluster is None:
@@ -105,7 +104,7 @@ def _with(opened: AbstractAsyncContextManager[P], act: Callable[[P], Awaitable[T
 @stores.command("list")
 @connects
 def list_stores(url: ClusterUrl, as_json: Json = False, tls: Tls = None) -> None:
-    """Show the stores of a cluster, a line each."""
+    """List the stores of a cluster, one per line."""
     found = _with(_administration(url, tls), lambda administration: administration.stores())
     for store in found:
         if as_json:
@@ -122,9 +121,9 @@ def list_stores(url: ClusterUrl, as_json: Json = False, tls: Tls = None) -> None
 @stores.command("show")
 @connects
 def show_store(
-    url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], as_json: Json = False, tls: Tls = None
+    url: ClusterUrl, name: Annotated[str, argument("NAME", "Name of the store.")], as_json: Json = False, tls: Tls = None
 ) -> None:
-    """Show one store, and how far its durable handlers are."""
+    """Show a store, and the progress of its durable handlers."""
     check_store_name(name)
     store = _with(_administration(url, tls), lambda administration: administration.store(name))
     if as_json:
@@ -161,15 +160,15 @@ def _members(store: StoreState) -> dict[str, Any]:
 @connects
 def add_store(
     url: ClusterUrl,
-    name: Annotated[str, argument("NAME", "Of the store.")],
-    patterns: Annotated[list[str], argument("PATTERN...", "What it keeps: 'orders.>'.")],
-    max_age: Annotated[str, option("AGE", "After which publications are removed: 90s, 30m, 12h, 7d.")] = "",
-    max_bytes: Annotated[str, option("SIZE", "Of the store: 500MiB, 10GiB.")] = "",
+    name: Annotated[str, argument("NAME", "Name of the store.")],
+    patterns: Annotated[list[str], argument("PATTERN...", "Patterns to store: 'orders.>'.")],
+    max_age: Annotated[str, option("AGE", "Age after which publications are removed: 90s, 30m, 12h, 7d.")] = "",
+    max_bytes: Annotated[str, option("SIZE", "Size of the store: 500MiB, 10GiB.")] = "",
     replicas: Annotated[int, option("N", "Servers that keep each publication.", min=1)] = 1,
-    work: Annotated[bool, flag("--work", "Remove what a durable handler has dealt with.")] = False,
+    work: Annotated[bool, flag("--work", "Remove publications once a durable handler is done with them.")] = False,
     tls: Tls = None,
 ) -> None:
-    """Make a store. One that is there and differs is an error, and is never changed."""
+    """Create a store. An existing store with other settings is an error and stays as it is."""
     store = Store(
         name,
         *patterns,
@@ -191,12 +190,12 @@ def _age(text: str) -> float:
 @stores.command("trim")
 @connects
 def trim_store(
-    url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], yes: Yes = False, tls: Tls = None
+    url: ClusterUrl, name: Annotated[str, argument("NAME", "Name of the store.")], yes: Yes = False, tls: Tls = None
 ) -> None:
-    """Make room in a store: remove the publications that all its durable handlers have dealt with."""
+    """Free space in a store: remove the publications that all its durable handlers are done with."""
     check_store_name(name)
     if not yes:
-        raise UsageError(f"{name}: what is removed is in no replay and no copy any more: say --yes")
+        raise UsageError(f"{name}: replays and copies lose what is removed: confirm with --yes")
     count = _with(_administration(url, tls), lambda administration: administration.trim(name))
     print(f"{counted(count, 'publication')} removed")
 
@@ -205,22 +204,24 @@ def trim_store(
 @connects
 def remove_store(
     url: ClusterUrl,
-    name: Annotated[str, argument("NAME", "Of the store.")],
-    durable: Annotated[str, option("NAME", "Only this durable handler, which nobody serves any more.")] = "",
+    name: Annotated[str, argument("NAME", "Name of the store.")],
+    durable: Annotated[str, option("NAME", "Only this durable handler, which must have no workers left.")] = "",
     yes: Yes = False,
     tls: Tls = None,
 ) -> None:
-    """Remove a store, with all that it keeps and its durable handlers; or one of these alone."""
+    """Remove a store with its publications and durable handlers; or only one of the handlers."""
     check_store_name(name)
     if durable:
         check_durable_name(durable)
         if not yes:
-            raise UsageError(f"{durable}: what it has dealt with is forgotten, and one of that name begins anew: say --yes")
+            raise UsageError(
+                f"{durable}: its position is lost, and a new one of that name starts from the beginning: confirm with --yes"
+            )
         _with(_administration(url, tls), lambda administration: administration.remove_durable(name, durable))
         return
     if not yes:
         store = _with(_administration(url, tls), lambda administration: administration.store(name))
-        raise UsageError(f"{name}: {counted(store.publications, 'publication')} would be gone for good: say --yes")
+        raise UsageError(f"{name}: {counted(store.publications, 'publication')} would be lost for good: confirm with --yes")
     _with(_administration(url, tls), lambda administration: administration.remove(name))
 
 
@@ -230,7 +231,7 @@ def remove_store(
 @dead.command("list")
 @connects
 def list_dead(url: LettersUrl, durable: Durable = "", as_json: Json = False, tls: Tls = None) -> None:
-    """Show dead letters, a line each, the oldest first."""
+    """List dead letters, one per line, the oldest first."""
     if durable:
         check_durable_name(durable)
 
@@ -259,7 +260,7 @@ def list_dead(url: LettersUrl, durable: Durable = "", as_json: Json = False, tls
 @dead.command("show")
 @connects
 def show_dead(url: LettersUrl, number: Number, as_json: Json = False, tls: Tls = None) -> None:
-    """Show one dead letter, with its headers and its body."""
+    """Show a dead letter with its headers and its body."""
     letter = _with(_letters_at(url, tls), lambda place: place.letter(number))
     body = letter.body.decode("utf-8", "backslashreplace")
     if as_json:
@@ -291,7 +292,7 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
 def retry_dead(
     url: LettersUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "", tls: Tls = None
 ) -> None:
-    """Store dead letters again, each for its durable handler alone, and remove them."""
+    """Store dead letters again, each only for its durable handler, and remove them."""
     _each(url, tls, numbers, all_of_them, durable, lambda at, letter: at.retry(letter), "stored again")
 
 
@@ -307,7 +308,7 @@ def drop_dead(
 ) -> None:
     """Remove dead letters."""
     if not yes:
-        raise UsageError("what is dropped is gone for good: say --yes")
+        raise UsageError("dropped letters are lost for good: confirm with --yes")
     _each(url, tls, numbers, all_of_them, durable, lambda at, letter: at.drop(letter), "dropped")
 
 
@@ -320,13 +321,13 @@ def _each(
     act: Callable[[Letters, DeadLetter], Awaitable[None]],
     done: str,
 ) -> None:
-    """Do something with letters, each for itself: what cannot be is said, and the others follow."""
+    """Process letters one by one: report a failure, and go on with the others."""
     if bool(numbers) == all_of_them:
-        raise UsageError("which? Their numbers, as polybus dead list shows them, or --all")
+        raise UsageError("which? Give their numbers, as polybus dead list shows them, or --all")
     if durable:
         check_durable_name(durable)
         if numbers:
-            raise UsageError("which? Letters have a handler each: either their numbers, or --all with --durable")
+            raise UsageError("which? Each letter has one handler: give their numbers, or --all with --durable")
 
     async def run(place: Letters) -> tuple[int, int]:
         count = worst = 0
@@ -359,7 +360,7 @@ async def _failure(act: Awaitable[None]) -> BusError | None:
 
 
 async def _letters(place: Letters, numbers: list[int] | None, durable: str) -> AsyncGenerator[DeadLetter | BusError]:
-    """Find letters one after the other: those of these numbers, or the error of one that is not there, or all."""
+    """Yield letters: those with these numbers, with an error for a missing one, or all."""
     for number in numbers or ():
         found: DeadLetter | BusError
         try:

@@ -1,4 +1,4 @@
-"""Values of options: connections, headers, certificates, bodies and subjects; and JSON for what comes out."""
+"""Values of options: connections, headers, certificates, bodies and subjects; and JSON output."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ..plugins.registry import mistyped_options, resolve_url
 from .problems import UsageError, say
 
 _IMPATIENT = Backoff(maximum=1.0)
-"""Somebody sits before the screen."""
+"""A person waits at the screen."""
 
 _FOR_EVER: Final = 1e9
 """Seconds."""
 
 _CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Characters that JSON may have in texts as they are, and that are nothing for a terminal; the others it has escaped."""
+"""Characters that JSON allows in texts but that a terminal must not get; JSON escapes the other control characters itself."""
 
 _FAREWELL = 0.3
-"""Seconds for a peer to answer the goodbye: a command ends by its deadline, also where nobody answers at all."""
+"""Seconds for a peer to answer the goodbye: a command ends by its deadline, even if the peer is silent."""
 
 
 def cluster_of(url: str, wait: float = 0.0, tls: ssl.SSLContext | None = None) -> Cluster | None:
-    """The cluster of polybus programs that a URL names, by its path or as ``auto``; None for others, as of a NATS server.
+    """Cluster of polybus programs that a URL names by its path or as ``auto``; None for others, such as a plain NATS server.
 
     Raises:
-        UsageError: ``auto``, and the environment names none.
+        UsageError: ``auto``, but the environment names none.
     """
     scheme, _, rest = url.partition("://")
     path = rest.partition("?")[0].partition("/")[2]
@@ -48,7 +48,7 @@ def cluster_of(url: str, wait: float = 0.0, tls: ssl.SSLContext | None = None) -
 
 
 def hasty_bus(timeout: float, cluster: Cluster | None = None, message: int | None = None) -> Bus:
-    """The bus of a command; `timeout` bounds its steps where it is shorter than usual, `message` is its `Limits.message`."""
+    """Bus of a command; `timeout` shortens its time limits, `message` is its `Limits.message`."""
     usual = Limits()
     limits = Limits(
         message=message or usual.message,
@@ -62,7 +62,7 @@ def hasty_bus(timeout: float, cluster: Cluster | None = None, message: int | Non
 def connecting(
     url: str, header: list[str] | None, tls: ssl.SSLContext | None, wait: float, timeout: float = 0.0, bus: Bus | None = None
 ) -> AbstractAsyncContextManager[Bus]:
-    """The connection that a command wants, of a `hasty_bus` by default; UsageError for what cannot be."""
+    """Connection of a command, by default of a `hasty_bus`; raises UsageError for impossible options."""
     bus = bus or hasty_bus(timeout, cluster_of(url, wait, tls))
     if bus.cluster is None:
         warn_of_slips(url)
@@ -72,24 +72,24 @@ def connecting(
 
 
 def check_for_cluster(header: list[str] | None) -> None:
-    """Raise UsageError for headers, which a node of a cluster has no use for."""
+    """Raise UsageError for headers, which clusters do not use."""
     if header:
-        raise UsageError("--header: a cluster reads none; a token stands before the host of its URL, as TOKEN@host")
+        raise UsageError("--header: a cluster reads no headers; put a token before the host of its URL, as TOKEN@host")
 
 
 def warn_of_slips(url: str) -> None:
-    """Say that members of the query are probably options with a slip: they go to the server, and nothing else tells of it."""
+    """Warn of members of the query that resemble options: they go to the server, without any other message."""
     if slips := mistyped_options(url):
-        say(f"{slips}? It is no option, and goes to the server as it is")
+        say(f"{slips}? It is not an option, and goes to the server unchanged")
 
 
 def dialling(header: list[str] | None, tls: ssl.SSLContext | None, wait: float) -> dict[str, Any]:
-    """Options of `connect`, among them those of --header and --wait; UsageError where they cannot be used."""
+    """Options of `connect`, including --header and --wait; raises UsageError if they cannot be used."""
     return {"headers": headers_of(header), "tls": tls, "wait": wait}
 
 
 def headers_of(given: list[str] | None) -> dict[str, str] | None:
-    """The headers of --header; UsageError where one of them is none."""
+    """Headers of --header; raises UsageError for a malformed one."""
     headers: dict[str, str] = {}
     for text in given or ():
         name, colon, value = text.partition(":")
@@ -100,7 +100,7 @@ def headers_of(given: list[str] | None) -> dict[str, str] | None:
 
 
 def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """The context of --ca, --cert and --key of a client; None without them; UsageError where a file cannot be used."""
+    """TLS context from --ca, --cert and --key of a client; None without them; raises UsageError for an unusable file."""
     _check_pair(cert, key)
     if ca is None and cert is None:
         return None
@@ -114,7 +114,7 @@ def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLC
 
 
 def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """The context of --cert and --key of a server; None without them; UsageError where a file cannot be used."""
+    """TLS context from --cert and --key of a server; None without them; raises UsageError for an unusable file."""
     _check_pair(cert, key)
     if cert is None:
         return None
@@ -129,7 +129,7 @@ def _check_pair(cert: Path | None, key: Path | None) -> None:
 
 
 def _load(tls: ssl.SSLContext, cert: Path, key: Path | None) -> None:
-    """Load a certificate with its private key; UsageError where that cannot be."""
+    """Load a certificate with its private key; raises UsageError."""
 
     def encrypted() -> str:  # without it OpenSSL asks at the terminal
         raise UsageError(f"--key {key or cert}: the private key is encrypted: decrypt it, by openssl pkey -in FILE -out NEW")
@@ -147,7 +147,7 @@ def _load(tls: ssl.SSLContext, cert: Path, key: Path | None) -> None:
 
 
 def parse_body(text: str | None) -> Any:
-    """The value of a BODY; UsageError where it is no JSON."""
+    """Value of a BODY; raises UsageError if it is not JSON."""
     if text is None:
         return None
     if text == "-" and sys.stdin is None:
@@ -162,17 +162,17 @@ def parse_body(text: str | None) -> Any:
 
 
 def _meant(body: str) -> str:
-    """Advice for a BODY that is no JSON: what it was probably meant to be."""
+    """Advice for a BODY that is not JSON: its probable meaning."""
     if body[:1] == "@":
         return f"; a file comes from stdin: - < {body[1:101]}"
     return """; text needs its own quotes: '"like this"'""" if body[:1].isalpha() else ""
 
 
 def parse_subject(url: str, text: str) -> str | int:
-    """The subject of a SUBJECT: a number, also in hexadecimal, where the protocol of the URL numbers its subjects."""
+    """Subject of a SUBJECT: a number, also in hexadecimal, if the protocol of the URL numbers its subjects."""
     if not text[:1].isdigit():
         return text
-    if cluster_of(url) is None:  # which takes both
+    if cluster_of(url) is None:  # a cluster takes both
         adapter, _, _ = resolve_url(url)
         if not adapter.session("client").capabilities.numbers:
             return text
@@ -186,7 +186,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?", re.I)
 
 
 def parse_size(option: str, text: str) -> int:
-    """A number of bytes, as 500M or 10GiB; UsageError where it is none."""
+    """Number of bytes, such as 500M or 10GiB; raises UsageError."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise UsageError(f"{option} {text!r}: a number of bytes, as 500M or 10GiB")
@@ -194,7 +194,7 @@ def parse_size(option: str, text: str) -> int:
 
 
 def json_line(value: Any, *, pretty: bool = False) -> str:
-    """JSON; bytes are base64, and what a terminal would act upon is escaped, as JSON may have it in texts."""
+    """JSON line; bytes as base64, control characters escaped for terminals."""
     line = msgspec.json.encode(value, enc_hook=str)
     if not pretty:
         return _for_terminal(line.decode())

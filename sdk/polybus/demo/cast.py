@@ -1,4 +1,4 @@
-"""Processes of the story, and what they say while it is told."""
+"""Processes of the story, and their output."""
 
 from __future__ import annotations
 
@@ -19,57 +19,57 @@ from attrs import define, field, frozen
 DESKS = ("ann", "bob")
 """Two processes of one program."""
 TIMEOUT = 12.0
-"""Seconds in which something that must happen at the other side has to be seen. On a busy machine two may be gone at once."""
+"""Seconds for an event to be seen at the other side, also on a busy machine."""
 _START, _END = 40.0, 5.0
 _LINE = 4096
 
 
 class CheckFailed(Exception):
-    """A scene did not give what it has to give."""
+    """A scene did not produce its result."""
 
 
 @frozen
 class StoryLine:
-    """A line that a process has printed, or, of nobody, a command."""
+    """Line printed by a process, or a command, which has no process."""
 
     who: str
     text: str
     ms: float | None = None
-    """Milliseconds after what it is the consequence of, as seen from here."""
+    """Milliseconds since its cause, measured here."""
 
 
 @define
 class Actor:
-    """A process of the story."""
+    """Process of the story."""
 
     process: anyio.abc.Process
     input: anyio.abc.ByteSendStream
     output: BufferedByteReceiveStream
 
     async def lines(self) -> AsyncIterator[str]:
-        """Read what it prints, until it ends."""
+        """Read its output until it ends."""
         while True:
             try:
                 line = await self.output.receive_until(b"\n", _LINE)
             except (anyio.EndOfStream, anyio.IncompleteRead, anyio.DelimiterNotFound):
                 return
-            # A letter that could move the terminal is none to be shown.
+            # Never print characters that control the terminal.
             yield "".join(letter if letter.isprintable() else "?" for letter in line.decode(errors="replace").rstrip())
 
 
 @define
 class Cast:
-    """The plant, two desks, the van and its gate, and what they have printed."""
+    """The plant, two desks, the van and its gate, and their output."""
 
     folder: Path
-    """For what the processes write on stderr."""
+    """Folder for the stderr of the processes."""
     say: Callable[[StoryLine], None]
-    """Is called for each line, when it comes."""
+    """Called for each line when it arrives."""
     record: Path | None = None
-    """Folder that the first desk and the gate record to."""
+    """Folder for recordings of the first desk and the gate."""
     url: str = "ubre+ws://127.0.0.1:0/bus"
     lines: list[StoryLine] = field(factory=list)
-    """Of this scene."""
+    """Lines of this scene."""
     _actors: dict[str, Actor] = field(factory=dict)
     _started: list[anyio.abc.Process] = field(factory=list)
     _group: anyio.abc.TaskGroup = field(init=False)
@@ -92,16 +92,16 @@ class Cast:
     # -- processes -------------------------------------------------------------------------------------------------------
 
     async def open_plant(self) -> None:
-        """Start a plant: the first where there is room, later ones where it was."""
+        """Start a plant: the first on a free port, later ones on the same port."""
         self.url = self._served(await self._start("plant", "children", "plant", self.url))
 
     async def open_desk(self, name: str) -> None:
-        """Start a desk, which connects, and listens. The first one records."""
+        """Start a desk, which connects and subscribes. The first one records."""
         line = await self._start(name, "desk", self.url, *(self._recording if name == DESKS[0] else ()))
         self._hear(name, line, timed=False)
 
     async def open_gate(self) -> str:
-        """Start the gate between the plant and a fabric of Zenoh. Gives the address of the fabric."""
+        """Start the gate between the plant and a Zenoh fabric; returns the address of the fabric."""
         return self._served(await self._start("gate", "gate", self.url, "up+zenoh://127.0.0.1:0", *self._recording))
 
     @property
@@ -114,7 +114,7 @@ class Cast:
         self._hear("van", await self._start("van", "children", "van", fabric), timed=False)
 
     async def _start(self, name: str, module: str, *arguments: str) -> str:
-        """Start it, and give its first line, when it is ready."""
+        """Start a process; returns its first line, printed when it is ready."""
         log = self.folder / f"{name}.log"
         with log.open("ab") as stderr:
             process = await anyio.open_process(
@@ -141,12 +141,12 @@ class Cast:
         return url
 
     async def kill_plant(self) -> None:
-        """End the plant without a word."""
+        """Kill the plant."""
         self._signal("kill -9", getattr(signal, "SIGKILL", signal.SIGTERM))
         await self._actors["plant"].process.wait()
 
     def drain_plant(self) -> None:
-        """Ask the plant to leave in order."""
+        """Ask the plant to shut down gracefully."""
         self._signal("kill -TERM", signal.SIGTERM)
 
     def _signal(self, command: str, number: int) -> None:
@@ -156,26 +156,27 @@ class Cast:
         process.send_signal(signal.Signals(number))
 
     async def close(self, name: str) -> None:
-        """Have a desk or the gate leave."""
+        """Stop a desk or the gate."""
         await self._actors[name].input.aclose()
         await self.ended(name)
 
     async def ended(self, name: str) -> None:
-        """Wait for the orderly end of a process; CheckFailed with another status than 0."""
+        """Wait for the end of a process; raises CheckFailed for a status other than 0."""
         with anyio.fail_after(TIMEOUT):
             status = await self._actors[name].process.wait()
         if status != 0:
             raise CheckFailed(f"{name} has left with status {status}")
 
-    # -- what they say ---------------------------------------------------------------------------------------------------
+    # -- output
+    # ----------------------------------------------------------------------------------------------------------------------
 
     async def tell(self, desk: str, step: str) -> None:
-        """Have a desk take a step."""
+        """Let a desk run a step."""
         self._since = perf_counter()
         await self._actors[desk].input.send(f"{step}\n".encode())
 
     async def hears(self, name: str, pattern: str) -> StoryLine:
-        """Wait for a line of this scene; CheckFailed when it does not come."""
+        """Wait for a line of this scene; raises CheckFailed if it does not come."""
         with anyio.move_on_after(TIMEOUT):
             while True:
                 printed = self._printed
@@ -187,7 +188,7 @@ class Cast:
         raise CheckFailed(f"{name} has said {said!r}, and not {pattern!r}")
 
     def note(self, text: str) -> None:
-        """A line of nobody."""
+        """Add a line without a process."""
         self._hear("", text, timed=False)
 
     async def _listen(self, name: str, actor: Actor) -> None:

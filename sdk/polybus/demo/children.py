@@ -1,4 +1,4 @@
-"""Run a program of the story that ends with its parent: ``python -m polybus.demo.children plant ubre+ws://127.0.0.1:0/bus``"""
+"""Runs a program of the story that ends with its parent: ``python -m polybus.demo.children plant ubre+ws://127.0.0.1:0/bus``"""
 
 import os
 import runpy
@@ -9,7 +9,7 @@ from ..plugins.tools import exit_at_once
 
 
 def leave_with_parent() -> None:
-    """End this process when the parent's end of stdin is closed, however the parent ended."""
+    """End this process when stdin closes, because the parent has ended in some way."""
 
     def watch() -> None:
         # Not through sys.stdin: its lock, held by a daemon thread, would abort the interpreter's shutdown.

@@ -1,4 +1,5 @@
-"""An operator's desk: the client of the story that `polybus demo` tells. It takes the names of steps, a line each, such as ask.
+"""An operator's desk: the client in the story of `polybus demo`. It reads names of steps from stdin, such as ask, one per
+line.
 
 python -m polybus.demo.desk ubre+ws://127.0.0.1:8000/bus
 """
@@ -73,7 +74,7 @@ STEPS = {step.__name__: step for step in (ask, fill, read, mistake, wait, work)}
 
 
 async def sit(bus: Bus) -> None:
-    """Listen, and take the steps that are named on stdin, until it ends."""
+    """Subscribe, and run the steps named on stdin, until it ends."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch, bus)
         tasks.start_soon(listen, bus)

@@ -1,4 +1,4 @@
-"""The gate of the plant: a fabric of Zenoh for vehicles, whose numbers become the names of the plant, until stdin ends.
+"""The gate of the plant: a Zenoh fabric for vehicles, and a bridge from their numbers to the plant's names, until stdin ends.
 
 python -m polybus.demo.gate ubre+ws://127.0.0.1:8000/bus up+zenoh://127.0.0.1:7447
 """

@@ -1,4 +1,4 @@
-"""A plant with tanks: the server of the story that `polybus demo` tells.
+"""A plant with tanks: the server in the story of `polybus demo`.
 
 python -m polybus.demo.plant ubre+ws://127.0.0.1:8000/bus
 """
@@ -16,7 +16,7 @@ bus: Bus = Bus()
 
 @frozen
 class Tank:
-    """A tank and what is in it."""
+    """A tank and its contents."""
 
     number: int
     litres: float

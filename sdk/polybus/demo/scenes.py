@@ -1,4 +1,4 @@
-"""The story, scene by scene: what happens, the lines that do it, and why it matters."""
+"""The story, scene by scene: its events, the code, and why it matters."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .cast import DESKS, TIMEOUT, Cast, CheckFailed
 
 Outcome: TypeAlias = Literal["waiting", "ok", "failed", "not here"]
 PROGRAMS = ("plant", "desk", "gate", "van")
-"""Server and client; and what brings a vehicle of another protocol to them."""
+"""Server and client; a bridge, and a vehicle with another protocol."""
 _SCENE_SECONDS = 4 * TIMEOUT
 _LEVEL = r"^Tank\(number=7, litres=73\.5\)$"
 _FILLED = r"Tank\(number=7, litres=93\.5\)$"
 
 
 class NotHere(Exception):
-    """A scene cannot be played on this machine; the text says why."""
+    """A scene cannot be played on this machine; the text has the reason."""
 
 
 def path_of(program: str) -> Path:
-    """The file of a program: what is shown of it is what runs."""
+    """File of a program: the shown code is the running code."""
     return Path(__file__).with_name(f"{program}.py")
 
 
 @frozen
 class Excerpt:
-    """Lines of a program: from the first that contains a text up to the next empty one, or so many."""
+    """Lines of a program: from the first that contains a text up to the next empty one, or a number of lines."""
 
     program: str
     begins: str
@@ -50,24 +50,24 @@ class Excerpt:
 
 @frozen
 class Scene:
-    """One step of the story."""
+    """A step of the story."""
 
     name: str
     play: Callable[[Telling], Awaitable[str]] = field(repr=False)
-    """Gives what was seen, in a line. CheckFailed where it does not hold."""
+    """Returns its result as a line, or raises CheckFailed."""
     title: str
     why: str
     code: tuple[Excerpt, ...]
 
 
 def scene(title: str, why: str, *code: Excerpt) -> Callable[[Any], Scene]:
-    """Make a scene of a function."""
+    """Turn a function into a scene."""
     return lambda play: Scene(play.__name__, play, title, why, code)
 
 
 @define
 class SceneOutcome:
-    """The outcome of a scene."""
+    """Result of a scene."""
 
     outcome: Outcome = "waiting"
     detail: str = ""
@@ -76,20 +76,20 @@ class SceneOutcome:
 
 @define
 class Telling:
-    """The story while it is told, and afterwards."""
+    """A performance of the story, and its results."""
 
     cast: Cast
     seen: dict[str, SceneOutcome] = field(factory=lambda: {scene.name: SceneOutcome() for scene in SCENES})
     traffic: dict[str, int] = field(factory=dict)
-    """Recorded by the first desk, and by the gate: messages by kind, then frames and their bytes. Empty where nothing was."""
+    """Messages by kind, frames and bytes, recorded by the first desk and the gate. Empty without a recording."""
 
     @property
     def ok(self) -> bool:
-        """True if every scene that can be played here held."""
+        """True if every scene that this machine can play succeeded."""
         return all(seen.outcome in ("ok", "not here") for seen in self.seen.values())
 
     async def play(self, scene: Scene) -> SceneOutcome:
-        """Play a scene within its time, and note what came of it. Never raises, but for cancellation."""
+        """Play a scene within its time, and note the result. Raises nothing except cancellation."""
         seen, begin = self.seen[scene.name], perf_counter()
         self.cast.lines = []
         try:
@@ -210,7 +210,7 @@ async def back(telling: Telling) -> str:
     await cast.open_plant()
     for desk in DESKS:
         await cast.hears(desk, "^link up again$")
-    # His answer comes after his subscription has been heard: what is published next, he gets.
+    # Bob's answer follows his subscription, so he gets the next publication.
     await _level(cast, "bob")
     await cast.tell("ann", "fill")
     said = await _heard_by_both(cast)
@@ -270,7 +270,7 @@ async def count(telling: Telling) -> str:
     if cast.record is None:
         raise NotHere("nothing was recorded: pip install 'polybus[capture]'")
     telling.traffic = counted = await anyio.to_thread.run_sync(_traffic, cast.record)
-    # What the van has caused is heard by the first desk, and by the van.
+    # The first desk and the van hear the consequences of the van's actions.
     expected = {"refused": 1, "publications": 4 if telling.seen["van"].outcome == "ok" else 2}
     if not expected.items() <= counted.items():
         raise CheckFailed(f"the recording says {counted}, and not {expected}")
@@ -280,7 +280,7 @@ async def count(telling: Telling) -> str:
 
 
 def can_record() -> bool:
-    """True where recordings can be made, and read."""
+    """True if recordings can be made and read."""
     return all(find_spec(name) is not None for name in ("pyarrow", "numpy"))
 
 
@@ -306,4 +306,4 @@ def _traffic(record: Path) -> dict[str, int]:
 
 
 SCENES: tuple[Scene, ...] = (meet, ask, publish, stream, refuse, kill, back, replace, van, count)
-"""In their order."""
+"""In order."""

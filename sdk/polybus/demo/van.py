@@ -1,4 +1,4 @@
-"""A van that fills tanks, as vehicles do: it speaks UMessage, whose addresses are numbers, over Zenoh.
+"""A van that fills tanks, as vehicles do: it speaks UMessage, with numbers as addresses, over Zenoh.
 
 python -m polybus.demo.van up+zenoh://127.0.0.1:7447
 """

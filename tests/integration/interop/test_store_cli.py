@@ -112,9 +112,9 @@ def test_what_is_trimmed_is_what_each_durable_handler_has_dealt_with(keeping: Na
         (["dead", "drop", "nats+tcp://127.0.0.1:1/shop", "--all", "--durable", "*", "--yes"], "polybus: durable='*': 1 to"),
         (["store", "show", "nats+tcp://127.0.0.1:1/shop", "a b"], "polybus: Store('a b'): 1 to 100 letters"),
         (["store", "remove", "nats+tcp://127.0.0.1:1/shop", "a.b", "--yes"], "polybus: Store('a.b'): 1 to 100 letters"),
-        (["dead", "retry", "{url}"], "polybus: which? Their numbers, as polybus dead list shows them, or --all"),
-        (["dead", "retry", "{url}", "7", "--durable", "billing"], "polybus: which? Letters have a handler each: either their"),
-        (["dead", "drop", "{url}", "7"], "polybus: what is dropped is gone for good: say --yes"),
+        (["dead", "retry", "{url}"], "polybus: which? Give their numbers, as polybus dead list shows them, or --all"),
+        (["dead", "retry", "{url}", "7", "--durable", "billing"], "polybus: which? Each letter has one handler: give their"),
+        (["dead", "drop", "{url}", "7"], "polybus: dropped letters are lost for good: confirm with --yes"),
         (["store", "add", "{url}", "a", "a.>", "--max-age", "week"], "polybus: --max-age 'week': a number and s, m, h or d"),
         (
             ["store", "add", "{url}", "a", "a.>", "--max-bytes", "1X"],

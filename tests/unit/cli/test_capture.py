@@ -42,7 +42,7 @@ def test_record_then_look_then_replay(url: str, tmp_path: Path, capsys: pytest.C
     decoded = [decode(batch.rows) for batch in Capture(folder).batches()]
     assert found["frames"] + found["marks"] == sum(made.frames for made in decoded)
     assert run(["capture", "info", str(folder)]) == 0
-    assert "4 marks of where connections began or ended" in capsys.readouterr().out
+    assert "4 marks of the start or end of a connection" in capsys.readouterr().out
 
     assert run(["replay", str(folder), url, "--dry-run"]) == 0
     assert "would say 2 requests over 2 connections" in capsys.readouterr().out
@@ -55,7 +55,7 @@ def test_record_then_look_then_replay(url: str, tmp_path: Path, capsys: pytest.C
 
     status, text = one_line(capsys, "replay", str(folder), url, "--speed", "0", "--subject", "nobody.asked")
     assert status == 1
-    assert "no client said anything with --subject 'nobody.asked'; polybus capture info" in text
+    assert "no client sent anything with --subject 'nobody.asked'; polybus capture info" in text
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_info_is_for_people_and_compact_and_export_print_their_files(
         (["analyse", "nowhere", "--out", "x"], "is no capture: there is no such folder", 1),
         (["analyse", "nowhere", "--out", "x", "--names", "none.toml"], "--names none.toml: No such file or directory", 2),
         (["analyse", "nowhere", "--out", "x", "--routes", "none.toml"], "--routes none.toml: No such file or directory", 2),
-        (["journey", "nowhere"], "which request? --id ID", 2),
+        (["journey", "nowhere"], "which request? Give --id ID", 2),
         (["journey", "nowhere", "--id", "7"], "nowhere", 1),
         (["journey", "nowhere", "--start", "soon"], "--start='soon': a time as", 2),
         (["record", "ubre+tcp://127.0.0.1:1", "x", "--max-bytes", "lots"], "500M or 10G", 2),
@@ -210,7 +210,7 @@ def test_a_journey_is_shown_by_id_subject_or_time_and_where_there_is_none_it_is_
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert first["hops"] in [row["hops"] for row in rows]
     status, text = one_line(capsys, "journey", out, "--id", "of nobody")
-    assert (status, text) == (1, f"{out}: no request is like that; its table exchanges has all ids, subjects and times")
+    assert (status, text) == (1, f"{out}: no request matches; its table exchanges has all ids, subjects and times")
     status, text = one_line(capsys, "journey", out, "--start", "2030-01-01T00:00:00Z", "--end", "2020-01-01T00:00:00Z")
     assert "end has to be later" in text
 

@@ -75,12 +75,15 @@ def test_a_command_that_serves_and_connects_shows_its_certificate_to_both_sides(
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("serve app:bus ubre+tls://127.0.0.1:0", "--ca: authorities to trust where this command connects"),
-        ("bridge a b --serve left --serve right --routes routes.toml", "--ca: authorities to trust where the bridge connects"),
-        ("record ubre+ws://127.0.0.1:1/bus captured", "--ca: authorities to trust where the recorder connects"),
+        ("serve app:bus ubre+tls://127.0.0.1:0", "--ca: certificate authorities for connections of this command"),
+        (
+            "bridge a b --serve left --serve right --routes routes.toml",
+            "--ca: certificate authorities for connections of the bridge",
+        ),
+        ("record ubre+ws://127.0.0.1:1/bus captured", "--ca: certificate authorities for the connection to URL"),
         (
             "record ubre+tcp://127.0.0.1:1 captured --listen ubre+tls://127.0.0.1:0",
-            "where the recorder connects, and URL has no TLS",
+            "for the connection to URL, and URL has no TLS",
         ),
     ],
 )

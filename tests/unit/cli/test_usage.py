@@ -82,7 +82,7 @@ BAD_PEM = "no certificate"
         ("broker --clients csb+tcp://127.0.0.1:0 --servers csb+tcp://127.0.0.1:0 --metrics 9100", "http://127.0.0.1:9100"),
         ("inspect", "'FILE|HEX'"),
         ("inspect 00", "--protocol"),
-        ("inspect ubre+ws://127.0.0.1:9000/bus", "is a URL, and what is inspected are frames; polybus doctor URL looks at a"),
+        ("inspect ubre+ws://127.0.0.1:9000/bus", "is a URL, and inspect takes frames; polybus doctor URL examines a"),
         ("inspect 00 --protocol latin", "there are: "),
         ("inspect 00 --protocol ubre?nothing=1", "known are"),
         ("inspect xyz --protocol ubre", "neither a file nor"),
@@ -152,7 +152,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["ubre+memory://serve", "--log-level", "loud"], "not one of 'debug', 'info', 'warning'"),
         (["ubre+memory://serve", "--backend", "twisted"], "not one of 'asyncio', 'trio'"),
         (["ubre+memory://serve", "--uvloop", "--backend", "trio"], "leave out --backend trio"),
-        (["ubre+memory://serve", "--reload", "--workers", "2"], "one will do"),
+        (["ubre+memory://serve", "--reload", "--workers", "2"], "for development one process is enough"),
     ],
 )
 def test_serve_says_which_option_is_wrong_or_missing(
