@@ -894,7 +894,7 @@ class BlockingBus(Twin):
         timeout: float = ...,
         id: str | None = ...,
     ) -> None:
-        """Publish: every matching subscription receives it once, the bus's own and those of every linked peer.
+        """Publish: every matching subscription receives it once, of the bus itself and of every linked peer.
 
         Links that this bus opened always get it. On return it has been passed to the transports or waits in an outbox; that is
         no acknowledgement. A subject of a cluster's `Store`, or a publication with `id` to an external stream over a NATS link,

@@ -1,4 +1,4 @@
-"""Accepting links: the gate that transports call, and the listener that users hold."""
+"""Accepting links: the gate for transports, and the listener for users."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 
 
 _IDLE: Final = 10.0
-"""Seconds until an idle peer without a connection of its own (HTTP) may be dropped for a new one."""
+"""Seconds until an idle peer without a connection (HTTP) may be dropped for a new one."""
 _UNKNOWN: Final = Unavailable("this server cannot find out now who you are: try again later")
 
 
@@ -66,7 +66,7 @@ class BusGate:
         self._admissions = Admissions(self._services.limits)
 
     def knock(self, address: str) -> BusError | None:
-        """Count a new connection, or return the reason for its refusal."""
+        """Count a new connection, or refuse it."""
         if not (self.open and self._services.ready):
             return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
         links, limits = self._services.running.links, self._services.limits
@@ -79,9 +79,8 @@ class BusGate:
         return refusal
 
     def _make_room(self, network: str | None) -> int:
-        """Disconnect idle peers that hold a slot without a connection, a hundredth of all. Returns their number.
-
-        The oldest of this network address go, or of the address with the most. Without any, the next search is a second later.
+        """Disconnect a hundredth of the peers: the oldest idle ones without a connection, of this network address or the one
+        with the most. Returns their number. Without any, it searches again a second later.
         """
         idle: dict[str, list[Link]] = {}
         runtime = self._services.running
@@ -100,11 +99,11 @@ class BusGate:
         return len(gone)
 
     def turned_away(self, address: str, why: str, about: str) -> None:
-        """Log a client that was refused before `authenticate` was called."""
+        """Log a client refused before `authenticate`."""
         self._services.access.turned_away(address, why, about)
 
     def left(self, address: str) -> None:
-        """Count down a connection that ended before it was accepted."""
+        """Uncount a connection that ended before it was accepted."""
         self._admissions.left(address)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
@@ -131,7 +130,7 @@ class BusGate:
         link.attach(transport)
 
     def gone(self, link: Link) -> None:
-        """Count down an ended link."""
+        """Uncount an ended link."""
         address = self.links.pop(link, None)
         if address is not None:
             self._admissions.gone(address)
@@ -216,11 +215,10 @@ class Serving:
         return sockets
 
     def serve_at(self, sockets: Sequence[socket.socket]) -> None:
-        """Serve on sockets that are already bound."""
         self._sockets = tuple(sockets)
 
     async def release(self) -> None:
-        """Close the address, if other processes may serve there: new clients reach them, or are refused. Connections stay."""
+        """Close the address, if other processes can serve it. Connections stay."""
         features, listening = EndpointFeatures.of(self._transport), self._parts.links.gates.get(self._gate)
         if listening is not None and features.bind is not None and not features.keeps_sessions:
             await listening.aclose()

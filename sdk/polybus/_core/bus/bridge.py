@@ -1,7 +1,6 @@
 """Bridges: requests, publications and streams pass from one bus to another, with another name or protocol.
 
-In each bus a route of the bridge acts like a handler or a subscription: it calls the other bus as a program there would, and
-translates the answers.
+A route acts like a handler or subscription: it calls the other bus as a program there would, and translates the answers.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
 
 
 class Bridge:
-    """Two buses and the routes between them. Entering enters both buses and opens the routes."""
+    """Two buses and the routes between them, entered together."""
 
     def __init__(self, left: Bus, right: Bus, routes: Iterable[Route]) -> None:
         for name, side in (("left", left), ("right", right)):
@@ -51,7 +50,6 @@ class Bridge:
         self._sides = [RouteSide(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
         self._entered: list[tuple[BusParts, Runtime]] = []
         self._patience: anyio.CancelScope | None = None
-        """Scope of the drain."""
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -86,7 +84,7 @@ class Bridge:
             await end.life.leave(runtime, error)
 
     async def _drain(self) -> None:
-        """Wait for calls in flight, like a bus that is being left."""
+        """Wait for calls in flight, as a drain does."""
         with anyio.move_on_after(DRAIN) as self._patience:
             with anyio.move_on_after(DRAIN * STREAMS_SHARE):
                 await self._until_idle(lasting=True)

@@ -96,7 +96,7 @@ class Recording:
         await in_own_thread(self.recorder.close)
 
     async def _for_each_link(self, change: Callable[[Link], None]) -> None:
-        """Change links between turns of the event loop, when none is handling a frame."""
+        """Change links between turns of the event loop, when none handles a frame."""
         runtime = self._services.runtime
         if runtime is None:
             return

@@ -1,4 +1,4 @@
-"""Opening links: the first connect, reconnects after a loss, and their log lines."""
+"""Opening links: first connects, reconnects, and their log lines."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 _ABSENT: Final = ("nobody listens there", "no such file", "nobody serves this name in this event loop")
 """Ends of reasons that mean: there is no server."""
 _STARTING: Final = "it may still be starting"
-"""End of the reason that means: the server accepted the connection and has not answered."""
+"""End of the reason that means: accepted, but no answer yet."""
 _IMPLIED: Final = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
 def advice_for(error: ConnectFailed, of_cluster: bool = False) -> str | None:
-    """Advice after the reason of a failed connect; None if a server answered."""
+    """Advice for a failed connect; None if a server answered."""
     longer = "Cluster(..., wait=30) waits for it as long" if of_cluster else "connect(..., wait=30) goes on trying"
     if error.reason.endswith(_STARTING):
         return f"; {longer}"
@@ -67,17 +67,16 @@ def advice_for(error: ConnectFailed, of_cluster: bool = False) -> str | None:
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 _PATIENCE = 4
-"""The attempt at a first connect from which on a missing server is no longer expected."""
+"""The attempt at a first connect that logs a warning: by then a server should be there."""
 
 
 class LinkLog:
-    """The log of one link. Of consecutive attempts it logs the 1st, 2nd, 4th, 8th, ..., so that an hour's outage, or a link
-    that is lost again and again, takes only a few lines.
+    """The log of one link. Of consecutive attempts it logs the 1st, 2nd, 4th, 8th, ...: an hour's outage takes only a few
+    lines.
     """
 
     def __init__(self, url: str, clock: Callable[[], float]) -> None:
         self.url: str = in_one_line(without_secrets(url))
-        """The URL for the log."""
         self.fields: dict[str, object] = log_fields(address=self.url, protocol=url.partition("+")[0])
         self._clock = clock
         self._since = 0.0
@@ -95,7 +94,7 @@ class LinkLog:
             logger.warning(text, self.url, attempt, delay, in_one_line(reason), extra=self.fields)
 
     def lost(self, reason: str, attempt: int, delay: float) -> None:
-        """Log a lost link; from the second attempt on it was lost right after a reconnect."""
+        """Log a lost link; from the second attempt on, one lost right after a reconnect."""
         if attempt == 1:
             self._since = self._clock()
         self._quiet = not _is_told(attempt)
@@ -107,26 +106,24 @@ class LinkLog:
             )
 
     def retrying(self, reason: str, attempt: int, delay: float) -> None:
-        """Log a failed attempt."""
         if _is_told(attempt):
             self._quiet = False
             text = "the link to %s: attempt %d in %.1f s, it is down for %.0f s: %s"
             logger.info(text, self.url, attempt, delay, self._clock() - self._since, in_one_line(reason), extra=self.fields)
 
     def back(self, attempts: int) -> None:
-        """Log that the link is up again."""
         if not self._quiet:
             text, tried = "the link to %s is back after %s (%s)", counted(attempts, "attempt")
             logger.info(text, self.url, _span(self._clock() - self._since), tried, extra=self.fields)
 
     def moved(self, address: str) -> None:
-        """Log that the link moves to another server, because its own is about to end."""
+        """Log a move to another server, because the current one is about to end."""
         logger.info(
             "the server of the link to %s is about to end: the link goes on at %s", self.url, address, extra=self.fields
         )
 
     def stays(self, reason: str, attempt: int) -> None:
-        """Log that the server is about to end, and that an attempt to move to another one failed."""
+        """Log a failed attempt to move to another server."""
         if not _is_told(attempt):
             return
         text = "the server of the link to %s is about to end, and no other lets this bus in (attempt %d): %s"
@@ -137,13 +134,13 @@ class LinkLog:
             logger.warning(text, self.url, attempt, reason, extra=self.fields)
 
     def gone(self, reason: str) -> None:
-        """Log that the link is lost and cannot be dialled again."""
+        """Log a lost link that cannot be dialled again."""
         logger.warning(
             "the link to %s is lost for good: %s", self.url, in_one_line(reason) or "no reason was given", extra=self.fields
         )
 
     def given_up(self, reason: str, attempts: int | None = None) -> None:
-        """Log that the link will not come back, after so many attempts or a refusal."""
+        """Log the end of a link, after so many attempts or a refusal."""
         after = "" if attempts is None else f" after {counted(attempts, 'attempt')}"
         logger.warning("the link to %s is given up%s: %s", self.url, after, in_one_line(reason), extra=self.fields)
 
@@ -158,10 +155,10 @@ def _is_told(attempt: int) -> bool:
 
 
 _SPREADS = 0.5
-"""Seconds for an announcement to spread from one server to all others of its network."""
+"""Seconds for an announcement to spread over a server's network."""
 _GRACE = 0.01
 _LONGEST_GRACE = 0.2
-"""Bounds in seconds of the wait for a refusal where no welcome exists (plain TCP): twice the time of the connect."""
+"""Bounds in seconds of the wait for a refusal without a welcome (plain TCP): twice the connect time."""
 
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
 """Headers for the handshake, or a plain or async function that returns them, called before every attempt."""
@@ -169,7 +166,7 @@ Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
 _TRY_AGAIN_LATER: Final = 1013
 """Close code of a server that refuses connections, or this peer, for now."""
 _AFTER_REFUSAL: Final = 10.0
-"""Minimum of seconds between two attempts after a refusal that is retried."""
+"""Minimum of seconds between attempts after a retried refusal."""
 
 
 @entered_first("async with connect(url) as bus:")
@@ -201,7 +198,7 @@ class Connecting:
         self._siblings: list[Connecting] = [
             Connecting(parts, self._connector, adapter, serves, headers, tls, backoff, wait) for adapter in others
         ]
-        """The other connections, for a protocol that needs several to one place."""
+        """The other connections of a protocol that needs several."""
         features = ProtocolFeatures.of(self._adapter)
         self._files, self._with_files = features.files, features.with_files
         self._others = AsyncExitStack()
@@ -225,19 +222,18 @@ class Connecting:
         self._gives_bus = gives_bus
         self._inner, self._beyond = inner, beyond
         self.insists: bool = inner is not None
-        """True to retry refusals, slowly, once the link was up: without this link the process would look healthy and be
-        useless."""
+        """True to retry refusals, slowly, once the link was up: without it the process would look healthy and be useless."""
         self._keeps = features.keeps and inner is None
         self._decided: anyio.Event | None = None
-        """Set when the link of the current attempt is up, or lost."""
+        """Set at the end of the current attempt."""
         self._lost: Closed | None = None
-        """The end of that attempt's connection."""
+        """The end of its connection."""
         self._stands = False
-        """True after a successful attempt, until the next one."""
+        """True after a successful attempt."""
         self._leaving = False
-        """True while the link's server is about to end and there are others."""
+        """True while the link's server is about to end and others exist."""
         self._moves = False
-        """True while the link moves to another connection."""
+        """True while the link moves."""
         self._failures = 0
         """Consecutive attempts without a lasting link."""
         self._up_since = 0.0
@@ -286,7 +282,7 @@ class Connecting:
             await self._first(link)
             await links.announced(link)
             if self._services.outgoing and link.peer is not None and not link.peer.reads_headers and link.peer.may_be_ours:
-                await link.peer.extended()  # otherwise the first request would leave without the hooks' headers
+                await link.peer.extended()  # otherwise the first request would lack the hooks' headers
             if (why := link.ends) is not None:  # refused while it was being identified
                 raise self._failure(link, why)
             if self._keeps:
@@ -310,7 +306,6 @@ class Connecting:
             await self._recorded()
 
     async def _recorded(self) -> None:
-        """Finish the recording."""
         if self._recorder is not None and self._records:
             await to_the_end(in_own_thread, self._recorder.close)
 
@@ -330,7 +325,7 @@ class Connecting:
     # -- attempts --------------------------------------------------------------------------------------------------------
 
     async def _first(self, link: Link) -> None:
-        """Make the first connection; it fails fast, or retries for `wait` seconds."""
+        """Make the first connection, retrying for `wait` seconds."""
         time = self._services.running.time
         until = time() + self._wait
         attempt = 0
@@ -367,7 +362,7 @@ class Connecting:
             transport.start(link)
             transport.abort(Closed(1000, "the link was left"))
             raise ConnectFailed(link.url, "the link was left")
-        # From here the link owns the connection. It is ready at once, or after the protocol's own handshake.
+        # From here the link owns the connection.
         self._stands, self._lost = False, None
         decided = self._decided = anyio.Event()
         try:
@@ -468,12 +463,11 @@ class Connecting:
     # -- coming back -----------------------------------------------------------------------------------------------------
 
     def link_up(self) -> None:
-        """Handle a link that is up."""
         if self._decided is not None:
             self._decided.set()
 
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Pass the addresses of other servers to the connector; move there if the link's server is about to end."""
+        """Pass other servers to the connector; move there if the current one is about to end."""
         EndpointFeatures.of(self._connector).other_servers(addresses, leaving)
         self._leaving = leaving and len(addresses) > 0
         if self._leaving and not self._moves and self._link is not None:
@@ -481,7 +475,7 @@ class Connecting:
             self._link.runtime.spawn(self._move_on, self._link)
 
     async def _move_on(self, link: Link) -> None:
-        """Move to another server before this one ends; if none accepts the link, stay until then."""
+        """Move to another server before this one ends; without success stay until then."""
         try:
             attempt = 0
             while self._leaving and link.state is State.UP:
@@ -504,7 +498,7 @@ class Connecting:
             self._moves = False
 
     async def _beside(self, link: Link) -> Moving | None:
-        """Open a second connection for the link to move to. None if that is not possible.
+        """Open a second connection to move to, or None.
 
         Raises:
             BusError, OSError: It failed.
@@ -529,7 +523,7 @@ class Connecting:
         return connection.moving
 
     async def _leave_one(self, link: Link, moving: Moving) -> None:
-        """Leave the old connection, once its server has announced the new one's subscriptions to all others."""
+        """Leave the old connection, once its server has announced the new one's subscriptions."""
         with suppress(BusError):
             await link.confirmed()
         await anyio.sleep(_SPREADS / 2)
@@ -537,11 +531,11 @@ class Connecting:
         await anyio.sleep(_SPREADS / 2)
         moving.retire()
         await moving.left.wait()
-        await anyio.sleep(_SPREADS)  # for copies of what the old one has delivered
+        await anyio.sleep(_SPREADS)  # for copies of the old one's messages
         moving.settle()
 
     def link_down(self, why: Closed) -> None:
-        """Handle a lost connection: the current attempt has failed, or the link must be dialled again."""
+        """Handle a lost connection: fail the current attempt, or redial."""
         if self._decided is not None:
             self._lost = self._lost or why
             self._decided.set()
@@ -551,11 +545,11 @@ class Connecting:
             self._down(self._link, why)
 
     def _down(self, link: Link, why: Closed) -> None:
-        """Redial a lost link, if its connector can."""
+        """Redial a lost link, if possible."""
         if link.state is State.DOWN:
             if self._connector.reconnects:
                 link.runtime.spawn(self._come_back, link, why)
-            else:  # a friendly goodbye of the peer still is a loss
+            else:  # even a friendly goodbye is a loss
                 self._log.gone(why.reason)
                 link.abort(evolve(why, code=1006) if why.code == 1000 else why)
 

@@ -1,4 +1,4 @@
-"""Messages that cross a bridge: publications, requests, streams and tunnels, with translated bodies and errors."""
+"""Messages that cross a bridge, with translated bodies and errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
 
 
 def carried(kind: Kind, message: Message) -> dict[str, Any] | None:
-    """Choose the attributes that cross: a new message keeps its id and priority, for wires that carry them."""
+    """Choose the attributes that cross: a new message keeps its id and priority."""
     if kind not in _SET_OUT:
         return None
     known = message.attributes
@@ -67,7 +67,6 @@ def carried(kind: Kind, message: Message) -> dict[str, Any] | None:
 
 
 async def applied(convert: Callable[..., Any] | None, body: Any, message: Message) -> Any:
-    """Convert a body, if the route has a converter."""
     if convert is None:
         return body
     found = convert(body, message)
@@ -75,7 +74,7 @@ async def applied(convert: Callable[..., Any] | None, body: Any, message: Messag
 
 
 def translated(error: BaseException) -> RequestError:
-    """Make the client's error for a failure on the other side of the bridge."""
+    """Make the client's error for a failure beyond the bridge."""
     if isinstance(error, RequestError):
         return error.relay() if error.received else error
     if isinstance(error, DeadlineExceeded) and error.text:
@@ -94,7 +93,7 @@ def translated(error: BaseException) -> RequestError:
 
 
 def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Choose the error to report for a failed channel."""
+    """Choose the error of a failed channel."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -102,11 +101,11 @@ def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 _ADDED: Final = (VIA, TRACE)
-"""Headers that always cross: a peer that cannot read them is sent none."""
+"""Headers that always cross, to peers that can read them."""
 
 
 class RequestForwarder:
-    """The handler of a route's requests: forwards requests and notifications to the other bus."""
+    """The handler of a route: forwards requests and notifications to the other bus."""
 
     style: Final = "async"
 
@@ -116,11 +115,10 @@ class RequestForwarder:
         self.subject: str | int = side.route.source
 
     def call(self, origin: ResponseSink, peer: PeerParty | None, message: Message, deadline: float) -> Call:
-        """Make the call of a request or notification to the other bus."""
         return BridgedCall(self._side, origin, peer, message, deadline)
 
     def checked(self, value: Any) -> Any:
-        """The unchanged answer: the other bus has checked it."""
+        """Unchanged: the other bus has checked it."""
         return value
 
     async def invoke(self, services: Any, message: Message, deadline: float | None) -> Message | None:
@@ -152,7 +150,7 @@ class RequestForwarder:
         return answer
 
     async def tell(self, message: Message) -> None:
-        """Notify the other bus; no caller waits for the outcome."""
+        """Notify the other bus; no caller waits."""
         try:
             on = await self._onward(Kind.NOTIFY, message)
             there = self._side.there
@@ -175,10 +173,10 @@ class RequestForwarder:
         return await side.converted(side.route.request, message, kind, target, headers)
 
     def _via(self, message: Message) -> ViaHeader:
-        """Make the header of a request that leaves this bus.
+        """Make the header of a leaving request.
 
         Raises:
-            RequestError: It has already passed this bus or the other one, or exceeds the limit of hops.
+            RequestError: It has passed one of the two buses before, or exceeds the limit of hops.
         """
         here, there = self._side.here, self._side.there
         via = ViaHeader.of(message)
@@ -210,7 +208,7 @@ class RequestForwarder:
 
     @staticmethod
     async def _fit(on: Message, peer: PeerParty) -> None:
-        """Remove the headers that a bridge adds, if the peer cannot read a message with headers."""
+        """Remove a bridge's headers for a peer that cannot read any."""
         if on.headers and not await peer.negotiation.reads_headers():
             on.headers = {name: value for name, value in on.headers.items() if name.lower() not in _ADDED} or None
 
@@ -233,7 +231,6 @@ class BridgedCall(Call):
         return f"a function of the bridge of {self._side.route.source!r}"
 
     def cut(self, code: Code, text: str) -> None:
-        """Stop with an error."""
         if not self.ended:
             self.origin.refuse(self, code, text, None, None)
             self.stop()
@@ -242,13 +239,13 @@ class BridgedCall(Call):
         self.discard()
         super().end()
 
-    def discard(self) -> None:  # the only call for a waiting one whose peer leaves
+    def discard(self) -> None:  # the only call for one that still waits when its peer leaves
         self._side.calls.pop(self, None)
 
 
 @frozen(eq=False)
 class CrossingHandler:
-    """A function of a bridge in place of a handler. Implements `_core.rpc.call.LocalHandler`."""
+    """A bridge's function in place of a handler. Implements `_core.rpc.call.LocalHandler`."""
 
     subject: str | int
     style: str
@@ -261,7 +258,7 @@ class CrossingHandler:
         return self.function.__qualname__
 
     def checked(self, value: Any) -> Any:
-        """The unchanged item: the other bus has checked it."""
+        """Unchanged: the other bus has checked it."""
         return value
 
     def invoke(self, services: Any, message: Message, deadline: float | None, channel: Channel[Any, Any]) -> Any:
@@ -269,13 +266,12 @@ class CrossingHandler:
 
 
 class StreamForwarder:
-    """The handler of a route's streams and channels: opens the other bus's, one hop further."""
+    """The handler of a route's streams and channels: opens the other bus's."""
 
     def __init__(self, side: RouteSide) -> None:
         self._side = side
 
     def call(self, peer: PeerParty, message: Message, deadline: float, channel: Channel[Any, Any]) -> ChannelCall:
-        """Make the call of a stream or channel to the other bus."""
         handler = self.handler(message.attributes.get("mode", "stream"))
         calls, services = self._side.calls, self._side.here.services
         call = ChannelCall(
@@ -285,11 +281,10 @@ class StreamForwarder:
         return call
 
     def handler(self, mode: str) -> CrossingHandler:
-        """Make the replacement of a handler."""
         return CrossingHandler(self._side.route.source, mode, self._streamed if mode == "stream" else self._conversed)
 
     def _opening(self, message: Message, mode: str, body: Any) -> ChannelContext[Any, Any]:
-        """Open the stream or channel of the other bus.
+        """Open the other bus's stream or channel.
 
         Raises:
             RequestError: That exceeds the limit of hops.
@@ -347,15 +342,13 @@ class TunnelForwarder:
 
     side: RouteSide
     _through: dict[FrameChannel, None] = field(factory=dict)
-    """Near halves of the open tunnels."""
+    """Near halves."""
 
     def end(self) -> None:
-        """End all tunnels with the bridge."""
         for near in list(self._through):
             near.cut(Closed(1001, LEAVING))
 
     def call(self, peer: PeerParty, message: Message, deadline: float) -> TunnelCall:
-        """Make the call that opens a tunnel."""
         return TunnelCall(self, peer, message, deadline, Entrance.channel_for(peer, message, text=True))
 
     async def admit(self, peer: PeerParty, message: Message, near: FrameChannel) -> None:
@@ -392,7 +385,7 @@ class TunnelForwarder:
         far.attach(FrameRelay(near))
 
     def _way(self, name: str | int, hops: int) -> tuple[list[TunnelForwarder], str | int, int]:
-        """Find all bridges of this process on a tunnel's route, with its name and hops behind the last one.
+        """Find all bridges of this process on a tunnel's route, and its name and hops behind them.
 
         Raises:
             RequestError: It ends in this process, or exceeds the limit of hops.
@@ -413,7 +406,7 @@ class TunnelForwarder:
 
 @define(eq=False)
 class FrameRelay:
-    """Passes the frames of one half of a tunnel to the other; implements `plugins.Receiver`."""
+    """Passes frames between the halves of a tunnel; implements `plugins.Receiver`."""
 
     _other: FrameChannel
     _over: Callable[[], object] | None = None
@@ -439,8 +432,8 @@ class FrameRelay:
 
 
 class PublicationForwarder:
-    """The subscription of an open route: queues publications, each with its route, and publishes them on the other bus.
-    Implements `_core.pubsub.pubsub.HandlerQueue`.
+    """The subscription of an open route: queues publications with their routes, and publishes them on the other bus. Implements
+    `_core.pubsub.pubsub.HandlerQueue`.
     """
 
     local = True
@@ -486,7 +479,7 @@ class PublicationForwarder:
     offer_shared = offer
 
     def _spelled(self, message: Message) -> str | int:
-        """Find the spelling of a subject that the route uses."""
+        """Find the subject's spelling in the route."""
         own = self._side.here.pubsub.publisher.spellings(message.subject).values()
         spellings = chain(message.spellings, chain.from_iterable(own))
         return next((one for one in spellings if matches(self.pattern, one)), message.subject)
@@ -498,7 +491,7 @@ class PublicationForwarder:
             target = side.target(message.subject)
             via = here.deduplicator.via_of(message)
             if there.deduplicator.is_own(via):
-                return  # it has been there: nothing is lost, even if it may go no further
+                return  # nothing is lost, even beyond the limit of hops
             if via.hops >= side.here.services.limits.hops:
                 here.relay.stop(message, via.hops)
                 return

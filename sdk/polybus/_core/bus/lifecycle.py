@@ -1,4 +1,4 @@
-"""The life of a bus: entered, running, draining, left. Entering is counted; the lifespan has its own task."""
+"""The life of a bus: entered, running, draining, left. Entries are counted; the lifespan has its own task."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _within: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("p
 
 
 def check_lifespan(function: Any) -> None:
-    """Raise TypeError for a function that cannot be called as ``lifespan(bus)``, or returns no async context manager."""
+    """Raise TypeError unless ``lifespan(bus)`` can be called and returns an async context manager."""
     if inspect.isasyncgenfunction(function):
         raise TypeError(f"lifespan={shown(function)}: write @asynccontextmanager (of contextlib) before it")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
@@ -50,25 +50,23 @@ def check_lifespan(function: Any) -> None:
 
 
 def within(runtime: Runtime | None) -> bool:
-    """Check that the caller is the lifespan of a running bus, or a task that it started."""
+    """Check that the caller is a running bus's lifespan, or a task of it."""
     return runtime in _within.get()
 
 
 def raised_by_lifespan(error: BaseException) -> bool:
-    """Check that an error comes from a bus's lifespan, not from the bus or its user."""
+    """Check that a bus's lifespan raised an error."""
     own = LifespanTask._run.__code__
     return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @define(eq=False)
 class LifespanTask:
-    """One run of a lifespan."""
-
     _bus: Any
     _runtime: Runtime
     _function: Callable[[Any], AbstractAsyncContextManager[Any]]
     _failed: Callable[[], Awaitable[None]]
-    """Called when it fails before its end was requested, for example by its task group."""
+    """Called when it fails before its end was requested."""
     _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     """Set once it has yielded or ended."""
@@ -77,10 +75,9 @@ class LifespanTask:
     _yielded: bool = field(default=False, init=False)
     _state: Any = field(default=None, init=False)
     error: BaseException | None = field(default=None, init=False)
-    """The exception that it raised."""
 
     async def start(self) -> Any:
-        """Run it to its yield, and return the yielded value.
+        """Run it to its yield, and return the value.
 
         Raises:
             LocalProtocolError: The bus was closed first.
@@ -116,11 +113,9 @@ class LifespanTask:
             raise self.error
 
     def cancel(self) -> None:
-        """Cancel it at its next wait."""
         self._scope.cancel()
 
     async def abort(self) -> None:
-        """Cancel it, and wait for its end."""
         self.cancel()
         with anyio.CancelScope(shield=True):
             await self._over.wait()
@@ -152,7 +147,7 @@ Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
 DRAIN: Final = 20.0
 """Default seconds for a drain."""
 STREAMS_SHARE: Final = 0.25
-"""Share of a drain's time for streams and channels: most never end on their own."""
+"""Share of a drain for streams and channels: most never end on their own."""
 _TOO_LATE: Final = "%s: durable=%r is registered before the bus is entered, so that its store is looked for then"
 _UNFINISHED: Final = "the bus is leaving, and what still ran was cut"
 
@@ -169,8 +164,6 @@ class Phase(enum.Enum):
 
 @define(eq=False)
 class Lifecycle:
-    """The start, drain and end of a bus."""
-
     _services: Services
     _lifespan: Lifespan | None
     _lookup: HandlerLookup
@@ -178,24 +171,23 @@ class Lifecycle:
     _loopback: Loopback
     _links: LinkRegistry
     state: Any = field(default=None, init=False)
-    """The value that the lifespan yielded."""
     _phase: Phase = field(default=Phase.LEFT, init=False)
     _changing: anyio.Event | None = field(default=None, init=False)
-    """Set at the end of the current start, drain or end."""
+    """Set at the end of the current change."""
     _entered: int = field(default=0, init=False)
-    """Number of entered blocks, links and bridges. The lifespan does not count: it must not keep its own bus alive."""
+    """Entered blocks, links and bridges; without the lifespan, which must not keep its own bus alive."""
     _holders: deque[Runtime] = field(factory=deque, init=False)
-    """Runtimes entered by blocks of ``async with bus``, the oldest first."""
+    """Runtimes of entered ``async with bus`` blocks, the oldest first."""
     _lifespan_task: LifespanTask | None = field(default=None, init=False)
     _cut: anyio.CancelScope | None = field(default=None, init=False)
-    """The current drain, which `close` cuts short."""
+    """The current drain, for `close` to cut short."""
     _patience: float = field(default=DRAIN, init=False)
-    """Seconds for the end of the lifespan: those of the last drain."""
+    """Seconds for the end of the lifespan: as for the last drain."""
     _events_of_lifespan: weakref.WeakSet[EventStream[Any]] = field(factory=weakref.WeakSet, init=False)
-    """Event readers made by the lifespan or its tasks."""
+    """Event readers of the lifespan and its tasks."""
     _closed_event: anyio.Event | None = field(default=None, init=False)
     _guests: dict[Lifecycle, Runtime | None] = field(factory=dict, init=False)
-    """Other buses entered by this one for its tunnels: they are left together with it."""
+    """Buses behind tunnels, left together with this one."""
 
     def __attrs_post_init__(self) -> None:
         self._lookup.handler_check = self._check_handler
@@ -205,11 +197,10 @@ class Lifecycle:
     # -- entering --------------------------------------------------------------------------------------------------------
 
     async def enter_block(self) -> None:
-        """Enter for an ``async with bus``."""
         self._holders.append(await self.enter())
 
     async def enter(self) -> Runtime:
-        """Enter, and start the bus if it is the first entry. Returns the argument for `leave`."""
+        """Enter, and start the bus if this is the first entry. Returns the argument for `leave`."""
         if within(self._services.runtime):
             return self._services.running
         await self._settled()
@@ -222,14 +213,14 @@ class Lifecycle:
         return self._services.running
 
     async def _settled(self) -> None:
-        """Wait for the current start, drain or end, unless that waits for the caller.
+        """Wait for the current change, unless that waits for the caller.
 
         Raises:
             LocalProtocolError: The bus runs in another event loop.
         """
         while (runtime := self._services.runtime) is not None:
             if runtime.loop.is_over():
-                self._services.runtime = None  # that event loop has ended, and nothing of the run can be saved
+                self._services.runtime = None  # its event loop has ended: nothing can be saved
                 self._end()
                 return
             runtime.check_here()
@@ -280,11 +271,10 @@ class Lifecycle:
     # -- leaving ---------------------------------------------------------------------------------------------------------
 
     async def leave_block(self, error: BaseException | None) -> None:
-        """Leave an ``async with bus``."""
         await self.leave(self._holders.popleft(), error)
 
     async def leave(self, runtime: Runtime | None, error: BaseException | None) -> None:
-        """Leave; the last exit drains the bus, or closes it after an error. The error propagates, even if leaving fails too.
+        """Leave; the last exit drains the bus, or closes it after an error, which propagates in any case.
 
         Args:
             runtime: Result of `enter`: an entry from before an `aclose` does not leave later ones.
@@ -311,13 +301,11 @@ class Lifecycle:
             _raise_failure(runtime)
 
     def is_last(self, holders: int = 1) -> bool:
-        """Check whether only the caller has entered, with that many entries."""
+        """Check whether only the caller has entered, `holders` times."""
         return self._entered == holders and not within(self._services.runtime)
 
     async def _finish(self, runtime: Runtime, drain: bool) -> None:
-        """End the bus, and wait for that. A call in one of its handlers returns at once; the handler is cancelled at its next
-        wait.
-        """
+        """End the bus. A call in one of its handlers does not wait; it is cancelled at its next wait."""
 
         async def end() -> None:
             if drain:
@@ -368,9 +356,8 @@ class Lifecycle:
                     self._pubsub.end_subscriptions()
 
     async def _drain_all(self, runtime: Runtime, timeout: float) -> None:
-        """Wait for requests, streams, publications and outboxes, `timeout` seconds at most; then notify the peers.
-
-        Links that the lifespan opened stay, for its own last messages.
+        """Wait at most `timeout` seconds for requests, streams, publications and outboxes; then notify the peers. The
+        lifespan's links stay, for its last messages.
         """
         until = runtime.notifier.until
         reason = _UNFINISHED
@@ -378,7 +365,7 @@ class Lifecycle:
         for extension in extensions:
             extension.withdraw()
         with anyio.move_on_after(timeout) as scope:
-            self._services.takes_requests = True  # requests already assigned to this group member go to no other
+            self._services.takes_requests = True  # requests already assigned to this member
             try:
                 await self._pubsub.announcer.withdraw()
             finally:
@@ -406,7 +393,7 @@ class Lifecycle:
             await extension.finish(scope.deadline)
 
     def _serves(self, runtime: Runtime) -> bool:
-        """Check whether a handler runs that a client waits for."""
+        """Check whether a client waits for a handler."""
         if runtime.running + runtime.answering > runtime.stopping or self._loopback.calls:
             return True
         return any(peer.waiting for link in runtime.links for peer in link.peers)
@@ -439,13 +426,13 @@ class Lifecycle:
         _raise_failure(runtime)
 
     def keep_events(self, events: EventStream[Any]) -> EventStream[Any]:
-        """Remember an event reader of the lifespan or its tasks: it ends before the lifespan does."""
+        """Remember an event reader of the lifespan: it ends first."""
         if within(self._services.runtime):
             self._events_of_lifespan.add(events)
         return events
 
     async def _end_with(self, runtime: Runtime) -> None:
-        """Close the bus after a task of it failed. Leaving or closing it raises the error."""
+        """Close the bus after a task of it failed; leaving or closing it raises the error."""
         if self._cut is not None:
             self._cut.cancel()
         self._services.failed = "a task of it has failed"
@@ -453,7 +440,6 @@ class Lifecycle:
         await self._close(runtime)
 
     async def _end_with_lifespan(self) -> None:
-        """Close the bus after its lifespan failed."""
         self._services.failed = "its lifespan has failed"
         await self.aclose()
 
@@ -480,7 +466,7 @@ class Lifecycle:
                     runtime.failure = error
 
     async def _shut(self, runtime: Runtime) -> None:
-        """End handlers before the lifespan, whose state they use, and the lifespan before its own links.
+        """End handlers before the lifespan, which they use, and the lifespan before its links.
 
         Raises:
             BaseException: Raised by the lifespan.
@@ -493,7 +479,7 @@ class Lifecycle:
             await self._links.close_all(runtime, "the bus was closed")
             self._loopback.stop()
             self._services.executor.leave(runtime.time() + runtime.limits.close_timeout)
-            # A loop over these in a task group of the lifespan would keep it from ending.
+            # A loop over these in the lifespan's task group would keep it from ending.
             self._pubsub.end_subscriptions()
             for events in list(self._events_of_lifespan):
                 events.close()
@@ -532,7 +518,7 @@ class Lifecycle:
 
     @contextmanager
     def _change(self, phase: Phase) -> Iterator[None]:
-        """A phase with an end that other tasks can wait for."""
+        """Mark a phase that other tasks wait for."""
         changing = self._changing = anyio.Event()
         self._move(phase)
         try:
@@ -543,7 +529,7 @@ class Lifecycle:
             changing.set()
 
     def is_inside(self) -> bool:
-        """Check whether this is a task of the bus itself, including its lifespan: it cannot wait for the bus's drain or end."""
+        """Check whether this is a task of the bus, which cannot wait for its drain or end."""
         return self._services.runtime in inside.get()
 
     # -- handlers that are registered while it runs ----------------------------------------------------------------------

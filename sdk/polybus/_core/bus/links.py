@@ -1,4 +1,4 @@
-"""The links of a bus, dialled and accepted, and the peers at their other ends."""
+"""A bus's links, dialled and accepted, and their peers."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class LinkRegistry:
     """The links of a bus. Implements `_core.link.ports.LinkOwner` and `_core.peer.ports.PeerHost`.
 
     Attributes:
-        opened: Links that this bus opened and that have been up, until they are given up.
+        opened: Dialled links that have been up, until they are given up.
         gates: Gates for incoming connections, with their listeners.
-        of_lifespan: Links that the lifespan opened: they end after it.
+        of_lifespan: Links that the lifespan dialled: they end after it.
         extensions: Parts that wings have added to the bus.
     """
 
@@ -53,12 +53,12 @@ class LinkRegistry:
         self.gates: dict[BusGate, Listening] = {}
         self.of_lifespan: set[Link] = set()
         self._of_key: dict[str, dict[PeerParty, None]] = {}
-        """Clients by the key of their identity, if they have one."""
+        """Clients by identity key."""
         self.extensions: list[Extension] = []
         self.mesh: Mesh | None = None
         """The extension for the cluster."""
         self.resumption: Resumption | None = None
-        """Set if sessions of clients can be resumed at another bus."""
+        """Set if sessions can be resumed at another bus."""
         self._storage: Storage | None = None
         self.make_storage: Callable[[], Any]
         """Makes the storage; set when the bus is assembled."""
@@ -69,7 +69,7 @@ class LinkRegistry:
 
     @property
     def storage(self) -> Storage:
-        """The extension that stores publications and reads stored ones, made on first use."""
+        """The extension for stored publications, made on first use."""
         storage = self._storage
         if storage is None:
             made: Any = self.make_storage()
@@ -79,7 +79,6 @@ class LinkRegistry:
 
     @property
     def progress(self) -> Collection[DurableStats]:
-        """State of the durable handlers."""
         return () if self._storage is None else self._storage.progress
 
     @property
@@ -91,26 +90,25 @@ class LinkRegistry:
 
     @property
     def peers(self) -> list[PeerParty]:
-        """The peers on all links."""
         runtime = self._services.runtime
         return [] if runtime is None else [peer for link in runtime.links for peer in link.peers]
 
     def peers_of(self, key: str) -> list[PeerParty]:
-        """Clients of one identity, except those that are leaving."""
+        """Clients of one identity, except leaving ones."""
         return [peer for peer in self._of_key.get(key, ()) if not peer.gone]
 
     def choose(self, subject: str | int) -> PeerParty:
         """Choose the peer for requests to a subject.
 
         Raises:
-            NoHandler, AmbiguousRoute: No link that this bus opened leads there, or several do.
+            NoHandler, AmbiguousRoute: No dialled link leads there, or several do.
             BusError: The only link is gone for good, with the reason.
         """
         opened = self.opened
         only: PeerParty | None = opened[0].peer if len(opened) == 1 else None
         if only is not None:
             return only
-        self.check_gone()  # the better errors: with the reason, and if the bus is not entered
+        self.check_gone()  # raises better errors: the reason, or that the bus is not entered
         opened = [link for link in opened if link.multiplexed is None]  # the others lead to clients, behind a broker
         if not opened:
             if self._services.leaving:
@@ -127,7 +125,7 @@ class LinkRegistry:
         return chosen
 
     def choose_behind(self, subject: str | int, address: str) -> PeerParty:
-        """Choose the peer that leads to an address: as `choose`, or, if this bus opened no link, the only peer with addresses.
+        """Choose the peer that leads to an address: as `choose`, or, without dialled links, the only one with addresses.
 
         Raises:
             NoHandler, AmbiguousRoute, BusError: As `choose`.
@@ -167,10 +165,10 @@ class LinkRegistry:
         return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None), remote
 
     def check_gone(self) -> None:
-        """Check that the bus still has a link, or a listener.
+        """Check that the bus still has a link or a listener.
 
         Raises:
-            BusError: The last link that this bus opened is gone for good, and it has no listener; with the reason.
+            BusError: The last dialled link is gone for good, and there is no listener; with the reason.
             LocalProtocolError: The bus is not entered.
         """
         gone = self._services.running.gone
@@ -178,7 +176,7 @@ class LinkRegistry:
             raise another(gone)
 
     def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: PeerParty | None = None) -> TunnelConnector:
-        """Make a connector through a peer, or through the peer for requests to this name.
+        """Make a connector through a peer, or the peer for requests to this name.
 
         Raises:
             ReservedSubject, LocalProtocolError: The name is not valid.
@@ -205,25 +203,23 @@ class LinkRegistry:
     # -- adding links ----------------------------------------------------------------------------------------------------
 
     def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> BusGate:
-        """Make a gate, which accepts connections once it is among the `gates`."""
+        """Make a gate; it accepts connections once it is in `gates`."""
         return BusGate(self._services, self, adapter, url, when_full)
 
     def add_gate(self, gate: BusGate, listening: Listening) -> None:
-        """Let connections in through a gate."""
         self.gates[gate] = listening
         self.pubsub.forget_routes()
 
     def spellings(self, subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
-        """Other names of a publication, on each wire with names and addresses."""
+        """Other names of a publication, by wire with names and addresses."""
         found = {adapter: ProtocolFeatures.of(adapter).spellings for adapter in self.adapters()}
         return {adapter: spellings(subject) for adapter, spellings in found.items() if spellings is not None}
 
     def adapters(self) -> set[ProtocolAdapter]:
-        """The protocols of the links and gates."""
         return {link.adapter for link in self._services.running.links} | {gate.adapter for gate in self.gates}
 
     async def announced(self, link: Link) -> None:
-        """Wait until a new link's peer has received the identity and the subscriptions of this bus."""
+        """Wait until a new link's peer knows this bus and its subscriptions."""
         peer = link.peer
         if peer is None:
             return
@@ -241,7 +237,7 @@ class LinkRegistry:
     # -- what links and peers tell ---------------------------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
-        """Handle a link that is up, for the first time or again."""
+        """Handle a link that is up, first or again."""
         recipients = self.pubsub.recipients
         if link.opened:
             for extension in self.extensions:
@@ -258,14 +254,13 @@ class LinkRegistry:
                 extension.client_up(link.peer)
 
     def link_moved(self, link: Link) -> None:
-        """Handle a link that has moved to another connection: the server there does not know this bus yet."""
+        """Handle a link that moved: the new server does not know this bus yet."""
         for extension in self.extensions:
             extension.link_moved(link)
         for peer in link.peers:
             self.pubsub.announcer.restore_peer(peer)
 
     def peer_up(self, peer: PeerParty) -> None:
-        """Handle a new peer of a multiplexed link."""
         self._know(peer)
         for extension in self.extensions:
             extension.client_up(peer)
@@ -284,7 +279,7 @@ class LinkRegistry:
                 del self._of_key[key]
 
     def link_closed(self, link: Link, why: Closed) -> None:
-        """Handle the final end of a link."""
+        """Handle a link's final end."""
         recipients = self.pubsub.recipients
         self.pubsub.announcer.forget(link)
         if link in self.opened:
@@ -303,7 +298,7 @@ class LinkRegistry:
         self.of_lifespan.discard(link)
 
     def lost(self, peer: PeerParty, gone: BusError | None) -> None:
-        """Forget the subscriptions of a disconnected peer; `gone` is the reason for a permanent loss."""
+        """Forget a disconnected peer's subscriptions; `gone` is the reason of a permanent loss."""
         self.pubsub.recipients.remove(peer)
         link = peer.link
         for extension in self.extensions:
@@ -318,7 +313,7 @@ class LinkRegistry:
     # -- ends ------------------------------------------------------------------------------------------------------------
 
     async def close(self, link: Link, *, drain: bool, code: int = 1000) -> None:
-        """Close one link, after writing its outbox if `drain` is set."""
+        """Close one link; `drain` writes its outbox first."""
         until, limits = link.runtime.notifier.until, link.runtime.limits
         for extension in self.extensions:
             await extension.leave(link, limits.close_timeout if drain else 0)
@@ -331,7 +326,7 @@ class LinkRegistry:
         link.abort(Closed(code, "leaving"))
 
     async def close_all(self, runtime: Runtime, reason: str, *, of_lifespan: bool = False) -> None:
-        """Say goodbye on all links (on the lifespan's only with `of_lifespan`), and wait for their end, for a bounded time."""
+        """Say goodbye on all links (the lifespan's only with `of_lifespan`), and wait for their end, for a bounded time."""
         links = [link for link in runtime.links if of_lifespan or link not in self.of_lifespan]
         for link in links:
             link.close(1000 if link.opened else 1001, reason)

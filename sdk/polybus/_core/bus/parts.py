@@ -44,7 +44,7 @@ _LONGEST = 30.0
 
 
 class ToldReply(InternalReply):
-    """A reply with a callback that runs in the same turn as its end."""
+    """A reply with a callback in the turn of its end."""
 
     __slots__ = ("ended",)
     ended: Callable[[], None] | None
@@ -61,10 +61,10 @@ class ToldReply(InternalReply):
 
 
 class BusParts:
-    """The parts of a bus, each connected to those it needs. Implements `plugins.parts.BusPort`.
+    """The parts of a bus, connected. Implements `plugins.parts.BusPort`.
 
     Attributes:
-        services: Limits, counters, events, access control, and the runtime while the bus is entered.
+        services: Limits, counters, events, access control, and the runtime while entered.
         lookup: Handlers, routes of bridges and tunnel listeners, by subject.
         pubsub: Publications and subscriptions.
         loopback: Requests and channels of the bus to itself.
@@ -132,7 +132,7 @@ class BusParts:
         try:
             self.links.check_gone()
         except BusError as error:
-            return error  # more specific, for example that the server refuses us
+            return error  # more specific, such as a refusal
         return party.departed()
 
     def connecting(
@@ -258,11 +258,11 @@ class BusParts:
             peer.subscriptions.release()
             return
         peer.subscriptions.hold(queue)
-        self.pubsub.recipients.remove(peer)  # otherwise it would get all publications until it has subscribed
+        self.pubsub.recipients.remove(peer)  # otherwise it gets everything until it has subscribed
 
     def take_over(self, peer: PeerParty, queue: PublicationQueue) -> tuple[tuple[str | int, ...], Sequence[Message]]:
         patterns = tuple(peer.patterns)
-        for pattern in patterns:  # before the client loses them, so that other nodes see no change
+        for pattern in patterns:  # before the client loses them: other nodes see no change
             self.add_interest(pattern)
             self.add_queue(pattern, queue)
         peer.subscriptions.clear()

@@ -1,4 +1,4 @@
-"""Parties without a link of this bus: its own handlers, a client of another node, and a user on any connection."""
+"""Parties without a link of this bus: its own handlers, clients of other nodes, and users."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Caller(PartyVerbs):
 
 @frozen
 class OwnHandlers:
-    """The handlers of a bus, with the identity of their caller. Implements `peer.asker.Party`."""
+    """The handlers of a bus, with their caller's identity. Implements `peer.asker.Party`."""
 
     _parts: BusParts
     _facts: dict[str, Any]
@@ -60,15 +60,12 @@ class OwnHandlers:
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Run the handler for a request."""
         return self._parts.loopback.request(self._own(subject), subject, body, timeout, returns, headers, {**self._facts})
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        """Run the handler for a notification."""
         self._parts.loopback.notify(self._own(subject), body, headers, {**self._facts})
 
     async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
-        """Run the handler of a stream or channel."""
         self._parts.services.running.check_here()
         return self._parts.loopback.open(self._own(subject), body, mode, timeout, {**self._facts})
 
@@ -84,12 +81,12 @@ In = TypeVar("In")
 _ONLINE = "_polybus.online"
 """Request to the node of a user's connection."""
 _PATIENCE = 2.0
-"""Seconds for its answer, or for the engine to process this node's announcements."""
+"""Seconds for its answer, or for the engine to process announcements."""
 
 
 @frozen(eq=False)
 class RemoteParty:
-    """A client or user reached through the cluster. Implements `peer.asker.Party`."""
+    """A client or user in the cluster. Implements `peer.asker.Party`."""
 
     host: LinkRegistry
     to: ToClient | ToUser
@@ -101,7 +98,6 @@ class RemoteParty:
     def send_request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Send a request through the cluster."""
         cluster = self.host.inner_peer
         if cluster is not None:
             return cluster.send_request(kind, subject, body, timeout, returns, headers, self.to)
@@ -112,16 +108,13 @@ class RemoteParty:
         return failed
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        """Send a notification through the cluster."""
         await self._tell(Kind.NOTIFY, subject, body, headers)
 
     async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
-        """Open a stream or channel through the cluster."""
         self.services.running.check_here()
         return await self._inner().streams.open(subject, body, mode, timeout, to=self.to)
 
     async def publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:
-        """Check the arguments, and publish through the cluster."""
         name, _ = resolve(subject, Any)
         services = self.host.services
         if isinstance(subject, Subject):
@@ -158,7 +151,6 @@ class UserParty(RemoteParty):
     to: ToUser
 
     def here(self) -> list[PeerParty]:
-        """Connections to this bus."""
         return self.host.peers_of(self.to.key)
 
     def _way(self) -> Party:

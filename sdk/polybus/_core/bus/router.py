@@ -299,7 +299,7 @@ def _moved(handler: Handler, prefix: str, publication: bool = False) -> Handler:
         subject = _prefixed(prefix, subject, f"{handler.name}: ")
         check = check_pattern if publication else check_subject
         check(subject)
-    # planned anew even without a prefix: each bus has its own slots
+    # even without a prefix: each bus has its own slots
     typed = Subject(subject, handler.takes, handler.returns)
-    assert handler.signature is not None  # it is a function of the application
+    assert handler.signature is not None  # a function of the application
     return plan(subject, handler.signature, typed, publication=publication, running=running)

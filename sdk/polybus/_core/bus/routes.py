@@ -1,4 +1,4 @@
-"""Routes of bridges, each in one direction: from the bus that receives messages to another one, or to a peer of that bus."""
+"""Routes of bridges, each in one direction: from a bus to another, or to a peer."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _separator(pattern: str | int) -> str:
 
 
 def _places(source: str | int) -> dict[str, slice]:
-    """Find the tokens for each name of a target."""
+    """Tokens for each name of a target."""
     if isinstance(source, int):
         return {}
     places: dict[str, slice] = {}
@@ -171,7 +171,7 @@ class RouteSide:
     """A route with its source bus and its target bus."""
 
     inward: bool = False
-    """True if it leads from clients to other nodes of the cluster, to which it is not announced."""
+    """True if it leads to the cluster's other nodes; it is not announced there."""
 
     def __init__(self, route: Route, here: BusParts, there: BusParts) -> None:
         self.route: Route = route
@@ -180,7 +180,7 @@ class RouteSide:
         self._known: dict[str | int, str | int] = {}
         self.is_open: bool = False
         self.calls: dict[BridgedCall | ChannelCall, None] = {}
-        """Requests, streams and channels in flight."""
+        """Calls in flight."""
         self._losses = ViolationCounter()
         self.requests: RequestForwarder = RequestForwarder(self)
         self._publications: PublicationForwarder | None = None
@@ -218,13 +218,13 @@ class RouteSide:
             self.here.pubsub.remove_handler_queue(self._publications)
 
     def busy(self, *, lasting: bool) -> bool:
-        """Check whether anything is in flight; `lasting` includes streams and channels, which may not end on their own."""
+        """Check for anything in flight; `lasting` includes streams and channels, which may never end."""
         if self._publications is not None and self._publications.busy:
             return True
         return any(lasting or not isinstance(call, ChannelCall) for call in self.calls)
 
     def end_streams(self) -> None:
-        """End streams and channels after their grace period."""
+        """End streams and channels."""
         for call in [one for one in self.calls if isinstance(one, ChannelCall)]:
             call.cut(Code.UNAVAILABLE, LEAVING)
 
@@ -241,7 +241,6 @@ class RouteSide:
     # -- what is done to a message ---------------------------------------------------------------------------------------
 
     def fits(self, subject: str | int, kind: str) -> bool:
-        """Check whether a message crosses here."""
         return kind in self.route.kinds and matches(self.route.source, subject)
 
     def target(self, subject: str | int) -> str | int:
@@ -297,7 +296,7 @@ class RouteSide:
     # -- what does not cross ---------------------------------------------------------------------------------------------
 
     def lost(self, message: Message, error: BusError) -> None:
-        """Count a message that could not cross, without a waiting caller; rate-limited, since peers must not fill the log."""
+        """Count a message that could not cross; rate-limited, since peers must not fill the log."""
         here, route = self.here, self.route
         here.services.counters.dropped += 1
         here.services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
@@ -308,7 +307,7 @@ class RouteSide:
 
 @define(eq=False)
 class PeerTarget:
-    """A peer as the target of a route, in place of a bus: it has no handlers."""
+    """A peer as the target of a route, in place of a bus."""
 
     services: Services
     _choose: Callable[[], PeerParty]
@@ -320,16 +319,15 @@ class PeerTarget:
 
     @property
     def links(self) -> PeerTarget:
-        """The object that chooses the peer."""
         return self
 
     def choose(self, subject: str | int) -> PeerParty:
-        """Choose the peer. May raise `BusError`: it is not there."""
+        """Choose the peer. May raise `BusError`."""
         return self._choose()
 
 
 class InnerRoute(RouteSide):
-    """A route within a cluster, to or from other nodes: unlike a bridge it passes names and all headers unchanged."""
+    """A route within a cluster: unlike a bridge it passes names and all headers unchanged."""
 
     def __init__(self, pattern: str | int, here: BusParts, choose: Callable[[], PeerParty], *, inward: bool = False) -> None:
         kinds = frozenset(("request", "stream", "channel", "tunnel"))
@@ -353,7 +351,7 @@ class InnerRoute(RouteSide):
         subject: str | int,
         headers: dict[str, str] | None = None,
     ) -> Message:
-        """Make the forwarded message, with the key of the calling user."""
+        """Make the forwarded message, with the calling user's key."""
         on = await super().converted(convert, message, kind, subject, headers)
         key = None if message.peer is None else message.peer.identity_key
         if key is not None and kind is not Kind.RESPONSE:

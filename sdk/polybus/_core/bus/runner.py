@@ -87,14 +87,14 @@ def connect(
 logger: logging.Logger = logging.getLogger("polybus")
 
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
-"""Pauses between reconnect attempts to the source of clients, as to the engine of a cluster."""
+"""Pauses between reconnects to a broker, or a cluster's engine."""
 _OUTAGE: Final = 5.0
-"""Seconds of such an outage after which the service is not ready, as `Cluster.outage`."""
+"""Seconds of an outage until the service is not ready, as `Cluster.outage`."""
 _PATIENCE = 20.0
 """Seconds to wait for a broker."""
 
 _AT_ONCE = 3.0
-"""Seconds for closing after the second signal: a lifespan, or the thread of a `def` handler, may never end."""
+"""Seconds for closing after the second signal: a lifespan or a thread may never end."""
 
 
 def run(
@@ -169,7 +169,7 @@ def run(
 
 
 def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
-    """Log the `def` handlers that still run after their bus has ended. True if the interpreter waits for their threads."""
+    """Log the `def` handlers that outlive their bus. True if the interpreter waits for their threads."""
     left = [each for bus in buses for each in parts_of(bus).services.executor.threads_left]
     waits = any(waited_for for _, waited_for in left)
     if left:
@@ -183,7 +183,7 @@ def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
 
 
 def announce(url: str) -> None:
-    """Report the address, once: in the log, or on stdout if no log shows it."""
+    """Report the address: in the log, or on stdout if no log shows it."""
     url = without_secrets(url)
     logger.info("serving %s", url, extra=log_fields(address=url))
     if not (logger.isEnabledFor(logging.INFO) and logger.hasHandlers()):
@@ -204,7 +204,7 @@ def serve_until_signal(
     client_tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> None:
-    """Implement `run`; `announce` receives each served URL, `client_tls` is for URLs by which the bus connects.
+    """Implement `run`; `announce` receives each URL, `client_tls` is for URLs that the bus dials.
 
     Raises:
         OSError: An address cannot be bound.
@@ -273,8 +273,6 @@ def _check_loop(backend: str, uvloop: bool) -> None:
 
 
 class _Addresses:
-    """The addresses of a served bus."""
-
     def __init__(
         self, bus: Bus, urls: tuple[str, ...], options: dict[str, Any], client_tls: ssl.SSLContext | None = None
     ) -> None:
@@ -290,26 +288,23 @@ class _Addresses:
             )
             for number, url in enumerate(urls)
         ]
-        """Name, URL and listener of each; no listener for a URL by which the bus connects, since its clients come through a
-        broker."""
+        """Name, URL and listener of each; no listener for a broker's URL."""
         self.keep: bool = any(ProtocolFeatures.of(resolve_url(url)[0]).keeps for url in urls)
-        """True if external streams may be behind one of them."""
+        """True if external streams may be behind one."""
 
     def connecting(self, bus: Bus, url: str) -> Any:
-        """The connection for clients of a broker, which may start later."""
+        """The connection to a broker, which may start later."""
         tls = self._client_tls if url in self._secure else None
         connecting: Any = bus.connect(url, wait=_PATIENCE, backoff=_BACKOFF, tls=tls)
         connecting.insists = True
         return connecting
 
     async def bind(self) -> dict[str, list[socket.socket]]:
-        """Bind all addresses, for several workers. May raise `OSError`, `Unsupported`."""
+        """Bind all, for several workers. May raise `OSError`, `Unsupported`."""
         return {name: await serving.bind() for name, _, serving in self.all if serving is not None}
 
 
 class _Run:
-    """One bus, from its start to the last signal."""
-
     def __init__(
         self,
         bus: Bus,
@@ -332,7 +327,7 @@ class _Run:
         self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
         self._serving = False
         self._entrances: list[Peer] = []
-        """The other ends of links to brokers, through which clients come."""
+        """Links to brokers."""
         self._signalled: anyio.Event
         self._scope: anyio.CancelScope
         self._force: threading.Timer | None = None
@@ -399,7 +394,7 @@ class _Run:
             await bus.drain(self._drain)
 
     async def _until_signalled(self) -> bool:
-        """Wait for the first signal. False if the bus was closed first, by a failure or a handler."""
+        """Wait for the first signal. False if the bus was closed first."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_closed, group.cancel_scope)
             await self._signalled.wait()
@@ -412,7 +407,7 @@ class _Run:
         scope.cancel()
 
     def _tell_if_alone(self) -> None:
-        """Warn if nothing can reach this bus; its lifespan may serve and connect too, so the check runs after it."""
+        """Warn if nothing can reach this bus, after its lifespan, which may serve and connect too."""
         links = parts_of(self._bus).links
         if not links.gates and not links.services.running.links:
             logger.warning(
@@ -425,7 +420,7 @@ class _Run:
             if number.name == "SIGHUP" and (self._worker is not None or self._signalled.is_set()):
                 continue  # a closing terminal sends it to all processes, and twice
             if self._worker is not None and self._signalled.is_set() and number == signal.SIGTERM:
-                continue  # sent by the supervisor, or to all processes of a service: here only SIGINT is a second signal
+                continue  # from the supervisor, or to all processes of a service: here only SIGINT is a second signal
             if self._serving and not self._signalled.is_set() and (self._worker is None or number == signal.SIGTERM):
                 logger.info("%s, draining", number.name)
                 self._signalled.set()
@@ -437,12 +432,10 @@ class _Run:
                 self._force.start()
 
     def _lives(self) -> tuple[int, str]:
-        """Answer the liveness check."""
         over = self._serving and parts_of(self._bus).services.runtime is None
         return (503, "the bus has been closed\n") if over else (200, "OK\n")
 
     def _ready(self) -> tuple[int, str]:
-        """Answer the readiness check of a load balancer."""
         why = self._why_not_ready()
         return (503, f"{why}\n") if why else (200, "OK\n")
 
@@ -450,7 +443,7 @@ class _Run:
         return 200, await self._metrics()
 
     async def _metrics(self) -> str:
-        """Make the text for Prometheus, or for the supervisor."""
+        """Text for Prometheus, or the supervisor."""
         text: str = await metrics_maker("scrape", "run(metrics=True)")(self._bus)
         return text
 
@@ -463,6 +456,6 @@ class _Run:
         return self._bus.why_not_ready
 
     def over(self) -> None:
-        """Finish; threads that do not return would keep the interpreter alive and are left to the timer."""
+        """Finish; the timer ends threads that do not return."""
         if not tell_of_threads_left([self._bus]) and self._force is not None:
             self._force.cancel()

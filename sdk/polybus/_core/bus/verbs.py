@@ -1,4 +1,4 @@
-"""The verbs of a bus; those of a single party are in `_core.peer.asker`."""
+"""The verbs of a bus; `_core.peer.asker` has the verbs towards one party."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ class BusVerbs(Router):
         timeout: float = 30.0,
         id: str | None = None,
     ) -> None:
-        """Publish: every matching subscription receives it once, the bus's own and those of every linked peer.
+        """Publish: every matching subscription receives it once, of the bus itself and of every linked peer.
 
         Links that this bus opened always get it. On return it has been passed to the transports or waits in an outbox; that is
         no acknowledgement. A subject of a cluster's `Store`, or a publication with `id` to an external stream over a NATS link,

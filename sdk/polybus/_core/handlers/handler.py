@@ -46,7 +46,7 @@ _CONTAINERS: Final = (list, set, frozenset, dict, Sequence, Iterable, Collection
 
 
 def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "its Subject") -> None:
-    """Check that a handler can read the body that its subject promises.
+    """Check that a handler can read the promised body.
 
     Args:
         function: Name of the handler.
@@ -66,12 +66,7 @@ def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "
 
 
 def read_as(hint: Any, takes: Any) -> Any:
-    """Find the type for reading a body: the annotation, plus constraints of the promised type.
-
-    Args:
-        hint: The annotation, or None.
-        takes: The promised type.
-    """
+    """Type for reading a body: the annotation (or None), plus constraints of the promised type."""
     if hint is None:
         return takes
     if takes is Any or hint == takes or _bare(hint) != _bare(takes):
@@ -92,7 +87,7 @@ def _bare(hint: Any) -> Any:
 
 
 def check_result(function: str, hint: Any, returns: Any, of: str = "its Subject") -> None:
-    """Check that a handler returns the type that its subject, or the method of a contract, promises.
+    """Check that a handler returns the promised type.
 
     Raises:
         TypeError: It does not.
@@ -110,7 +105,7 @@ def _promise(of: str) -> str:
 
 
 def _accepts(wanted: Any, given: Any) -> bool:
-    """Check whether a value of one type fits another; True if that cannot be decided."""
+    """Check whether one type fits another; True if undecided."""
     wanted, given = _plain(wanted), _plain(given)
     if wanted in (Any, object) or given in (Any, object) or wanted == given:
         return True
@@ -127,7 +122,7 @@ def _accepts(wanted: Any, given: Any) -> bool:
 
 
 def _items(wanted: Any, given: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
-    """The item types of two containers with equally many parameters."""
+    """The item types of two containers, if equally many."""
     if (get_origin(wanted) or wanted) not in _CONTAINERS or (get_origin(given) or given) not in _CONTAINERS:
         return None
     items, others = get_args(wanted), get_args(given)
@@ -163,27 +158,25 @@ class Handler:
     """Set if the number of concurrent calls is limited."""
     answers: AnswerSizes = field(factory=AnswerSizes, init=False)
     signature: Signature | None = field(default=None, init=False)
-    """Set for a function of the application."""
     takes: Any = field(default=Any, init=False)
-    """Type of the body, or of a channel's incoming items; None without a body."""
+    """Of the body, or of a channel's incoming items; None without a body."""
     returns: Any = field(default=Any, init=False)
-    """Type of the answer, or of the outgoing items."""
+    """Of the answer, or of the outgoing items."""
     checks: tuple[Any, ...] = field(default=(), init=False)
-    """Types for checking an answer or item: the annotation's, and the promised one."""
+    """Types for checking an answer or item: annotated, and promised."""
     body_name: str | None = field(default=None, init=False)
     reads: Any = field(default=Any, init=False)
     injection: Injection | None = field(default=None, init=False)
     _makers: list[tuple[str, Callable[..., Any]]] = field(factory=list, init=False)
     only_body: Callable[[Message], Any] | None = field(default=None, init=False)
-    """Makes the body, if it is the function's only argument: the fast path."""
+    """Makes the only argument, if that is the body: the fast path."""
 
     @property
     def name(self) -> str:
-        """The function's name, for errors and logs."""
         return name_of(self.function)
 
     def arguments(self, context: Callable[[], Context], message: Message, channel: Any = None) -> dict[str, Any]:
-        """Make the keyword arguments for one message; `context` makes the injected ones.
+        """Make the keyword arguments; `context` makes the injected ones.
 
         Raises:
             Misfit: The body or a captured name does not fit its annotation.
@@ -194,7 +187,7 @@ class Handler:
             raise Misfit.of(error) from error.__cause__
 
     def invoke(self, services: Services, message: Message, deadline: float | None, channel: Any = None) -> Any:
-        """Call the function. Returns the coroutine, the async iterator or, for a plain function, the result.
+        """Call the function: a coroutine, an async iterator or, for a plain function, the result.
 
         Raises:
             Misfit: An argument does not fit.
@@ -213,7 +206,7 @@ class Handler:
         return self.function(body)
 
     def checked(self, value: Any) -> Any:
-        """Validate an answer or item by the annotation, and drop fields that its type lacks.
+        """Validate an answer or item, and drop fields that its type lacks.
 
         Raises:
             TypeError: It does not fit: a mistake of the handler.
@@ -229,7 +222,7 @@ class Handler:
 
     @property
     def unchecked(self) -> str | None:
-        """Reason why answers cannot be checked; None if they can, or have no type."""
+        """Reason why answers cannot be checked, or None."""
         if not self.checks and self.signature is not None and self.signature.lost is not None:
             return f"the annotation {self.signature.lost!r} does not resolve, {IMPORT_IT}"
         return next((f"{type_name(kind)}: {why}" for kind in self.checks if (why := uncheckable(kind)) is not None), None)
@@ -246,12 +239,11 @@ class Handler:
     def _injected(
         self, injection: Injection, services: Services, message: Message, deadline: float | None, channel: Any
     ) -> Any:
-        """`invoke` for a function with dependencies."""
         facts = services.bus, message, deadline, self.subject
         in_thread = self.style == "thread"
 
         def bound(threads: CallThreads | None) -> Callable[..., Any]:
-            """The function with all arguments except its dependencies."""
+            """The function with all arguments but its dependencies."""
             context = partial(services.executor.context_in_a_thread, *facts, threads) if in_thread else partial(Context, *facts)
             return partial(self.function, **self.arguments(context, message, channel))
 
@@ -326,7 +318,7 @@ def plan(
 
 
 def _body_types(handler: Handler, signature: Signature) -> tuple[Any, Any]:
-    """Find the types of body and result in the annotations."""
+    """Types of body and result, from the annotations."""
     hints = signature.hints
     if signature.style == "channel":
         of_channel = next(get_args(hint) for hint in map(injected, hints.values()) if (get_origin(hint) or hint) is Channel)
@@ -338,7 +330,7 @@ def _body_types(handler: Handler, signature: Signature) -> tuple[Any, Any]:
 def _maker(
     handler: Handler, parameter: inspect.Parameter, hint: Any, positions: dict[str, int], function: str, takes: Any
 ) -> Callable[..., Any]:
-    """Make an argument maker; `hint` is None without an annotation, and `takes` the subject's type."""
+    """Make an argument maker; `hint` is None without an annotation, `takes` is the promised type."""
     given = injected(hint)
     if isinstance(given, type) and issubclass(given, Context):
         if given is not Context and handler.style != "thread":

@@ -1,4 +1,4 @@
-"""Lookup of the receiver of a request, stream or tunnel: a handler, a bridge's route, or a tunnel listener."""
+"""Lookup of the receiver of a request, stream or tunnel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Publication:
-    """A declared subject of publications.
+    """A declared publication.
 
     Attributes:
         subject: With the type of its bodies.
@@ -72,20 +72,20 @@ class HandlerLookup:
     handlers: dict[str | int, Handler] = field(factory=dict)
     """Handlers by subject, as registered."""
     by_uri: dict[str, Handler] = field(factory=dict)
-    """Handlers of URIs by canonical spelling: a URI has several."""
+    """Handlers of URIs by canonical spelling."""
     subscribers: list[SubscriberSpec] = field(factory=list)
     publications: dict[str | int, Publication] = field(factory=dict)
-    """Publications that the application declares."""
+    """Declared publications."""
     sides: list[Any] = field(factory=list)
-    """Routes of bridges that begin here, `_core.bus.routes.RouteSide`: the first match takes a message."""
+    """Routes of bridges from this bus, `_core.bus.routes.RouteSide`: the first match counts."""
     entrances: list[Any] = field(factory=list)
     """Tunnel listeners, `_core.tunnel.endpoint.Entrance`."""
     handler_check: Callable[[Handler], None] | None = None
-    """Refuses a handler that does not suit the bus, before any is added."""
+    """Refuses a handler, before any is added."""
     handler_added: Callable[[Handler], None] | None = None
     subscriber_added: Callable[[SubscriberSpec], None] | None = None
     copied: bool = False
-    """True once this router is included in a bus: later handlers would not reach it."""
+    """True once this router is included: later handlers would not reach the bus."""
 
     def add(self, *handlers: Handler) -> None:
         """Register handlers: all of them or none.
@@ -145,9 +145,8 @@ class HandlerLookup:
         return found
 
     def find_for(self, message: Message) -> Handler | None:
-        """Find the handler of a message; a URI in it gets the spelling of the registration, or else the canonical one.
-
-        So `authorize` always sees the application's spelling, not the peer's.
+        """Find the handler of a message. A URI gets the registered spelling, or else the canonical one: `authorize` never sees
+        the peer's.
         """
         subject = message.subject
         found = self.find(subject)
@@ -160,7 +159,7 @@ class HandlerLookup:
         return found
 
     def side_for(self, message: Message, kind: str) -> Any:
-        """Find the bridge route for a message; if an address of the message matches, it becomes the subject."""
+        """Find the bridge route for a message, which may rename its subject to an address."""
         for subject in (message.subject, *message.spellings):
             if (found := self.side(subject, kind)) is not None:
                 message.subject = subject
@@ -168,7 +167,7 @@ class HandlerLookup:
         return None
 
     def meant(self, subject: str | int) -> str:
-        """Hint for a subject without a handler; empty if nothing similar exists."""
+        """Hint for a subject without a handler, or empty."""
         if any(spec.handler.subject == subject or matches(spec.handler.subject, subject) for spec in self.subscribers):
             return "an `on` handler hears it, and gives no answers; publish it, or register it with bus.handle"
         from difflib import get_close_matches
@@ -178,7 +177,7 @@ class HandlerLookup:
         return f"did it mean {names[near[0]]!r}?" if near else ""
 
     def side(self, subject: str | int, kind: str, *, back_to: Any = None) -> Any:
-        """Find the bridge route for such messages, except routes that lead to the bus `back_to`."""
+        """Find the bridge route for such messages, unless it leads to the bus `back_to`."""
         return next((side for side in self.sides if side.there is not back_to and side.fits(subject, kind)), None)
 
     def tunnel_end(self, name: str | int, *, back_to: Any = None) -> Any:
@@ -195,9 +194,8 @@ class HandlerLookup:
         )
 
     def answered(self, *, patterns: bool = False, inner: bool = False) -> list[str | int]:
-        """List the subjects with handlers or bridge routes for requests; wildcards only with `patterns`.
-
-        `inner` leaves out routes into the inner link itself.
+        """List the subjects with handlers or bridge routes for requests, wildcards only with `patterns`, without routes into
+        the inner link with `inner`.
         """
         sides = [side for side in self.sides if "request" in side.route.kinds and not (inner and side.inward)]
         crossing = [side.route.source for side in sides]

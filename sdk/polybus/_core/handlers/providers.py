@@ -1,7 +1,6 @@
-"""Functions that make values for handlers, requested with `Depends` of fast-depends or FastAPI.
+"""Dependencies of handlers, marked with `Depends` of fast-depends or FastAPI.
 
-Both mark a parameter with an object that has the attributes ``dependency`` and ``use_cache``. These identify it, so that
-neither library is imported here.
+Both marks have the attributes ``dependency`` and ``use_cache``, which identify them without importing the library.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def check_default(parameter: inspect.Parameter, function: str) -> None:
 
 
 def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
-    """Check that a type has no open type variables; if it has, return the promised type.
+    """Check that a type has no open type variables; otherwise use the promised type.
 
     Raises:
         TypeError: Nothing was promised: every value would fit, unconverted.
@@ -91,18 +90,15 @@ _WHAT: Final = "Context, Message, Bus, Peer, another Depends, or a name of the p
 
 @frozen
 class AskedDependency:
-    """A dependency of a parameter."""
-
     function: Callable[..., Any]
     cached: bool
 
 
 def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependency | None:
-    """Find the dependency of a parameter, in its ``Annotated`` or its default.
+    """Find the dependency of a parameter, in its ``Annotated`` or default.
 
     Raises:
-        TypeError: ``Depends`` has no function, or is inside another type: then the parameter would be the body, which the peer
-            chooses.
+        TypeError: ``Depends`` has no function, or is inside another type: the peer would choose the value.
     """
     metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     for found in (*metadata, parameter.default):
@@ -125,7 +121,7 @@ def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependen
 
 
 def _has_mark_within(hint: Any, seen: list[Any]) -> bool:
-    """Check whether a mark is inside a type, where nothing would provide its value."""
+    """Check for a mark inside a type, where nothing would provide its value."""
     if any(hint is one for one in seen):  # a named type that contains itself
         return False
     seen.append(hint)
@@ -139,7 +135,6 @@ def _has_mark_within(hint: Any, seen: list[Any]) -> bool:
 
 
 def _is_mark(found: Any) -> bool:
-    """Check whether an object is the result of ``Depends(f)``."""
     return not isinstance(found, type) and hasattr(found, "use_cache") and hasattr(found, "dependency")
 
 
@@ -154,13 +149,13 @@ def provider_of(
 
     Args:
         asked: The dependency.
-        handler: Name of the handler, or of another user, for error texts.
+        handler: Name of the handler or other user, for error texts.
         positions: Names of the pattern, with their positions in the subject.
         names: Collects the names in use.
-        within: The chain of functions that led here, from the handler inwards.
+        within: The chain of functions from the handler inwards.
 
     Raises:
-        TypeError: It needs itself, or a value that no call of a bus has. The text names it, and the handler.
+        TypeError: It needs itself, or a value that calls do not have. The text names it, and the handler.
     """
     function = asked.function
     name = f"{handler}: {name_of(function)}, which it depends on,"
@@ -220,7 +215,7 @@ def _maker(
 
 
 def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
-    """Name a class of FastAPI or Starlette that needs an HTTP request, such as the mark ``Header()``."""
+    """Name a class of FastAPI or Starlette that needs an HTTP request, such as ``Header()``."""
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     kind = get_args(hint)[0] if metadata else hint
     for found in (kind, *(type(one) for one in (*metadata, parameter.default))):
@@ -232,7 +227,7 @@ def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
 def provider_finder(
     find: Callable[[Callable[..., Any]], Callable[..., Any] | None], where: str
 ) -> Callable[[Callable[..., Any]], Provider | None]:
-    """Make a lookup of replacements for a function; `where` is their source, for error texts."""
+    """Make a lookup of replacements; `where` is their source, for error texts."""
 
     def found(original: Callable[..., Any]) -> Provider | None:
         replacement = find(original)

@@ -1,4 +1,4 @@
-"""Signatures of handlers: parameters, their types, and how the function runs. Read once, at registration."""
+"""Signatures of handlers, read once, at registration."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ContextPart:
 
     Attributes:
         name: The attribute.
-        in_thread: True for the blocking class, for `def` handlers in a thread; False for all other handlers.
+        in_thread: True for the blocking class, for `def` handlers in a thread.
     """
 
     name: str
@@ -53,7 +53,7 @@ class ContextPart:
 
 
 def injected_as(name: str, *, in_thread: bool = False) -> Callable[[type[T]], type[T]]:
-    """Mark a class: a parameter annotated with it receives this attribute of `Context`."""
+    """Make a class injectable: parameters with it receive this attribute of `Context`."""
 
     def decorate(kind: type[T]) -> type[T]:
         setattr(kind, _MARK, ContextPart(name, in_thread))
@@ -63,7 +63,7 @@ def injected_as(name: str, *, in_thread: bool = False) -> Callable[[type[T]], ty
 
 
 def context_part(given: Any) -> ContextPart | None:
-    """Find the attribute of `Context` for an injected class."""
+    """Find the attribute of `Context` for a class."""
     return vars(given).get(_MARK) if isinstance(given, type) else None
 
 
@@ -77,13 +77,12 @@ class Signature:
     hints: dict[str, Any]
     style: Style
     lost: str | None = None
-    """Annotation of the result, or of its items, that only type checkers can resolve."""
+    """Annotation of the result, or of its items, known only to type checkers."""
     description: str = ""
-    """Description from a contract, for a function without a docstring."""
+    """From a contract, for a function without a docstring."""
 
     @property
     def text(self) -> str:
-        """Docstring of the function, or of the contract that it implements."""
         function = _without_partial(self.function)
         if not (inspect.isroutine(function) or inspect.isclass(function)):
             function = type(function).__call__  # without a docstring, objects return their class's
@@ -115,7 +114,7 @@ def read(function: Any, *, inline: bool = False) -> Signature:
 
 
 def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect.Parameter], dict[str, Any], ProviderStyle]:
-    """Read the signature of a dependency: parameters, hints, and how it runs.
+    """Read the signature of a dependency.
 
     Raises:
         TypeError: It cannot be read, or a decorator hides a generator; the text names it.
@@ -138,8 +137,7 @@ def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect
 
 
 def injected(hint: Any) -> Any:
-    """Find the injected class in a hint, even as ``Context | None``: `Context`, `Message`, `Channel`, or a part of the context;
-    otherwise None.
+    """Find the injected class in a hint, even in ``Context | None``: `Context`, `Message`, `Channel`, or a part of the context.
 
     Raises:
         TypeError: The hint is a choice of several.
@@ -187,7 +185,7 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
 
 
 def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Parameter], name: str) -> dict[str, Any]:
-    """Resolve the annotations of a function, except a result's that only type checkers can resolve.
+    """Resolve the annotations of a function, except a result only for type checkers.
 
     Raises:
         TypeError: The annotation of a parameter does not resolve; the text names it.
@@ -215,7 +213,7 @@ def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Paramete
 
 
 def lost_result(function: Callable[..., Any], hints: dict[str, Any]) -> str | None:
-    """Text of the result annotation, or of its items, that `hints_of` left out; otherwise None."""
+    """Text of the result annotation that `hints_of` left out, or None."""
     text = _annotation_texts(_annotated(function)).get("return")
     hint = hints.get("return")
     if text is None or (hint is not None and not (gives_many(hint) and not get_args(hint) and "[" in text)):
@@ -224,7 +222,7 @@ def lost_result(function: Callable[..., Any], hints: dict[str, Any]) -> str | No
 
 
 def _awaited(hint: Any) -> Any:
-    """The awaited type, if a plain function returns an awaitable; otherwise the hint."""
+    """The awaited type of a plain function's awaitable; otherwise the hint."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         choices = tuple(map(_awaited, arguments))
@@ -235,10 +233,10 @@ def _awaited(hint: Any) -> Any:
 
 
 def without_name(hint: Any) -> Any:
-    """Find the value of a named type, as in ``type Rows[T] = list[T]``.
+    """Resolve a named type, as in ``type Rows[T] = list[T]``.
 
-    Python 3.11 gets these from typing_extensions, so they are recognised by the name of their class. Pydantic's own, such as
-    `JsonValue`, contain themselves by name and stay as they are.
+    Python 3.11 gets these from typing_extensions, so their class is recognised by name. Pydantic's own, such as `JsonValue`,
+    refer to themselves and stay.
 
     Raises:
         NameError: Its value is unknown.
@@ -257,7 +255,7 @@ def without_name(hint: Any) -> Any:
 
 
 def _hints_one_by_one(target: Any, parameters: Iterable[inspect.Parameter], name: str, error: NameError) -> dict[str, Any]:
-    """Resolve each hint separately, after all together failed: the result type may exist only for type checkers."""
+    """Resolve each hint separately: the result type may exist only for type checkers."""
     texts = _annotation_texts(target)
     wanted = {parameter.name for parameter in parameters}
     values = {} if sys.version_info >= (3, 14) else target.__annotations__  # some may not be text
@@ -295,7 +293,7 @@ def _annotation_texts(target: Any) -> dict[str, str]:
 
 
 def _annotated(function: Any) -> Any:
-    """Find the function with the relevant annotations."""
+    """The function with the relevant annotations."""
     function = _without_partial(function)
     if inspect.isroutine(function) or inspect.isclass(function):
         return function.__init__ if inspect.isclass(function) else function
@@ -316,13 +314,12 @@ def _is_unbound(function: Any, first: inspect.Parameter, hints: dict[str, Any]) 
 
 
 def takes_by_position(function: Callable[..., Any]) -> bool:
-    """Check that a function of one argument, and all its decorators, accept it by position."""
+    """Check that a one-argument function and its decorators accept it by position."""
     return _all_take(function, 1, ())
 
 
 def check_takes_by_name(function: Callable[..., Any], names: Iterable[str], name: str) -> None:
-    """Check that the decorators of a function accept its arguments by name: a wrapper may show a signature that it does not
-    accept.
+    """Check that a function's decorators accept its arguments by name: a wrapper may show another's signature.
 
     Raises:
         TypeError: Every call would fail.
@@ -381,7 +378,7 @@ def _is_channel(hint: Any, name: str, parameter: inspect.Parameter) -> bool:
 
 
 def gives_many(hint: Any) -> bool:
-    """Check whether a result type means many items, one after the other."""
+    """Check whether a result type means many items."""
     return hint in _MANY or get_origin(hint) in _MANY
 
 
@@ -391,7 +388,7 @@ def items_of(hint: Any) -> Any:
 
 
 def _called(function: Any) -> Any:
-    """Find the function that is finally called, behind partials and objects with ``__call__``."""
+    """The function that is finally called, behind partials and ``__call__``."""
     function = _without_partial(function)
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
 

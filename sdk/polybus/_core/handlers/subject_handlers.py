@@ -1,12 +1,11 @@
-"""Types of the decorators that register functions for a `Subject`: only for type checkers, never imported at run time.
+"""Types of the decorators for a `Subject`: only for type checkers, never imported at run time.
 
-A function fits if its body has the subject's type and its result the subject's answer type. The body may be its first, second
-or third parameter; the parameters around it are injected and not checked here. A function without a body has only injected
-parameters. Some valid functions are beyond type checkers, such as one with a keyword-only body; ``handle("user.get")``, with
-text for its subject, accepts any function.
+A function fits by its body and its result. The body may be its first, second or third parameter; the others are injected and
+not checked here. Some valid functions are beyond type checkers, such as one with a keyword-only body; ``handle("user.get")``,
+with text for its subject, accepts any.
 
-There are no variants with ``Awaitable``, which some decorators return: mypy does not choose among fitting variants if a
-parameter is a ``Context[Any]``, and would treat all such functions as untyped.
+There are no variants with ``Awaitable``: mypy does not choose among fitting variants if a parameter is a ``Context[Any]``, and
+would treat such functions as untyped.
 
 The last variant repeats the first: type checkers name it in their messages.
 """
@@ -34,7 +33,7 @@ Y = TypeVar("Y")
 
 
 class Injected(Protocol):
-    """An object that handlers receive by its class: see `injected_as`."""
+    """A class that handlers can receive: see `injected_as`."""
 
     __context_part__: ClassVar[ContextPart]
 

@@ -51,7 +51,7 @@ def reading_of(
     concurrency: int = 1,
     of_handler: tuple[int | None, str] | None = None,
 ) -> Reading | None:
-    """Make the reading of stored messages for `on` or `subscribe`; None for live publications.
+    """Make the reading of stored messages for `on` or `subscribe`; None for live ones.
 
     Args:
         of_handler: Its `queue` and `when_full`; None for a subscription.
@@ -66,7 +66,6 @@ def reading_of(
 
 
 def check_group(group: object) -> None:
-    """Raise TypeError or ValueError for an invalid group name."""
     if group is None:
         return
     if not isinstance(group, str):
@@ -78,7 +77,6 @@ def check_group(group: object) -> None:
 
 
 def check_peers(peers: object, group: str | None, durable: str | None) -> None:
-    """Raise TypeError for an invalid `peers`, or one that does not go with a group or durable name."""
     if type(peers) is not bool:
         raise TypeError(f"peers={shown(peers)}: True or False, not {type(peers).__name__}")
     if not peers and (group is not None or durable is not None):
@@ -90,7 +88,6 @@ def check_peers(peers: object, group: str | None, durable: str | None) -> None:
 
 
 def check_queue(queue: int | None, when_full: str) -> None:
-    """Raise TypeError or ValueError for an invalid queue."""
     if queue is not None:
         check_count(queue, "queue")
     if when_full not in (policies := get_args(WhenFull)):

@@ -1,6 +1,4 @@
-"""Outgoing messages of a link: sent at once while the link flows, otherwise queued within limits until the connection takes
-them.
-"""
+"""Outgoing messages of a link: sent at once while it flows, otherwise queued until the connection takes them."""
 
 from __future__ import annotations
 
@@ -30,13 +28,11 @@ logger: logging.Logger = logging.getLogger("polybus.link")
 
 @define(eq=False, repr=False, weakref_slot=False)
 class LinkFlow(LinkWire, ABC):
-    """Outgoing messages of a link, and its queue."""
-
     when_full: str = field(default="drop_oldest", kw_only=True)
     outbox: SendQueue | None = field(default=None, init=False)
     paused: bool = field(default=False, init=False)
     share: Share | None = field(default=None, init=False)
-    """Its share of `Limits.total_bytes`; None if this bus dialled a single peer: then memory needs no sharing."""
+    """Its share of `Limits.total_bytes`; None for a single dialled peer, which needs no sharing."""
     slow: int = field(default=0, init=False)
     """Publications dropped since the peer last kept up."""
     unwritten: MemoryBudget = field(init=False)
@@ -44,16 +40,16 @@ class LinkFlow(LinkWire, ABC):
     bodies: MemoryBudget = field(init=False)
     """Large bodies of running requests."""
     stalled: dict[StalledCalls, None] = field(factory=dict, init=False)
-    """Requests of the peers that wait until this connection takes answers again."""
+    """Requests that wait until this connection takes answers again."""
     holds: bool = field(default=False, init=False)
-    """True while everything but answers waits for other links to return."""
+    """True while all but answers wait for other links to return."""
     _ending: Ending | None = field(default=None, init=False)
     _arriving: MemoryBudget | None = field(default=None, init=False)
 
     # -- what leaves -----------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message, peer: PeerPort, deadline: float) -> bool:
-        """Send or queue a publication. False, without any effect, if there is no room."""
+        """Send or queue a publication. False, without effect, if there is no room."""
         session = self.session
         if self.multiplexed is not None and peer.gone:
             return True  # no peer will read it
@@ -93,10 +89,10 @@ class LinkFlow(LinkWire, ABC):
         self.send_request(message, reply, peer, reply.started)
 
     def answer(self, message: Message, peer: PeerPort, *, alone: bool = False) -> None:
-        """Send a message that must not be dropped: an answer, item or control message. A peer that does not even read these
-        loses its link.
+        """Send a message that must not be dropped: an answer, item or control message. A peer that does not read them loses its
+        link.
 
-        `alone` marks an answer without a successor in this turn of the event loop.
+        `alone` marks an answer without a successor in this turn.
         """
         if self.flowing and self.multiplexed is None:
             self.services.counters.sent += 1
@@ -114,16 +110,16 @@ class LinkFlow(LinkWire, ABC):
 
     @property
     def takes_answers(self) -> bool:
-        """True while requests of its peers may begin: few of their answers are unread."""
+        """True while its peers' requests may begin: few answers are unread."""
         return self.outbox is None or self.outbox.takes_answers
 
     @property
     def unread(self) -> int:
-        """Known bytes of answers and control messages that its peers have not read."""
+        """Bytes of answers and control messages known to be unread."""
         return self.unwritten.held + (0 if self.outbox is None else self.outbox.kept_bytes)
 
     def too_slow(self, peer: Any, text: str) -> None:
-        """End the link of a peer that does not read; on a multiplexed link only that peer is disconnected."""
+        """End the link of a peer that does not read; on a multiplexed link disconnect only that peer."""
         if self.multiplexed is not None and peer.gone:
             return
         self.services.emit(PeerSlow(peer=peer.public, policy="disconnect", dropped=self.slow))
@@ -136,7 +132,7 @@ class LinkFlow(LinkWire, ABC):
         self.abort(slow, comes_back=True)
 
     def tell_end(self, why: Closed) -> None:
-        """Log why an accepted connection ends; for a dialled one its dialer does."""
+        """Log why an accepted connection ends; the dialer logs for dialled ones."""
         if not self.opened:
             template = "the connection of %s has ended: %.200s"
             self.runtime.warnings.warn(logger, template, self.address, why.reason, extra=self.log_fields())
@@ -158,20 +154,20 @@ class LinkFlow(LinkWire, ABC):
 
     @property
     def _comes(self) -> bool:
-        """True while a connection exists, or will exist, for newly queued messages."""
+        """True while a connection for queued messages exists, or will."""
         ending = self._ending
         return self.state is not State.CLOSED and (ending is None or (self.opened and ending.returns))
 
     @property
     def takes_more(self) -> bool:
-        """True while the connection is up and takes queued messages; False if it is being replaced."""
+        """True while the connection takes queued messages and is not being replaced."""
         return not self.paused and self.stands and not (self.opened and self._ending is not None and self._ending.returns)
 
     def update_flow(self) -> None:
         self.flowing = self.state is State.UP and not self.paused and not self.outbox and self.initiates and not self.holds
 
     def drain_outbox(self) -> None:
-        """Write queued messages, as far as the connection takes them."""
+        """Write queued messages while the connection takes them."""
         outbox = self.outbox
         if outbox is not None and not self.holds:
             outbox.drain()
@@ -182,22 +178,21 @@ class LinkFlow(LinkWire, ABC):
         self.let_begin()
 
     def let_begin(self) -> None:
-        """Start requests that waited until their peers read."""
         if self.stalled:
             stalled, self.stalled = self.stalled, {}
             for calls in stalled:
                 calls.resume()
 
     async def room(self, deadline: float) -> bool:
-        """Wait until the outbox may have room again. False if the deadline passed or the link ended."""
+        """Wait until there may be room. False if the deadline passed or the link ended."""
         if self.state is State.CLOSED:
             return False
         return self.outbox is None or await self.outbox.room(deadline)
 
     async def room_for_answer(self) -> None:
-        """Delay a handler's answer while too many others wait; it keeps the handler's slot.
+        """Delay a handler's answer while too many wait; it keeps the handler's slot.
 
-        So a peer that reads gets all its answers, however large. A peer that does not read ends at `write_timeout`.
+        So a reading peer gets all its answers, however large. One that does not read ends at `write_timeout`.
         """
         while self.stands and self.outbox is not None and not self.outbox.takes_answers:
             await self.room(math.inf)
@@ -208,7 +203,6 @@ class LinkFlow(LinkWire, ABC):
         self.update_flow()
 
     def release(self) -> None:
-        """Write the queued messages."""
         if self.holds:
             self.holds = False
             self.drain_outbox()
@@ -226,25 +220,24 @@ class LinkFlow(LinkWire, ABC):
         self.drain_outbox()
 
     def _charge(self, size: int) -> None:
-        """Charge the bytes in a stalled connection to `Limits.total_bytes`, like queued messages."""
+        """Charge a stalled connection's bytes like queued messages."""
         self.unwritten.charge(size - self.unwritten.held)
 
     # -- what is kept meanwhile ------------------------------------------------------------------------------------------
 
     def share_with(self, share: Share | None) -> None:
-        """Charge memory to a share from now on, or to none."""
         self.share = share
         self.unwritten = MemoryBudget(self.runtime, share=share)
         self.bodies = MemoryBudget(self.runtime, share=share)
 
     def hold_back(self) -> None:
-        """Share memory and slots with other links, although this bus dialled: the peer relays requests of other clients."""
+        """Share memory and slots although this bus dialled: the peer relays other clients' requests."""
         self._charge(0)
         self.share_with(Share())
         self.share.join(self.runtime.addresses, f"broker {self.address}")  # type: ignore[union-attr]  # not an address of a client
 
     def charge_arrival(self, transport: Transport) -> None:
-        """Charge a partly received frame to `Limits.total_bytes` if it arrives slowly, since it stays for long."""
+        """Charge a partly received, slow frame to `Limits.total_bytes`."""
         slow_arrival = getattr(transport, "slow_arrival", None)  # read alone: this runs every second on every connection
         size: int = slow_arrival() if slow_arrival is not None else 0
         budget = self._arriving
@@ -259,7 +252,6 @@ class LinkFlow(LinkWire, ABC):
             self.abort(Closed(1013, text), comes_back=True)
 
     def discharge(self) -> None:
-        """Release the charges of a lost connection."""
         self._charge(0)
         if self._arriving is not None:
             self._arriving.release(self._arriving.held)

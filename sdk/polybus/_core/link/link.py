@@ -1,7 +1,7 @@
 """A link: a session joined to a transport, its peers, and its successive connections.
 
-The transport reports to its link. Incoming messages go to the peers, outgoing ones from the peers to the session, without a
-queue or task in between. Only while the connection is slow or down do messages wait in a `SendQueue`.
+Messages pass between transport, session and peers without a queue or task in between. Only while the connection is slow or down
+do they wait in a `SendQueue`.
 """
 
 from __future__ import annotations
@@ -57,30 +57,29 @@ _BROKEN: Final = frozenset({1002, 1003, 1007, 1008, 1009})
 
 @define(eq=False, repr=False, weakref_slot=False)
 class Link(LinkFlow):
-    """A connection that this bus opened (it may reconnect) or accepted (it ends once)."""
+    """A connection that this bus dialled (it may reconnect) or accepted (it ends once)."""
 
     dialer: LinkDialer | None = field(default=None, kw_only=True)
     serves: tuple[str | int, ...] = field(default=(), kw_only=True)
     admission: Admission | None = field(default=None, kw_only=True)
-    """Identity and handshake of an accepted link."""
     deferred: list[Callable[[], None]] = field(factory=list, init=False)
-    """Functions to call once the current batch of frames is handled."""
+    """Functions to call after the current batch of frames."""
     was_up: bool = field(default=False, init=False)
     renews: bool = field(default=False, init=False)
     """True if every attempt asks for new credentials."""
     insists: bool = field(default=False, init=False)
-    """True if a link that was up retries after a refusal."""
+    """True if a link that was up retries refusals."""
     reader: LinkReader | None = field(default=None, kw_only=True)
-    """Handles messages that name their addressee in `Message.peer`."""
+    """Handles messages with an addressee in `Message.peer`."""
     inner: bool = field(default=False, kw_only=True)
-    """True if the link leads back to this bus: its messages count as the bus's own."""
+    """True if the link leads back to this bus: its messages are the bus's own."""
     beyond: str = field(default="", kw_only=True)
-    """Name of an inner link's other end, for texts."""
+    """Other end of an inner link, for texts."""
     most_running: int | None = field(default=None, init=False)
     most_waiting: int | None = field(default=None, init=False)
-    """Limits of this link that replace `Limits.running` and `Limits.waiting`."""
+    """Replace `Limits.running` and `Limits.waiting` on this link."""
     recorder: Recorder | None = field(default=None, init=False)
-    """Records this link, in addition to the bus-wide recorders."""
+    """Records only this link."""
     expires: float | None = field(init=False)
     offences: ViolationCounter = field(factory=ViolationCounter, init=False)
     receiver: ConnectionReceiver | None = field(default=None, init=False)
@@ -88,10 +87,10 @@ class Link(LinkFlow):
     confirmations: Confirmations | None = field(default=None, init=False)
     _since: float = field(default=0.0, init=False)
     _lost_at: float | None = field(default=None, init=False)
-    """Time at which the last usable connection was lost; None while one is usable, and before the first."""
+    """Time of the loss of the last usable connection; None while one is usable, and before the first."""
     _lost_why: str = field(default="", init=False)
     due: float = field(default=math.inf, init=False)
-    """Time of the next call that the session asked for."""
+    """Time of the session's next requested call."""
 
     def __attrs_post_init__(self) -> None:
         runtime = self.services.running
@@ -161,14 +160,14 @@ class Link(LinkFlow):
         return fabric.session(role, self.runtime.limits, sources.get().rng, hear)
 
     def record(self, recorder: Recorder) -> None:
-        """Record every frame of this connection from now on. Not while a frame is being handled."""
+        """Record every frame of this connection from now on; not while handling a frame."""
         if self.session is not None and self.transport is not None:
             taps = self.taps = self.taps or Taps(self.session, self.transport)
             if taps.add(recorder, self.adapter, self.transport, opened=self.opened):
                 self._wrap(taps)
 
     def unrecord(self, recorder: Recorder) -> None:
-        """Stop recording. Not while a frame is being handled."""
+        """Stop recording; not while handling a frame."""
         if self.session is not None and self.taps is not None and self.taps.remove(recorder):
             self._wrap(self.taps)
 
@@ -207,7 +206,7 @@ class Link(LinkFlow):
         self.services.emit(LinkUp(peer=None if self.peer is None else self.peer.public, url=self.url, again=again))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Say goodbye and close, after writing the outbox if the connection takes it."""
+        """Say goodbye and close, after writing the outbox if possible."""
         if self.state is State.CLOSED:
             return
         self._ending = ending_after(self._ending, Closed(code, reason))
@@ -220,7 +219,7 @@ class Link(LinkFlow):
         transport.close(code, reason)
 
     def abort(self, why: Closed, *, comes_back: bool = False) -> None:
-        """Cut the connection; with `comes_back`, to protect this process, a dialled link reconnects."""
+        """Cut the connection; with `comes_back` a dialled link reconnects."""
         if comes_back and self.state is State.DOWN:
             return  # it is reconnecting already, and must not do so twice
         self._ending = ending_after(self._ending, why, returns=comes_back)
@@ -232,7 +231,7 @@ class Link(LinkFlow):
                 self.session = None
             try:
                 self.transport.abort(why)
-            except Exception:  # a faulty plugin transport must not keep the caller from cutting other links
+            except Exception:  # a faulty plugin must not keep the caller from cutting other links
                 logger.exception("the connection of %s could not be cut; it is given up", self.address, extra=self.log_fields())
                 self._ended(why)
         else:
@@ -270,7 +269,7 @@ class Link(LinkFlow):
             self.runtime.watch(self, due)
 
     def _expire(self, now: float) -> float:
-        """Call the session if it is due, and return the next time."""
+        """Call the session if due, and return the next time."""
         if self.due <= now:
             self.due = math.inf
             self._tick_session()
@@ -306,7 +305,7 @@ class Link(LinkFlow):
                 raise  # Ctrl-C, in a hook
 
     def take(self, output: SessionOutput) -> None:
-        """Handle output that the session gave without a frame."""
+        """Handle output that no frame caused."""
         try:
             if self.session is not None:
                 self._take(output, self.session, self.runtime.time())
@@ -318,7 +317,7 @@ class Link(LinkFlow):
                 raise
 
     def _take(self, output: SessionOutput, session: Session, now: float) -> bool:
-        """Handle output item by item. False if the rest of the session's output must be dropped."""
+        """Handle output item by item. False if the rest must be dropped."""
         for one in each(output):
             if isinstance(one, Message):
                 self._deliver(one, now)
@@ -354,7 +353,7 @@ class Link(LinkFlow):
             act()
 
     def broken(self) -> None:
-        """Cut the link after a bug of this package or a plugin, which must not harm the event loop or other links."""
+        """Cut the link after a bug here or in a plugin, to protect the event loop and other links."""
         logger.exception("what came from %s could not be handled; its link is cut", self.address, extra=self.log_fields())
         self.abort(Closed(1011, "an internal error"), comes_back=True)
 
@@ -363,7 +362,7 @@ class Link(LinkFlow):
         return peer
 
     def receive_all(self, messages: list[Message]) -> None:
-        """Handle messages that a peer of a multiplexed link sent before it was authenticated."""
+        """Handle messages that a peer sent before it was authenticated."""
         now = self.runtime.time()
         for message in messages:
             peer = self.peer_of(message.peer)
@@ -374,18 +373,17 @@ class Link(LinkFlow):
             self._do_deferred()
 
     def break_off(self, why: Closed) -> None:
-        """Close the connection on behalf of the protocol: a dialled link reconnects."""
+        """Close the connection for the protocol: a dialled link reconnects."""
         self._ending = ending_after(self._ending, why, returns=True)
         self._move(Change.CLOSE)
         if self.transport is not None:
             self.transport.close(why.code, why.reason)
 
     def refused(self, reason: str, text: str, now: float, key: Any = None) -> None:
-        """Count one malformed message. See `session_events.refuse`."""
+        """See `session_events.refuse`."""
         refuse(self, reason, text, now, key)
 
     def lost(self, count: int, why: str) -> None:
-        """Count messages that the transport dropped."""
         self.services.counters.dropped += count
         if why:
             template = "%s messages on the connection of %s are dropped: %s"
@@ -394,10 +392,7 @@ class Link(LinkFlow):
     # -- what leaves -----------------------------------------------------------------------------------------------------
 
     async def written(self) -> None:
-        """Wait until everything written so far has left, or the connection is gone.
-
-        It waits only where writing takes a while (HTTP): other transports have already sent what they took.
-        """
+        """Wait until everything written has left, or the connection is gone: only on HTTP, where writing takes a while."""
         written = TransportFeatures.of(self.transport).written
         if written is None:
             return
@@ -405,13 +400,13 @@ class Link(LinkFlow):
         await written()
 
     async def _outbox_written(self) -> None:
-        """Wait until the current outbox has been passed to the transport."""
+        """Wait until the transport has the current outbox."""
         last = self.outbox.last if self.outbox is not None else None
         while last is not None and last.waits and self.stands:
             await self.room(math.inf)
 
     async def confirmed(self) -> Collection[str | int]:
-        """Wait until the other end has handled everything sent so far, on wires with confirmations.
+        """Wait until the other end has handled everything sent, on wires with confirmations.
 
         Returns:
             Refused patterns of subscriptions.
@@ -435,7 +430,7 @@ class Link(LinkFlow):
         return await asked.answer(self.address)
 
     def absence(self, longest: float = 0.0) -> str:
-        """Describe how long the link has been down; empty if it is up, or was down for less than `longest` seconds."""
+        """Text on the link's outage; empty if up, or down for less than `longest` seconds."""
         if self._lost_at is None or self.runtime.time() - self._lost_at < longest:
             return ""
         which = f"the link to {self.beyond} is down " if self.inner else ""
@@ -443,7 +438,7 @@ class Link(LinkFlow):
         return f"{which}since {self.runtime.time() - self._lost_at:.3g} s{why}"
 
     def silence(self, longest: float = 0.0) -> str:
-        """Describe how long an inner link has been silent; empty if within `longest` seconds and `_SILENT`."""
+        """Text on an inner link's silence; empty within `longest` seconds and `_SILENT`."""
         heard: float | None = getattr(self.session, "heard", None) if self.inner else None
         silent = 0.0 if heard is None else self.runtime.time() - heard
         return (
@@ -460,7 +455,7 @@ class Link(LinkFlow):
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def closing(self, why: Closed) -> None:
-        """Fail everything that waits for answers: none can come, though the connection is not gone."""
+        """Fail everything that waits for answers: none can come."""
         comes_back = self._comes_back(why)
         if not comes_back and self._ending is None:
             self._ending = Ending(why)  # so that no further request waits
@@ -469,7 +464,6 @@ class Link(LinkFlow):
             peer.cut_off(why.reason, None if comes_back else why.error)
 
     def closed(self, why: Closed) -> None:
-        """End the lost connection."""
         first = self._ending.why if self._ending is not None else why
         if (why.stalled or why.code in _BROKEN) and first is why:
             self.tell_end(why)
@@ -478,7 +472,7 @@ class Link(LinkFlow):
         self._ended(why)
 
     def _ended(self, why: Closed) -> None:
-        """End the lost connection. A dialled link may reconnect (its dialer decides), an accepted one ends."""
+        """End the lost connection. A dialled link may reconnect, an accepted one ends."""
         if self.state is State.CLOSED:
             return
         before = self.state

@@ -1,8 +1,8 @@
 """Moves a link to a new connection before it leaves the old one, when its server announces its end.
 
-For a while both are up. New messages leave over the new connection; requests begun on the old one end there. The server
-delivers each message of a queue group on one of the two, and copies of all other subscriptions on both, so that none is lost;
-the link drops the second copy. Foreign publishers mark nothing, so copies are recognised by their contents.
+For a while both are up. New messages use the new connection; requests end where they began. The server delivers a queue group's
+messages once, and others on both connections, so that none is lost; the link drops the second copy. Foreign publishers mark
+nothing, so copies are recognised by their contents.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from .receiver import Taps
 
 _COPIES: Final = 65_536
-"""Publications with an outstanding second copy: a bound for the time while both connections are up."""
+"""Limit of publications with an outstanding second copy."""
 _OF_ONE: Final = (CloseWanted, Confirmed, NodeJoined, NodeLeft, OtherServers, Ready)
-"""Events of the old connection that no longer concern the link."""
+"""Events of the old connection that no longer matter."""
 
 
 def next_connection(link: Link, transport: Transport) -> NextConnection | None:
-    """Start a session on a second connection beside the current one; None if the protocol cannot move."""
+    """Start a session on a second connection; None if the protocol cannot move."""
     moves = SessionFeatures.of(link.session).moves
     if moves is None or link.state is not State.UP:
         return None
@@ -46,7 +46,7 @@ def next_connection(link: Link, transport: Transport) -> NextConnection | None:
 
 
 class NextConnection:
-    """A second connection, which becomes the link's once its session is admitted."""
+    """A second connection, the link's once its session is admitted."""
 
     def __init__(self, link: Link, transport: Transport, session: Session) -> None:
         self.link = link
@@ -58,7 +58,7 @@ class NextConnection:
         self.why: str = ""
         """Reason why the move failed."""
         self._early: list[Message | SessionEvent] = []
-        """Output of the session since its admission, which comes first."""
+        """Output since the session's admission, which comes first."""
         self.receiver: ConnectionReceiver = ConnectionReceiver(self, transport, session)
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class NextConnection:
             self.decided.set()
 
     def _go_on(self) -> Moving | None:
-        """Move the link to this connection; None if the link is no longer up."""
+        """Move the link here; None if it is no longer up."""
         link = self.link
         old, transport, receiver = link.session, link.transport, link.receiver
         if link.state is not State.UP or old is None or transport is None or receiver is None:
@@ -148,7 +148,7 @@ class Moving:
 
     ask: None = None
     tell: None = None
-    """Unused: they bypass the choice of connection that `send` makes."""
+    """Unused: they would bypass `send`."""
 
     def __init__(
         self, link: Link, new: Session, early: list[Any], old: Session, transport: Transport, receiver: Any, taps: Taps | None
@@ -160,7 +160,6 @@ class Moving:
         self._transport = transport
         self._taps = taps
         self.left: anyio.Event = anyio.Event()
-        """Set when the old connection has ended."""
         self.runtime: Runtime = link.runtime
         self._missing: dict[int, int] = {}
         """Outstanding copies by content: positive from the new connection, negative from the old one."""
@@ -173,15 +172,15 @@ class Moving:
         return getattr(self.new, name)
 
     def began(self) -> Iterator[Message | SessionEvent | bytes]:
-        """Return the early output of the new connection, except its admission: the link is already up."""
+        """The new connection's early output, without its admission: the link is up."""
         return self._once([event for event in self._early if not isinstance(event, Ready)], 1)
 
     def subscribed(self) -> None:
-        """Note that the new connection delivers all publications: copies still missing may date from before."""
+        """Note that the new connection delivers everything: missing copies may be older."""
         self._early_copies = {content: count for content, count in self._missing.items() if count > 0}
 
     def retire(self) -> None:
-        """Unsubscribe on the old connection; it ends once all its requests are answered."""
+        """Unsubscribe on the old connection; it ends after its last answer."""
         for content, early in self._early_copies.items():  # their copies will not come: the next equal publication is a new one
             count = self._missing.get(content, 0)
             if count > 0:
@@ -190,7 +189,7 @@ class Moving:
             self._write(self._moves.retire())
 
     def settle(self) -> None:
-        """Remove this object from the link: the old connection has ended."""
+        """Remove this object from the link after the old connection's end."""
         if self._link.session is self:
             self._link.session = self.new
             self._link.set_shared()
@@ -225,7 +224,7 @@ class Moving:
                 yield one
 
     def _is_second(self, event: Any, side: int) -> bool:
-        """Check whether the other connection has already delivered a publication."""
+        """Check whether the other connection has delivered a publication."""
         if not isinstance(event, Message) or event.kind is not Kind.PUBLISH or not _has_copies(event):
             return False
         headers = None if event.headers is None else tuple(event.headers.items())
@@ -277,7 +276,7 @@ class Moving:
         return self.new.close(code, reason, now, peer_key)
 
     def connection_lost(self, reason: str) -> None:
-        """Abort the old connection too: with the new one the link is lost."""
+        """Abort the old connection too: the link is lost."""
         self.new.connection_lost(reason)
         if self._old is not None:
             self._transport.abort(Closed(1006, reason))
@@ -324,7 +323,7 @@ class Moving:
 
 
 def _has_copies(message: Message) -> bool:
-    """Check whether both connections deliver a publication: not if it is for a queue group member, a reader or one client."""
+    """Check whether both connections deliver a publication: not to a group member, a reader or one client."""
     if message.peer is not None:
         return isinstance(message.peer, (ToAll, ToUser))
     return message.extras is None or "group" not in message.extras

@@ -1,6 +1,4 @@
-"""The peers of a multiplexed connection, such as clients behind a broker: they are authenticated, come, go and are
-disconnected.
-"""
+"""The peers of a multiplexed connection, such as clients behind a broker."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ _CODES: dict[type[BusError], int] = {Unauthorized: 4401, Forbidden: 4403}
 
 @define(eq=False)
 class PendingPeer:
-    """A peer that waits for `authenticate`, with the messages it has sent so far."""
+    """A peer that waits for `authenticate`, and its messages."""
 
     event: PeerOpened
     budget: MemoryBudget
@@ -43,7 +41,7 @@ class PendingPeer:
 
 
 class MultiplexedPeers:
-    """The peers of one link, by the session's keys, and the peers that still wait for `authenticate`."""
+    """The peers of one link by the session's keys, including those being authenticated."""
 
     __slots__ = ("_budget", "_asking", "_due", "_expires", "_link", "_offences", "_pending", "_unasked", "peers")
 
@@ -76,7 +74,7 @@ class MultiplexedPeers:
                 link.runtime.spawn(self._ask_all)
 
     async def _ask_all(self) -> None:
-        """Authenticate pending peers one after the other. `Limits.handshakes` of these tasks run."""
+        """Authenticate pending peers in turn, in at most `Limits.handshakes` tasks."""
         try:
             while self._unasked:
                 pending = self._unasked.pop(next(iter(self._unasked)))
@@ -123,7 +121,7 @@ class MultiplexedPeers:
             link.send_frames(link.session.close(code, reason, link.runtime.time(), key))
 
     def hold(self, message: Message) -> None:
-        """Keep a message of a pending peer until `authenticate` returns; drop one of an unknown peer."""
+        """Keep a pending peer's message until `authenticate` returns; drop one of an unknown peer."""
         link, pending = self._link, self._pending.get(message.peer)
         if pending is None:
             link.services.counters.dropped += 1
@@ -141,7 +139,7 @@ class MultiplexedPeers:
                     link.send_frames(link.session.send(answer, link.runtime.time(), message.peer)[1])
 
     def tick(self, now: float) -> None:
-        """Disconnect peers with an expired identity. It iterates only if one has expired."""
+        """Disconnect peers with an expired identity; iterates only if one has expired."""
         if now < self._due:
             return
         error = Unauthorized("the identity has expired")
@@ -150,23 +148,22 @@ class MultiplexedPeers:
         self._due = min(self._expires.values(), default=math.inf)
 
     def send_away(self, peer: PeerPort, code: int, reason: str, error: BusError | None = None) -> None:
-        """Disconnect one peer; the connection and the others stay."""
         if self.peers.get(peer.key) is peer:
             self.expel(peer.key, code, reason, error)
 
     def expel(self, key: Any, code: int, reason: str, error: BusError | None = None) -> None:
-        """Disconnect the peer with this key, even if it still waits for `authenticate`."""
+        """Disconnect the peer with this key, pending or not."""
         self._refuse(key, code, reason)
         self.closed(key, reason, code, error)
 
     def offences_of(self, key: Any) -> ViolationCounter | None:
-        """Count of malformed messages of one peer; None if no peer has this key."""
+        """Count of malformed messages; None if no peer has this key."""
         if key not in self.peers and key not in self._pending:
             return None
         return self._offences.setdefault(key, ViolationCounter())
 
     def closed(self, key: Any, reason: str, code: int = 1000, error: BusError | None = None) -> None:
-        """End a peer that has left, and everything in flight with it."""
+        """End a peer that has left, and its messages in flight."""
         self._unasked.pop(key, None)
         self._expires.pop(key, None)
         self._offences.pop(key, None)
@@ -181,7 +178,7 @@ class MultiplexedPeers:
             self._link.services.emit(LinkDown(peer=peer.public, url=self._link.url, code=code, reason=reason))
 
     def lost(self, reason: str, error: BusError | None) -> None:
-        """End all peers: the connection is gone. A peer that returns is a new one."""
+        """End all peers with the connection. A peer that returns is a new one."""
         for pending in self._pending.values():
             pending.forget()
         self._pending.clear()

@@ -1,7 +1,4 @@
-"""Ports of a link: interfaces that higher layers implement and pass in.
-
-Peers in events and in `Link.peer` have the type `Any`, since only higher layers know their class.
-"""
+"""Ports of a link: interfaces of higher layers. Peers have the type `Any`, since only those know their class."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ class LinkOwner(Protocol):
     """The registry of a bus's links."""
 
     def open_peer(self, link: Link, key: Any, identity: Identity, address: str, /) -> Any:
-        """Make the peer of a connection, or one of several on it: a `PeerPort`."""
+        """Make a peer of a connection: a `PeerPort`."""
         ...
 
     def link_up(self, link: Link) -> None: ...
@@ -58,7 +55,7 @@ class PeerPort(Protocol):
     def speaks_extensions(self) -> bool | None: ...
 
     def mark_bare(self) -> None:
-        """Record that the peer is not a polybus, as its handshake showed."""
+        """Record that the peer is not a polybus peer."""
 
     def receive(self, message: Message, now: float) -> None:
         """Handle a message from the peer."""
@@ -71,7 +68,7 @@ class PeerPort(Protocol):
         """Fail a request with a malformed answer."""
 
     def answered_in_vain(self, key: Any, text: str) -> None:
-        """Record an answer that cannot be used: the request fails with this text unless another answer comes."""
+        """Record an unusable answer: the request fails with this text unless another comes."""
 
     def watch_reply(self, reply: Reply[Any]) -> None:
         """End a request soon after its deadline."""
@@ -89,13 +86,13 @@ class PeerPort(Protocol):
         """Fail requests and channels to the peer, and stop its own, by id."""
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
-        """Fail requests that wait for the peer: it will send nothing more."""
+        """Fail pending requests: the peer will send nothing more."""
 
     def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
-        """End everything in flight on a lost connection; with `going_on` the link will reconnect."""
+        """End everything in flight; with `going_on` the link will reconnect."""
 
 
 class StalledCalls(Protocol):
-    """Requests of a peer that wait until it has read other answers."""
+    """A peer's requests that wait until it has read other answers."""
 
     def resume(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The receiver of one connection of a link. It splits long frames and large batches over several turns of the event loop."""
+"""The receiver of one connection. It spreads long frames and large batches over several turns of the event loop."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ if TYPE_CHECKING:
     from .link import Link
 
 _AT_ONCE: Final = 16 * 1024
-"""Bytes of frames handled in one turn: a command of 4 KiB may end and enter a thousand subscriptions, and 256 KiB of these took
-a second."""
+"""Bytes of frames per turn: 4 KiB may end and enter a thousand subscriptions, and 256 KiB of these took a second."""
 _LONG: Final = 32 * 1024
 """Bytes of a frame that is handled whole."""
 _EACH: Final = 32
-"""Bytes added for each frame, since even an empty one costs time."""
+"""Bytes added per frame, since even an empty one costs time."""
 _STILL_COME: Final = 1024 * 1024
-"""Bytes that may queue up on a transport that cannot pause; beyond that everything is handled at once."""
+"""Bytes that may queue up on a transport that cannot pause; beyond, all are handled at once."""
 
 
 class ConnectionReceiver:
-    """Receives the reports of one connection of a link; implements `plugins.Receiver`.
-
-    Once detached it reports nothing more: a transport may report late, when the link already has its next connection.
+    """Receives the reports of one connection; implements `plugins.Receiver`. Once detached it reports nothing: a transport may
+    be late, when the link has its next connection.
     """
 
     __slots__ = ("_link", "_pieces", "frames_received")
@@ -89,12 +87,12 @@ class ConnectionReceiver:
 
 @define(eq=False, weakref_slot=False)
 class _FramePieces:
-    """Frames of one connection that are still to be handled, in order. Reading is paused until then."""
+    """Unhandled frames of one connection, in order. Reading is paused until they are done."""
 
     _link: Link
     _transport: Transport
     _pieces: Callable[[bytes], Sequence[bytes]]
-    """Splits a frame; returns it unchanged if it cannot."""
+    """Splits a frame if possible."""
     _waiting: deque[bytes] = field(factory=deque)
     _bytes: int = 0
 
@@ -114,12 +112,11 @@ class _FramePieces:
                 self._link.runtime.call_soon(self._turn)
 
     def finish(self) -> None:
-        """Handle the remaining frames: no others follow."""
+        """Handle the remaining frames."""
         while self._handle_one():
             pass
 
     def drop(self) -> None:
-        """Drop the remaining frames."""
         self._waiting.clear()
 
     def _turn(self) -> None:
@@ -158,12 +155,9 @@ def _drop_frames(frames: Sequence[bytes]) -> None:
 
 @define(eq=False)
 class Confirmations:
-    """Pending confirmation requests of one link."""
-
     _asked: dict[Any, _Asked] = field(factory=dict)
 
     def ask(self, key: Any) -> _Asked:
-        """Register the request with this key."""
         asked = self._asked[key] = _Asked()
         return asked
 
@@ -175,7 +169,6 @@ class Confirmations:
             asked.over.set()
 
     def lost(self) -> None:
-        """Wake all tasks: the connection is gone."""
         waiting, self._asked = self._asked, {}
         for asked in waiting.values():
             asked.lost = True
@@ -184,14 +177,14 @@ class Confirmations:
 
 @define(eq=False)
 class _Asked:
-    """One confirmation request. Its wait ends with the connection at the latest, since the heartbeat is answered after it."""
+    """One confirmation request. Its wait ends with the connection: the heartbeat is answered after it."""
 
     over: anyio.Event = field(factory=anyio.Event)
     refused: Collection[str | int] = ()
     lost: bool = False
 
     async def answer(self, address: str) -> Collection[str | int]:
-        """Wait for the confirmation, and return the refused patterns.
+        """Wait for the confirmation: the refused patterns.
 
         Raises:
             Disconnected: The connection is gone.
@@ -204,27 +197,27 @@ class _Asked:
 
 @define(eq=False)
 class Taps:
-    """The taps that record the frames of one connection."""
+    """The taps that record one connection."""
 
     _session: Session
     _transport: Transport
     _taps: list[Tap] = field(factory=list)
 
     def add(self, recorder: Recorder, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> bool:
-        """Start recording. False if this recorder already records the connection."""
+        """Start recording; False if this recorder already does."""
         if any(tap.recorder is recorder for tap in self._taps):
             return False
         self._taps.append(recorder.tap(adapter, transport, opened=opened))
         return True
 
     def remove(self, recorder: Recorder) -> bool:
-        """Stop recording. False if this recorder did not record the connection."""
+        """Stop recording; False if this recorder did not."""
         before = len(self._taps)
         self._taps = [tap for tap in self._taps if tap.recorder is not recorder]
         return len(self._taps) < before
 
     def around(self) -> tuple[Session, Transport]:
-        """The session and the transport, wrapped in all taps."""
+        """Session and transport, wrapped in all taps."""
         session: Any = self._session
         transport: Any = self._transport
         for tap in self._taps:
@@ -232,6 +225,5 @@ class Taps:
         return session, transport
 
     def over(self, why: Closed) -> None:
-        """End the taps with the connection."""
         for tap in self._taps:
             tap.over(why)

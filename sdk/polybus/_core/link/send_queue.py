@@ -1,4 +1,4 @@
-"""The send queue of a slow or disconnected link: bounded in messages and bytes, ordered by time or by the wire's priorities."""
+"""The send queue of a slow or disconnected link: bounded in messages and bytes, in order or by the wire's priorities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger: logging.Logger = logging.getLogger("polybus.link")
 
 @define(eq=False)
 class WaitingMessage:
-    """A message in a send queue. `message` is None once it was dropped.
+    """A message in a send queue, None once it was dropped.
 
     Attributes:
         level: The priority: the highest goes first.
@@ -48,7 +48,7 @@ class _PeerEntries:
     """Messages that wait for one peer of a link.
 
     Attributes:
-        droppable: In order; stale entries are removed once they reach the front.
+        droppable: In order; stale entries leave at the front.
     """
 
     count: int = 0
@@ -57,10 +57,10 @@ class _PeerEntries:
 
 
 class SendQueue:
-    """Messages that wait for a link, with their own limits and a share in the bus's `total_bytes`.
+    """Messages that wait for a link, with their own limits and a share of `Limits.total_bytes`.
 
-    A link has a queue only while its connection takes nothing. A multiplexed link has one queue for all its peers, in order;
-    when it is full, the peer with the most entries makes room.
+    A link has a queue only while its connection takes nothing. All peers of a multiplexed link share one queue, in order; when
+    full, the peer with the most entries makes room.
     """
 
     __slots__ = ("_budget", "_count", "_earliest", "_entries", "_kept", "_link", "_room", "_shares", "kept_bytes", "last")
@@ -73,12 +73,12 @@ class SendQueue:
         self._earliest = math.inf
         self._count = 0
         self._kept = 0
-        """Messages that must not be dropped: requests, answers, items, control."""
+        """Undroppable messages: requests, answers, items, control."""
         self.kept_bytes: int = 0
         self.last: WaitingMessage | None = None
-        """The last entry added; it may have left already."""
+        """The last entry added, even after it has left."""
         self._room = Notifier(link.runtime.loop)
-        """Awaited by publishers that wait for room."""
+        """For publishers that wait for room."""
 
     def __len__(self) -> int:
         return self._count
@@ -91,12 +91,12 @@ class SendQueue:
         return self._budget.held
 
     def has_room(self, size: int) -> bool:
-        """Check that a message of this size fits. An empty outbox takes any message."""
+        """Check that a message fits. An empty outbox takes any message."""
         return self._count == 0 or (self._count < self._link.runtime.limits.outbox and self._budget.has_room(size))
 
     @property
     def takes_answers(self) -> bool:
-        """True if an answer may be added at once: half of the queue is reserved for messages that cannot wait."""
+        """True if an answer may be added at once: half of the queue is for messages that cannot wait."""
         if self._count == 0:
             return True
         limits = self._link.runtime.limits
@@ -115,7 +115,7 @@ class SendQueue:
         self._count_in(entry, share, 1)
 
     def pop(self) -> WaitingMessage | None:
-        """Take the oldest waiting entry of the highest priority, or None."""
+        """Take the oldest entry of the highest priority, or None."""
         while self._entries:
             entry = self._entries.popleft()
             if entry.waits:
@@ -133,7 +133,7 @@ class SendQueue:
                 self._entries.retain(lambda entry: entry.waits)
 
     def greediest(self) -> PeerPort:
-        """Find the peer with the largest part of a non-empty queue, in messages or bytes, whichever is nearer to its limit."""
+        """Find the peer with the largest part of the queue, in messages or bytes, relative to the limits."""
         limits = self._link.runtime.limits
 
         def part(peer: PeerPort) -> float:
@@ -143,7 +143,7 @@ class SendQueue:
         return max(self._shares, key=part)
 
     def drop_oldest(self, peer: PeerPort) -> bool:
-        """Drop the oldest droppable message for a peer. False if there is none."""
+        """Drop the peer's oldest droppable message, if any."""
         share = self._shares.get(peer)
         if share is None or not share.droppable:
             return False
@@ -151,7 +151,7 @@ class SendQueue:
         return True
 
     def drop_expired(self, now: float) -> int:
-        """Drop expired publications, and return their number. It iterates only if one may have expired."""
+        """Drop and count expired publications; iterates only if one may have expired."""
         if now < self._earliest:
             return 0
         droppable = [entry for share in self._shares.values() for entry in share.droppable if entry.waits]
@@ -162,20 +162,20 @@ class SendQueue:
         return len(expired)
 
     def drop_bound(self) -> None:
-        """Drop answers and control messages of a lost connection. Requests and publications wait for the next one."""
+        """Drop answers and control messages of a lost connection; the rest waits for the next one."""
         for entry in list(self._entries):
             if entry.reply is None and not entry.droppable:
                 self.drop(entry)
 
     def drop_all(self, peer: PeerPort) -> None:
-        """Drop the queue of a peer that has left: another peer may get its key."""
+        """Drop the queue of a peer that has left: its key may be reused."""
         if peer in self._shares:
             for entry in list(self._entries):
                 if entry.peer is peer:
                     self.drop(entry)
 
     def clear(self) -> list[WaitingMessage]:
-        """Empty the queue, and return the entries that still waited."""
+        """Empty the queue, and return the waiting entries."""
         left = []
         while (entry := self.pop()) is not None:
             left.append(entry)
@@ -267,7 +267,7 @@ class SendQueue:
     # -- room ------------------------------------------------------------------------------------------------------------
 
     async def room(self, deadline: float) -> bool:
-        """Wait until there may be room again. False if the deadline has passed."""
+        """Wait until there may be room. False if the deadline has passed."""
         runtime = self._link.runtime
         with anyio.move_on_at(deadline) as scope:
             if self._earliest < deadline:
@@ -281,7 +281,7 @@ class SendQueue:
         self._link.let_begin()
 
     def _expire(self, now: float) -> float:
-        """Drop expired messages to make room, and return the next expiry time."""
+        """Drop expired messages, and return the next expiry time."""
         if not self._room.waiting:
             return math.inf
         if expired := self.drop_expired(now):
@@ -292,7 +292,7 @@ class SendQueue:
     # -- writing ---------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Write queued messages, as far as the connection takes them."""
+        """Write queued messages while the connection takes them."""
         link = self._link
         now = link.runtime.time()
         while link.takes_more and (entry := self.pop()) is not None:

@@ -1,4 +1,4 @@
-"""The actions of a link on the events of its session, one per type."""
+"""Actions on the events of a session, one per type."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def act_on(link: Link, event: Any, now: float) -> None:
 
 
 def refuse(link: Link, reason: str, text: str, now: float, key: Any = None) -> None:
-    """Count one malformed message. Too many in a minute end the link; on a multiplexed link only the peer with that key.
+    """Count a malformed message. Too many in a minute end the link; on a multiplexed link only that peer.
 
-    A connection with many unidentified senders stays, since the bus cannot tell which one sends malformed messages.
+    A connection with several unidentified senders stays: any of them may be the source.
     """
     link.services.counters.malformed += 1
     multiplexed = link.multiplexed
@@ -80,7 +80,7 @@ def _ready(link: Link, event: Ready, now: float) -> None:
 
 
 def _refused(link: Link, event: Refused, now: float) -> None:
-    """Count a malformed message, and answer it unless its id is in flight: the peer would take this answer for that request."""
+    """Count a malformed message, and answer it unless its id is in flight: that answer would be taken for the request's."""
     key, answer = event.peer_key, event.answer
     refuse(link, event.error.reason, str(event.error), now, key)
     peer = link.peer_of(key)

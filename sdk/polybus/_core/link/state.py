@@ -16,7 +16,7 @@ class State(enum.Enum):
     """The first connection or a handshake is outstanding."""
     UP = "up"
     CLOSING = "closing"
-    """Goodbye is sent; the outbox is still written as far as the connection takes it."""
+    """Goodbye is sent; the outbox is still written if possible."""
     FAILING = "failing"
     """The connection is unusable but not gone: nothing is written."""
     DOWN = "down"
@@ -65,5 +65,5 @@ class Ending:
 
 
 def ending_after(before: Ending | None, why: Closed, *, returns: bool = False) -> Ending:
-    """Merge a further end of a link: the first gives the reason, and the link reconnects only if all allow it."""
+    """Merge another end: the first gives the reason, and the link reconnects only if all allow it."""
     return Ending(why, returns) if before is None else Ending(before.why, returns and before.returns)

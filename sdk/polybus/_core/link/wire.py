@@ -1,4 +1,4 @@
-"""The wire of a link: what its protocol and connection support, and how messages are written."""
+"""The abilities of a link's protocol and connection, and the writing of messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @define(eq=False, repr=False, weakref_slot=False)
 class LinkWire:
-    """The session of a link on its transport, for writing messages."""
+    """A session on its transport, for writing."""
 
     owner: LinkOwner
     services: Services
@@ -33,39 +33,38 @@ class LinkWire:
     url: str
     runtime: Runtime = field(init=False)
     opened: bool = field(init=False)
-    """True if this bus dialled the connection, False if it accepted it."""
+    """True if this bus dialled."""
     state: State = field(default=State.CONNECTING, init=False)
     session: Session | None = field(default=None, init=False)
     transport: Transport | None = field(default=None, init=False)
     peer: Any = field(default=None, init=False)
-    """The peer of a point-to-point link, or None: a `PeerPort`, in higher layers a `Peer`."""
+    """The peer of a point-to-point link: a `PeerPort`, in higher layers a `Peer`."""
     multiplexed: MultiplexedPeers | None = field(default=None, init=False)
-    """The peers of a multiplexed connection."""
     carries_headers: bool = field(default=True, init=False)
-    """True if the wire carries headers: known from the first session on, even while the link is down."""
+    """True if the wire carries headers; known from the first session on."""
     bare_headers: bool = field(default=False, init=False)
     """True if bare peers read them too."""
     own_headers: frozenset[str] = field(default=frozenset(), init=False)
-    """Headers that the wire carries even if it carries no others."""
+    """Headers that a wire without general headers carries."""
     destinations: bool = field(default=False, init=False)
     """True if a notification may go to an address behind the peer."""
     has_groups: bool = field(default=False, init=False)
-    """True if queue groups share handlers and publications on this wire, each with its own copy; known while it is down."""
+    """True if queue groups on this wire get their own copies; known from the first session on."""
     format: BodyFormat = field(init=False)
     format_for: Callable[[Any, str | int], BodyFormat] = field(init=False)
     one_format: bool = field(init=False)
     """True if `format_for` always returns `format`."""
     urgency: Callable[[Message], int] | None = field(init=False)
-    """Returns the priority of a message, on wires with priorities."""
+    """Priority of a message, on wires with priorities."""
     shared: Codec | None = field(default=None, init=False)
-    """The codec, if a publication has the same frame on all its sessions."""
+    """Set if a publication has the same frame on all the codec's sessions."""
     framing: tuple[Codec, type[Transport], str] | None = field(default=None, init=False)
-    """Cache key of a publication's bytes, which all links with the same key share."""
+    """Cache key for a publication's bytes, shared by links with the same key."""
     send_framed: Callable[[bytes, int], None] | None = field(default=None, init=False)
     """Writes bytes made by `framed`."""
     send_alone: Callable[[bytes], None] | None = field(default=None, init=False)
     ask: Callable[[str | int, bytes | None, float], tuple[Any, bytes]] | None = field(default=None, init=False)
-    """Sends a request without a `Message`, if the session can; likewise `tell` for an answer."""
+    """Sends a request without a `Message`, if the session can; `tell` does so for an answer."""
     tell: Callable[[Any, bytes | None], bytes] | None = field(default=None, init=False)
     flowing: bool = field(default=False, init=False)
     """Up, not paused, nothing waits: messages go straight to the session."""
@@ -78,13 +77,13 @@ class LinkWire:
 
     @property
     def stands(self) -> bool:
-        """True while messages are exchanged, including while the link closes."""
+        """True while messages are exchanged, even while closing."""
         state = self.state
         return state is State.UP or state is State.CLOSING
 
     @property
     def upstream(self) -> bool:
-        """True for a dialled connection with one peer: a server, not clients behind a broker."""
+        """True for a dialled link with one peer: a server, not clients behind a broker."""
         return self.opened and self.multiplexed is None
 
     def log_fields(self, message: Message | None = None) -> dict[str, object]:
@@ -96,7 +95,7 @@ class LinkWire:
         return fields
 
     def set_shared(self) -> None:
-        """Update what this link shares with others for publications: for a new session, or once the peer is known."""
+        """Update the sharing of publications with other links: for a new session, or a known peer."""
         session, transport = self.session, self.transport
         assert session is not None and transport is not None
         can = session.capabilities
@@ -140,21 +139,18 @@ class LinkWire:
         return frame
 
     def send_frames(self, frames: Frames) -> None:
-        """Write frames of the session to the transport."""
         send = self.transport.send  # type: ignore[union-attr]  # a session implies a transport
         for frame in (frames,) if isinstance(frames, bytes) else frames:
             send(frame)
 
     def forget(self, key: Any) -> None:
-        """Drop the answer to this key in the session."""
         if self.session is not None:
             self.send_frames(self.session.forget(key, self.runtime.time()))
 
     def write(self, message: Message, peer: PeerPort) -> Any:
         """Pass a message to the session now, in any state of the connection.
 
-        On a multiplexed link, nothing is written to a peer that has left, or after goodbye: its key may belong to another peer
-        by now.
+        On a multiplexed link, nothing is written to a peer that has left, or after goodbye: its key may be reused.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As `Session.send`.
@@ -181,7 +177,7 @@ class LinkWire:
             raise Unsupported(f"{peer!r} can only be answered: on this connection its server begins nothing")
 
     def publish_alone(self, message: Message, peer: PeerPort) -> None:
-        """`publish` on a flowing link for a publication with one receiver: no frame is cached."""
+        """`publish` on a flowing link for a single receiver: no frame is cached."""
         codec = self.shared
         if codec is None:
             self.write(message, peer)
@@ -195,7 +191,7 @@ class LinkWire:
     def send_request(
         self, message: Message | None, reply: Reply[Any], peer: PeerPort, now: float, raw: bytes | None = None
     ) -> None:
-        """Write a request now, ahead of waiting messages; without a message, through `ask`.
+        """Write a request ahead of the queue; without a message, through `ask`.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError: Misuse; other errors fail the reply.

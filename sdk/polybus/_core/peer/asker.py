@@ -1,4 +1,4 @@
-"""Verbs towards one party: a peer, a client at another node, a user, or the bus's own handlers under `Bus.as_`."""
+"""Verbs towards one party: a peer, a client at another node, a user, or the bus's own handlers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Party(Protocol):
-    """A receiver of requests: how to send them there, with checked arguments."""
+    """A receiver of requests, with the sending of checked arguments."""
 
     @property
     def services(self) -> Services: ...
@@ -213,7 +213,7 @@ class PartyVerbs:
         return opening(self._party.services, self._party.open_channel, name, None, "channel", timeout, receives)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make a client for a Protocol class: each of its methods calls a verb of this object. See `Bus.client`.
+        """Make a client for a Protocol class, with methods that call the verbs of this object. See `Bus.client`.
 
         Raises:
             TypeError: As `Bus.client`.
@@ -230,7 +230,7 @@ def opening(
     timeout: Any,
     receives: Any,
 ) -> ChannelContext[Any, Any]:
-    """Make the block of a stream or channel, which opens it by `Party.open_channel`.
+    """Make the block of a stream or channel.
 
     Raises:
         ReservedSubject, LocalProtocolError, TypeError, ValueError: As `PartyVerbs.stream`.
@@ -244,7 +244,7 @@ def opening(
 def notification(
     services: Services, subject: AnySubject, body: Any, headers: Mapping[str, str] | None
 ) -> tuple[str | int, Any, dict[str, str] | None]:
-    """Check the arguments of a notification, and return its subject name, body and headers.
+    """Check the arguments of a notification: subject name, body and headers.
 
     Raises:
         ReservedSubject, LocalProtocolError, TypeError, ValueError: As `PartyVerbs.notify`.

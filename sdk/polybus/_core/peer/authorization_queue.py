@@ -1,4 +1,4 @@
-"""Messages from and to a peer that wait for an asynchronous `authorize`: in order, bounded, and charged."""
+"""Messages from and to a peer during an asynchronous `authorize`: in order, bounded, and charged."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 def receive(peer: PeerParty, message: Message) -> None:
-    """Handle a publication, subscription or unsubscription as far as `authorize` allows it.
-
-    While an asynchronous answer is outstanding, further messages of this peer wait behind it, in order.
+    """Handle a publication, subscription or unsubscription if `authorize` allows it. During an asynchronous answer, the peer's
+    next messages wait in order.
     """
     services = peer.link.services
     if services.authorize is None:
         _act(peer, message)
         return
-    # `authorize` sees the exact spelling that is granted.
+    # `authorize` sees the granted spelling.
     subscribes = message.kind is Kind.SUBSCRIBE
     message.subject = canonical_pattern(message.subject) if subscribes else canonical_subject(message.subject)
     if peer.undecided is not None:
@@ -95,16 +94,13 @@ def _refuse(peer: PeerParty, message: Message) -> None:
 
 @define(eq=False)
 class InboundAuthorization:
-    """Messages of a peer behind the one that `authorize` is deciding.
-
-    A peer has one such object, with one task, while an answer is outstanding.
-    """
+    """Messages of a peer behind the one that `authorize` is deciding. Lasts, with one task, until the last answer."""
 
     _peer: PeerParty
     _waiting: deque[Message] = field(factory=deque)
 
     def add(self, message: Message) -> None:
-        """Queue one more message, or drop it."""
+        """Queue a message, or drop it."""
         peer = self._peer
         if len(self._waiting) < peer.link.runtime.limits.waiting and peer.hold(message):
             self._waiting.append(message)
@@ -112,7 +108,7 @@ class InboundAuthorization:
             peer.link.services.counters.dropped += 1
 
     async def run(self, message: Message | None, allowed: Any) -> None:
-        """Wait for `authorize`, then handle the queued messages, asking again where needed.
+        """Wait for `authorize`, then handle the queue, asking again where needed.
 
         Ends with the peer. This method releases the memory of the current message, `lost` the rest.
         """
@@ -160,9 +156,7 @@ class InboundAuthorization:
 
 class OutboundAuthorization:
     """Publications to a peer behind the one that `authorize` is deciding, up to the size of an outbox; then the listener's
-    `when_full` applies.
-
-    A peer has one such object, with one task, while an answer is outstanding.
+    `when_full` applies. Lasts, with one task, until the last answer.
     """
 
     __slots__ = ("_box", "_changed", "_deciding", "_entry", "_peer")
@@ -172,14 +166,12 @@ class OutboundAuthorization:
         self._peer = peer
         self._box = SendQueue(link)
         self._deciding = MemoryBudget(link.runtime, share=link.share)
-        """The publication being decided."""
         self._entry: WaitingMessage | None = None
-        """Its entry in the box."""
         self._changed = Notifier(link.runtime.loop)
-        """Signalled when a publication has been sent or refused, or none will be."""
+        """Signalled when a publication is sent or refused, or none will be."""
 
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> WaitingMessage:
-        """Queue the first publication, after `authorize` was called about it."""
+        """Queue the first publication, after the call of `authorize`."""
         peer = self._peer
         entry = self._entry = self._box.entry(message, peer, deadline)
         peer.undelivered = self
@@ -187,7 +179,6 @@ class OutboundAuthorization:
         return entry
 
     def add(self, message: Message, deadline: float) -> WaitingMessage:
-        """Queue one more publication."""
         entry = self._box.entry(message, self._peer, deadline)
         if self._box.make_room(entry):
             self._box.add(entry)
@@ -196,7 +187,7 @@ class OutboundAuthorization:
         return entry
 
     async def settled(self, entry: WaitingMessage, deadline: float) -> None:
-        """Wait until a publication has been sent or refused, or until the deadline."""
+        """Wait until a publication is sent or refused, or until the deadline."""
         with anyio.move_on_at(deadline):
             await self._changed.until(lambda: not entry.waits or self._peer.undelivered is not self)
 
@@ -236,7 +227,7 @@ class OutboundAuthorization:
         self._changed.signal()
 
     def take(self) -> list[Message]:
-        """End, and return the queued publications for another sender."""
+        """End, and return the queue for another sender."""
         first, self._entry = self._entry, None
         waiting = [entry for entry in (first, *self._box.clear()) if entry is not None]
         self._peer.undelivered = None

@@ -1,4 +1,4 @@
-"""Requests and notifications of a peer, from arrival to answer, and the memory that they hold."""
+"""Requests and notifications of a peer, from arrival to answer, and their memory."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _FIRST = 1_000
 _LOOK: Final = 0.01
 """Minimum of seconds between two checks of calls with unknown answer sizes."""
 _WAITS: Final = 4
-"""Consecutive checks that find a call waiting before it counts as idle, for example waiting for another call. Checks are
-counted, not seconds: on a busy machine the call could run between two checks if it was able to."""
+"""Checks in a row that find a call waiting before it counts as idle. Checks are counted, not seconds: even on a busy machine
+the call could run between two checks."""
 _POLLS: Final = 16
-"""Total checks that find a call waiting before it counts as idle: it may poll for something."""
+"""Checks in total before a waiting call counts as idle: it may poll for something."""
 
 _PASSED_BY: Final = 32
 """Peers skipped when a slot becomes free; the next free slot continues behind them."""
@@ -71,29 +71,28 @@ class InboundCalls:
         self.peer: PeerParty = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget
-        """The peer's: charged for waiting requests."""
+        """The peer's, for waiting requests."""
         self.calls: dict[Any, Call] = {}
-        """Requests that run or wait, by id."""
         self.channel_calls: int = 0
-        """Number of streams and channels among them."""
+        """Streams and channels among them."""
         self._deadlines = Deadlines()
         self.waiting: deque[Call] | PriorityQueue[Call] | None = None
-        """Requests that wait for a slot, in order, or by priority on wires with priorities."""
+        """Requests that wait for a slot, in order or by the wire's priorities."""
         self.held: int = 0
-        """Number of requests that wait for a slot of their handler, and occupy none of this peer."""
+        """Requests that wait for a slot of their handler, without one of this peer."""
         self.large: dict[Call, int] | None = None
-        """Costs of large bodies of running requests."""
+        """Costs of running requests with large bodies."""
         self.expected: dict[Call, int] | None = None
-        """Bytes reserved for predicted large answers of running requests."""
+        """Bytes reserved for predicted large answers."""
         self.looked: float = -math.inf
         """Time of the last check of those calls."""
         self.stopping: int = 0
-        """Number of ended requests with a handler that still runs: each keeps its slot until it returns."""
+        """Ended requests with running handlers: each keeps its slot."""
 
     # -- arrivals --------------------------------------------------------------------------------------------------------
 
     def request(self, message: Message, now: float) -> None:
-        """Start the handler of a request, queue the request, or refuse it."""
+        """Start a request, queue it, or refuse it."""
         link, peer, calls = self.link, self.peer, self.calls
         lookup, services = peer.host.lookup, link.services
         if message.id in calls:
@@ -122,7 +121,7 @@ class InboundCalls:
             self._watch(call)
 
     def _unhandled(self, message: Message, handler: Handler | None, deadline: float) -> Call | None:
-        """Answer a request that has no handler; with `authorize` set, return a call that asks it first."""
+        """Answer a request without a handler, or return a call that asks `authorize` first."""
         peer, subject = self.peer, message.subject
         lookup, services = peer.host.lookup, self.link.services
         if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
@@ -147,7 +146,7 @@ class InboundCalls:
         return None
 
     def _hint(self, subject: str | int) -> None:
-        """Log what a caller may have meant, rate-limited. The caller is a stranger and gets no hint."""
+        """Log what a caller may have meant, rate-limited. The caller itself, a stranger, gets no hint."""
         template = "%s asks for %.200r, which nobody handles: %s"
         if self.link.runtime.warnings.allows(template) and (meant := self.peer.host.lookup.meant(subject)):
             logger.info(template, self.peer, subject, meant, extra=log_fields(self.peer, subject=subject))
@@ -160,14 +159,14 @@ class InboundCalls:
         side = None
         if handler is None and services.takes_requests:
             session = link.session
-            # A peer with handlers gets publications and notifications alike; this one already came as a publication.
+            # A peer with handlers gets both forms; this one already came as a publication.
             published = session is not None and session.capabilities.handlers
             if published and peer.host.pubsub.receiver.takes(message):
                 return
             if not published or lookup.side_for(message, "publish") is None:  # otherwise a bridge has already passed it on
                 side = lookup.side_for(message, "request")
         if side is None and (handler is None or not services.takes_requests or handler.style in ("stream", "channel")):
-            # The caller expects no answer, so nothing is refused; like a publication without subscribers it is not a violation.
+            # Nothing is refused without an answer; as with unsubscribed publications, this is no violation.
             why = "no handler" if handler is None else f"a {handler.style} handler" if services.takes_requests else "draining"
             services.counters.refused += handler is not None
             code = Code.UNAVAILABLE if not services.takes_requests else Code.UNIMPLEMENTED
@@ -198,13 +197,13 @@ class InboundCalls:
         self.peer.watch(call.deadline)
 
     def expire(self, now: float) -> float:
-        """Refuse calls past their deadline, and return the earliest deadline left."""
+        """Refuse overdue calls, and return the earliest deadline left."""
         for call in self._deadlines.due(now, self.calls):
             call.expire()
         return self._deadlines.next
 
     def cancel(self, message: Message) -> None:
-        """Stop the handler of a request: the peer gave it up."""
+        """Stop the handler of an abandoned request."""
         call = self.calls.get(message.id)
         if call is None:
             return
@@ -231,7 +230,7 @@ class InboundCalls:
             link.answer(response_to(message, value, link, call), self.peer, alone=len(self.calls) == 1)
 
     async def answer_later(self, call: Call, value: Any) -> None:
-        """`answer`, once less is queued for the peer. Until then it is charged and keeps its slot of this peer.
+        """`answer`, once less is queued for the peer. Until then the answer is charged and keeps its slot of this peer.
 
         Raises:
             EncodeError: The value cannot be encoded.
@@ -298,7 +297,7 @@ class InboundCalls:
         self.free_place(call)
 
     def lost(self) -> None:
-        """End all calls, including queued ones: the connection is gone."""
+        """End all calls, queued ones too, with the connection."""
         waiting, self.waiting = self.waiting, None
         for call in waiting or ():
             self.budget.release(cost(call.message))
@@ -306,7 +305,7 @@ class InboundCalls:
             call.discard()
         self.link.runtime.backlogged.pop(self, None)
         self.link.stalled.pop(self, None)
-        if self.held:  # first, so that none of them starts when others return their slots
+        if self.held:  # first, so that none starts when others return their slots
             for call in [call for call in self.calls.values() if call.places is not None and call.places.waits(call)]:
                 call.stop()
         for call in list(self.calls.values()):
@@ -317,7 +316,7 @@ class InboundCalls:
     # -- the concurrency limits: nothing here waits ----------------------------------------------------------------------
 
     def _admit(self, call: Call) -> None:
-        """Start a call, queue it for a slot, or refuse it."""
+        """Start a call, queue it, or refuse it."""
         link = self.link
         runtime = link.runtime
         waiting, total = self.waiting, runtime.limits.total_running
@@ -361,7 +360,7 @@ class InboundCalls:
         return link.runtime.limits.waiting if link.most_waiting is None else link.most_waiting
 
     def _hold(self, call: Call, places: Places) -> None:
-        """Queue a call for a slot of its handler, or refuse it at once, so that a cluster can ask another node."""
+        """Queue a call for its handler's slot, or refuse it at once, so that a cluster can ask another node."""
         if self.expected:
             self.expected.pop(call, None)
         if self.held + len(self.waiting or ()) >= self._most_waiting or not self.budget.hold(cost(call.message)):
@@ -387,7 +386,7 @@ class InboundCalls:
         return waiting
 
     def _why_full(self, call: Call) -> str:
-        """Reason for refusing a request: the exceeded limits, and figures of this peer only."""
+        """Reason for a refusal: the exceeded limits, and figures of this peer only."""
         runtime, budget, message = self.link.runtime, self.budget, call.message
         limits = runtime.limits
         waiting = len(self.waiting or ()) + self.held
@@ -426,8 +425,8 @@ class InboundCalls:
     def _next_call(self) -> None:
         """Assign free slots round-robin among the peers with queued requests.
 
-        Each step starts a request, or removes a peer that must first free a slot of its own, or skips a peer without a slot
-        because others of its address have too many.
+        Each step starts a request, removes a peer that must first free a slot of its own, or skips one whose address has too
+        many.
         """
         runtime = self.link.runtime
         backlogged = runtime.backlogged
@@ -477,9 +476,7 @@ class InboundCalls:
                 backlogged[first] = None
 
     def put_off(self, call: Call) -> bool:
-        """Put a call back into the queue that has a slot and has not started, if its peer has stopped reading. True if it
-        waits.
-        """
+        """Requeue a call that has a slot and has not started, if its peer stopped reading. True if it waits."""
         if self.may_begin():
             return False
         self.budget.charge(cost(call.message))
@@ -498,12 +495,11 @@ class InboundCalls:
     # -- places and memory -----------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Start the next waiting requests."""
         if self.waiting:
             self._next_call()
 
     def may_begin(self) -> bool:
-        """Check whether requests may begin. If not, they start once the connection takes answers again."""
+        """Check whether requests may begin; otherwise they start once the connection takes answers again."""
         link = self.link
         if link.takes_answers:
             return True
@@ -511,10 +507,7 @@ class InboundCalls:
         return False
 
     def reserve_answer(self, call: Call) -> bool:
-        """Reserve memory for the expected answer of a call. False if the peer already has too much to read.
-
-        The reservation is not charged: the answer may be much smaller.
-        """
+        """Reserve memory, uncharged, for a call's predicted answer. False if the peer already has too much to read."""
         link = self.link
         if call.message.kind is not Kind.REQUEST or link.inner:  # the engine reads the answers to all nodes
             return True
@@ -538,10 +531,10 @@ class InboundCalls:
         return True
 
     def _look(self, expected: dict[Call, int], most: int, now: float, *, guess: bool) -> tuple[int, bool]:
-        """Check the calls with a reservation. A waiting call needs none while the size of its answer is unknown.
+        """Check the calls with a reservation; one that waits needs none while its size is unknown.
 
         Args:
-            guess: True if the size of the next answer is itself a guess: then no waiting call counts.
+            guess: True if the next answer's size is a guess too: then no waiting call counts.
 
         Returns:
             Reserved bytes except for waiting calls, and whether another check may find less.
@@ -564,7 +557,7 @@ class InboundCalls:
         return left, may_wait
 
     def charge_body(self, call: Call, *, surely: bool = False) -> bool:
-        """Charge a large body that a handler keeps. False if the bus already holds too much."""
+        """Charge a large body that a handler keeps. False if the bus holds too much."""
         size, bodies = cost(call.message), self.link.bodies
         if surely:
             bodies.charge(size)
@@ -580,7 +573,6 @@ class InboundCalls:
             share.address.running += places
 
     def free_place(self, call: Call) -> None:
-        """Return the slot of a call, and start the next."""
         link, runtime = self.link, self.link.runtime
         runtime.running -= 1
         if (share := link.share) is not None:
@@ -600,8 +592,8 @@ class InboundCalls:
 def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:
     """Check whether a peer with `taken` slots may have one more.
 
-    As with `total_bytes`, the share of a peer, and of all peers of its address together, shrinks with the free slots. The last
-    slots are reserved for addresses without any. Shares do not apply if one peer may have all slots.
+    As with `total_bytes`, the shares of a peer and of its address shrink with the free slots. The last slots are for addresses
+    without any. There are no shares if one peer may have all slots.
     """
     limits, share = runtime.limits, link.share
     total, running = limits.total_running, runtime.running
@@ -618,7 +610,7 @@ def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:
         return False
     if share is None:
         return True
-    # The fourth power, not the square: an address starts with about the same share, and more addresses get a slot.
+    # The fourth power, not the square: an address starts with a similar share, and more addresses get slots.
     others = share.address.running
     return not others or others * total**3 < 16 * free**4 or (not taken and 4 * free > total)
 

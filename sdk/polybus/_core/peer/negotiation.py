@@ -1,4 +1,4 @@
-"""Negotiation of the extensions with a peer: questions (hellos), answers, and late answers."""
+"""Negotiation of the extensions with a peer: hellos, answers, and late answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HELLO_TIMEOUT: Final = 1.0
 
 
 class ExtensionProbe(Reply[Any]):
-    """A hello in flight. It belongs to the peer: it continues when the waiting tasks are cancelled."""
+    """A hello in flight. It belongs to the peer, and outlives the tasks that wait for it."""
 
     __slots__ = ("_peer",)
     _tells_failure: ClassVar[bool] = False
@@ -61,16 +61,16 @@ class ExtensionProbe(Reply[Any]):
 
 
 _LATE: Final = 30
-"""Unanswered hellos kept: a peer that is asked once a second may answer this many seconds late."""
+"""Unanswered hellos kept, at one per second: the answer may be this many seconds late."""
 _LONGEST_TOKEN: Final = 200
-"""Maximal characters of a token."""
+"""Characters of a token."""
 _TURN: Final = 64
 """Hellos answered before other tasks get a turn."""
 
 
 @define(eq=False, weakref_slot=False)
 class Negotiation:
-    """Knowledge about a peer from its hellos and answers."""
+    """Facts about a peer from its hellos and answers."""
 
     _peer: PeerParty
     speaks_extensions: bool | None = None
@@ -78,17 +78,15 @@ class Negotiation:
     answers_only: bool = False
     """True if the peer cannot send first on this connection."""
     passes_on: bool | None = False
-    """True if the peer forwards publications to other buses. None from the first hello until its answer."""
+    """True if the peer forwards publications to other buses; None from the first hello until its answer."""
     silent: bool = False
     """True after a hello was not answered in time."""
     probe: ExtensionProbe | None = None
-    """The last hello that asked for the extensions."""
     _late: dict[Any, ExtensionProbe] | None = None
-    """Unanswered hellos, by id."""
     _deferred: deque[Message] | None = None
-    """Hellos that wait until the bus knows which other peers are the same bus; otherwise None."""
+    """Hellos that wait until the bus knows which other peers are the same bus."""
     _token: str | None = None
-    """Token for resuming this session at another bus, after the goodbye of the bus that issued it."""
+    """Token for resuming this session at another bus, after the goodbye of its issuer."""
     _resumes: str | None = None
     """Token of an earlier connection, until a hello with it is answered."""
     _resuming: bool = False
@@ -101,19 +99,19 @@ class Negotiation:
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     async def extended(self) -> bool:
-        """Ask if unknown, and wait for the answer. See `Peer.extended`.
+        """Ask if unknown. See `Peer.extended`.
 
         Raises:
             Disconnected: The link broke while waiting.
         """
         if self.speaks_extensions is None:
             await _told(self.ask())
-            return bool(self._peer.speaks_extensions)  # asked of the peer: a loss of its connection begins a new negotiation
+            return bool(self._peer.speaks_extensions)  # the peer's: a lost connection starts a new negotiation
         return self.speaks_extensions
 
     async def reads_headers(self) -> bool:
-        """Check whether a request to the peer may have headers. If they are an extension, the peer is asked; a peer that did
-        not answer once is not waited for again.
+        """Check whether requests may have headers; asks the peer if they are an extension, but waits for a silent peer only
+        once.
 
         Raises:
             Disconnected: The link is down or broke, and the peer must be asked.
@@ -129,9 +127,9 @@ class Negotiation:
         return await self.extended()
 
     def ask(self, *, again: bool = False) -> ExtensionProbe:
-        """Send the hello that asks for the extensions, unless one is in flight: each waits a second, so that limits the rate.
+        """Send the hello that asks for the extensions, unless one is in flight (for at most a second, which limits the rate).
 
-        `again` sends it on a new connection, where the other end knows nothing yet.
+        `again` sends it on a new connection.
         """
         peer, probe, ahead = self._peer, self.probe, self._ahead
         if probe is None or probe.done() or (ahead and not probe.sent):
@@ -146,35 +144,30 @@ class Negotiation:
         return peer.connected and link.session is not None and link.initiates and not link.flowing
 
     async def confirm(self, patterns: list[str | int] | None = None) -> list[str | int]:
-        """Send a hello, wait for its answer, and return the patterns that the peer refused.
-
-        Also a barrier: everything sent before it has been handled on return.
-        """
+        """Send a hello, and return the patterns that the peer refused. Also a barrier: earlier messages have been handled."""
         answer = await _told(self._send({"confirm": patterns} if patterns else {}))
         refused = answer.get("refused", []) if isinstance(answer, dict) else []
         return refused if isinstance(refused, list) else []
 
     def tell(self) -> None:
-        """Announce a change here with another hello."""
         _ = self._send({})
 
     def greet(self) -> None:
         """Send the hello first on a new connection, if it carries facts that the peer needs.
 
-        On some wires, subscriptions go to a peer without headers until it is known as a polybus peer; a bus that forwards
-        publications needs their routes in headers. A bus that resumes the session of another bus needs the token before the
-        subscriptions.
+        Some wires send subscriptions without headers to peers not known as polybus; a bus that forwards publications needs
+        their routes. A bus that resumes a session needs the token before the subscriptions.
         """
         session = self._peer.link.session
         if session is not None and self.speaks_extensions is not False:
             asks = self.speaks_extensions and session.capabilities.asks_before_publishing
             if self._pubsub.passes_on or asks or self._resumes is not None:
                 _ = self.ask(again=True)
-            if self._resumes is not None:  # in this turn all subscriptions are sent
+            if self._resumes is not None:  # all subscriptions are sent in this turn
                 self._peer.link.runtime.call_soon(self._restored)
 
     def _restored(self) -> None:
-        """Announce that all subscriptions are sent on the new connection: the other end waits for that."""
+        """Announce that all subscriptions are sent, since a resumed session waits for that."""
         if self._resuming:
             self._resuming = False
             _ = self._send({"resumed": True}, ahead=self._ahead)
@@ -211,7 +204,6 @@ class Negotiation:
     # -- answers ---------------------------------------------------------------------------------------------------------
 
     def answered(self, answer: Any) -> None:
-        """Handle the answer to a hello."""
         identities = self._peer.link.runtime.bus_identities
         if is_answer(answer):
             self.answers_only = answer.get("answers_only") is True
@@ -227,7 +219,7 @@ class Negotiation:
             identities.take_proof(self._peer, None)
 
     def takes_note(self, facts: Any) -> None:
-        """Record whether the peer forwards publications, at once, before it receives any."""
+        """Record whether the peer forwards publications, before it receives any."""
         passes = isinstance(facts, dict) and facts.get("passes") is True
         if passes:
             self._pubsub.publisher.join_net()
@@ -236,7 +228,7 @@ class Negotiation:
         self.passes_on = self.passes_on or passes
 
     def is_ours(self, subscribes: Any = None) -> None:
-        """Record that the peer is a polybus peer, and the number of subscriptions that it will send."""
+        """Record that the peer is polybus, and how many subscriptions it will send."""
         peer, pubsub = self._peer, self._pubsub
         late = self.silent
         self.speaks_extensions, self.silent = True, False
@@ -256,7 +248,6 @@ class Negotiation:
         return Unsupported(f"{self._peer!r} is not a polybus peer: {without}")
 
     def unanswered(self, probe: ExtensionProbe) -> None:
-        """Remember an unanswered hello: its answer may still come."""
         late = self._late = self._late if self._late is not None else {}
         late[probe.key] = probe
         session = self._peer.link.session
@@ -266,11 +257,11 @@ class Negotiation:
             self._peer.link.forget(oldest)
 
     def late_answer(self, id: Any) -> ExtensionProbe | None:
-        """Find the hello for a late answer, if no pending request has this id."""
+        """Find the hello for a late answer."""
         return self._late.pop(id, None) if self._late else None
 
     def lost(self) -> None:
-        """Forget unanswered hellos after the connection is lost."""
+        """Forget unanswered hellos of a lost connection."""
         self._resumes, self._token, self._resuming = self._token or self._resumes, None, False
         self.probe = self._late = None
         self.silent = False
@@ -278,7 +269,7 @@ class Negotiation:
     # -- hellos of the peer ----------------------------------------------------------------------------------------------
 
     def asked(self, message: Message) -> None:
-        """Answer a hello: the peer is a polybus peer (or pretends to be, which harms only itself)."""
+        """Answer a hello: the peer is polybus (or pretends to be, which harms only itself)."""
         peer = self._peer
         try:
             self.takes_note(message.body)
@@ -297,7 +288,7 @@ class Negotiation:
             self._deferred.append(message)
 
     def _resumed(self, message: Message, resumption: Resumption) -> None:
-        """Apply at once the resume facts of a hello: later messages must come after them."""
+        """Apply a hello's resume facts at once, before later messages."""
         body = message.body if isinstance(message.body, dict) else {}
         token = body.get("resume_token")
         resumption.greeted(self._peer, token if isinstance(token, str) else None)
@@ -305,8 +296,8 @@ class Negotiation:
             resumption.resumed(self._peer)
 
     def _is_to_wait(self, message: Message) -> bool:
-        """Check whether the answer to a hello must wait: until it is known which other peers are the same bus and, for a peer
-        with subscriptions, until the cluster's other nodes know them.
+        """Check whether a hello's answer must wait: until it is known which other peers are the same bus and, for a subscriber,
+        until the cluster's other nodes know its patterns.
         """
         peer = self._peer
         link = peer.link
@@ -372,7 +363,7 @@ class Negotiation:
 
 
 async def _told(probe: ExtensionProbe) -> Any:
-    """Wait for the answer to a hello; None if there is no answer.
+    """Wait for the answer to a hello, or None.
 
     Raises:
         Disconnected: The link broke while waiting.

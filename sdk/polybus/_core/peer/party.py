@@ -1,4 +1,4 @@
-"""The internal side of a peer: pending requests to it, its own requests, and its parts."""
+"""The internal side of a peer: requests to it, its own requests, and its parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 _TELLING: Final = 1.0
-"""Minimum timeout in seconds for blaming the peer when no answer comes: a shorter one was probably too short."""
+"""Minimum timeout in seconds for blaming the peer: a shorter one may just be too short."""
 _UNHEARD: Final = (
     "raise timeout= or look at the handler; nothing has come over this link yet: "
     "does the server speak {}, in the format and dialect of this URL?"
@@ -79,25 +79,23 @@ class PeerParty:
         self.host: PeerHost = host
         self.link: Link = link
         self.key: Any = key
-        """The session's key of this peer, on a multiplexed link."""
+        """The session's key, on a multiplexed link."""
         self.admitted: Identity = identity
-        """The identity with its key, as `authenticate` returned it."""
         self.public: Peer = Peer(self)
-        """Represents the peer in events, in `Message.peer` and for `authorize`."""
+        """For events, `Message.peer` and `authorize`."""
         self.connected_at: datetime.datetime = datetime.datetime.now(datetime.UTC)
         self.pending: dict[Any, Reply[Any]] = {}
-        """Sent requests that wait for their answer."""
+        """Sent, unanswered requests."""
         self.due: float = math.inf
-        """The earliest deadline that is watched."""
         self.until: float = math.inf
         """Requests with an earlier deadline must be watched: `Deadlines.until`."""
         self._deadlines: Deadlines | None = None
         self.grants: dict[str | int, bool] | None = None
-        """Cached answers of `authorize` about deliveries, by subject."""
+        """Cached `deliver` answers of `authorize`."""
         self.undecided: InboundAuthorization | None = None
-        """Messages of the peer that wait for an asynchronous `authorize`."""
+        """Messages of the peer during an asynchronous `authorize`."""
         self.undelivered: OutboundAuthorization | None = None
-        """Publications to the peer that wait for an asynchronous `authorize`."""
+        """Publications to the peer during an asynchronous `authorize`."""
         self._address = address
         self._id: str | None = None
         self._unsent: UnsentRequests | None = None
@@ -113,24 +111,20 @@ class PeerParty:
 
     @property
     def id(self) -> str:
-        """Random text that identifies the peer."""
         if self._id is None:
             self._id = sources.get().urandom(6).hex()
         return self._id
 
     @property
     def identity(self) -> Any:
-        """The value that `authenticate` returned."""
         return self.admitted.value
 
     @property
     def identity_key(self) -> str | None:
-        """The key for `Bus.peers_of`."""
         return self.admitted.key
 
     @property
     def address(self) -> str:
-        """Network address, as far as the transport knows it."""
         return self._address or self.link.address
 
     @property
@@ -139,12 +133,11 @@ class PeerParty:
 
     @property
     def transport(self) -> str:
-        """Name of the transport; empty while there is no connection."""
         return self.link.transport.name if self.link.transport is not None else ""
 
     @property
     def connected(self) -> bool:
-        """True while the link is up and the peer is present."""
+        """True while the link is up and the peer present."""
         link = self.link
         if not link.stands:
             return False
@@ -152,14 +145,13 @@ class PeerParty:
 
     @property
     def gone(self) -> bool:
-        """True once the peer has left for good; False if its link will reconnect."""
+        """True once the peer has left for good."""
         link = self.link
         if self.key is not None:
             return link.multiplexed is None or link.multiplexed.peers.get(self.key) is not self
         return link.ends is not None
 
     def departed(self) -> Disconnected:
-        """Make the error about a peer that has left."""
         return Disconnected("the peer has gone", self.address, False)
 
     def __repr__(self) -> str:
@@ -170,7 +162,7 @@ class PeerParty:
         return self.speaks_extensions or await self.negotiation.extended()
 
     def send_away(self, reason: str) -> None:
-        """End the link of the peer; on a multiplexed link only that peer is disconnected."""
+        """End the peer's link; on a multiplexed link disconnect only the peer."""
         link = self.link
         link.runtime.check_here()
         if self.key is None:
@@ -197,7 +189,6 @@ class PeerParty:
 
     @property
     def negotiation(self) -> Negotiation:
-        """Hellos between the peer and this bus."""
         if self._negotiation is None:
             self._negotiation = Negotiation(self)
         return self._negotiation
@@ -226,22 +217,22 @@ class PeerParty:
 
     @property
     def speaks_extensions(self) -> bool | None:
-        """True for a polybus peer; None while unknown."""
+        """None while unknown."""
         return None if self._negotiation is None else self._negotiation.speaks_extensions
 
     @property
     def silent(self) -> bool:
-        """True if the peer has not answered a hello in time."""
+        """True if a hello was not answered in time."""
         return self._negotiation is not None and self._negotiation.silent
 
     @property
     def passes_on(self) -> bool | None:
-        """True if the peer forwards publications to other buses; None while that is being asked."""
+        """True if the peer forwards publications; None while unknown."""
         return False if self._negotiation is None else self._negotiation.passes_on
 
     @property
     def may_be_ours(self) -> bool:
-        """True if the peer is connected, can be asked for the extensions, and may be a polybus peer."""
+        """True if the peer is connected and may support the extensions."""
         session = self.link.session
         return (
             self.connected and self.speaks_extensions is not False and session is not None and session.capabilities.extensions
@@ -249,17 +240,14 @@ class PeerParty:
 
     @property
     def calls(self) -> Mapping[Any, Call]:
-        """Requests of the peer that run or wait, by id."""
         return {} if self._inbound is None else self._inbound.calls
 
     @property
     def waiting(self) -> int:
-        """Requests of the peer that wait for a slot."""
         return 0 if self._inbound is None else len(self._inbound.waiting or ()) + self._inbound.held
 
     @property
     def channels(self) -> Mapping[Any, Channel[Any, Any]]:
-        """Open streams, channels and tunnels, by id."""
         return {} if self._streams is None else self._streams.channels
 
     @property
@@ -268,7 +256,7 @@ class PeerParty:
 
     @property
     def unanswered(self) -> int:
-        """Requests to the peer, sent or not, that wait for their answer."""
+        """Unanswered requests to the peer, sent or not."""
         return len(self.pending) + (0 if self._unsent is None else len(self._unsent.replies))
 
     # -- requests to the peer --------------------------------------------------------------------------------------------
@@ -322,7 +310,7 @@ class PeerParty:
             raise
 
     def depart(self, message: Message) -> Departure:
-        """Call the bus's outgoing hooks for a message to this peer, except for messages of the bus itself.
+        """Call the outgoing hooks for a message to this peer, except for the bus's own messages.
 
         Raises:
             ReservedSubject, LocalProtocolError: A hook added an invalid header.
@@ -335,7 +323,7 @@ class PeerParty:
 
     @property
     def reads_headers(self) -> bool:
-        """True if the peer is known to read headers: by its wire's specification, or as a polybus peer."""
+        """True if the peer is known to read headers, by its wire's specification or as polybus."""
         link = self.link
         if link.bare_headers or link.inner:
             return link.carries_headers
@@ -401,7 +389,7 @@ class PeerParty:
         link.write(message, self)  # not `publish`: a notification has its own id, so its frame is not shared
 
     def pass_on(self, message: Message, timeout: float) -> Reply[Any]:
-        """Send a request that came over a bridge, with its body unchanged if the wire can carry it.
+        """Send a request from a bridge, with its body unchanged if possible.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
@@ -425,7 +413,7 @@ class PeerParty:
         self.link.request(message, reply, self)
 
     def fit_body(self, message: Message) -> None:
-        """Encode the body of a bridged message that did not come as bytes.
+        """Encode a bridged body that did not come as bytes.
 
         Raises:
             EncodeError: The wire cannot carry it.
@@ -475,7 +463,7 @@ class PeerParty:
     # -- messages of the peer --------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, now: float) -> None:
-        """Handle a message. Nothing waits here: workers run the handlers, and replies bypass them."""
+        """Handle a message without waiting: workers run the handlers, and replies bypass them."""
         services = self.link.services
         services.counters.received += 1
         kind = message.kind
@@ -500,7 +488,7 @@ class PeerParty:
             self._receive_other(message, now)
 
     def _first_request(self, message: Message, now: float) -> None:
-        """Handle a first request without creating `inbound` for a mere hello."""
+        """Handle a first request; a mere hello creates no `inbound`."""
         if message.subject == HELLO and (message.ttl is None or message.ttl > 0):
             authorization_queue.hello(self, message)
         else:
@@ -557,14 +545,14 @@ class PeerParty:
     # -- memory and tasks ------------------------------------------------------------------------------------------------
 
     def hold(self, message: Message) -> bool:
-        """Charge a message of this peer that must wait. False if too much waits already."""
+        """Charge a message of this peer that must wait. False if too much waits."""
         if not self.budget.hold(cost(message)):
             return False
         message.forget_value()
         return True
 
     def release(self, message: Message) -> None:
-        """Release the charge of a message that waited."""
+        """Release the charge of a message."""
         self.budget.release(cost(message))
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
@@ -589,7 +577,7 @@ class PeerParty:
         self.watch(reply.deadline)
 
     def _expire(self, now: float) -> float:
-        """Expire what is past its deadline, and return the earliest deadline left."""
+        """Expire overdue requests, and return the earliest deadline left."""
         self.due = due = math.inf
         if self._inbound is not None:
             self._inbound.resume()
@@ -616,12 +604,12 @@ class PeerParty:
         if reply.on_cancel is not None:
             try:
                 reply.on_cancel(reply)
-            except Exception:  # an error of a plugin's session must not cost others their deadlines
+            except Exception:  # a plugin's error must not cost others their deadlines
                 self.link.broken()
 
     def _is_understood(self, reply: Reply[Any]) -> bool:
-        """Check that the peer speaks our protocol, or that nothing suggests otherwise: a WebSocket has negotiated it, and a
-        cluster's engine has admitted this node.
+        """Check that nothing suggests another protocol: a WebSocket has negotiated it, a cluster's engine has admitted this
+        node.
         """
         link = self.link
         heard = self.transport in ("ws", "wss") or link.inner or link.services.counters.received > 0

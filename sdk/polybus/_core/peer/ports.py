@@ -1,4 +1,4 @@
-"""Ports of a peer: interfaces that higher layers implement and pass in. The implementing classes document the methods."""
+"""Ports of a peer: interfaces of higher layers, documented there."""
 
 from __future__ import annotations
 

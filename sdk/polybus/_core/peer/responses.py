@@ -19,7 +19,7 @@ _RESPONSE: Final = Kind.RESPONSE
 
 
 def response_to(message: Message, value: Any, link: Link, call: Call | None = None) -> Message:
-    """Make the response to a request, with its body encoded; `call` is the request's call, if a handler served it."""
+    """Make the response to a request, encoded; `call` is the request's call, if any."""
     response = Message(_RESPONSE, message.subject, message.id, None, link.format)
     response.reply_to = message.reply_to
     if message.answer_headers and link.carries_headers:
@@ -68,7 +68,7 @@ def send_error(
         {"text": text[:200], "reason": None, "detail": None},
         {"text": "", "reason": None, "detail": None},
     )
-    # Some answer must go out: without the detail, then with less text, finally with almost nothing.
+    # Some answer must go out: without the detail, then with less text, finally almost empty.
     for facts in alternatives:
         if not delivered:
             facts["undelivered"] = True
@@ -83,7 +83,7 @@ def send_error(
 
 
 def refuse_duplicate(peer: PeerParty, message: Message, now: float) -> None:
-    """Refuse a message with an id that is still in flight; its handler does not run."""
+    """Refuse a message with an id that is still in flight."""
     link = peer.link
     text = f"the id of this {message.kind.value} for {message.subject!r} is still in flight"
     link.refused("duplicate_id", text, now, peer.key)

@@ -25,7 +25,7 @@ MODES = ("stream", "channel", "tunnel")
 
 
 class Streams:
-    """The open channels of one peer, in both directions; a `channel.ChannelPort`."""
+    """Open channels of one peer, in both directions; a `channel.ChannelPort`."""
 
     __slots__ = ("_deadlines", "_peer", "_tunnels", "budget", "channels", "link")
 
@@ -33,10 +33,10 @@ class Streams:
         self._peer = peer
         self.link: Link = peer.link
         self.budget: MemoryBudget = peer.budget
-        """The peer's: charged for unread items."""
+        """The peer's, for unread items."""
         self.channels: dict[Any, Channel[Any, Any]] = {}
         self._tunnels = 0
-        """Number of tunnels that the peer opened."""
+        """Tunnels opened by the peer."""
         self._deadlines = Deadlines()
 
     # -- opened by this bus ----------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Streams:
                 peer.watch(channel.deadline)
 
     def expire(self, now: float) -> float:
-        """End channels past their deadline, and return the earliest deadline left."""
+        """End overdue channels, and return the earliest deadline left."""
         for channel in self._deadlines.due(now, self.channels):
             channel.expire(now)
         return self._deadlines.next
@@ -136,7 +136,7 @@ class Streams:
     # -- opened by the peer ----------------------------------------------------------------------------------------------
 
     def opened(self, message: Message, now: float) -> None:
-        """Start a channel that the peer opens, or refuse it."""
+        """Start or refuse a channel that the peer opens."""
         link, peer, channels = self.link, self._peer, self.channels
         lookup, services, limits = peer.host.lookup, link.services, link.runtime.limits
         inbound = peer.inbound
@@ -179,7 +179,7 @@ class Streams:
         self._begin(message, mode, deadline, side, handler)
 
     def forward(self, message: Message, now: float, side: Any) -> None:
-        """Start a channel that another node opened to a client of this one: `side` leads there."""
+        """Start a channel from another node to a client of this one; `side` leads there."""
         link, inbound = self.link, self._peer.inbound
         mode, limits = message.attributes.get("mode", "stream"), link.runtime.limits
         if message.id in self.channels or message.id in inbound.calls:
@@ -219,25 +219,25 @@ class Streams:
         inbound.start(call)
 
     def _count_opened(self) -> int:
-        """Number of streams, channels and tunnels that the peer has opened; an open tunnel is no longer a call."""
+        """Streams, channels and tunnels opened by the peer; an open tunnel is no longer a call."""
         return self._peer.inbound.channel_calls + self._tunnels
 
     # -- the port of the channels ----------------------------------------------------------------------------------------
 
     @property
     def takes_items(self) -> bool:
-        """True if another item would not add to an overlong queue."""
+        """True if the queue can take another item."""
         return self.link.takes_answers
 
     def channel_frame(self, channel: Channel[Any, Any], frame: bytes, body_format: BodyFormat | None) -> int:
-        """Send a frame of a tunnel as an item (format None: a value of this wire), and return its cost like `channel_send`."""
+        """Send a tunnel's frame as an item (format None: a value of this wire). Returns its cost like `channel_send`."""
         if body_format is None:
             return self.channel_send(channel, Kind.ITEM, frame, None, {})
         self.link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format, checked=frame), self._peer)
         return len(frame) + OVERHEAD
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """Send an item, a credit or an end, and return what it costs the other side until it is read."""
+        """Send an item, a credit or an end, and return its cost to the other side until it is read."""
         link = self.link
         message = Message(kind, channel.subject, channel.id, None, link.format, code=code)
         if facts:
@@ -257,7 +257,7 @@ class Streams:
             self.link.forget(channel.id)
 
     def forget(self, id: Any) -> bool:
-        """Forget a channel that has ended, or was refused. False if unknown."""
+        """Forget an ended or refused channel. False if unknown."""
         channel = self.channels.pop(id, None)
         if channel is None:
             return False
@@ -265,6 +265,6 @@ class Streams:
         return True
 
     def lost(self, error: BusError) -> None:
-        """End all channels: nothing more will come from the peer."""
+        """End all channels with the peer."""
         for channel in list(self.channels.values()):
             channel.lost(another(error))

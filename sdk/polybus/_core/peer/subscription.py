@@ -1,4 +1,4 @@
-"""Iterated subscriptions, and the bounded queue that they share with the subscriptions of `on` handlers."""
+"""Iterated subscriptions, and the bounded queue that `on` handlers use too."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 _STEP = 16 * 1024
-"""Bytes that a queue may hold beyond its charge, so that a queue that is read promptly needs no book-keeping."""
+"""Bytes that a queue may hold uncharged, so that a fast reader costs no book-keeping."""
 _PAUSE = 1.0
 """Seconds between two events about one queue."""
 
 
 class SubscriptionQueue(ABC):
-    """A queue of publications with a policy for overflow, bounded in messages (`queue`) and in bytes (`Limits.queue_bytes`).
+    """A queue of publications with an overflow policy, bounded in messages (`queue`) and bytes (`Limits.queue_bytes`).
 
-    Each publication counts `OVERHEAD` bytes on top of its body, so that small ones are bounded even without `queue`. The queue
-    is full at either bound, so that the last message may have any size.
+    Each publication counts `OVERHEAD` bytes on top of its body, which bounds small ones even without `queue`. The queue is full
+    at either bound, so that the last message may have any size.
 
-    Beyond the bounds, up to `Limits.queue_bytes` of publications from links are held back: always under ``block``, and under
-    every policy until a woken reader has had its turn. One read of a connection can deliver thousands of small messages, and
-    their loss would not be the reader's fault. The policy applies to held-back messages that the reader leaves after its turn.
+    Up to `Limits.queue_bytes` more from links are held back: under ``block``, and under every policy until a woken reader has
+    had its turn, since one read of a connection can deliver thousands of small messages. The policy applies to the rest after
+    that turn.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class SubscriptionQueue(ABC):
 
     @property
     def peers(self) -> bool:
-        """True if the queue accepts publications of peers, not only the bus's own."""
+        """True if publications of peers are accepted."""
         return True
 
     def __init__(
@@ -102,26 +102,24 @@ class SubscriptionQueue(ABC):
         self.queue: int = queue
         self.when_full: WhenFull = when_full
         self.local: bool = local
-        """True if the queue accepts the bus's own publications."""
+        """True if the bus's own publications are accepted."""
         self.group: str | None = group
-        """The queue group that shares the publications of the pattern."""
         self.paced: bool = paced
-        """True if producers check `full` first: then every offer is accepted, and a full queue is not reported."""
+        """True if producers check `full` first: every offer is accepted, and a full queue is not reported."""
         self.dropped: int = 0
         self._queue: deque[Message] = deque()
         self._reader_woken: bool = False
-        """True if a reader was woken and has not had its turn."""
+        """True if a woken reader has not had its turn."""
         self._half: int = (queue + 1) // 2
         self._mark: int = self._half
-        """Number of messages that triggers a report or a decision: first half of `queue`, then all of it, until the queue is
-        empty."""
+        """Queue length that triggers a report or decision: first half of `queue`, then all of it."""
         self._overflow: deque[int] | None = None
-        """Costs of the held-back messages at the end of the queue, which are not counted in `_bytes`."""
+        """Costs of the held-back messages at the end of the queue, not included in `_bytes`."""
         self._held: MemoryBudget | None = None
         self._tells_at: float = math.inf
-        """Time of the next possible report; infinite if none was made lately."""
+        """Time of the next possible report."""
         self._told: int = 0
-        """Value of `dropped` in the last report."""
+        """`dropped` in the last report."""
         self._lines: ViolationCounter = ViolationCounter()
         self._room: list[Any] | None = None
         self._most: int = services.limits.queue_bytes
@@ -135,14 +133,14 @@ class SubscriptionQueue(ABC):
         return len(self._queue)
 
     def offer(self, message: Message) -> None:
-        """Accept a publication; one of this process (without `Message.peer`) has already waited for room."""
+        """Accept a publication; this process's own (without `Message.peer`) have waited for room."""
         if (len(self._queue) < self._mark and self._bytes < self._most_free) or self._admits(message):
             self._queue.append(message)
             self._bytes += OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
             self._arrived()
 
     def offer_shared(self, message: Message) -> None:
-        """Accept a publication that other queues also receive, as the reader's own copy."""
+        """Accept a publication that other queues share, as a copy."""
         self.offer(message.for_another())
 
     @abstractmethod
@@ -168,7 +166,7 @@ class SubscriptionQueue(ABC):
         return message
 
     def expired(self, message: Message) -> bool:
-        """Check whether a publication expired before it was read; if so, count and report it."""
+        """Check whether a publication expired unread; if so, count and report it."""
         if message.expires is None or message.expires >= self._host.time():
             return False
         self._count_dropped(1)
@@ -182,7 +180,7 @@ class SubscriptionQueue(ABC):
     # -- what is charged -------------------------------------------------------------------------------------------------
 
     def _charge(self) -> bool:
-        """Charge what has been added. False if the queue is full, or the bus holds too much."""
+        """Charge the added bytes. False if the queue is full, or the bus holds too much."""
         if self._bytes >= self._most:
             return False
         if self._budget is None:
@@ -193,7 +191,6 @@ class SubscriptionQueue(ABC):
         return True
 
     def _settle(self) -> None:
-        """Charge exactly the current bytes."""
         budget = self._budget
         if budget is None:
             budget = self._budget = MemoryBudget(self._host)
@@ -207,7 +204,7 @@ class SubscriptionQueue(ABC):
     # -- what happens to one more ----------------------------------------------------------------------------------------
 
     def _admits(self, message: Message) -> bool:
-        """Decide about a publication when the queue is half full, full, or must be charged."""
+        """Decide about a publication at half, at the bounds, or when bytes must be charged."""
         if self.paced:
             self._settle()
             return True
@@ -232,7 +229,7 @@ class SubscriptionQueue(ABC):
         return self._displaces(message)
 
     def _displaces(self, message: Message) -> bool:
-        """Let the policy choose the publication to drop. True if the new one stays."""
+        """Let the policy drop a publication. True if the new one stays."""
         stays = self.when_full != "drop_newest"
         if not stays:
             self._count_dropped(1)
@@ -266,7 +263,7 @@ class SubscriptionQueue(ABC):
     # -- what is held back -----------------------------------------------------------------------------------------------
 
     def _hold(self, message: Message) -> bool:
-        """Hold a publication back, beyond the size of the queue. False if that is too much."""
+        """Hold a publication back. False if that is too much."""
         if self._held is None:
             self._held = MemoryBudget(self._host, self._most)
         size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
@@ -282,10 +279,10 @@ class SubscriptionQueue(ABC):
 
     @abstractmethod
     def _overrun(self, message: Message) -> None:
-        """Handle a publication that a ``block`` queue can no longer hold back."""
+        """Handle a publication that ``block`` can no longer hold back."""
 
     def _begin_turn(self) -> None:
-        """Begin a reader's turn: the policy applies to the overflow that it leaves."""
+        """Begin a reader's turn; the policy applies to the overflow that it leaves."""
         if self.when_full != "block":
             self._host.call_soon(self._end_turn)
 
@@ -294,7 +291,7 @@ class SubscriptionQueue(ABC):
             self._release_held()
 
     def _release_held(self) -> None:
-        """Apply the policy to all held-back publications, as if they had just arrived."""
+        """Apply the policy to held-back publications, as if they arrived now."""
         overflow = self._overflow
         if not overflow or self._held is None or self.when_full == "block":
             return
@@ -308,7 +305,7 @@ class SubscriptionQueue(ABC):
                 self._bytes += OVERHEAD + len(message.raw or b"")
 
     def _move_held_in(self) -> None:
-        """Move held-back publications into the queue as far as there is room, and charge them there."""
+        """Move held-back publications into free room, and charge them."""
         overflow, held = self._overflow, self._held
         assert held is not None
         while overflow and len(self._queue) - len(overflow) < self.queue and self._bytes < self._most:
@@ -321,7 +318,7 @@ class SubscriptionQueue(ABC):
     # -- what is told ----------------------------------------------------------------------------------------------------
 
     def _tell(self, peer: Any, unread: int) -> None:
-        """Report a slow reader, at most once a second; later drops are reported at the end of that second."""
+        """Report a slow reader, at most once a second."""
         if self._tells_at != math.inf:
             return
         runtime = self._host
@@ -342,14 +339,14 @@ class SubscriptionQueue(ABC):
         logger.log(level, text, self.pattern, unread, self.queue, self._most, self.when_full, self.dropped, extra=fields)
 
     def _skipped(self, message: Message, what: str, why: str) -> None:
-        """Log a publication that does not fit its reader; similar ones only count, since a sender must not fill the log."""
+        """Log a publication that does not fit; similar ones only count, since a sender must not fill the log."""
         text = "a publication of %.200r from %s does not fit %.200s and is skipped: %.300r"
         sender = message.peer or "this bus"
         fields, about = log_fields(message=message, handler=what), (self.pattern, what)
         self._host.warnings.warn(logger, text, message.subject, sender, what, why, about=about, lines=1, extra=fields)
 
     def _expire(self, now: float) -> float:
-        """Report later drops once the pause is over, and return the time of the next call. Called by the runtime."""
+        """Report later drops after the pause, and return the time of the next call."""
         if now < self._tells_at:
             return self._tells_at
         self._tells_at = math.inf
@@ -361,7 +358,7 @@ class SubscriptionQueue(ABC):
 
     @property
     def full(self) -> bool:
-        """True if a publisher of this process must wait."""
+        """True if publishers of this process must wait."""
         return self.when_full == "block" and (len(self._queue) >= self.queue or self._bytes >= self._most)
 
     async def room(self, deadline: float) -> bool:
@@ -377,7 +374,7 @@ class SubscriptionQueue(ABC):
                 if waiter in self._room:
                     self._room.remove(waiter)
                 else:
-                    self._wake_one()  # woken, perhaps also cancelled in the same turn: the room is free for another
+                    self._wake_one()  # woken, perhaps also cancelled: another can use the room
             if scope.cancelled_caught:
                 return False
         return True
@@ -387,7 +384,7 @@ class SubscriptionQueue(ABC):
             self._services.wake(self._room.pop(0))
 
     def clear(self) -> None:
-        """Drop the queue, and resume publishers."""
+        """Drop everything, and resume publishers."""
         if self._tells_at != math.inf and self.dropped != self._told:  # the report that would follow within a second
             self._tells_at = math.inf
             self._tell(None, len(self._queue))
@@ -407,7 +404,7 @@ class SubscriptionQueue(ABC):
 
 
 class IteratedQueue(SubscriptionQueue):
-    """The queue behind a `Subscription`, active while that is entered."""
+    """The queue behind a `Subscription`."""
 
     __slots__ = ("_active", "_entered", "_error", "_pubsub", "_readers", "_returns", "peer", "reading", "skipped")
 
@@ -461,7 +458,7 @@ class IteratedQueue(SubscriptionQueue):
         self._wake_all()
 
     def _end(self) -> BaseException:
-        """The exception for a reader that will receive nothing more."""
+        """The exception that ends a reader."""
         if self._error is not None:
             return self._error.with_traceback(None)
         if self._entered:
@@ -472,7 +469,7 @@ class IteratedQueue(SubscriptionQueue):
         )
 
     def _interrupted(self, waiter: Any) -> None:
-        """Pass the turn of a cancelled reader on to others."""
+        """Pass a cancelled reader's turn on."""
         if waiter in self._readers:
             self._readers.remove(waiter)
         else:
@@ -497,7 +494,6 @@ class IteratedQueue(SubscriptionQueue):
         return typed
 
     def skip(self, message: Message, by: str, why: str) -> None:
-        """Count and log a publication that does not fit."""
         self.skipped += 1
         self._services.counters.dropped += 1
         self._skipped(message, by, why)
@@ -517,14 +513,14 @@ class IteratedQueue(SubscriptionQueue):
         )
 
     def fail(self, error: BusError | None) -> None:
-        """End the subscription and drop unread publications, which count as dropped if there is an error."""
+        """End the subscription and drop unread publications; with an error they count as dropped."""
         if error is not None:
             self._count_dropped(len(self._queue))
         self._error = self._error or error
         self.leave()
 
     def end(self, error: BusError | None) -> None:
-        """Stop receiving. Iteration yields the queued publications, then raises `error` (None: ends)."""
+        """Stop receiving. Iteration yields the queue, then raises `error` (None: ends)."""
         self._error = self._error or error
         self._active = False
         self._wake_all()

@@ -18,25 +18,25 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 def canonical_subject(subject: str | int) -> str | int:
-    """Normalise the spelling of a URI; other subjects stay unchanged."""
+    """Normalise a URI; other subjects stay unchanged."""
     return canonical(subject) if isinstance(subject, str) and "/" in subject else subject
 
 
 def canonical_pattern(pattern: str | int) -> str | int:
-    """Normalise a peer's pattern, for `authorize`, for storage and for its removal."""
+    """Normalise a peer's pattern."""
     return wire_pattern(pattern)
 
 
 @define(eq=False, weakref_slot=False)
 class Subscriptions:
-    """The patterns that a peer has subscribed to, charged to the peer."""
+    """The patterns of a peer, charged to it."""
 
     _peer: PeerParty
     _warned: bool = False
     patterns: dict[str | int, int] = field(factory=dict)
-    """Patterns with their cost in bytes."""
+    """With their costs in bytes."""
     _holder: Any = None
-    """Queue that receives publications in place of the peer, for now."""
+    """Queue in place of the peer, for now."""
 
     def add(self, pattern: str | int) -> None:
         """Add an authorized pattern, within the limits."""
@@ -99,7 +99,7 @@ class Subscriptions:
                 pubsub.local.add(pattern, holder)
 
     def clear(self) -> None:
-        """End all subscriptions after the connection is lost."""
+        """End all subscriptions of a lost connection."""
         for pattern in list(self.patterns):
             self.remove(pattern)
 

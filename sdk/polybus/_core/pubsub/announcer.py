@@ -39,12 +39,12 @@ class Grouped:
 
 
 Interest: TypeAlias = str | int | Grouped | ToUser
-"""A subscription to announce: a pattern, optionally in a queue group, or the user that a client is."""
+"""An announcement: a pattern, optionally in a queue group, or a client's user."""
 
 
 @define(eq=False)
 class SubscriptionAnnouncer:
-    """Announces to peers the subscriptions of this bus, counted by pattern, and the subjects of its handlers."""
+    """Announces this bus's subscriptions, counted by pattern, and handlers to peers."""
 
     _services: Services
     _lookup: HandlerLookup
@@ -53,28 +53,27 @@ class SubscriptionAnnouncer:
     _interests: dict[Interest, int] = field(factory=dict, init=False)
     _grouped: dict[str | int, int] = field(factory=dict, init=False)
     _behind: dict[Interest, int] = field(factory=dict, init=False)
-    """Subscriptions and users of this bus's clients, announced only over an inner link."""
+    """Interests of clients, announced only over an inner link."""
     inner: PeerParty | None = field(default=None, init=False)
-    """The peer of the inner link, while it is connected."""
+    """The inner link's peer, while connected."""
     _told: dict[Link, None] = field(factory=dict, init=False)
-    """Links with announcements: often few of a server's many links, so they need no search."""
+    """Links with announcements, usually few."""
     _restoring: dict[PeerParty, anyio.Event] = field(factory=dict, init=False)
-    """Peers that receive patterns once they have identified themselves."""
+    """Peers that receive patterns once they are identified."""
 
     @property
     def has_patterns(self) -> bool:
-        """True if this bus has any subscription."""
         return len(self._interests) > 0
 
     def add(self, pattern: str | int, group: str | None = None) -> None:
-        """Count one more subscription of this bus, optionally in a queue group; `announce` sends it."""
+        """Count a subscription, optionally in a queue group; `announce` sends it."""
         interest = interest_in(pattern, group)
         self._interests[interest] = self._interests.get(interest, 0) + 1
         if isinstance(interest, Grouped):
             self._grouped[interest.pattern] = self._grouped.get(interest.pattern, 0) + 1
 
     def remove(self, pattern: str | int, group: str | None = None) -> None:
-        """Count one subscription less; after the last of a pattern (and group), unsubscribe at the peers."""
+        """Uncount a subscription; the last of a pattern (and group) is withdrawn."""
         interest = interest_in(pattern, group)
         if isinstance(interest, Grouped):
             _one_less(self._grouped, interest.pattern)
@@ -83,31 +82,31 @@ class SubscriptionAnnouncer:
                 self._take_back(peer, interest)
 
     def add_behind(self, interest: Interest) -> None:
-        """Count one more interest of a client, and announce the first to the cluster."""
+        """Count a client's interest, and announce the first to the cluster."""
         known = interest in self._behind
         self._behind[interest] = self._behind.get(interest, 0) + 1
         if not known and self.inner is not None and interest not in self._interests:
             _send(_announcement("publish", interest, self.inner), self.inner)
 
     def remove_behind(self, interest: Interest) -> None:
-        """Count one interest of a client less; after the last, unsubscribe there."""
+        """Uncount a client's interest, and withdraw the last."""
         if not _one_less(self._behind, interest) and self.inner is not None:
             self._take_back(self.inner, interest)
 
     async def known_inside(self) -> None:
-        """Wait until the inner link has processed all announcements; return at once without a connected one."""
+        """Wait until a connected inner link has processed all announcements."""
         if self.inner is not None:
             with suppress(Disconnected):
                 await self.inner.link.confirmed()
 
     def _wants(self, interest: Interest, link: Link) -> bool:
-        """Check whether this bus has subscribed, or one of its clients if the link carries their interests."""
+        """Check for subscriptions of this bus, or of clients if the link carries them."""
         if interest in self._interests or (link.inner and interest in self._behind):
             return True
         return not _has_groups(link) and interest in self._grouped
 
     def _take_back(self, peer: PeerParty, interest: Interest) -> None:
-        """Unsubscribe at a peer, unless another subscription or handler needs the pattern."""
+        """Unsubscribe at a peer, unless something else needs the pattern."""
         link = peer.link
         if not _has_groups(link):
             interest = _pattern(interest)
@@ -122,8 +121,7 @@ class SubscriptionAnnouncer:
             _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
 
     async def ask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
-        """Subscribe at one peer, and wait for its confirmation. If its link is down, the subscription is sent after the
-        reconnect.
+        """Subscribe at one peer, and wait for its confirmation; if its link is down, subscribe after the reconnect.
 
         Raises:
             Unsupported: The peer or its wire does not support it.
@@ -145,32 +143,27 @@ class SubscriptionAnnouncer:
             raise Unsupported(f"{peer!r} cannot be asked for {pattern!r}: {error}") from error
 
     def unask(self, peer: PeerParty, subscription: IteratedQueue) -> None:
-        """End such a subscription; after the last of its pattern, unsubscribe at the peer."""
+        """End such a subscription; withdraw the last of a pattern."""
         pattern = wire_pattern(subscription.pattern)
         if self._to_peers.remove(peer, pattern, subscription) and peer.connected:
             self._take_back(peer, pattern)
 
     def add_handler(self, subject: str | int) -> None:
-        """Announce a new handler to connected peers that route requests.
-
-        A bridge's route may have wildcards; it is announced on wires with queue groups.
-        """
+        """Announce a new handler where peers route requests; a bridge's pattern only on wires with queue groups."""
         for peer in self._audience():
             if _tells_handlers(peer.link) and (_has_groups(peer.link) or not is_pattern(subject)):
                 for verb, name in self._allowed(peer, [("request", subject)]):
                     _send(_announcement(verb, name, peer), peer)
 
     def remove_handlers(self, subjects: Iterable[str | int]) -> None:
-        """Leave the queue groups of handlers, on wires with groups: other members get the requests."""
+        """Leave the handlers' queue groups: other members get the requests."""
         for peer in self._audience():
             if _has_groups(peer.link):
                 for subject in subjects:
                     _send(Message(Kind.UNSUBSCRIBE, subject, attributes={"handler": True}), peer)
 
     async def begin(self) -> None:
-        """Join the queue groups of handlers over the inner link when the bus starts to accept requests, and wait for the
-        confirmation.
-        """
+        """Join the handlers' queue groups over the inner link at the start, and wait for the confirmation."""
         peer = self.inner
         if peer is not None and peer.connected:
             for subject in self._lookup.answered(patterns=True, inner=True):
@@ -179,7 +172,7 @@ class SubscriptionAnnouncer:
                 await peer.link.confirmed()
 
     async def withdraw(self) -> None:
-        """Leave all queue groups before a drain, and wait for the confirmation. This member keeps earlier messages."""
+        """Leave all queue groups before a drain, and wait for the confirmation. Earlier messages are still handled here."""
         self.remove_handlers(self._lookup.answered(patterns=True))
         for peer in self._audience():
             if _has_groups(peer.link):
@@ -195,7 +188,7 @@ class SubscriptionAnnouncer:
                 await peer.link.confirmed()
 
     def _audience(self) -> list[PeerParty]:
-        """Peers that receive this bus's subscriptions."""
+        """Peers that receive announcements."""
         return [peer for link in self._told if link.stands and _announces(link) for peer in link.peers]
 
     def forget(self, link: Link) -> None:
@@ -206,7 +199,7 @@ class SubscriptionAnnouncer:
 
         Raises:
             Unsupported: A bare peer cannot match patterns, or none of the links can carry such a subject.
-            Forbidden: A peer refused. The subscription is active here and at the other peers.
+            Forbidden: A peer refused. The subscription is active elsewhere.
         """
         interest = interest_in(pattern, group)
         told = self._audience()
@@ -227,7 +220,7 @@ class SubscriptionAnnouncer:
             raise Unsupported(f"no link can carry a subscription to {pattern!r}: {foreign[0]}") from foreign[0]
 
     def announce_later(self, pattern: str | int) -> None:
-        """Announce in a separate task, while the bus is entered; failures are logged."""
+        """Announce in a task, while the bus is entered; failures are logged."""
         if self._services.runtime is not None:
             self._services.runtime.spawn(self._announce, pattern)
 
@@ -238,9 +231,7 @@ class SubscriptionAnnouncer:
             logger.warning("not all peers hear of %r: %s", pattern, error, extra=log_fields(subject=pattern))
 
     async def _announce_to(self, peer: PeerParty, interest: Interest, *, alone: bool = False) -> None:
-        """Announce to one peer, and wait for its confirmation. With `alone` it must support the subscription even if it dialled
-        in.
-        """
+        """Announce to one peer, and wait for its confirmation. With `alone` even one that dialled in must support it."""
         link, pattern = peer.link, _pattern(interest)
         if alone:
             link.check_initiates(peer)
@@ -248,7 +239,7 @@ class SubscriptionAnnouncer:
             if link.session is not None and not link.session.capabilities.subscribe:
                 return  # it sends everything
             if not link.upstream and not alone:
-                return  # it dialled in: a subscription here does not require that it can send
+                return  # it dialled in: it need not be able to send
             if peer in self._recipients.unconfirmed:
                 raise bare_peer(peer)
             raise peer.negotiation.unsupported(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
@@ -267,7 +258,7 @@ class SubscriptionAnnouncer:
 
     @staticmethod
     def _understands(peer: PeerParty, pattern: str | int) -> bool:
-        """Check whether a subscription can be sent before the peer has identified itself."""
+        """Check whether a subscription can be sent before the peer is identified."""
         session = peer.link.session
         if peer.speaks_extensions or session is None:
             return True
@@ -277,12 +268,12 @@ class SubscriptionAnnouncer:
         return capabilities.filters or (capabilities.subscribe and (capabilities.patterns or not is_pattern(pattern)))
 
     def restore(self, link: Link, *, alone: bool) -> None:
-        """Announce all patterns to the peers of a new link, before any other traffic.
+        """Announce all patterns to the peers of a new link, before other traffic.
 
-        If the link is the only possible one (`alone`), no bus can be reached twice.
+        With `alone` no other link exists or can come, so no bus is reached twice.
         """
         for peer in link.peers:
-            self._recipients.bus_identities.lost(peer)  # a hello from before the reconnect may still wait in the outbox
+            self._recipients.bus_identities.lost(peer)  # an earlier hello may still wait in the outbox
             if link.opened and link.multiplexed is None:
                 self._recipients.strangers[peer] = None
         for peer in () if alone else self._recipients.unintroduced():
@@ -291,16 +282,14 @@ class SubscriptionAnnouncer:
             self.restore_peer(peer)
 
     async def prepare_link(self) -> None:
-        """Identify this bus to the peers with its subscriptions, before it opens another link."""
+        """Identify this bus to its publishers before it opens another link."""
         if self._recipients.upstream and self._interests:
             for peer in self._recipients.unintroduced():
                 with suppress(BusError):
                     await peer.negotiation.confirm()
 
     def tell_who_passes_on(self) -> None:
-        """Announce to connected polybus peers, or possible ones, that this bus forwards publications: from then on they number
-        their publications, so that a bus that receives them twice detects the copy.
-        """
+        """Announce that this bus forwards publications: from then on its peers number theirs, so that copies are detected."""
         runtime = self._services.runtime
         for link in runtime.links if runtime is not None else ():
             for peer in link.peers if link.stands and link.initiates else ():
@@ -308,19 +297,17 @@ class SubscriptionAnnouncer:
                     peer.negotiation.tell()
 
     def introduce(self, peer: PeerParty) -> None:
-        """Identify this bus to a dialled peer, since the same bus may also be connected by another link: it dialled this bus,
-        or was dialled twice.
-        """
+        """Identify this bus to a dialled peer, since another link may lead to the same bus."""
         self._recipients.bus_identities.expect_answer(peer)
         _ = peer.negotiation.ask()
 
     async def _hold_out(self, peer: PeerParty) -> None:
-        """Hold out a peer as long as a polybus peer may take to identify itself."""
+        """Hold out a peer as long as its identification may take."""
         await anyio.sleep(HELLO_TIMEOUT)
         self._recipients.bus_identities.release(peer)
 
     def restore_peer(self, peer: PeerParty) -> None:
-        """Announce all patterns to a newly connected peer, before any other traffic."""
+        """Announce all patterns to a new peer, before other traffic."""
         link = peer.link
         if self._recipients.add(peer):
             peer.spawn(self._hold_out, peer)
@@ -355,9 +342,9 @@ class SubscriptionAnnouncer:
         return names
 
     def _allowed(self, peer: PeerParty, names: list[tuple[str, Interest]]) -> Collection[tuple[str, Interest]]:
-        """Filter the announcements by `authorize`: without permission a peer must not even see the names.
+        """Filter the announcements by `authorize`: without permission a peer must not see the names.
 
-        Names that an asynchronous `authorize` allows follow later.
+        Asynchronously allowed names follow later.
         """
         link = peer.link
         if self._services.authorize is None or link.upstream or not _tells_handlers(link):
@@ -396,9 +383,9 @@ class SubscriptionAnnouncer:
             link.services.counters.sent += 1
 
     def to_tell(self, peer: PeerParty, *, again: bool = False) -> int:
-        """Number of subscriptions that follow once a peer has identified itself, on a wire where only polybus peers read them.
+        """Number of announcements that follow a peer's identification, on a wire where only polybus peers read them.
 
-        `again` counts all of them, for a new connection.
+        `again` counts all, for a new connection.
         """
         link = peer.link
         session = link.session
@@ -407,7 +394,7 @@ class SubscriptionAnnouncer:
         return len(self._names(peer, link)) if again or not peer.speaks_extensions or peer in self._restoring else 0
 
     def confirm_late(self, peer: PeerParty) -> None:
-        """Announce the delayed patterns to a peer that turns out to be polybus after a long silence."""
+        """Announce the delayed patterns to a peer identified late."""
         link = peer.link
         session = link.session
         if session is None or not peer.connected or not _announces(link):
@@ -418,7 +405,7 @@ class SubscriptionAnnouncer:
             _send(_announcement(verb, name, peer), peer)
 
     async def restored(self, peer: PeerParty) -> None:
-        """Wait until a peer has received the patterns that depend on its identity."""
+        """Wait for the announcements that depend on a peer's identity."""
         done = self._restoring.get(peer)
         if done is not None:
             await done.wait()
@@ -444,7 +431,7 @@ class SubscriptionAnnouncer:
 
 
 def _send(message: Message, peer: PeerParty) -> None:
-    """Send a subscription or unsubscription, if the wire can name its subject."""
+    """Send a subscription or its end, if the wire can name the subject."""
     try:
         peer.link.answer(message, peer)
     except (LocalProtocolError, Unsupported) as error:
@@ -471,13 +458,12 @@ def _pattern(interest: Interest) -> str | int:
 
 
 def interest_in(pattern: str | int, group: str | None = None) -> Interest:
-    """Make the interest of a subscription, optionally in a queue group."""
     name = wire_pattern(pattern)
     return name if group is None else Grouped(name, group)
 
 
 def _one_less(counts: dict[Any, int], interest: Interest) -> bool:
-    """Count one less. False if none is left."""
+    """Count one less; False at zero."""
     left = counts.get(interest, 0) - 1
     if left > 0:
         counts[interest] = left
@@ -487,23 +473,23 @@ def _one_less(counts: dict[Any, int], interest: Interest) -> bool:
 
 
 def _each_once(names: Iterable[tuple[str, Interest]], link: Link) -> Collection[tuple[str, Interest]]:
-    """Remove duplicates: on wires without groups a handler looks like a subscription to its subject."""
+    """Remove duplicates: without groups a handler looks like a subscription."""
     if _has_groups(link):
         return dict.fromkeys(names)
     return {name: (verb, name) for verb, name in names}.values()
 
 
 def _has_groups(link: Link) -> bool:
-    """Check whether the wire has its own form for handlers and groups."""
+    """Check whether the wire distinguishes handlers and groups."""
     return link.session is not None and link.session.capabilities.groups  # read directly, because this runs often
 
 
 def _tells_handlers(link: Link) -> bool:
-    """Check whether the wire announces handlers to its peers."""
+    """Check whether the wire announces handlers."""
     return link.session is not None and link.session.capabilities.handlers
 
 
 def _announces(link: Link) -> bool:
-    """Check whether the peers of a link receive subscriptions of this side."""
+    """Check whether a link's peers receive this side's subscriptions."""
     session = link.session
     return session is not None and (link.upstream or session.capabilities.announce == "both")

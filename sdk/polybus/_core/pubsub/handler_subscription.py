@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class HandlerSubscription(SubscriptionQueue):
-    """The queue of one `on` handler while the bus is entered, and the workers that run it."""
+    """The queue and the workers of one `on` handler in this run of the bus."""
 
     __slots__ = ("_concurrency", "_handler", "_peers", "_workers", "_runtime")
 
@@ -82,7 +82,7 @@ class HandlerSubscription(SubscriptionQueue):
         self._skipped(message, self._handler.name, why.text)
 
     async def handle(self, job: _HandlerJob) -> None:
-        """Run the handler for the queued publications, one after the other."""
+        """Run the handler for the queued publications."""
         handler, queue, execution = self._handler, self._queue, self._services.executor
         function, only_body = handler.function, handler.only_body
         if handler.style != "async" or execution.middleware:
@@ -147,34 +147,33 @@ class _HandlerJob:
 
 @define(eq=False)
 class SubscriptionGroup:
-    """Members of a queue group in this bus, served in turn. Implements `plugins.parts.PublicationQueue`.
+    """A queue group's members in this bus, served in turn. Implements `plugins.parts.PublicationQueue`.
 
-    If an engine distributes over the members of all nodes, the members here get only the publications assigned to this node.
+    If an engine distributes over all nodes, these members get only this node's publications.
     """
 
     pattern: str | int
     group: str
     _shared: Callable[[], bool]
-    """True if an engine distributes the publications of this bus over the members."""
+    """True if an engine distributes this bus's publications over the members."""
     _relayed: Callable[[Message], bool]
-    """True if a peer's publication is relayed, also to an engine."""
+    """True if a publication is relayed, also to an engine."""
     members: deque[PublicationQueue] = field(factory=deque)
     leads_on: bool = field(default=False, init=False)
     peers: bool = field(default=True, init=False)
 
     @property
     def queue(self) -> int:
-        """Queue size of the next member."""
         return self.members[0].queue
 
     @property
     def local(self) -> bool:
-        """True if this bus's own publications are accepted directly; otherwise they return from the engine."""
+        """True if this bus's own publications are accepted directly, not from an engine."""
         return not self._shared()
 
     @property
     def full(self) -> bool:
-        """True if no member has room; otherwise the next member with room moves to the front."""
+        """True if no member has room; otherwise one with room moves to the front."""
         for _ in range(len(self.members)):
             if not self.members[0].full:
                 return False
@@ -186,13 +185,12 @@ class SubscriptionGroup:
         return await self.members[0].room(deadline)
 
     def offer(self, message: Message) -> None:
-        """Give a publication to the next member, unless an engine sends each group its own copy, as for relayed ones."""
+        """Give a publication to the next member, unless an engine sends each group its own copy."""
         peer = message.peer
         if peer is None or not (party_of(peer).link.has_groups or (self._shared() and self._relayed(message))):
             self.give(message)
 
     def offer_shared(self, message: Message) -> None:
-        """`offer` for a publication that other queues also receive."""
         self.offer(message.for_another())
 
     def give(self, message: Message) -> None:

@@ -45,31 +45,29 @@ OF_PEERS: Final = "of peers"
 """Key in a bridged message's shared values: a peer published it."""
 Choose: TypeAlias = "Callable[[Any, str | int], BodyFormat]"
 _TURNS = 4
-"""Turns of the event loop until all ready links have written: wake the writers, write, learn of it."""
+"""Turns of the event loop until all ready links have written."""
 YIELD_AFTER = 256
-"""Sends after which a publisher that never waits yields to the event loop, for timers, cancellation and incoming messages."""
+"""Sends after which a publisher yields to the event loop, for timers, cancellation and incoming messages."""
 
 
 def own_format(peers: tuple[PeerParty, ...]) -> Choose | None:
-    """Find the common encoding of these peers' wires, if there is one: it keeps values that JSON cannot express."""
+    """Find the common encoding of these peers' wires, if any: it keeps values that JSON cannot express."""
     ways = {peer.link.format_for for peer in peers}
     return ways.pop() if len(ways) == 1 else None
 
 
 @define(eq=False, weakref_slot=False)
 class Targets:
-    """The peers and queues that get one publication."""
-
     peers: tuple[PeerParty, ...]
     queues: tuple[PublicationQueue, ...] = ()
     two_ways: bool = False
-    """True if the publication might reach some bus twice, or return to this one."""
+    """True if a publication might reach a bus twice, or return."""
     twice: tuple[tuple[PeerParty, ...], ...] = ()
-    """Groups of peers known to be the same bus."""
+    """Groups of peers that are the same bus."""
 
 
 class PublicationRoute(Targets):
-    """The targets of a subject's publications and their encoding, cached until a subscription changes."""
+    """The targets and encoding for one subject, cached until a subscription changes."""
 
     __slots__ = ("choose", "message", "only_peer", "kept")
 
@@ -83,11 +81,11 @@ class PublicationRoute(Targets):
     ) -> None:
         super().__init__(peers, queues)
         self.kept: bool = kept
-        """True if a stream stores the publications, which the publisher waits for."""
-        # The usual case has a fast path: one dialled link with a peer that reads publications, and no local queue.
+        """True if a stream stores the publications: publishing waits for it."""
+        # The usual case has a fast path: one dialled link with a peer that reads publications, no local queue.
         short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not kept
         self.only_peer: PeerParty | None = peers[0] if short else None
-        # On the fast path a codec encodes the message at once and nothing keeps it: one object is reused.
+        # The codec encodes at once and nothing keeps the message: one object is reused.
         self.message: Message = Message(Kind.PUBLISH, subject)
         self.choose: Choose | None = own_format(peers)
 
@@ -95,7 +93,7 @@ class PublicationRoute(Targets):
 def make_publication(
     route: PublicationRoute, subject: str | int, body: Any, headers: dict[str, str] | None, peers: tuple[PeerParty, ...] | None
 ) -> Message:
-    """Encode a publication, once for all its targets, or only for the given peers.
+    """Encode a publication for all its targets, or only for the given peers.
 
     Raises:
         EncodeError: The body cannot be encoded.
@@ -128,25 +126,21 @@ class Publisher:
     routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
     """Cached results of `route`."""
     client_routes: dict[str | int, tuple[PeerParty, ...]] = field(factory=dict, init=False)
-    """Cached clients for publications from other nodes of the cluster."""
+    """Cached clients for publications from the cluster."""
     since_yield: int = field(default=0, init=False)
-    """Publications and copies since the last `yield_to_loop`."""
     keeps: Callable[[str | int], bool] | None = field(default=None, init=False)
-    """Checks whether a subject is stored, in a cluster."""
+    """Checks whether the cluster stores a subject."""
     storage: Callable[[], Storage] = field(init=False)
     """Returns the storage; set when the bus is assembled."""
     in_net: bool = field(default=False, init=False)
-    """True once a publication could reach another bus twice, or return over a forwarding peer.
-
-    It stays true when only one route is left: another bus may hold a copy for a link that is down, and the receiver must
-    recognise it as late.
-    """
+    """True once a publication could reach a bus twice, or return. It stays true with one route left: a copy may still wait
+    elsewhere for a link, and must be recognised as late."""
     spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]] = field(default=_no_spellings, init=False)
-    """Returns the other names of a publication on each wire with names and addresses."""
+    """Other names of a publication, by wire with names and addresses."""
     net_joined: Callable[[], None] | None = field(default=None, init=False)
-    """Makes the other nodes of the cluster number their publications as well."""
+    """Makes the cluster's other nodes number their publications."""
     _numbering: bool = field(default=False, init=False)
-    """True while a publication with two routes is being sent, and may wait."""
+    """True while a publication with two routes is being sent."""
     _turns: deque[anyio.Event] = field(factory=deque, init=False)
     _unsent: ViolationCounter = field(factory=ViolationCounter, init=False)
 
@@ -188,14 +182,11 @@ class Publisher:
         return route
 
     def _may_return(self, peers: Iterable[PeerParty]) -> bool:
-        """Check whether a publication to these peers may reach some bus twice, or return.
-
-        A peer that has not identified itself yet may forward publications.
-        """
+        """Check whether a publication to these peers may reach a bus twice, or return. An unidentified peer may forward."""
         return any(self.in_net or peer.passes_on is None for peer in peers)
 
     def join_net(self) -> None:
-        """Number outgoing publications from now on: this bus or one of its peers forwards publications."""
+        """Number outgoing publications from now on: this bus or a peer forwards publications."""
         if not self.in_net:
             self.in_net = True
             self.routes.clear()
@@ -203,13 +194,12 @@ class Publisher:
                 self.net_joined()
 
     def targets(self, peers: tuple[PeerParty, ...]) -> Targets:
-        """Make the targets of a publication to these peers only."""
         return Targets(peers, two_ways=self._may_return(peers))
 
     def _by_all_spellings(
         self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[PeerParty, ...]
     ) -> tuple[tuple[PublicationQueue, ...], tuple[PeerParty, ...]]:
-        """Add subscribers to the address of a name, and to the name of an address."""
+        """Add subscribers to a name's address, and to an address's name."""
         for adapter, spellings in self.spellings(subject).items():
             for one in spellings:
                 queues = tuple(dict.fromkeys((*queues, *self._local.match(one))))
@@ -217,7 +207,7 @@ class Publisher:
         return queues, peers
 
     def route_of(self, subject: Any) -> PublicationRoute:
-        """Find the targets of a subject's publications, from the cache if possible.
+        """`route`, from the cache if possible.
 
         Raises:
             BusError: As `route`.
@@ -232,7 +222,7 @@ class Publisher:
 
     @staticmethod
     def publish_to_only_peer(route: PublicationRoute, link: Link, body: Any) -> None:
-        """Send a publication on the fast path, to one peer that accepts it at once.
+        """Send a publication on the fast path.
 
         Raises:
             EncodeError, Unsupported, TooLarge: The wire cannot carry it.
@@ -305,8 +295,7 @@ class Publisher:
     async def publish(
         self, message: Message, targets: Targets, deadline: float, keeper: Keeper | None = None, id: str | None = None
     ) -> None:
-        """Call the outgoing hooks, store the publication if a stream does, and send it; a bus reached over several links
-        delivers it once.
+        """Call the outgoing hooks, store the publication if a stream does, and send it; a bus delivers it once.
 
         Raises:
             ReservedSubject, LocalProtocolError: A hook added an invalid header, or no stream stores it.
@@ -350,7 +339,7 @@ class Publisher:
                 raise failed
 
     def _departing(self, message: Message, targets: Targets) -> tuple[list[tuple[Message, Targets]], Departure]:
-        """Call the outgoing hooks, and make copies without added headers for peers that do not read them."""
+        """Call the outgoing hooks, and make copies without added headers for peers that cannot read them."""
         services, given = self._services, message.headers
         if not services.outgoing:
             return [(message, targets)], Departure([])
@@ -381,20 +370,20 @@ class Publisher:
         return keeper, Targets(others, route.queues, route.two_ways)
 
     async def yield_to_loop(self) -> None:
-        """Yield to the event loop before anything is published, so that a caller cancelled here has published nothing."""
+        """Yield before anything is published: a caller cancelled here has published nothing."""
         self.since_yield = 0
         await anyio.lowlevel.checkpoint()
 
     @staticmethod
     async def _let_write(links: list[Link]) -> None:
-        """Let the event loop write: a publisher in a loop would otherwise overrun peers that do read."""
+        """Let the event loop write: a publisher in a loop would otherwise overrun reading peers."""
         for _ in range(_TURNS):
             if all(link.flowing or link.slow for link in links):
                 return
             await anyio.lowlevel.checkpoint()
 
     async def _find_bare(self, peers: Iterable[PeerParty]) -> list[PeerParty]:
-        """Connected peers that read no publications. Peers without an identity are asked first."""
+        """Connected peers that read no publications; unidentified peers are asked."""
         bare = []
         unconfirmed = self._recipients.unconfirmed
         for peer in peers:
@@ -406,7 +395,7 @@ class Publisher:
                     elif not await peer.extended() and (peer.speaks_extensions is False or peer.silent):
                         bare.append(peer)
                 except BusError:
-                    continue  # the peer has left: the publication waits, or ends, with its link
+                    continue  # the peer has left: the publication waits, or ends, with the link
         return bare
 
     async def _send(self, message: Message, peer: PeerParty, deadline: float) -> bool:
@@ -451,7 +440,7 @@ class Publisher:
             raise failed
 
     def publish_to_clients(self, message: Message) -> None:
-        """Send a publication from the inner link to the clients of this bus, by the policy of each."""
+        """Send a publication from the inner link to this bus's clients, by their policies."""
         subject = message.subject
         clients = self.client_routes.get(subject)
         if clients is None:
@@ -485,7 +474,7 @@ class Publisher:
         message.forget_shared()
 
     def _check_unconfirmed(self, peer: PeerParty) -> None:
-        """Refuse a peer that reads no publications; an unknown peer is asked for the next time.
+        """Refuse a peer that reads no publications; ask an unknown one for the next time.
 
         Raises:
             Unsupported: The peer reads no publications.
@@ -510,9 +499,7 @@ class Publisher:
         return link.publish(message, peer, deadline) or not link.upstream
 
     def _send_if_allowed(self, message: Message, peer: PeerParty, deadline: float) -> WaitingMessage | None:
-        """Send a publication if `authorize` allows the delivery. Returns the entry of one that waits for an asynchronous
-        answer; later ones wait behind it.
-        """
+        """Send a publication if `authorize` allows it. Returns its entry if it waits for an asynchronous answer."""
         if peer.undelivered is not None:
             return peer.undelivered.add(message, deadline)
         allowed = self._services.access.may_receive(peer, message.subject)
@@ -523,10 +510,7 @@ class Publisher:
         return None
 
     def unsent(self, message: Message, peer: PeerParty, how: str, error: BusError) -> None:
-        """Count a publication that a peer's wire cannot carry, without a waiting caller.
-
-        Logged once a minute, so that a peer cannot fill the log.
-        """
+        """Count a publication that a peer's wire cannot carry; logged once a minute, since a peer must not fill the log."""
         self._services.counters.dropped += 1
         if self._unsent.add(monotonic()) == 1:
             text = "%.200r could not be %s to %r, nor may others like it: %.300s"
@@ -535,7 +519,7 @@ class Publisher:
     # -- buses that are reached on several ways --------------------------------------------------------------------------
 
     async def publish_bridged(self, message: Message, via: ViaHeader, deadline: float, *, of_peers: bool) -> None:
-        """Send a publication that came over a bridge to all targets of this bus.
+        """Send a publication from a bridge to all targets of this bus.
 
         With `of_peers` (a peer of an earlier bus published it), only to queues that accept publications of peers.
 
@@ -552,9 +536,9 @@ class Publisher:
         await self._send_deduplicated(message, targets, deadline)
 
     async def _send_deduplicated(self, message: Message, targets: Targets, deadline: float) -> None:
-        """Send a publication that may reach a bus twice, so that this bus accepts it once.
+        """Send a publication that may reach a bus twice, which accepts it once.
 
-        One at a time: a publication that waits for room must not be overtaken by one with a higher number.
+        One at a time: one with a higher number must not overtake one that waits for room.
         """
         if targets.twice and VIA not in message.shared:
             await self._send_each(self._copies_with_id(message, targets), deadline)
@@ -587,8 +571,7 @@ class Publisher:
     def _copies_with_id(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
         """Make the copies for buses with one route, and for each bus with several.
 
-        The latter get an id of their own and no number: each route keeps the order, and a publication without room on one route
-        arrives over another, however late.
+        The latter get their own id and no number: each route keeps the order, and a copy may arrive late over another.
         """
         several = {peer for peers in targets.twice for peer in peers}
         others = tuple(peer for peer in targets.peers if peer not in several)
@@ -599,14 +582,14 @@ class Publisher:
         ]
 
     def _copies_with_number(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
-        """Make the copies for wires with headers, which carry the number, and for all others."""
+        """Make the copies for wires with headers, which carry the number, and the others."""
         on = self._deduplicator.onward(message)  # before the message loses any of its parts
         carry = tuple(peer for peer in targets.peers if peer.link.carries_headers)
         others = tuple(peer for peer in targets.peers if not peer.link.carries_headers)
         return [(message, Targets(others, targets.queues)), (on, Targets(carry))]
 
     async def _turn(self, deadline: float) -> None:
-        """Wait until no other publication is being sent over two routes.
+        """Wait until no other publication is on two routes.
 
         Raises:
             QueueFull: The deadline passed first.

@@ -59,21 +59,20 @@ class Relay:
     _deduplicator: Deduplicator
     _hinted: set[str | int] = field(factory=set, init=False)
     _stopped: set[str | int] = field(factory=set, init=False)
-    """Subjects with a logged warning about too many hops."""
 
     def takes(self, message: Message) -> bool:
-        """Check whether a publication is relayed, under any of the spellings that `bus.relay` may name."""
+        """Check whether a publication is relayed, under any of its spellings."""
         patterns = self.patterns
         if not patterns.size:
             return False
         return bool(patterns.match(message.subject) or (patterns.addresses and any(map(patterns.match, message.spellings))))
 
     def pass_on(self, message: Message, source: PeerParty) -> None:
-        """Relay a publication of a peer to the other subscribers."""
+        """Relay a publication to the other subscribers."""
         id = None if source.link.carries_headers else message.attributes.get("id")
         news = id is None or self._deduplicator.is_news(ViaHeader(str(id)), message.subject, speaker=speaker(source))
         if not news:
-            return  # a loop: its id replaces the header, which that wire cannot carry
+            return  # a loop: on a wire without headers the id reveals it
         via = self._deduplicator.via_of(message)
         if via.hops > self._services.limits.hops:
             self.stop(message, via.hops)
@@ -95,7 +94,7 @@ class Relay:
             on.forget_shared()
 
     def _copy(self, message: Message, via: ViaHeader, same_wire: bool, has_headers: bool, *, now: float) -> Message:
-        """Make the copy for one kind of wire: protocol attributes only pass between peers of the same protocol.
+        """Make the copy for one kind of wire; protocol attributes stay within their protocol.
 
         Raises:
             Unsupported: No field would count the hops.
@@ -113,7 +112,7 @@ class Relay:
         return on
 
     def stop(self, message: Message, hops: int) -> None:
-        """Drop a publication with too many hops; counted, reported, and logged once per subject."""
+        """Drop a publication with too many hops; logged once per subject."""
         subject = message.subject
         text = too_far(subject, hops, self._services.limits.hops)
         self._services.counters.dropped += 1
@@ -123,7 +122,7 @@ class Relay:
             logger.warning("%.200s", text, extra=log_fields(message=message))
 
     def hint(self, subject: str | int, source: PeerParty) -> bool:
-        """Warn once per subject that a relay would forward publications. False if already done."""
+        """Warn once per subject about a missing relay. False if already done."""
         if subject in self._hinted:
             return False
         others = [peer for peer in self._recipients.remote.match(subject) if peer is not source]
@@ -140,7 +139,7 @@ class Relay:
 
 
 def _with_id(message: Message, same_wire: bool) -> Message:
-    """Make the copy for a wire without headers: it keeps its id, so that a bus recognises a loop.
+    """Make the copy for a wire without headers: by its id a bus recognises a loop.
 
     Raises:
         Unsupported: It has no id, or comes from another wire.
@@ -169,10 +168,10 @@ class PublicationReceiver:
     _find_group: Callable[[str | int, str], SubscriptionGroup | None]
     _access: AccessControl
     queues: dict[str | int, tuple[PublicationQueue, ...]] = field(factory=dict, init=False)
-    """Cached queues for publications of peers that are not relayed. Empty while there are subscriptions to single peers."""
+    """Cached queues for peers' publications that are not relayed. Empty while single peers have subscriptions."""
 
     def deliver(self, message: Message, peer: PeerParty) -> None:
-        """Deliver a publication to this bus's own subscriptions, and through a relay to others."""
+        """Deliver a publication to local subscriptions, and through a relay to others."""
         subject, extras = message.subject, message.extras
         if extras is not None and "group" in extras:
             self.deliver_to_group(message, peer, extras["group"], extras["pattern"])
@@ -207,10 +206,7 @@ class PublicationReceiver:
                 queue.offer_shared(message)
 
     def deliver_to_all(self, message: Message, peer: PeerParty) -> tuple[PublicationQueue, ...]:
-        """Deliver a publication from the inner link to the subscriptions of this bus, and to its clients.
-
-        Returns the queues that were offered it.
-        """
+        """Deliver a publication from the inner link to local subscriptions and clients. Returns its queues."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
             return ()
         local = self._local
@@ -225,7 +221,7 @@ class PublicationReceiver:
         return queues
 
     def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
-        """Deliver a publication that an engine has assigned to a group member here."""
+        """Deliver a publication that an engine assigned to a local group member."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer, (group, pattern)):
             return
         found = self._find_group(pattern, group)
@@ -233,15 +229,14 @@ class PublicationReceiver:
             found.give(message)
 
     def takes(self, message: Message) -> bool:
-        """Check whether a publication of a peer reaches any queue, here or by a relay."""
+        """Check whether a peer's publication reaches any queue, here or by a relay."""
         return bool(self.queues.get(message.subject) or self._of_peers(message)) or self._relay.takes(message)
 
     def _of_peers(self, message: Message) -> tuple[PublicationQueue, ...]:
-        """Matching queues that accept publications of peers."""
         return tuple(queue for queue in self._matching(message) if queue.peers)
 
     def _matching(self, message: Message) -> tuple[PublicationQueue, ...]:
-        """Subscriptions of this bus that match a publication of a peer, each once, under any of its spellings."""
+        """Subscriptions to a peer's publication, each once, under any of its spellings."""
         found = self._local.match(message.subject)
         if self._local.addresses and (spellings := message.spellings):
             return tuple(dict.fromkeys(chain(found, *map(self._local.match, spellings))))
@@ -252,7 +247,7 @@ class PublicationReceiver:
         return dict.fromkeys(chain.from_iterable(match(peer, one) for one in (message.subject, *message.spellings)))
 
     def _is_news(self, message: Message, peer: PeerParty, group: tuple[str, str | int] | None = None) -> bool:
-        """Check that a publication is new here after passing other buses, and remove its header."""
+        """Check that a publication is new here, and remove its header."""
         via = ViaHeader.of(message)
         ViaHeader.strip(message)
         via = via.in_stream(vouched(via.origin, peer)).add_hops(depth_of(peer))
@@ -274,10 +269,10 @@ def _handler_among(queues: Iterable[PublicationQueue]) -> str | None:
 
 
 class PubSub:
-    """The indexes of patterns, the parts that use them, and the subscriptions of this bus.
+    """The indexes of patterns, their users, and this bus's subscriptions.
 
     Args:
-        check_gone: Raises a `BusError` if the last link that the bus opened is gone for good, and the bus listens nowhere.
+        check_gone: Raises a `BusError` if the last dialled link is gone for good and the bus has no listener.
     """
 
     def __init__(self, services: Services, lookup: HandlerLookup, check_gone: Callable[[], None]) -> None:
@@ -285,12 +280,10 @@ class PubSub:
         self._check_gone = check_gone
         self._handler_queues: dict[HandlerQueue, None] = {}
         self._leading = 0
-        """Number of them that lead to another bus."""
         self._subscriptions: dict[IteratedQueue, None] = {}
         self.tells_inside: bool = False
         """True in a cluster: clients' subscriptions are announced to other nodes."""
         self.storage: Callable[[], Storage]
-        """Returns the storage; set when the bus is assembled."""
         self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
         self.remote: SubjectIndex[PeerParty] = SubjectIndex()
@@ -321,13 +314,13 @@ class PubSub:
 
     @property
     def passes_on(self) -> bool:
-        """True if this bus forwards publications to others."""
+        """True if this bus forwards publications."""
         return self.relay.patterns.size > 0 or self._leading > 0
 
     # -- the life of the bus ---------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Remove the subscriptions of handlers after the bus is left."""
+        """Remove the handlers' subscriptions."""
         for queue in self._handler_queues:
             queue.clear()
             self._take_out(queue)
@@ -338,12 +331,11 @@ class PubSub:
 
     @property
     def busy(self) -> bool:
-        """True if handlers have publications to handle."""
         return any(queue.busy for queue in self._handler_queues)
 
     @property
     def unread(self) -> int:
-        """Number of publications that wait in queues."""
+        """Publications in queues."""
         return sum(map(len, self._handler_queues)) + sum(map(len, self._subscriptions))
 
     # -- subscriptions ---------------------------------------------------------------------------------------------------
@@ -360,7 +352,7 @@ class PubSub:
         group: str | None = None,
         reading: Reading | None = None,
     ) -> Subscription[Any]:
-        """Make a subscription, to one peer or to all; it is active while entered.
+        """Make a subscription, to one peer or to all.
 
         Raises:
             LocalProtocolError, ReservedSubject, TypeError, ValueError: As `Bus.subscribe`.
@@ -402,7 +394,6 @@ class PubSub:
         await self.announcer.announce(subscription.pattern, subscription.group)
 
     def unsubscribe(self, subscription: IteratedQueue) -> None:
-        """Remove a subscription, if it is active."""
         if subscription in self._subscriptions:
             del self._subscriptions[subscription]
             if subscription.reading is not None:
@@ -413,7 +404,7 @@ class PubSub:
                 self._take_out(subscription)
 
     def fail_subscriptions(self, error: BusError | None) -> None:
-        """End the subscriptions: with an error only those to all peers (the others end with their peer), otherwise all."""
+        """End all subscriptions; with an error only those to all peers (the others end with their peer)."""
         for subscription in list(self._subscriptions):
             if error is None:
                 subscription.fail(None)
@@ -425,13 +416,12 @@ class PubSub:
             subscription.end(None)
 
     def subscribe_handler(self, spec: SubscriberSpec) -> HandlerSubscription:
-        """Add an `on` handler for this run of the bus."""
         queue = HandlerSubscription(self._services, self._services.running, spec)
         self.add_handler_queue(queue)
         return queue
 
     def add_handler_queue(self, queue: HandlerQueue) -> None:
-        """Add the queue of a handler, until the bus is left or `remove_handler_queue`."""
+        """Add a handler's queue, until the bus is left or `remove_handler_queue`."""
         self._handler_queues[queue] = None
         if queue.leads_on:
             self._leading += 1
@@ -440,7 +430,6 @@ class PubSub:
         self._take_in(queue)
 
     def remove_handler_queue(self, queue: HandlerQueue) -> None:
-        """Remove the queue of a handler, if present."""
         if queue in self._handler_queues:
             del self._handler_queues[queue]
             self._leading -= queue.leads_on
@@ -462,7 +451,7 @@ class PubSub:
             self.announcer.add(queue.pattern, queue.group)
 
     def hears_others(self, queue: PublicationQueue) -> bool:
-        """Check whether peers, or other nodes of the cluster, must know a queue."""
+        """Check whether peers, or the cluster's other nodes, must know a queue."""
         return queue.peers or self.tells_inside
 
     def _join(self, interest: Any, queue: PublicationQueue) -> None:
@@ -496,6 +485,6 @@ class PubSub:
     # -- peers -----------------------------------------------------------------------------------------------------------
 
     def peer_gone(self, peer: PeerParty, error: BusError) -> None:
-        """End the subscriptions to a peer that is gone for good; iterating raises the error."""
+        """End the subscriptions to a peer gone for good; iterating raises the error."""
         for subscription in self.to_peers.forget(peer):
             subscription.end(None if self._services.leaving else another(error))

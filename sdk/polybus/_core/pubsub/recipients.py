@@ -1,4 +1,4 @@
-"""The receivers of this bus's publications, and subscriptions to the publications of one peer."""
+"""Receivers of this bus's publications, and subscriptions to single peers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class PeerSubscriptions:
-    """Subscriptions to single peers, and the patterns announced for them. Usually empty."""
+    """Subscriptions to single peers, and patterns announced for them. Usually empty."""
 
     _changed: Callable[[], None]
     indices: dict[PeerParty, SubjectIndex[IteratedQueue]] = field(factory=dict, init=False)
-    """Subscriptions by peer. Read directly for every publication, to save a call."""
+    """By peer; read directly for every publication."""
     _patterns: dict[PeerParty, dict[str | int, dict[IteratedQueue, None]]] = field(factory=dict, init=False)
 
     def add(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> None:
@@ -34,7 +34,7 @@ class PeerSubscriptions:
         self._patterns.setdefault(peer, {}).setdefault(pattern, {})[subscription] = None
 
     def remove(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> bool:
-        """Remove a subscription. True if it was the last one to that pattern; False if unknown."""
+        """Remove a subscription. True if it was the last one to that pattern."""
         patterns = self._patterns.get(peer, {})
         wanting = patterns.get(pattern, {})
         if subscription not in wanting:
@@ -57,18 +57,17 @@ class PeerSubscriptions:
         return tuple(self._patterns.get(peer, ()))
 
     def wants(self, peer: PeerParty, pattern: object) -> bool:
-        """Check whether a pattern is announced only to this peer."""
         return pattern in self._patterns.get(peer, ())
 
     def forget(self, peer: PeerParty) -> list[IteratedQueue]:
-        """Remove and return the subscriptions to a peer that is gone for good."""
+        """Remove and return the subscriptions to a peer gone for good."""
         self.indices.pop(peer, None)
         return [subscription for wanting in self._patterns.pop(peer, {}).values() for subscription in wanting]
 
 
 @define(eq=False)
 class Recipients:
-    """The subscribed peers, and peers that get publications without a subscription."""
+    """Peers that get publications, subscribed or not."""
 
     remote: SubjectIndex[PeerParty]
     _most: int
@@ -77,23 +76,22 @@ class Recipients:
     bus_identities: BusIdentities = field(factory=BusIdentities, init=False)
     _upstream: tuple[PeerParty, ...] = field(default=(), init=False)
     _dialled: dict[PeerParty, None] = field(factory=dict, init=False)
-    """The same peers, for a fast lookup."""
+    """The same, for a fast lookup."""
     strangers: dict[PeerParty, None] = field(factory=dict, init=False)
-    """Peers that may not know this bus's identity on their current connection."""
+    """Peers that may not know this bus's identity yet."""
     gets_all: dict[PeerParty, int] = field(factory=dict, init=False)
-    """Peers that get every publication, on wires without subscriptions: not identified as polybus, or with this many
-    subscriptions to follow."""
+    """Peers on wires without subscriptions: they get everything until identified as polybus, and until this many subscriptions
+    have followed."""
     unconfirmed: dict[PeerParty, None] = field(factory=dict, init=False)
-    """Peers not identified as polybus, on wires where publications are an extension: they are asked first."""
+    """Unidentified peers, on wires where publications are an extension: they are asked first."""
 
     def start(self, identities: BusIdentities) -> None:
-        """Start with a runtime's identities of the connected buses."""
         self.bus_identities = identities
         identities.changed = self._changed
 
     @property
     def upstream(self) -> tuple[PeerParty, ...]:
-        """Peers of point-to-point links that this bus opened: they get every publication."""
+        """Dialled point-to-point peers: they get every publication."""
         return self._upstream
 
     def joined(self, peer: PeerParty) -> None:
@@ -102,7 +100,7 @@ class Recipients:
         self._changed()
 
     def left(self, peer: PeerParty | None) -> None:
-        """Remove such a peer after the end of its link."""
+        """Remove such a peer."""
         if peer is None:
             return
         self._dialled.pop(peer, None)
@@ -137,7 +135,7 @@ class Recipients:
         return tuple(peer for peer in self.remote.match(subject) if peer.link.adapter is adapter and peer not in held_out)
 
     def shares(self) -> bool:
-        """Check whether an engine that this bus is connected to, or will reconnect to, distributes over group members."""
+        """Check whether a (re)connecting engine distributes over group members."""
         return any(peer.link.inner or peer.link.has_groups for peer in self._upstream)
 
     def clients(self, subject: str | int) -> tuple[PeerParty, ...]:
@@ -145,13 +143,13 @@ class Recipients:
         return tuple(peer for peer in self.of(subject) if not peer.link.upstream)
 
     def unintroduced(self) -> list[PeerParty]:
-        """Connected peers that this bus dialled without identifying itself; peers with a broken link follow later."""
+        """Connected peers that this bus dialled and has not told its identity."""
         told = self.bus_identities.has_told
         self.strangers = {peer: None for peer in self.strangers if peer.may_be_ours and not told(peer)}
         return list(self.strangers)
 
     def add(self, peer: PeerParty) -> bool:
-        """Add a connected peer. True if it is held out until it identifies itself."""
+        """Add a connected peer. True if it is held out until identified."""
         link, held_out = peer.link, False
         session = link.session
         if session is not None and not link.upstream and link.initiates and not session.capabilities.subscribe:
@@ -163,19 +161,19 @@ class Recipients:
         return held_out
 
     def send_all(self, peer: PeerParty) -> None:
-        """Send a peer every publication until it is identified as polybus."""
+        """Send a peer everything until it is identified as polybus."""
         self.gets_all[peer] = 0
         self._changed()
 
     def confirm(self, peer: PeerParty, subscribes: Any) -> None:
-        """Record that a peer is polybus. Until its announced number of subscriptions has arrived, it still gets everything."""
+        """Record that a peer is polybus. It gets everything until its announced subscriptions have arrived."""
         if peer in self.gets_all and type(subscribes) is int and 0 < subscribes <= self._most:
             self.gets_all[peer] = subscribes
         else:
             self.remove(peer)
 
     def count_subscription(self, peer: PeerParty) -> None:
-        """Count a subscription of a peer, granted or refused."""
+        """Count a peer's subscription, granted or refused."""
         left = self.gets_all.get(peer, 0) - 1
         if left > 0:
             self.gets_all[peer] = left
@@ -183,7 +181,7 @@ class Recipients:
             self.remove(peer)
 
     def remove(self, peer: PeerParty) -> None:
-        """Send a peer only subscribed publications from now on: it is identified as polybus, or has left."""
+        """Send a peer only its subscriptions: it is identified as polybus, or has left."""
         if peer in self.gets_all or peer in self.unconfirmed:
             self.gets_all.pop(peer, None)
             self.unconfirmed.pop(peer, None)
@@ -191,7 +189,6 @@ class Recipients:
 
 
 def has_numbers(link: Link) -> bool:
-    """Check whether a wire can carry numeric subjects."""
     return link.session is None or link.session.capabilities.numbers
 
 

@@ -1,4 +1,4 @@
-"""Requests, streams and channels while their handlers run: from the queue of the workers to the answer or end."""
+"""Requests, streams and channels from the queue of the workers to the answer or end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LocalHandler(RequestHandler, Protocol):
 
 
 class ResponseSink(Protocol):
-    """Receives the outcome of a call: the client's connection, or a `Reply` of this bus."""
+    """Receives a call's outcome: the client's connection, or a `Reply` of this bus."""
 
     def answer(self, call: Call, value: Any) -> None:
         """Send the result of the handler."""
@@ -54,20 +54,20 @@ class ResponseSink(Protocol):
         """Send an error: the handler raised, or was not run."""
 
     def put_off(self, call: Call) -> bool:
-        """Put a call that has not begun back into the queue, if its client has stopped reading. True if it waits."""
+        """Requeue a call that has not begun, if its client stopped reading. True if it waits."""
         ...
 
     def proceed(self, call: Call) -> None:
-        """Begin a call that has got a slot of its handler, or queue it for a slot of its client."""
+        """Begin a call with its handler's slot, or queue it for its client's."""
 
     def finished(self, call: Call) -> None:
-        """Record the end of a call, answered or not, and of its handler."""
+        """Record the end of a call and its handler."""
 
     def stopped(self, call: Call) -> None:
-        """Record the end of a call with a handler that is still stopping: it keeps its slot until `returned`."""
+        """Record the end of a call whose handler keeps its slot until `returned`."""
 
     def returned(self, call: Call) -> None:
-        """Record that the handler of a stopped call has returned."""
+        """Record the end of a stopped call's handler."""
 
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -80,11 +80,11 @@ class Call:
     """A request on its way through a handler. A `workers.Job`."""
 
     forwards: ClassVar[bool] = False
-    """True if the result is the answer of another bus, a `Message`."""
+    """True if the result is another bus's answer, a `Message`."""
     of_channel: ClassVar[int] = 0
     """1 for a stream or channel."""
     sizes_known: ClassVar[bool] = True
-    """True if the handler, or the forwarder in its place, knows the sizes of its answers."""
+    """True if the sizes of answers are known."""
 
     services: Services
     origin: ResponseSink
@@ -93,20 +93,20 @@ class Call:
     message: Message
     deadline: float
     places: Places | None = None
-    """Slots of its handler, if the number of concurrent calls is limited."""
+    """Its handler's slots, if limited."""
     scope: anyio.CancelScope | None = None
     started: bool = False
     ended: bool = False
     looks: int = 0
-    """Checks that found the call waiting."""
+    """Checks that found it waiting."""
     waited: int = 0
-    """Such checks since its handler last resumed."""
+    """Such checks since it last resumed."""
     put_off: bool = False
-    """True while it waits again after it had a slot: its client stopped reading before it began."""
+    """True while it waits again: its client stopped reading before it began."""
     delivered: bool = False
-    """True once the handler has started; before that, and after the deadline, the bus itself answers."""
+    """True once the handler has started; before that, and after the deadline, the bus answers."""
     asked_by_holder: bool = False
-    """True if a handler that waits for this call may hold something that others wait for."""
+    """True if the waiting caller may hold something that others wait for."""
 
     @property
     def function(self) -> str:
@@ -157,7 +157,7 @@ class Call:
             if not self.ended:
                 self.origin.refuse(self, *failure(error, services, message))
         except BaseException as error:
-            # pytest's outcomes, SystemExit, a cancellation by the handler itself: they still need an answer.
+            # pytest's outcomes, SystemExit, a handler's own cancellation: they still need an answer.
             if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
                 self.origin.refuse(self, *failure(error, services, message))
             if self.ended or services.executor.must_propagate(error, self.scope):
@@ -168,10 +168,7 @@ class Call:
             self.end()
 
     def run_plain(self) -> bool:
-        """Run a plain function without a task, in its own context.
-
-        False if something must be awaited, before the call or in its result: then `run` does the rest.
-        """
+        """Run a plain function without a task, in its own context. False if something must be awaited, which `run` does."""
         if not self._is_plain():
             return False
         timed = self.deadline != math.inf
@@ -200,7 +197,7 @@ class Call:
         return True
 
     def _is_plain(self) -> bool:
-        """Check that only the handler's function has to be called; without threads that happens on the event loop."""
+        """Check that only a plain handler function must run."""
         services, peer = self.services, self.peer
         return (
             type(self) is Call
@@ -221,7 +218,7 @@ class Call:
             raise Denied(f"{verb} on {self.message.subject!r} is not allowed to this peer")
 
     def end(self) -> None:
-        """Return the slot: the handler has ended, or will not begin."""
+        """Return the slot."""
         if self.ended:
             self.origin.returned(self)
         else:
@@ -232,10 +229,10 @@ class Call:
         self.origin.proceed(self)
 
     def discard(self) -> None:
-        """Drop unread input of the handler."""
+        """Drop unread input."""
 
     def stop(self) -> None:
-        """Stop the handler without an answer: the client no longer waits."""
+        """Stop the handler without an answer."""
         if self.ended:
             return
         if not self.started:
@@ -247,7 +244,7 @@ class Call:
             self.scope.cancel()
 
     def expire(self) -> None:
-        """Refuse the request after its deadline, and stop the handler."""
+        """Refuse an overdue request, and stop its handler."""
         if not self.ended:
             self.delivered = False
             self.origin.refuse(self, Code.DEADLINE_EXCEEDED, "the deadline passed before the handler answered", None, None)
@@ -256,8 +253,6 @@ class Call:
 
 @frozen
 class AwaitableResult:
-    """An awaitable result that replaces the handler."""
-
     outcome: Awaitable[Any]
     name: str
     answers: AnswerSizes
@@ -270,7 +265,7 @@ class AwaitableResult:
 
 
 class RefusedCall(Call):
-    """A request without a handler here. `authorize` runs first, so that strangers cannot probe for subjects."""
+    """A request without a handler. `authorize` runs first, so that strangers cannot probe for subjects."""
 
     __slots__ = ("_outcome",)
     sizes_known: ClassVar[bool] = False
@@ -300,7 +295,7 @@ class RefusedCall(Call):
 
 
 def failure(error: BaseException, services: Services, message: Message) -> tuple[Code, str, str | None, Any]:
-    """Turn an exception into an answer: the text of a request error, otherwise a fixed text and an id for the log."""
+    """Turn an exception into an answer: a request error's text, otherwise a fixed text and an id for the log."""
     if (answer := answer_of(error, message.kind)) is not None:
         return answer.code, answer.text, answer.reason, answer.detail
     error = only_of(error)
@@ -318,7 +313,7 @@ def failure(error: BaseException, services: Services, message: Message) -> tuple
 
 
 def _skipped(services: Services, message: Message, why: Misfit) -> None:
-    """Count and log a notification that does not fit its handler, rate-limited so that its sender cannot fill the log."""
+    """Count and log a notification that does not fit; rate-limited, since its sender must not fill the log."""
     services.counters.dropped += 1
     text = "a notification of %.200r from %s does not fit its handler and is skipped: %.300r"
     sender, fields = message.peer or "this bus", log_fields(message.peer, message=message)
@@ -326,7 +321,7 @@ def _skipped(services: Services, message: Message, why: Misfit) -> None:
 
 
 class ChannelCall(Call):
-    """A stream or channel while its handler runs."""
+    """The call of a stream or channel."""
 
     __slots__ = ("_on_discard", "channel")
     of_channel: ClassVar[int] = 1
@@ -345,7 +340,7 @@ class ChannelCall(Call):
         channel: Channel[Any, Any],
         on_discard: Callable[[ChannelCall], object] | None = None,
     ) -> None:
-        """Make the call of a chosen handler.
+        """Make the call.
 
         Args:
             services: Services of the bus.
@@ -354,7 +349,7 @@ class ChannelCall(Call):
             handler: Handler of the subject.
             message: The open.
             deadline: On the clock of the event loop.
-            places: Slots of the handler, if the number of concurrent calls is limited.
+            places: The handler's slots, if limited.
             channel: The near end.
             on_discard: Called at the end, even if the peer leaves before the start.
         """
@@ -376,7 +371,7 @@ class ChannelCall(Call):
             )
             channel.finish()
         except Exception as error:
-            if not self.ended:  # otherwise the client has left, and the handler's error usually follows from that
+            if not self.ended:  # otherwise the client has left, the usual cause of the error
                 self._fail(error)
         except BaseException as error:
             if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
@@ -413,7 +408,7 @@ class ChannelCall(Call):
             async for item in items:
                 await channel.send(item)
         finally:
-            # A generator's clean-up may await: allow that for a bounded time, even when cancelled.
+            # A generator's clean-up may await, for a bounded time, even when cancelled.
             if (aclose := getattr(items, "aclose", None)) is not None:
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 5):
                     await aclose()
@@ -422,7 +417,7 @@ class ChannelCall(Call):
         self.cut(Code.DEADLINE_EXCEEDED, "the deadline passed before the stream ended")
 
     def cut(self, code: Code, text: str) -> None:
-        """Stop the handler, and send the reason to the client."""
+        """Stop the handler, and send the reason."""
         if not self.ended:
             self.channel.abort(code, text)
             self.stop()

@@ -1,8 +1,8 @@
 """Streams and channels: many items in both directions, limited by credits.
 
 One side opens a channel on a subject. Then each side may send as many items as the other has granted, and ends its half with
-`end`. A stream is a channel whose opener sends nothing; a tunnel is one with frames as items. The protocols define the wire
-forms of open, item, credit and end; this module defines their meaning, once.
+`end`. A stream is a channel without items from its opener; a tunnel has frames as items. The protocols define the wire forms;
+this module defines their meaning.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ CREDIT = 64
 CREDIT_BYTES = 256 * 1024
 """Bytes that a side may send ahead of the reader, except for the last item, which may have any size.
 
-Credits on the wire count items. Bytes need no field of their own: a sender knows the sizes of the items that a credit returns,
-and the reader returns credit after a quarter of either limit.
+Credits count items; bytes need no field: a sender knows the sizes of the items that a credit returns, and the reader returns
+credit after a quarter of either limit.
 """
 _TOLERANCE = 4
-"""Both sides count bytes in their own wire's encoding; only a sender far above that violates the rule."""
+"""Each side counts bytes of its own encoding; only a sender far above violates the rule."""
 
 
 class ChannelPort(Protocol):
-    """The writer of a channel: a link's peer, or the other end in the same process."""
+    """The writer of a channel: a link's peer, or the other local end."""
 
     budget: MemoryBudget
     """Charged for unread items."""
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """Send an item, a credit or an end, and return what it costs the other side until it is read."""
+        """Send an item, a credit or an end. Returns its cost to the other side until it is read."""
         ...
 
     def channel_room(self) -> Awaitable[None] | None:
-        """An awaitable to wait for before an item is sent, or None."""
+        """An awaitable for room for an item, or None."""
         ...
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
-        """Forget a channel after both halves have ended."""
+        """Forget an ended channel."""
 
 
 @define(eq=False)
@@ -78,7 +78,6 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._port = port
         self.subject: str | int = subject
         self.id: Any = None
-        """The session's id, opaque."""
         self._credit = credit
         self._granted = window
         self._window = window
@@ -87,7 +86,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._unread = 0
         """Bytes of `_items`, charged to the port's budget."""
         self._ahead: deque[int] = deque()
-        """Sizes of sent items that the other side has not acknowledged as read."""
+        """Sizes of sent items that are not known to be read."""
         self._ahead_bytes = 0
         self._items: deque[Message] = deque()
         self._receives: Any = Any
@@ -98,14 +97,13 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._readers: list[Any] = []
         self._line: deque[WaitingSender] = deque()
         self.frames: bool = False
-        """True if the items are frames of a tunnel."""
         self.answers: bool = False
-        """True for the handler's end: an unfitting item there is the opener's mistake, and the error goes to it."""
+        """True for the handler's end: an unfitting item there is the opener's mistake, and reported to it."""
         self.started: float = 0.0
         self.deadline: float = math.inf
         """End of the opener's ``timeout=``, on the clock of the event loop."""
         self.ttl: float | None = None
-        """Seconds announced to the other side."""
+        """Sent to the other side, in seconds."""
         self.checked: Callable[[Any], Any] | None = None
         """Validates sent items, if checks are on."""
         self.sent: int = 0
@@ -113,7 +111,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self.departure: Departure | None = None
         """Reports the end to the outgoing hooks."""
         self.on_end: Callable[[], None] | None = None
-        """Called when the other side aborts; cancels the handler's scope."""
+        """Called when the other side aborts, to cancel the handler."""
 
     # -- sending ---------------------------------------------------------------------------------------------------------
 
@@ -145,14 +143,11 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._ahead_bytes += size
 
     def _may_send(self) -> bool:
-        """Check that the other side keeps up, in items and bytes; also True after the end, so that `send` raises."""
+        """Check that the other side keeps up; True after the end, too, so that `send` raises."""
         return (self._credit > 0 and self._ahead_bytes < CREDIT_BYTES) or self._error is not None or not self._sending
 
     async def _stand_in_line(self, room: Awaitable[None] | None = None) -> None:
-        """Wait for this sender's turn: the credit that it finds is still there when it sends, in the same turn.
-
-        `room` is an earlier result of `channel_room`.
-        """
+        """Wait for this sender's turn, with credit for it. `room` is an earlier result of `channel_room`."""
         place = WaitingSender()
         self._line.append(place)
         try:
@@ -176,7 +171,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._loop.wake(waiter)
 
     def finish(self) -> None:
-        """End both halves after the handler has returned."""
+        """End both halves after the handler."""
         receiving, self._receiving = self._receiving, False
         if self._error is None and self._sending:
             self._port.channel_send(self, Kind.END, None, None, {})
@@ -198,7 +193,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._maybe_done()
 
     def abort(self, code: Code, text: str = "", reason: str | None = None, detail: Any = None) -> None:
-        """End both halves with an error; waiting calls of the other side raise it."""
+        """End both halves with an error, which the other side's waiting calls raise."""
         if self._done:
             return
         self._port.channel_send(self, Kind.END, None, code, {"text": text, "reason": reason, "detail": detail})
@@ -256,14 +251,14 @@ class Channel(Generic[Receives_co, Sends_contra]):
         return item
 
     def discard(self) -> None:
-        """Drop received and future items: they will not be read."""
+        """Drop received and future items."""
         self._receiving = False
         self._items.clear()
         self._port.budget.release(self._unread)
         self._unread = 0
 
     def _grant(self, size: int) -> None:
-        """Return credit to the sender, in portions of a quarter of the window."""
+        """Return credit, in portions of a quarter of the window."""
         self._consumed += 1
         self._consumed_bytes += size
         self._grant_consumed()
@@ -316,7 +311,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._break(error_of(message, self.subject, self._loop.time() - self.started))
 
     def expire(self, now: float) -> None:
-        """Stop the other side and fail the waiting calls here, after the opener's timeout."""
+        """Stop the other side and fail the waiting calls, after the opener's timeout."""
         if not self._done:
             text = "the opener's time is up"
             self._port.channel_send(
@@ -325,7 +320,6 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._break(DeadlineExceeded(self.subject, now - self.started, "local"))
 
     def lost(self, error: BusError) -> None:
-        """Fail: the link broke or the bus was left."""
         if not self._done:
             self._break(error)
 
@@ -369,10 +363,7 @@ def typed(channel: Channel[Any, Any], receives: Any) -> Channel[Any, Any]:
 
 
 def leave(channel: Channel[Any, Any]) -> None:
-    """Leave a channel; cancel it at the other side unless both halves have ended.
-
-    It is cancelled even if only this half is open: without `send_eof` the items sent may be incomplete.
-    """
+    """Leave a channel; cancel it unless both halves have ended: without `send_eof` the items sent may be incomplete."""
     if channel._sending or channel._receiving:
         channel.abort(Code.CANCELLED, "the other side left the channel")
     channel.discard()
@@ -381,7 +372,7 @@ def leave(channel: Channel[Any, Any]) -> None:
 
 @entered_first("async with bus.stream(subject) as items:`, `async with bus.channel(subject) as channel:")
 class ChannelContext(Generic[Receives_co, Sends_contra]):
-    """The async context manager behind `stream` and `channel`: opens on entering, leaves on exit."""
+    """The async context manager behind `stream` and `channel`."""
 
     def __init__(self, open_channel: Callable[[], Any], half_closed: bool, receives: Any = Any) -> None:
         check_returns(receives, "returns" if half_closed else "receives")
@@ -394,7 +385,7 @@ class ChannelContext(Generic[Receives_co, Sends_contra]):
         channel: Channel[Receives_co, Sends_contra] = await self._open()
         self._channel = typed(channel, self._receives)
         if self._half_closed:
-            # The open of a stream already says so: nothing is sent for it.
+            # The open of a stream already says so.
             channel._sending = False
         return channel
 

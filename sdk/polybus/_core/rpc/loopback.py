@@ -1,4 +1,4 @@
-"""Requests and channels to handlers of the same bus: without a link, but with the same rules."""
+"""Requests and channels to handlers of the same bus: no link, but the same rules."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class Loopback:
-    """Requests of a bus to itself. Bodies are still encoded, so that a handler sees the same values as from a wire."""
+    """Requests of a bus to itself, encoded so that a handler sees the same values as from a wire."""
 
     services: Services
     calls: dict[int, Call] = field(factory=dict)
-    """Calls by the `id` of their origin."""
+    """By the `id` of their origin."""
     _channels: int = field(default=0, init=False)
-    """Number of streams and channels among them."""
+    """Streams and channels among them."""
     _deadlines: Deadlines = field(factory=Deadlines, init=False)
 
     def request(
@@ -47,7 +47,7 @@ class Loopback:
         headers: dict[str, str] | None,
         facts: dict[str, Any] | None = None,
     ) -> Reply[Any]:
-        """Send a request to one of the bus's own handlers, which sees its own spelling of the subject, as over a wire.
+        """Send a request to an own handler, which sees its own spelling of the subject.
 
         `facts` are attributes of the message, such as the identity of `Bus.as_`.
         """
@@ -77,7 +77,7 @@ class Loopback:
     def notify(
         self, handler: LocalHandler, body: Any, headers: dict[str, str] | None, facts: dict[str, Any] | None = None
     ) -> None:
-        """Send a notification to one of the bus's own handlers; its result is dropped.
+        """Send a notification to an own handler; its result is dropped.
 
         Raises:
             BadRequest: The handler answers a stream or channel.
@@ -99,7 +99,7 @@ class Loopback:
         return depart(services.outgoing, message, None, services.limits.headers)
 
     def _refusal(self, handler: LocalHandler, subject: str | int) -> RequestError | QueueFull | None:
-        """Reason why a handler cannot be called, or not now."""
+        """Reason why a handler cannot be called now, or None."""
         if handler.style in ("stream", "channel"):
             return RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()")
         if len(self.calls) >= self.services.limits.pending:
@@ -125,11 +125,10 @@ class Loopback:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a slot of their handler."""
         return sum(call.places is not None and call.places.waits(call) for call in self.calls.values())
 
     def _expire(self, now: float) -> float:
-        """End calls past their deadline, and return the earliest deadline left."""
+        """End overdue calls, and return the earliest deadline left."""
         for call in self._deadlines.due(now, self.calls):
             if isinstance(call, ChannelCall):
                 call.message.id.expire(now)  # the opener's end; the handler's end is notified
@@ -162,7 +161,7 @@ class Loopback:
         facts: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
     ) -> Channel[Any, Any]:
-        """Start a stream or channel with a handler, after `hops` bridges and tunnels, and return the opener's end.
+        """Start a stream or channel with a handler, after `hops` bridges and tunnels. Returns the opener's end.
 
         Raises:
             TooManyRequests: Too many are already open.
@@ -194,14 +193,13 @@ class Loopback:
         self._channels -= isinstance(self.calls.pop(id(sink), None), ChannelCall)
 
     def stop(self) -> None:
-        """End all calls: the bus is left."""
         for call in list(self.calls.values()):
             call.stop()
 
 
 @define(eq=False)
 class LocalSink:
-    """The `ResponseSink` of a request of the bus to itself. A stream or channel has no reply: its ends notify each other."""
+    """The `ResponseSink` of the bus's requests to itself. Streams and channels have no reply: their ends notify each other."""
 
     _loopback: Loopback
     _reply: Reply[Any] | None = None
@@ -255,7 +253,7 @@ class LocalSink:
 
 @define(eq=False)
 class LocalPort:
-    """Port of two channels in one process; items are still encoded, so that both ends see the same as from a wire."""
+    """The port of two channels in one process, encoded as on a wire."""
 
     _loop: Loop
     budget: MemoryBudget
@@ -281,7 +279,7 @@ class LocalPort:
 
 
 def encode_local(value: Any) -> tuple[bytes, BodyFormat]:
-    """Encode a body for a handler in the same process: bytes stay bytes, other values become JSON."""
+    """Encode a local body: bytes stay bytes, other values become JSON."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS.encode(value), OCTETS
     return JSON.encode(value), JSON

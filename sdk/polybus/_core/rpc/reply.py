@@ -1,4 +1,4 @@
-"""Futures of requests: the application's, internal ones, and retried ones."""
+"""Futures of requests, also internal and retried ones."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ class Reply(Generic[T_co]):
         self.started: float = started
         self.deadline: float = deadline
         self.ttl: float | None = ttl
-        """Seconds announced to the peer."""
+        """Sent to the peer, in seconds."""
         self.sent: bool = False
         self.key: Any = None
         self.message: Message | None = None
-        """The answer as received, once it is there."""
+        """The answer as received."""
 
     def done(self) -> bool:
         """Return True once the request has ended, successfully or not."""
@@ -199,7 +199,7 @@ class Reply(Generic[T_co]):
         self._wake()
 
     def reject(self, message: Message, now: float, *, own: bool = False) -> None:
-        """End with a received error, or one from a handler of this bus."""
+        """End with an error message, from a peer or an own handler."""
         if self._state == _PENDING:
             self.message = message
             self.fail(error_of(message, self.subject, now - self.started, own=own))
@@ -213,17 +213,17 @@ class Reply(Generic[T_co]):
             self._wake()
 
     def _given_up(self, error: BusError) -> bool:
-        """Check whether the caller no longer expects an answer: it cancelled, or the scope around the call has ended."""
+        """Check whether the caller gave up: it cancelled, or its scope has ended."""
         over = is_remote_deadline(error) and end_of_scope(self) <= self._loop.time() + EARLY
         return over or isinstance(error, RequestCancelled)
 
     def pass_over(self, text: str) -> None:
-        """Record an answer that cannot be used; another may come."""
+        """Record an unusable answer; another may come."""
         if self._state == _PENDING:
             self._error = DeadlineExceeded(self.subject, 0.0, "local", text)
 
     def expire(self, now: float, remark: str = "") -> None:
-        """Fail for lack of a usable answer in time; `remark` applies if none came."""
+        """Fail for lack of a usable answer; `remark` applies if none came."""
         passed_over = self._error
         text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else remark
         self.fail(DeadlineExceeded(self.subject, now - self.started, "local", text))
@@ -245,7 +245,7 @@ class Reply(Generic[T_co]):
 
 
 class ObservedReply(Reply[T_co]):
-    """A reply that reports its end to the outgoing hooks of the bus."""
+    """A reply that reports its end to the outgoing hooks."""
 
     __slots__ = ("departure",)
 
@@ -263,7 +263,7 @@ class ObservedReply(Reply[T_co]):
 
 @define(eq=False)
 class UnawaitedFailure:
-    """The failure of a request without a waiter at that time: kept by its `Reply`, and logged if it is never awaited."""
+    """The failure of a request without a waiter: kept by its `Reply`, logged if never awaited."""
 
     subject: str | int
     error: BusError
@@ -277,7 +277,7 @@ class UnawaitedFailure:
 
 
 def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool = False) -> BusError:
-    """Make the exception for an error message, from a peer or from a handler of this bus."""
+    """Make the exception for an error message, from a peer or an own handler."""
     code = message.code if message.code is not None else Code.UNKNOWN
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
@@ -292,22 +292,22 @@ def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool 
 
 
 def is_remote_deadline(error: BusError | None) -> bool:
-    """Check for the error of a peer after a deadline, which may be the deadline of a scope here."""
+    """Check for a peer's deadline error, which may come from a scope's deadline here."""
     return isinstance(error, DeadlineExceeded) and error.where == "remote"
 
 
 def end_of_scope(asked: Reply[Any] | Channel[Any, Any]) -> float:
-    """End of the scope, or handler, around the call, if that is earlier than its ``timeout=``.
+    """End of the scope, or handler, around the call, if earlier than ``timeout=``.
 
-    The peer was sent that time. The awaiting task may be another one without a scope: a task that asyncio started
-    (`asyncio.gather`) and that ends with the task inside the scope.
+    The peer was sent that time. The awaiting task may be outside the scope: one of `asyncio.gather`, which ends with the task
+    inside.
     """
     timeout = asked.deadline - asked.started  # the same difference that `ttl` was made from
     return math.inf if asked.ttl is None or asked.ttl >= timeout else asked.started + asked.ttl
 
 
 class InternalReply(Reply[Any]):
-    """A reply with a failure that nothing needs to await: a bridge passes it on, and a notification has no answer."""
+    """A reply that nothing needs to await: of a bridge, or of a notification."""
 
     __slots__ = ()
     _tells_failure: ClassVar[bool] = False
@@ -344,10 +344,10 @@ class Attempts:
     _reply: Reply[Any]
     _ask: Ask
     _until: float
-    """Deadline of all attempts: from `timeout`, the scope around the call, or the calling handler."""
+    """Deadline of all attempts."""
     _current: Reply[Any]
     _context: contextvars.Context = field(factory=contextvars.copy_context, init=False)
-    """Context of the call, for each attempt: so their trace spans have the same parent."""
+    """Context of the call: the trace spans of all attempts have the same parent."""
     _last: BusError | None = None
     _failed: int = 0
     scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
@@ -404,7 +404,7 @@ class Attempts:
 
 @define(eq=False)
 class UnsentRequests:
-    """Requests in an outbox, by the `id` of their object, since they have no wire id yet."""
+    """Requests in an outbox, by `id`, since they have no wire id yet."""
 
     replies: dict[int, Reply[Any]] = field(factory=dict)
     deadlines: Deadlines = field(factory=Deadlines)
@@ -415,5 +415,4 @@ class UnsentRequests:
             self.deadlines.add(reply.deadline, id(reply))
 
     def remove(self, reply: Reply[Any]) -> None:
-        """Remove a sent or ended request."""
         self.replies.pop(id(reply), None)

@@ -42,8 +42,6 @@ _ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
 
 
 class AccessControl:
-    """Calls the two hooks, and refuses if they fail."""
-
     def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None, seconds: float) -> None:
         """Check the hooks.
 
@@ -60,13 +58,10 @@ class AccessControl:
         self.authenticate: Authenticate | None = authenticate
         self.authorize: Authorize | None = authorize
         self.warnings: Warnings = Warnings()
-        """Warnings of the runtime, while there is one."""
         self._told: set[str] = set()
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
-        """Authenticate a new connection. Returns `Unavailable`, so that the client retries, if the hook fails or takes too
-        long.
-        """
+        """Authenticate a new connection. A hook that fails or takes too long gives `Unavailable`: the client retries."""
         if self.authenticate is None:
             return Admission(Identity(), handshake)
         outcome = await self._asked(self.authenticate, handshake)
@@ -94,7 +89,7 @@ class AccessControl:
         return self.authenticate is not None and self.authorize is None and what not in self._told
 
     def reached(self, peer: CallingPeer, subject: str | int, handler: str) -> None:
-        """Warn once that a client's publication reaches a handler of this bus without any authorization."""
+        """Warn once that an unauthorized publication reaches a handler of this bus."""
         text = (
             "%s published %.100r, which reaches the on handler %s: Bus(authorize=...) is missing, so every client that is let "
             "in may do that; pass it, or register what only this bus publishes with peers=False"
@@ -103,7 +98,7 @@ class AccessControl:
             logger.warning(text, str(peer), subject, handler, extra=log_fields(peer, subject=subject))
 
     def subscribed(self, peer: CallingPeer, pattern: str | int) -> None:
-        """Warn once that a client subscribed to a wildcard without any authorization."""
+        """Warn once that a client subscribed to a wildcard without authorization."""
         text = (
             "%s subscribed to %.100r: Bus(authorize=...) is missing, so every client that is let in receives all that is "
             "published there; pass it, and decide about subscribe and deliver"
@@ -112,7 +107,6 @@ class AccessControl:
             logger.warning(text, str(peer), pattern, extra=log_fields(peer, subject=pattern))
 
     def _is_first(self, what: str, peer: CallingPeer) -> bool:
-        """Check that this is the first action of a client that needs this warning."""
         # A link that this bus opened may have clients too: behind a broker.
         first = self._trusts(what) and (not peer.link.upstream or peer.identity is not None)
         if first:
@@ -157,7 +151,7 @@ class AccessControl:
         return Admission(identity, handshake)
 
     def asks(self, peer: CallingPeer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
-        """Call `authorize`. Returns its answer, or an awaitable of it."""
+        """Call `authorize`: an answer, or an awaitable of it."""
         assert self.authorize is not None
         if peer.link.inner:  # the peer is this bus itself
             return True
@@ -199,7 +193,7 @@ class AccessControl:
         return self.authorize is None or await self.answer(self.asks(peer, verb, subject, message))
 
     def may_receive(self, peer: CallingPeer, subject: str | int) -> bool | Awaitable[bool]:
-        """Ask whether a peer may receive a concrete subject. Answers are cached by peer and subject."""
+        """Ask whether a peer may receive a subject. Answers are cached per peer."""
         if isinstance(subject, str) and "/" in subject:
             subject = canonical(subject)
         known = peer.grants
@@ -218,7 +212,7 @@ class AccessControl:
 
 
 def _refusal(error: RequestError, handshake: Handshake) -> str:
-    """Reason for refusing a client, for the log: names the credentials that it sent, and hides their values."""
+    """Reason for refusing a client, for the log: names its credentials, without their values."""
     text = str(error)
     for name in _CREDENTIALS:
         for word in handshake.headers.get(name, "").replace(";", " ").replace("=", " ").split():
@@ -232,7 +226,7 @@ def _refusal(error: RequestError, handshake: Handshake) -> str:
 
 
 def _is_empty(identity: Any) -> bool:
-    """True for None, False, ``""``, 0, an empty container, and an `Identity` of one of these: none of them names a client."""
+    """True for values that identify no client: None, False, ``""``, 0, an empty container, an `Identity` of these."""
     if isinstance(identity, Identity):
         return _is_empty(identity.value) and not identity.key
     try:
@@ -249,7 +243,6 @@ def _remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -
 
 
 def _has_parameter(function: Callable[..., Any], name: str) -> bool:
-    """Check that a function has a parameter of that name."""
     try:
         return name in inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C
@@ -261,7 +254,7 @@ def _of_handshake(handshake: Handshake) -> dict[str, object]:
 
 
 def _raise_unless_foreign(error: BaseException) -> None:
-    """Re-raise a cancellation of the task; only exceptions of the hook itself are for the log."""
+    """Re-raise a cancellation of the task; only the hook's own exceptions are for the log."""
     if not is_foreign_exception(error):
         raise error
 
@@ -277,7 +270,7 @@ class Admissions:
         self.hosts: Counter[str] = Counter()
 
     def knock(self, address: str, connections: int) -> TooManyRequests | None:
-        """Count a new connection, or return the reason for its refusal. `connections` are open already."""
+        """Count a new connection, or refuse it. `connections` are already open."""
         limits, host = self._limits, _host(address)
         if self.handshakes >= limits.handshakes:
             return TooManyRequests(f"{self.handshakes} handshakes are under way (Limits.handshakes)", reason="handshakes")
@@ -290,16 +283,16 @@ class Admissions:
         return None
 
     def left(self, address: str) -> None:
-        """Count down a connection that ended before it was accepted."""
+        """Uncount a connection that ended before it was accepted."""
         self.handshakes -= 1
         self.gone(address)
 
     def opened(self) -> None:
-        """Count down a completed handshake."""
+        """Uncount a completed handshake."""
         self.handshakes -= 1
 
     def gone(self, address: str) -> None:
-        """Count down an accepted connection that ended."""
+        """Uncount an accepted connection."""
         host = _host(address)
         self.hosts[host] -= 1
         if self.hosts[host] <= 0:

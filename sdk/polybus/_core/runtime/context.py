@@ -59,7 +59,7 @@ class Context(Generic[State_co]):
         A message that another cluster node passes on (`Bus.forward`) has an `Identity` with the client's key.
         """
         peer, extras = self.peer, self.message.extras
-        if peer is None and extras is not None:  # sent by this process: no wire sets it
+        if peer is None and extras is not None:  # sent by this process
             return extras.get("identity")
         if peer is not None and party_of(peer).link.inner and extras is not None and "user" in extras:
             return Identity(extras["user"], key=extras["user"])
@@ -94,7 +94,7 @@ class Context(Generic[State_co]):
 
 
 class HandlerLog(logging.LoggerAdapter[logging.Logger]):
-    """The logger of a handler: adds the fields of the message to those passed as ``extra``."""
+    """Adds the message's fields to a handler's own ``extra``."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Merge the fields; the standard adapter would drop the line's own."""
@@ -103,5 +103,4 @@ class HandlerLog(logging.LoggerAdapter[logging.Logger]):
 
 
 current_call: contextvars.ContextVar[RunningCall | None] = contextvars.ContextVar("polybus_call", default=None)
-"""The request being handled here: a nested request inherits its deadline. Tasks that outlive the handler inherit the
-variable, but ignore the request once it has ended."""
+"""The request being handled here: nested requests inherit its deadline. Tasks that outlive the handler ignore it."""

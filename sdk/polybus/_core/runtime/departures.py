@@ -1,4 +1,4 @@
-"""Outgoing hooks of a bus: each sees a message before it leaves, may add headers, and may ask for the outcome."""
+"""Outgoing hooks: each sees a message before it leaves, may add headers, and may ask for the outcome."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Departure:
 
 
 def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: int) -> Departure:
-    """Call the hooks for a message, and drop added headers that the peer would not read.
+    """Call the hooks for a message, and drop added headers that the peer cannot read.
 
     Args:
-        hooks: The hooks of the bus, in the order of `Bus.use`.
-        message: The outgoing message, with the headers of the caller.
+        hooks: In the order of `Bus.use`.
+        message: With the caller's headers.
         peer: The receiver; None for several.
         limit: Bytes of all headers (`Limits.headers`).
 
@@ -87,7 +87,7 @@ def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: in
 def read_alone(
     headers: Mapping[str, str] | None, given: Mapping[str, str] | None, own: frozenset[str]
 ) -> dict[str, str] | None:
-    """Headers for a peer that reads a fixed set: the caller's, and headers in `own` that hooks added."""
+    """Headers for a peer that reads a fixed set: the caller's, and added headers in `own`."""
     kept = dict(given or ())
     if own and headers:
         kept |= {name: value for name, value in headers.items() if name.lower() in own}

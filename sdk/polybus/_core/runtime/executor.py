@@ -54,7 +54,7 @@ _OF_HTTP: Final = {
 
 
 def _advice(error: BaseException | None) -> str:
-    """Advice on what to raise instead of a web framework's exception, which peers do not understand; otherwise empty."""
+    """Advice to raise a polybus error instead of a web framework's; otherwise empty."""
     status = getattr(error, "status_code", None)
     if type(error).__name__ != "HTTPException" or type(status) is not int:
         return ""
@@ -62,7 +62,7 @@ def _advice(error: BaseException | None) -> str:
 
 
 async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], original: Message, message: Message) -> Any:
-    """Call the handler. In a traceback this frame separates errors of the handler from errors of middleware."""
+    """Call the handler. In a traceback this frame separates the handler's errors from a middleware's."""
     if message is not original:  # headers set on a replaced message belong to the same answer
         message.answer_headers = Context(None, original).answer_headers
     return await call(message)
@@ -76,22 +76,20 @@ def _code_of(function: Any) -> Any:
 
 
 def _party_of(peer: Any) -> tuple[object, object]:
-    """Owner of a message: its network address (or the link, if this bus opened it) and its peer; (None, None) for this bus."""
+    """Owner of a message: its network address (or dialled link) and peer; (None, None) for this bus."""
     link = None if peer is None else party_of(peer).link
     return (link if link is None or link.share is None else link.share.address), peer
 
 
 class HandlerExecutor:
-    """Runs the handlers of one bus."""
-
     context_in_a_thread: Callable[[Any, Message, float | None, str | int, CallThreads | None], Context]
-    """Makes the `Context` of a `def` handler, with the blocking bus; set by a higher layer."""
+    """Makes the blocking `Context` of a `def` handler; set by a higher layer."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self.middleware: list[Middleware] = []
         self._proven: set[int] = set()
-        """Ids of middleware that have passed an answer on, or returned None where the handler did."""
+        """Ids of middleware that have passed an answer on."""
         self._threads: Threads | None = None
 
     def start(self, runtime: Runtime) -> None:
@@ -105,12 +103,12 @@ class HandlerExecutor:
 
     @property
     def threads_left(self) -> list[tuple[str, bool]]:
-        """Handlers of an earlier run of the bus that still occupy threads, and whether the interpreter waits for each."""
+        """Handlers of an earlier run with unfinished threads, and whether the interpreter waits for each."""
         abandoned = [] if self._threads is None else self._threads.abandoned
         return [(work.name, work.waited_for) for work in abandoned if not work.returned]
 
     def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
-        """Run a handler through all middleware and return its result, checked if checks are on.
+        """Run a handler through all middleware; checks its answer if checks are on.
 
         Raises:
             Exception: (here or when awaited) Raised by the handler or a middleware.
@@ -127,7 +125,7 @@ class HandlerExecutor:
     def around(
         self, handler: RequestHandler, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]
     ) -> Awaitable[Any]:
-        """Run a call through all middleware and return its result; for a stream or channel the call is the whole conversation.
+        """Run a call through all middleware; for a stream or channel the call is the whole conversation.
 
         Raises:
             Exception: (here or when awaited) Raised by the call or a middleware.
@@ -150,7 +148,7 @@ class HandlerExecutor:
         return step(0, message)
 
     async def _watched(self, middleware: Middleware, message: Message, context: Context, call_next: CallNext) -> Any:
-        """Run a middleware that has not returned an answer yet, and warn if it discards the handler's."""
+        """Run a middleware without an answer so far, and warn if it discards the handler's."""
         below: Any = None
 
         async def watched_next(message: Message) -> Any:
@@ -172,7 +170,7 @@ class HandlerExecutor:
         return given
 
     def _blamed(self, error: BaseException) -> Middleware | None:
-        """The middleware that raised an error; None if the code below it did."""
+        """The middleware that raised an error, or None."""
         codes = {_code_of(one): one for one in self.middleware}
         blamed = None
         for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -198,7 +196,6 @@ class HandlerExecutor:
         return result
 
     async def _call_in_thread(self, handler: Any, message: Message, deadline: float | None) -> Any:
-        """Call a `Handler`; nothing else runs in threads."""
         if handler.injection is not None:
             return await handler.invoke(self._services, message, deadline)
         threads = self.threads_of(handler.name, message)
@@ -211,7 +208,7 @@ class HandlerExecutor:
                 threads.over = True
 
     def threads_of(self, handler: str, message: Message) -> CallThreads | None:
-        """The threads for one call of the named handler; None on a platform without threads."""
+        """Threads for one call of the named handler; None without thread support."""
         if _NO_THREADS:
             return None
         assert self._threads is not None
@@ -229,18 +226,18 @@ class HandlerExecutor:
         return result
 
     def is_own_cancellation(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Check that this bus itself stopped the handler: then clients get no error."""
+        """Check that this bus itself stopped the handler; clients then get no error."""
         runtime = self._services.runtime
         stopped = runtime is None or runtime.closing or (scope is not None and scope.cancel_called)
         if isinstance(error, (anyio.get_cancelled_exc_class(), BaseExceptionGroup)):
-            # On trio only a scope around the handler cancels it, except one that a dependency has opened and left.
+            # trio cancels only through a scope around the handler, or through one that a dependency left open.
             around = runtime.backend == "trio" and anyio.current_effective_deadline() == -math.inf  # type: ignore[union-attr]
             return stopped or (around and not isinstance(error, BaseExceptionGroup))
         # Python closes coroutines of a finished event loop; while the loop runs, the application raised it.
         return isinstance(error, GeneratorExit) and (runtime is None or not runtime.loop.is_here())
 
     def must_propagate(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Check that an exception outside `Exception` must pass through the worker."""
+        """Check that an exception outside `Exception` must end the worker."""
         if isinstance(error, KeyboardInterrupt) or self.is_own_cancellation(error, scope):
             return True
         runtime = self._services.runtime
@@ -250,7 +247,7 @@ class HandlerExecutor:
         return task is not None and task.cancelling() > 0
 
     def publication_failed(self, message: Message, error: BaseException) -> str:
-        """Log and count the failure of an `on` handler, since no client waits for it. Returns the error's id."""
+        """Log and count the failure of an `on` handler. Returns the error's id."""
         error_id = sources.get().urandom(4).hex()
         self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error), message)
         return error_id

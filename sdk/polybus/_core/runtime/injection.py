@@ -1,4 +1,4 @@
-"""Values that handlers request with `Depends`: made before the call, once per call, and cleaned up before its answer leaves."""
+"""Values for `Depends` parameters: made before the call, once per call, and cleaned up before the answer leaves."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _CLEAN_UP: Final = 5.0
 
 @define(eq=False)
 class Provider:
-    """A function that makes a value for handlers, with the makers of its arguments."""
+    """A dependency: its function, and the makers of its arguments."""
 
     function: Callable[..., Any]
     name: str
     style: ProviderStyle
     in_thread: bool
     makers: list[tuple[str, Maker]] = field(factory=list)
-    """Makers of arguments that the call itself provides."""
+    """Makers of arguments from the call itself."""
     needs: list[tuple[str, Provider]] = field(factory=list)
     cached: bool = True
-    """True if the call shares one value among all its users."""
+    """True if a call makes the value only once."""
 
 
 @define(eq=False)
@@ -64,10 +64,10 @@ class Injection:
         pattern: str | int,
         threads: CallThreads | None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Make the values for one call, and clean them up on exit, the last one first.
+        """Make the values for one call; the exit cleans them up, the last one first.
 
-        An exception of the block is raised in each of them, as in a ``with``. A dependency that swallows it does not change the
-        answer; one that raises another error does. After a cancellation they have `_CLEAN_UP` seconds.
+        An exception of the block is raised in each of them, as in a ``with``. Swallowing it does not change the answer; raising
+        another error does. After a cancellation they have `_CLEAN_UP` seconds.
 
         Raises:
             Exception: Raised by a dependency, or by its clean-up.
@@ -96,7 +96,7 @@ class Injection:
         *,
         in_thread: bool,
     ) -> Any:
-        """Call the function that `bound` returns with the values, and return its result.
+        """Call the function from `bound` with the values.
 
         Raises:
             Misfit: An argument does not fit; no value was made.
@@ -118,7 +118,7 @@ class Injection:
         deadline: float | None,
         pattern: str | int,
     ) -> AsyncIterator[Any]:
-        """Call the function that `bound` returns with the values, which live as long as its items are read.
+        """Call the function from `bound` with the values, which live until its items are read.
 
         Raises:
             Misfit: An argument does not fit; no value was made.
@@ -154,7 +154,7 @@ class _Call:
         self._made: dict[Callable[..., Any], Any] = {}
         self._entered: list[AbstractAsyncContextManager[Any]] = []
         self.cancelled: BaseException | None = None
-        """The exception that ended the call, if it was cancelled."""
+        """The call's exception, if it was cancelled."""
 
     async def value(self, provider: Provider) -> Any:
         key = provider.function
@@ -173,7 +173,7 @@ class _Call:
         return value
 
     def _holds(self) -> None:
-        """Mark this call as holding something that others may wait for: from now on it gets threads without waiting."""
+        """Mark this call as holding something: from now on it gets threads without waiting."""
         if self._threads is not None and self._held is None:
             self._threads.holds, self._held = True, holding.set(self._threads)
 
@@ -199,7 +199,7 @@ class _Call:
         return value
 
     async def leave(self, error: BaseException | None) -> None:
-        """Clean up, the last one first, and raise the error that the call ends with.
+        """Clean up, the last one first, and raise the call's final error.
 
         Raises:
             BaseException: `error`, or the one that a clean-up raised in its place.
@@ -228,15 +228,13 @@ class _Call:
 
 
 def _is_cancelled(error: BaseException | None) -> bool:
-    """Check that a call was cancelled, even if it swallowed that, or that its task is ending."""
+    """Check that a call was cancelled, even if it swallowed that, or that its task ends."""
     return isinstance(error, anyio.get_cancelled_exc_class()) or anyio.current_effective_deadline() == -math.inf
 
 
 @define(eq=False)
 class _HeldInThread(AbstractAsyncContextManager[Any]):
-    """Enters and leaves a plain generator's context manager in threads, within one context: so it can reset context variables
-    that it set.
-    """
+    """Runs a plain generator's context manager in threads, within one context: it can reset its context variables."""
 
     _services: Services
     _threads: CallThreads | None
@@ -264,7 +262,7 @@ class _HeldInThread(AbstractAsyncContextManager[Any]):
 
 @define(eq=False)
 class InjectedStream(AbstractAsyncContextManager[Any]):
-    """The items of a stream with a handler that has dependencies: their values live while it is entered."""
+    """A stream's items together with its handler's dependencies, which live while it is entered."""
 
     _held: AbstractAsyncContextManager[Any]
 

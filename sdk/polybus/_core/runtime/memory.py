@@ -1,12 +1,11 @@
-"""Memory budgets: bytes that the bus buffers for its peers, one budget per owner, and one total for all.
+"""Memory budgets: bytes that the bus buffers for its peers, per owner and in total.
 
 Everything that waits (requests, items, publications, messages before authentication) is charged here and released when it
 leaves; no other code counts bytes.
 
 No peer may take the whole total. The share of a network address, and of a link within it, falls with the square of the free
-part. So nothing has to be reserved or reclaimed, even from peers that never release: n of them leave 1/n free, and the next may
-take a part that falls with n squared. (A share proportional to the free part would halve it each time and use it up after
-twenty peers.)
+part. So nothing has to be reserved or reclaimed, even from peers that never release: n of them leave 1/n free. (A share
+proportional to the free part would halve it each time, and use it up after twenty peers.)
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
     from ...message import Message
 
 LARGE: Final = 16 * 1024
-"""Bytes: smaller bodies are neither predicted nor charged while their request runs, since `Limits.total_running` bounds it."""
+"""Bytes: smaller bodies are not charged while their request runs, since `Limits.total_running` bounds them."""
 
 _MEMORY: Final = 60.0
 """Seconds before a large answer is forgotten."""
 _FEW: Final = 8
-"""Concurrent requests of a peer until the handler has returned its first answer, unless they wait."""
+"""Concurrent requests of a peer before the handler's first answer, unless they wait."""
 
 
 class AnswerSizes:
@@ -41,7 +40,7 @@ class AnswerSizes:
         self._until = math.inf
 
     def expect(self, most: int, now: float) -> tuple[int, float]:
-        """Bytes to reserve for the next answer, if a peer may use `most` in total, and the time until which that holds."""
+        """Bytes to reserve for the next answer, if a peer may use `most`, and until when that holds."""
         if now >= self._until:
             self.weight = 0
         return (most // _FEW if self.weight < 0 else self.weight), self._until
@@ -59,7 +58,7 @@ OVERHEAD = 200
 """Bytes that a waiting message costs on top of its body and headers."""
 
 _LINKS: Final = 4
-"""The share of an address, in shares of a link: at most three fifths of the total, and a third for a link."""
+"""Share of an address, in shares of a link: at most three fifths of the total, and a third for a link."""
 
 
 def cost(message: Message) -> int:
@@ -70,7 +69,7 @@ def cost(message: Message) -> int:
 
 
 def trim(message: Message) -> None:
-    """Free the spare capacity that an encoder left behind a large body (up to 1.5 times its size), before the message waits."""
+    """Free an encoder's spare capacity behind a large body (up to half its size) before the message waits."""
     if message.raw is not None and len(message.raw) > LARGE:
         trimmed = bytes(memoryview(message.raw))
         if message.checked is message.raw:
@@ -79,7 +78,7 @@ def trim(message: Message) -> None:
 
 
 def network_of(address: str) -> str:
-    """Network of an address: without the port; an IPv6 address becomes its /64, within which a host may choose freely."""
+    """Network of an address: without the port; for IPv6 the /64, within which a host may choose freely."""
     host = address.rpartition(":")[0] or address
     if not host.startswith("["):
         return host
@@ -92,13 +91,10 @@ def network_of(address: str) -> str:
 
 @define(eq=False, weakref_slot=False)
 class Address:
-    """Memory and running requests of all links of a network address."""
-
     network: str = ""
     held: int = 0
     links: int = 0
     running: int = 0
-    """Concurrency slots that its requests occupy."""
 
 
 @define(eq=False, weakref_slot=False)
@@ -107,13 +103,13 @@ class Share:
     held: int = 0
 
     def join(self, known: dict[str, Address], address: str) -> None:
-        """Register the link under its address (with port). Call it once, first."""
+        """Register the link under its address (with port); once, first."""
         network = network_of(address)
         self.address = known.setdefault(network, Address(network))
         self.address.links += 1
 
     def has_room(self, size: int, free: int, total: int) -> bool:
-        """Check that the link may hold `size` more, if `free` bytes of the total are left afterwards."""
+        """Check that the link may hold `size` more, if `free` bytes of the total remain."""
         if not free:
             return False
         # At most 4 * part**2 of the total for an address; for a link the square of what its address leaves of the part.
@@ -122,7 +118,7 @@ class Share:
         return left > 0 and self.held + size <= left * left * total
 
     def leave(self, known: dict[str, Address]) -> None:
-        """Unregister the link. Memory that it still holds, for example for running handlers, stays charged to its address."""
+        """Unregister the link. Memory still held, for example for running handlers, stays charged to its address."""
         address = self.address
         address.links -= 1
         if address.links:
@@ -143,12 +139,12 @@ class Ledger(Protocol):
 
 
 class MemoryBudget:
-    """Bytes held for one owner, bounded by its own limit, by `Limits.total_bytes` and by a parent budget if it has one.
+    """Bytes held for one owner, within its limit, `Limits.total_bytes` and a parent budget.
 
     Args:
         ledger: The bus's `Runtime`.
         limit: In bytes.
-        share: Share of the link that they are held for; None if the application itself causes them.
+        share: Share of the link; None for bytes of the application itself.
         part_of: Parent budget, which has the share.
     """
 
@@ -164,7 +160,7 @@ class MemoryBudget:
         self.held: int = 0
 
     def has_room(self, size: int) -> bool:
-        """Check that `size` more fits. An empty owner may always hold one thing, if the total allows."""
+        """Check that `size` more fits. An empty owner may always hold one thing, within the total."""
         if self.held and self.held + size > self.limit:
             return False
         if self._part_of is not None:
@@ -230,6 +226,6 @@ class AddressBudget:
         self._budget.release(size)
 
     def release(self) -> None:
-        """Release everything. Call it once, at the end."""
+        """Release everything; once, at the end."""
         self._budget.release(self._budget.held)
         self._share.leave(self._addresses)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RunningCall(Protocol):
-    """A request that is being served, as seen by the requests that its handler sends."""
+    """A request being served, as its handler's own requests see it."""
 
     deadline: float
     ended: bool
@@ -34,7 +34,7 @@ class RequestHandler(Protocol):
         ...
 
     def checked(self, value: Any, /) -> Any:
-        """Check an answer or item against the function's annotation, and convert it.
+        """Check and convert an answer or item by the function's annotation.
 
         Raises:
             TypeError: It does not fit.

@@ -32,24 +32,23 @@ if TYPE_CHECKING:
     from .memory import Address
 
 ALL_ANSWERED: Final = "the bus is leaving"
-"""Sent once every request that the bus has read is answered: a request without an answer has not been read."""
+"""Sent after every request that the bus has read is answered: an unanswered request has not been read."""
 
 
 _MAPPED: Final = 128 * 1024
 """Bytes: glibc maps larger blocks separately, and returns them to the kernel when they are freed."""
 _MOST: Final = 32 * 1024 * 1024 - 64 * 1024
-"""Bytes: the largest block that raises the threshold when freed (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)), and a margin."""
+"""Bytes: largest block that raises the threshold when freed (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)), with a margin."""
 _IN_FLIGHT: Final = 4
-"""Blocks of a message's size that it takes in this process: read, assembled, decoded, encoded."""
+"""Copies of a large message in this process: read, assembled, decoded, encoded."""
 
 
 def keep_freed_blocks(size: int) -> None:
-    """Make glibc keep freed blocks of up to twice the memory that a message of `size` bytes takes.
+    """Make glibc keep freed blocks of up to twice the memory of a message of `size` bytes.
 
-    Otherwise the kernel must clear fresh pages for each large message: more than half of the processor time for a mebibyte. The
-    threshold follows the largest mapped block that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`), so one is allocated and
-    freed here. It is never touched and costs no memory (bytes would be cleared once glibc has such a block at hand). Other
-    allocators are not affected.
+    Otherwise the kernel clears fresh pages for each large message: more than half of the processor time for a mebibyte. The
+    threshold follows the largest mapped block ever freed (mallopt(3), `M_MMAP_THRESHOLD`), so one is allocated and freed here,
+    untouched, which costs no memory. Other allocators are not affected.
     """
     if size >= _MAPPED:
         BufferedReader(BytesIO(), min(size * _IN_FLIGHT, _MOST))
@@ -65,7 +64,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 def runs_here() -> bool:
-    """Check that the calling thread runs an event loop with a bus in it."""
+    """Check that this thread's event loop runs a bus."""
     try:
         return _here.get() > 0
     except RuntimeError:  # no event loop at all
@@ -74,7 +73,7 @@ def runs_here() -> bool:
 
 class Timed(Protocol):
     def _expire(self, now: float) -> float:
-        """End what is past its deadline, and return the earliest deadline left."""
+        """End overdue work, and return the earliest deadline left."""
         ...
 
 
@@ -84,7 +83,7 @@ _AGAIN = 0.1
 """Seconds until a failed deadline is retried."""
 
 _STALE = 64
-"""Stale entries that the heap of deadlines may hold beyond its number of valid ones."""
+"""Stale entries that the heap of deadlines may hold in addition to as many valid ones."""
 
 _AT_ONCE = 250
 """Links checked in one turn of the event loop: less than a millisecond."""
@@ -94,7 +93,7 @@ _PRECISION = 0.01
 
 
 class Runtime:
-    """The running half of a bus, made anew each time the bus is entered. Implements `plugins.Host` for transports."""
+    """The running half of a bus, new for each entry. Implements `plugins.Host` for transports."""
 
     def __init__(self, limits: Limits) -> None:
         self.loop: Loop = running_loop()
@@ -104,31 +103,29 @@ class Runtime:
         self.time: Callable[[], float] = self.loop.time
         self.call_soon: Callable[..., Any] = self.loop.call_soon
         self.thread: int = get_ident()
-        """The loop's thread, compared on hot paths: asyncio's own check also asks the system for the process id."""
+        """The loop's thread, for hot paths: asyncio's own check also asks the system for the process id."""
         self.notifier: Notifier = Notifier(self.loop)
         """Signalled when a request, a publication's handler, an outbox or a link ends."""
         self.links: dict[Any, None] = {}
-        """Each is a `Link`, a class of higher layers."""
         self.timed: dict[Timed, float] = {}
-        """Owners of requests, handlers or channels with a deadline, and the earliest of each."""
+        """Earliest deadline of each owner of requests, handlers or channels."""
         self._owners: dict[int, Timed] = {}
         self._due: list[tuple[float, int]] = []
-        """Heap of deadlines and owner ids, some of them stale. It holds ids so that it keeps no owner alive."""
+        """Heap of deadlines and owner ids, some stale; ids, so that it keeps no owner alive."""
         self.backlogged: dict[Any, None] = {}
-        """The `InboundCalls` of peers with requests that wait for a slot."""
+        """The `InboundCalls` with waiting requests."""
         self.buffered: int = 0
         """Bytes in all outboxes and held-back queues."""
         self.bus_identities: BusIdentities = BusIdentities()
         self.addresses: dict[str, Address] = {}
         self.warnings: Warnings = Warnings(self.time, self.watch)
-        """Warnings that peers can cause."""
         self.gone: BusError | None = None
-        """Reason for the permanent loss of the last link that this bus opened."""
+        """Reason for the loss of the last dialled link, if it is permanent."""
         self.overriding: list[Callable[[Callable[..., Any]], Provider | None]] = []
-        """Applications that contain the bus: each may replace a `Depends` function."""
+        """Applications with this bus, which may replace `Depends` functions."""
         self.running: int = 0
         self.answering: int = 0
-        """Requests with an ended handler and an answer that waits for the peer to read."""
+        """Requests with an ended handler and an answer that waits to be read."""
         self.stopping: int = 0
         """Cancelled requests among `running`: their handlers have not returned."""
         self._turn = 0
@@ -147,7 +144,7 @@ class Runtime:
         self._owner: asyncio.Task[None] | None = None
         self._detached: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None
-        """The exception that closed the bus, or the lifespan's last one, until a caller gets it."""
+        """The exception that closed the bus, or of the lifespan's end, until a caller gets it."""
         self.on_failure: Callable[[], Awaitable[None]] | None = None
         self._stop = anyio.Event()
         self._finished = anyio.Event()
@@ -165,7 +162,7 @@ class Runtime:
             raise wrong_event_loop()
 
     def check_thread(self) -> None:
-        """`check_here` at a tenth of the cost, for code that runs per message; misses another loop in the same thread.
+        """`check_here` at a tenth of the cost, per message; misses another loop in the same thread.
 
         Raises:
             LocalProtocolError: The caller runs in another thread.
@@ -174,7 +171,7 @@ class Runtime:
             raise wrong_event_loop()
 
     async def open(self) -> None:
-        """Start the task group in its own task, so that a bus may be entered in one task and left in another."""
+        """Start the task group in its own task, so that a bus may be entered and left in different tasks."""
         started = anyio.Event()
         self._owner = self._start_task("polybus", self._own, started)
         await started.wait()
@@ -199,7 +196,7 @@ class Runtime:
                 _here.set(_here.get() - 1)
 
     def _failed(self, error: BaseException) -> None:
-        """Close the bus: one of its tasks failed, and the others ended with it."""
+        """Close the bus after one of its tasks failed."""
         if self._stop.is_set():
             logger.error("a task of a bus has failed while the bus was left", exc_info=error)
             return
@@ -211,7 +208,7 @@ class Runtime:
             self.detach(self.on_failure)
 
     async def close(self) -> None:
-        """Cancel and await every task. Bounded by the shielded clean-up of the tasks."""
+        """Cancel and await every task; bounded by their shielded clean-up."""
         self.closing = True
         self.warnings.tell()
         self._stop.set()
@@ -222,11 +219,11 @@ class Runtime:
         self._owner = None
 
     def reserve(self, address: str) -> AddressBudget:
-        """Make a byte budget for a client without a link, such as one still in its handshake."""
+        """Make a byte budget for a client without a link, such as during its handshake."""
         return AddressBudget(self, address)
 
     def detach(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a function that drains or closes this runtime, outside of its own tasks. Errors are logged."""
+        """Run a function that drains or closes this runtime, outside of its tasks. Errors are logged."""
         if (task := self._start_task("polybus closing", self._guard, function, args)) is not None:
             self._detached.add(task)
             task.add_done_callback(self._detached.discard)
@@ -243,8 +240,7 @@ class Runtime:
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a coroutine function as a task of the bus, in the bus's context. Errors are logged.
 
-        While the bus is being left, the task still starts and is cancelled at its first wait, so a caller may pass in something
-        to close.
+        While the bus is being left, the task still starts and is cancelled at its first wait: it may close an argument.
         """
         if not self._finished.is_set():
             _ = self._context.run(self._group.start_soon, self._guard, function, args)
@@ -264,10 +260,8 @@ class Runtime:
             logger.exception("a background task failed (%s); the bus goes on", name)
 
     def _was_cancelled_alone(self, error: BaseException) -> bool:
-        """Check that only this asyncio task was cancelled, by a handler in it or by another task of the application. A task
-        group would end all its tasks for that.
-
-        When an event loop shuts down, all tasks are cancelled, including the owner.
+        """Check that only this asyncio task was cancelled, by its handler or the application: a task group would end all its
+        tasks. When an event loop shuts down, the owner is cancelled too.
         """
         return (
             isinstance(error, asyncio.CancelledError)
@@ -285,7 +279,7 @@ class Runtime:
                 self.loop.wake(self._alarm)
 
     def ttl(self, now: float, deadline: float) -> float | None:
-        """Seconds left for the wire: the minimum of `timeout`, the enclosing scope and the current handler; None for no limit.
+        """Seconds left for the wire: the minimum of `timeout`, the scope and the current handler; None for no limit.
 
         Raises:
             LocalProtocolError: As `check_here`.
@@ -330,7 +324,7 @@ class Runtime:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Expire owners past their deadline, and arm the timer for the earliest of the rest."""
+        """Expire overdue owners, and arm the timer for the next."""
         now, timed, due = self.time(), self.timed, self._due
         self._armed = math.inf
         ready = []
@@ -355,7 +349,7 @@ class Runtime:
         self.arm(due[0][0] if due else math.inf)
 
     def turn(self) -> int:
-        """Number of the current turn of the event loop, at the cost of one callback per turn."""
+        """Number of the current turn of the event loop; costs one callback per turn."""
         if not self._turn_ends:
             self._turn_ends = True
             self.call_soon(self._end_turn)

@@ -29,7 +29,7 @@ _REMEMBERED: Final = 4096
 
 
 class CheckedSubjects:
-    """Subjects of the application, checked once against the rules and `Limits.subject`, then cached in `known`."""
+    """Valid subjects of the application, cached in `known`."""
 
     __slots__ = ("_limit", "known")
 
@@ -56,13 +56,13 @@ class CheckedSubjects:
 
 
 class Services:
-    """Limits, counters, events, access control, handler executor and runtime, passed to each part in place of the bus."""
+    """Limits, counters, events, access control, handler executor and runtime: passed to each part of the bus."""
 
     def __init__(
         self, bus: Any, limits: Limits, authenticate: Authenticate | None, authorize: Authorize | None, *, debug: bool
     ) -> None:
         self.bus: Any = bus
-        """The public bus: for `Context.bus`, the lifespan and those verbs of `Peer` that `Bus` implements."""
+        """The public bus: for `Context.bus`, the lifespan and some verbs of `Peer`."""
         self.id: str = sources.get().urandom(4).hex()
         self.limits: Limits = limits
         self.debug: bool = debug
@@ -83,7 +83,7 @@ class Services:
         self.ready: bool = False
         """True from the lifespan's yield until a drain begins."""
         self.takes_requests: bool = False
-        """True while the bus accepts new requests: when ready, and during a drain until it has left its queue groups."""
+        """True while the bus accepts requests: while ready, and in a drain until it has left its queue groups."""
         self.leaving: bool = False
         self.runtime: Runtime | None = None
         """Set while the bus is entered."""
@@ -92,7 +92,7 @@ class Services:
         """Reason why the bus closed on its own; otherwise empty."""
 
     def published(self, subject: Subject[Any, Any], body: Any) -> Any:
-        """Validate the body of a publication by the type of its subject, if checks are on.
+        """Validate a publication by the type of its subject, if checks are on.
 
         Raises:
             EncodeError: The body does not fit, or its type cannot be checked.
@@ -108,12 +108,12 @@ class Services:
             raise EncodeError(f"a publication of {subject.name!r} takes {type_name(subject.takes)}: {why}") from error
 
     def sent(self, value: Any, checked: Callable[[Any], Any]) -> Any:
-        """Check a value and return the value to send. Raises the error of the check."""
+        """Check a value, and return the one to send. Raises the check's error."""
         made = checked(value)
         return value if self.check_answers == "validate" else made
 
     def override_of(self, function: Callable[..., Any]) -> Provider | None:
-        """Find the replacement of a `Depends` function, set on the bus or on the application that contains it."""
+        """Find the replacement of a `Depends` function, in the bus or its application."""
         finders = () if self.runtime is None else self.runtime.overriding
         return self.overrides.get(function) or next((found for find in finders if (found := find(function))), None)
 
@@ -149,7 +149,7 @@ class Services:
             self.runtime.loop.wake(waiter)
 
     def signal(self) -> None:
-        """Notify a drain that something it may wait for has ended."""
+        """Notify a drain that something has ended."""
         if self.runtime is not None:
             self.runtime.notifier.signal()
 

@@ -1,12 +1,11 @@
 """The threads of `def` handlers and `def` dependencies, at most `Limits.threads` at a time.
 
-A call waits only for its first thread: then it holds nothing that others may wait for. Later, its dependency may hold a
-connection, or a handler of this bus may be waiting for its answer, and a wait for another thread could deadlock. So further
-threads, clean-ups included, start at once; they count, and new calls wait longer. For the same reason a thread that waits in a
-blocking verb gives up its slot and takes it back without waiting.
+A call waits only for its first thread. Later its dependency may hold a connection, or another handler may wait for its answer:
+waiting for a thread could deadlock. So further threads, clean-ups included, start at once; they count, and new calls wait
+longer. For the same reason a thread in a blocking verb gives up its slot and takes it back without waiting.
 
-A thread cannot be stopped. A cancelled handler is answered for at once, but keeps its slots, among the threads and among the
-running requests, until its thread returns; so the number of threads stays bounded.
+A thread cannot be stopped. A cancelled handler is answered for at once, but keeps its slots until its thread returns; so the
+number of threads stays bounded.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ T = TypeVar("T")
 
 
 class Line(Generic[T]):
-    """Round-robin queue: over network addresses, then over the peers of each. The calls of one peer keep their order."""
+    """Round-robin queue over network addresses, then their peers. A peer's calls keep their order."""
 
     def __init__(self) -> None:
         self._addresses: OrderedDict[object, OrderedDict[object, deque[T]]] = OrderedDict()
@@ -43,13 +42,13 @@ class Line(Generic[T]):
         return self._size
 
     def append(self, one: T, party: tuple[object, object]) -> None:
-        """Queue one. Its party is a network address and one of its peers."""
+        """Queue one for its party: a network address and a peer."""
         address, peer = party
         self._addresses.setdefault(address, OrderedDict()).setdefault(peer, deque()).append(one)
         self._size += 1
 
     def remove(self, one: T, party: tuple[object, object]) -> bool:
-        """Remove one. False if it is not queued."""
+        """Remove one; False if absent."""
         address, peer = party
         peers = self._addresses.get(address)
         queue = None if peers is None else peers.get(peer)
@@ -85,27 +84,27 @@ _FULL: Final = 1.0
 logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 holding: contextvars.ContextVar[CallThreads | None] = contextvars.ContextVar("polybus_holding", default=None)
-"""The call that may hold something that others wait for: set in its threads, and once it has made a dependency."""
+"""The call that may hold something that others wait for: set in its threads, and after its first dependency."""
 _in_thread: contextvars.ContextVar[_ThreadCall | None] = contextvars.ContextVar("polybus_in_thread", default=None)
 
 
 def holds() -> bool:
-    """Check whether this caller, or a handler that waits for it, may hold something that others wait for; if so, the handlers
-    that it calls get threads at once.
+    """Check whether this caller, or a handler waiting for it, may hold something: then the handlers that it calls get threads
+    at once.
 
-    Tasks that outlive a call inherit both variables, but ignore them once the call has ended.
+    Tasks that outlive a call inherit both variables, but ignore ended calls.
     """
     call, asked = holding.get(), current_call.get()
     return (call is not None and not call.over) or (asked is not None and asked.asked_by_holder and not asked.ended)
 
 
 class Threads:
-    """Thread slots of one bus, made anew each time the bus is entered.
+    """Thread slots of one bus, new for each entry.
 
     Args:
         runtime: Runtime of the bus.
         limit: Threads that run at the same time.
-        abandoned: Calls of an earlier run of the bus that may still occupy threads.
+        abandoned: Calls of an earlier run with unfinished threads.
     """
 
     def __init__(self, runtime: Runtime, limit: int, abandoned: list[_ThreadCall]) -> None:
@@ -115,15 +114,14 @@ class Threads:
         self._runtime = runtime
         self._limit = limit
         self._free = max(1, limit - len(self.abandoned))
-        """Free slots; negative if calls that hold something started regardless."""
+        """Negative if calls that hold something started regardless."""
         self._line: Line[Any] = Line()
-        """Waiters of calls that begin."""
         self._full_since = 0.0
         self._waits: set[anyio.CancelScope] = set()
         self._deadline = math.inf
 
     async def take(self, party: tuple[object, object]) -> None:
-        """Wait for a slot. Slots go round among the parties, so that a busy party delays only itself."""
+        """Wait for a slot; round-robin among the parties, so that a busy party delays only itself."""
         if self._free > 0 and not self._line:
             self._free -= 1
             return
@@ -143,7 +141,7 @@ class Threads:
         self._free -= 1
 
     def give(self) -> None:
-        """Return a slot. The next call gets it a turn later, because this call may go on with another thread at once."""
+        """Return a slot. The next call gets it a turn later, since this call may start another thread at once."""
         self._free += 1
         if self._line:
             self.loop.call_soon(self._pass_on)
@@ -154,7 +152,7 @@ class Threads:
             self.loop.wake(self._line.pop())
 
     def _expire(self, now: float) -> float:
-        """Warn that calls wait. Called by the runtime."""
+        """Warn that calls wait."""
         if not self._line:
             return math.inf
         if now < self._full_since + _FULL:
@@ -171,7 +169,7 @@ class Threads:
         return math.inf
 
     async def returned(self, work: _ThreadCall) -> None:
-        """Wait for the thread of an ended call, for as long as the bus may wait."""
+        """Wait for an ended call's thread, as long as the bus may wait."""
         with anyio.CancelScope(shield=True, deadline=self._deadline) as scope:
             self._waits.add(scope)
             try:
@@ -182,7 +180,7 @@ class Threads:
             self.abandoned.append(work)
 
     def leave(self, deadline: float) -> None:
-        """Leave the bus: callers wait for their threads until the deadline at most."""
+        """Leave the bus: callers wait for threads until the deadline."""
         self._deadline = deadline
         for scope in self._waits:
             scope.deadline = deadline
@@ -194,16 +192,16 @@ class CallThreads:
 
     _threads: Threads
     name: str
-    """Name of the handler, for the log."""
+    """Of the handler, for the log."""
     party: tuple[object, object]
     """Owner of the call: a network address and one of its peers."""
     holds: bool
-    """True if it may hold something that others wait for: then it does not wait for a thread."""
+    """True if it may hold something that others wait for: it then waits for no thread."""
     over: bool = field(default=False, init=False)
     _work: _ThreadCall | None = field(default=None, init=False)
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Call a function in a thread. A cancelled caller still waits for the thread.
+        """Call a function in a thread. A cancelled caller still waits for it.
 
         Raises:
             Exception: Raised by the function; RuntimeError in place of one that would end the event loop.
@@ -226,9 +224,7 @@ class CallThreads:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Give up the slot while a blocking verb of the handler waits, in its thread or in one that it has started. Called on
-        the event loop.
-        """
+        """Give up the slot while a blocking verb waits, in this thread or one that it started. Called on the event loop."""
         work = self._work
         if work is None:  # the thread has returned, and left one of its own behind
             yield
@@ -242,7 +238,7 @@ class CallThreads:
 
 @contextmanager
 def waiting_in_thread() -> Iterator[None]:
-    """`CallThreads.waiting` for a thread that waits for another event loop than its call's; without a call it does nothing."""
+    """`CallThreads.waiting` for a thread that waits for another event loop; without a call it does nothing."""
     work = _in_thread.get()
     if work is None:
         yield
@@ -266,9 +262,9 @@ class _ThreadCall:
     _given_up: bool = False
     returned: bool = False
     waited_for: bool = False
-    """True if the interpreter waits for its thread at exit: it joins asyncio's threads, and ends trio's."""
+    """True if the interpreter joins its thread at exit: asyncio's, not trio's."""
     _waits: int = 0
-    """Number of its blocking verbs that are waiting; others have its slot during that time."""
+    """Number of its waiting blocking verbs; others have its slot meanwhile."""
     _over: bool = False
 
     # Two threads meet here without a lock: each sets its own flag before it looks at the other's.
@@ -299,7 +295,7 @@ class _ThreadCall:
             self._threads.loop.call_from_thread(function)
 
     def give_up(self) -> bool:
-        """Drop the result. True if no thread runs the function or will."""
+        """Drop the result. True if the function will not run or has returned."""
         self._given_up = True
         return self.returned or not self._called
 
@@ -312,19 +308,18 @@ class _ThreadCall:
         self._threads.loop.wake(self._waiter)
 
     def wait_begins(self) -> None:
-        """Give up the slot, unless another verb has done so."""
+        """Give up the slot at the first waiting verb."""
         self._waits += 1
         if self._waits == 1 and not self._over:
             self._threads.give()
 
     def wait_ends(self) -> None:
-        """Take the slot back after the last verb: at once, since others may wait for a lock that this thread holds."""
+        """Take the slot back after the last verb: at once, since this thread may hold a lock."""
         self._waits -= 1
         if self._waits == 0 and not self._over:
             self._threads.take_at_once()
 
     def leave(self) -> None:
-        """Return the slot at the end of the call."""
         self._over = True
         if self._waits == 0:
             self._threads.give()

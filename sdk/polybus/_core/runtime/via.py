@@ -1,18 +1,17 @@
-"""Loop prevention: each bus accepts each publication once, in order, and no route over buses is endless.
+"""Loop prevention: each bus accepts each publication once, in order, and routes over buses end.
 
 The header ``polybus-via: <id>.<hops>.<origin>.<number>,<bus>,<bus>`` records the route of a message:
 
 * ``id``: random text, the same on all routes of one publication; ``-`` for a request, which has one route.
 * ``hops``: bridges and tunnels passed, at most `Limits.hops`.
-* ``origin``, ``number``: a stream of publications and the place in it. The first bus that sends a publication over several
-  routes numbers it, so that receivers detect a copy that arrives after a later publication of its stream.
-* The buses that it has left since, at most `_BUSES`: the first and the latest. A bus drops a message that names the bus itself.
+* ``origin``, ``number``: a stream of publications and the place in it, set by the first bus that sends over several routes:
+  receivers detect a copy that arrives after a later publication.
+* The buses passed since, at most `_BUSES`: the first and the latest. A bus drops a message that names the bus itself.
 
-Handlers never see the header. Invalid text harms only the message that carries it: it counts as zero hops and as no copy.
+Handlers never see the header. Invalid text harms only its own message: it counts as zero hops and as no copy.
 
-A bus that receives a publication knows its header, and could send it elsewhere ahead of the publication, or with a higher
-number. So ids and numbers count per subject: only a peer that may publish to that very subject can displace its publications.
-Numbers also count only among peers of one identity: see `vouched`.
+A bus could send a known header ahead of its publication, or with a higher number. So ids and numbers count per subject: only a
+peer that may publish to that subject can displace its publications. Numbers also count per identity: see `vouched`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _REMEMBERED: Final = 16_384
 """Ids, and streams."""
 _LONGEST: Final = 64
 _BUSES: Final = 32
-"""Bus names kept. A longer ring ends at the bus where it began, or at one that knows the id or number."""
+"""Bus names kept. A longer loop ends where it began, or at a bus that knows the id or number."""
 _NUMBER: Final = 18
 
 
@@ -59,10 +58,7 @@ class ViaHeader(NamedTuple):
 
     @classmethod
     def start(cls, origin: str = "", number: int = 0) -> ViaHeader:
-        """Start the route of a publication, at a place in a stream or in none.
-
-        Its id is random, so that no peer can take the id of a future publication.
-        """
+        """Start the route of a publication, optionally in a stream. Its random id cannot be guessed and taken by a peer."""
         return cls(sources.get().urandom(8).hex(), 0, origin, number)
 
     @classmethod
@@ -83,23 +79,21 @@ class ViaHeader(NamedTuple):
 
     @classmethod
     def of(cls, message: Message) -> ViaHeader:
-        """Parse the header of a message that came over a wire."""
         return cls.read((message.headers or {}).get(VIA, "-"))
 
     @staticmethod
     def strip(message: Message) -> None:
-        """Remove the header from a message at its destination: handlers may forward the headers that they see."""
+        """Remove the header at the destination: handlers may forward headers."""
         message.headers = {name: value for name, value in (message.headers or {}).items() if name != VIA} or None
 
     def extend(self, bus: str) -> ViaHeader:
-        """Add a bus that it leaves."""
+        """Add a bus."""
         return self._replace(buses=tuple(_kept((*self.buses, bus))))
 
     def in_stream(self, origin: str) -> ViaHeader:
         return self._replace(origin=origin)
 
     def add_hops(self, more: int) -> ViaHeader:
-        """Add to the count of bridges and tunnels."""
         return self._replace(hops=self.hops + more) if more else self
 
 
@@ -127,11 +121,10 @@ def too_far(subject: str | int, hops: int, limit: int) -> str:
 
 
 def vouched(origin: str, peer: CallingPeer | None) -> str:
-    """Name a stream by the identity of the peer that sends it.
+    """Name a stream by the identity of its sender.
 
-    The claims of one peer about another's streams must not count against that other. So a stream gets a different name for each
-    identity that this bus authenticated, the same name on every link of that identity. Names stay unchanged without
-    `authenticate`, and over links that this bus opened.
+    A peer must not be able to affect another's streams. So a stream is renamed for each identity that this bus authenticated,
+    the same on all its links. Names stay without `authenticate`, and over dialled links.
     """
     voice = None if peer is None or not origin else _voice(peer)
     if voice is None:
@@ -143,9 +136,7 @@ def vouched(origin: str, peer: CallingPeer | None) -> str:
 
 
 def speaker(peer: CallingPeer) -> str:
-    """Source of a statement, to limit what is remembered: an identity, a network address, or "" for a link that this bus
-    opened.
-    """
+    """Source of a statement, to limit the memory: an identity, a network address, or "" for a dialled link."""
     share = peer.link.share
     return _voice(peer) or ("" if share is None else share.address.network)
 
@@ -155,7 +146,7 @@ def _short(text: str) -> str:
 
 
 def _voice(peer: CallingPeer) -> str | None:
-    """Mark for an identity: from its key, its text or number, or else from this one peer."""
+    """Mark for an identity: its key, its text or number, or else this one peer."""
     identity, key = peer.identity, peer.identity_key
     if identity is None and (key is None or peer.link.services.access.authenticate is None):
         return None  # behind a broker there is a key in any case: the client's number
@@ -166,8 +157,7 @@ def _voice(peer: CallingPeer) -> str | None:
 
 @define(eq=False)
 class _Memory:
-    """Numbers by keys. When it is full, the speaker with the most keys loses the older half, so that no peer can make a bus
-    forget the numbers of others."""
+    """Numbers by keys. When full, the speaker with the most keys loses the older half: no peer can displace others' numbers."""
 
     _numbers: dict[tuple[str, int], tuple[int, str]] = field(factory=dict)
     """Each with its first speaker."""
@@ -200,22 +190,22 @@ class _Memory:
 
 @define(eq=False)
 class Deduplicator:
-    """Remembers the publications that have passed other buses, or that this bus sends over several."""
+    """Remembers publications that have passed other buses, or leave over several routes."""
 
     _bus: str
     _counters: Counters
     _number: int = 0
     _ids: _Memory = field(factory=_Memory)
     _streams: _Memory = field(factory=_Memory)
-    """Last number of each stream under each subject."""
+    """Last number by stream and subject."""
 
     # -- what leaves -----------------------------------------------------------------------------------------------------
 
     def via_of(self, message: Message) -> ViaHeader:
         """Make the header of a publication, the same for all routes.
 
-        A new publication leaves after all that were numbered before it. Its stream is that of its local subject, because
-        bridges may map several subjects to one name, and of its priority, because a wire may let one priority overtake another.
+        Its stream is that of its local subject, because bridges may merge subjects, and of its priority, because a wire may
+        reorder priorities.
         """
         known = message.shared.get(VIA)
         if known is not None:
@@ -240,12 +230,12 @@ class Deduplicator:
     ) -> bool:
         """Check that a publication is new and in order; a late one counts as dropped.
 
-        Each `group`, with its pattern, gets its own copy, in no order, even of a publication that this bus was the last to
-        send: an engine distributes it among all members.
+        Each `group`, with its pattern, gets its own copy, in no order, even of this bus's own last publication: an engine
+        distributes it among all members.
         """
         if self.is_own(via) and (group is None or via.buses[-1] != self._bus):
             return False
-        # Python salts hashes of text per process, so no peer can find a colliding subject.
+        # Python salts text hashes per process: no peer can find a colliding subject.
         of_subject = canonical(subject) if isinstance(subject, str) else subject
         name = hash(of_subject if group is None else (of_subject, group))
         if not self._ids.raise_to((via.id, name), 1, speaker):
@@ -262,34 +252,33 @@ class Deduplicator:
 
 _SHORTEST: Final = 16
 P = TypeVar("P", bound=Hashable)
-"""A peer, used only as a key."""
 
 
 @define(eq=False)
 class BusIdentities:
-    """The buses at the other ends of a bus's links, and this bus's proof of its own identity."""
+    """The buses at the other ends of links, and the proof of this bus's own identity."""
 
     _secret: str = field(factory=lambda: sources.get().urandom(16).hex())
     changed: Callable[[], None] = lambda: None
-    """Called when the result of `same` may change, or a peer is held out."""
+    """Called when `same` may change, or a peer is held out."""
     _names: dict[Hashable, str] = field(factory=dict)
-    """Secrets of peers: sent by peers that dialled this bus, proved by peers that it dialled."""
+    """Secrets of peers: sent by dialling peers, proved by dialled ones."""
     _voices: dict[Hashable, object] = field(factory=dict)
-    """Identities of peers that dialled, if comparable."""
+    """Comparable identities of peers that dialled."""
     _asked: dict[Hashable, str] = field(factory=dict)
-    """Nonces sent to peers that this bus dialled."""
+    """Nonces sent to dialled peers."""
     _proofs: dict[Hashable, str] = field(factory=dict)
     """Their proofs."""
     _told: set[Hashable] = field(factory=set)
     """Peers that have received our hello on the current connection."""
     pending: dict[Hashable, None] = field(factory=dict)
-    """Dialled peers that have not answered yet, for the first time."""
+    """Dialled peers without a first answer."""
     held_out: dict[Hashable, None] = field(factory=dict)
-    """Peers excluded from publications until nothing is pending: another link may already lead to them."""
+    """Peers excluded from publications until nothing is pending: another link may lead to the same bus."""
     _answered: anyio.Event | None = None
 
     def introduction(self, peer: Hashable) -> dict[str, str]:
-        """Make the hello for a peer that this bus has dialled."""
+        """Make the hello for a dialled peer."""
         nonce = self._asked.get(peer)
         if nonce is None:
             nonce = self._asked[peer] = sources.get().urandom(8).hex()
@@ -297,7 +286,7 @@ class BusIdentities:
         return {"secret": self._secret, "nonce": nonce}
 
     def expect_answer(self, peer: Hashable) -> None:
-        """Expect an answer to the hello that is about to be sent on a new link."""
+        """Expect an answer to the next hello on a new link."""
         if peer not in self._asked:
             self.pending[peer] = None
             if self._names:
@@ -309,13 +298,12 @@ class BusIdentities:
         return peer in self._told
 
     def answer(self, nonce: Any) -> dict[str, str]:
-        """Make the answer to a hello."""
         return {"proof": _proof(self._secret, nonce)} if _is_token(nonce) else {}
 
     def take_secret(self, peer: Hashable, name: Any, voice: object = None) -> bool:
-        """Record the secret of a peer that dialled this bus. True if it can already be compared with all others.
+        """Record the secret of a peer that dialled. True if it is comparable with all others now.
 
-        `voice` is the mark of its identity; None if it is not comparable.
+        `voice` is the mark of its identity, or None.
         """
         if not _is_token(name):
             self.release(peer)
@@ -334,7 +322,7 @@ class BusIdentities:
         return peer not in self.held_out
 
     def take_proof(self, peer: Hashable, proof: Any) -> None:
-        """Record the proof of a dialled peer; None if it sent none, or none of our kind."""
+        """Record the proof of a dialled peer; None if it sent none."""
         nonce = self._asked.get(peer)
         if _is_token(proof) and nonce is not None and self._proofs.get(peer) != proof:
             self._proofs[peer] = proof
@@ -350,10 +338,8 @@ class BusIdentities:
                 self.settle()
 
     def wait_for(self, peer: Hashable) -> bool:
-        """Hold out a peer that dialled this bus, and that would otherwise be sent everything at once, until it identifies
-        itself.
-
-        True if it is held out: this bus has dialled a polybus peer that might be the same bus.
+        """Hold out a peer that dialled and would get all publications, until it identifies itself. True if held out: this bus
+        has dialled a polybus peer that may be the same bus.
         """
         if self._proofs:
             self.held_out[peer] = None
@@ -361,7 +347,6 @@ class BusIdentities:
         return bool(self._proofs)
 
     def release(self, peer: Hashable) -> None:
-        """Stop holding out a peer."""
         if peer in self.held_out:
             del self.held_out[peer]
             self.changed()
@@ -375,7 +360,7 @@ class BusIdentities:
             self._answered = None
 
     async def settled(self, patience: float) -> None:
-        """Wait for all outstanding answers, at most `patience` seconds."""
+        """Wait at most `patience` seconds for all outstanding answers."""
         if self.pending:
             if self._answered is None:
                 self._answered = anyio.Event()
@@ -384,11 +369,10 @@ class BusIdentities:
         self.settle()
 
     def lost(self, peer: Hashable) -> None:
-        """Note a lost connection; the link may return with the same bus."""
+        """Note a lost connection; its link may return."""
         self._told.discard(peer)
 
     def forget(self, peer: Hashable) -> None:
-        """Forget a peer that is gone for good."""
         self._told.discard(peer)
         for known in (self._names, self._voices, self._asked, self._proofs):
             known.pop(peer, None)
@@ -406,7 +390,7 @@ class BusIdentities:
         return tuple(tuple(group) for group in found if len(group) > 1)
 
     def _of_one_identity(self, peers: list[P]) -> list[list[P]]:
-        """Split peers of one name by identity: peers with different identities are different buses."""
+        """Split peers of one name by identity: different identities mean different buses."""
         voices = {peer: self._voices[peer] for peer in peers if peer in self._voices}
         several = set(voices.values())
         return [peers] if len(several) < 2 else [[peer for peer in peers if voices.get(peer) == one] for one in several]

@@ -1,14 +1,14 @@
 """The worker pool: coroutine handlers run on a few real tasks.
 
-A worker runs one job after the other, without a task switch per message as long as handlers do not wait. When a handler
-suspends, its worker waits with it and spares take over the queue. So handlers run inside a real task, where timeouts, task
-groups and `current_task` work (in a coroutine driven by a callback they would not).
+A worker runs jobs in a row, without a task switch per message while handlers do not wait. When a handler suspends, its worker
+waits with it and spares take over the queue. So handlers run in a real task, where timeouts, task groups and `current_task`
+work.
 
-Jobs run in the order of submission. When a run of jobs takes longer than a turn, the queue goes round-robin over network
-addresses and their links, so that a busy client delays only itself.
+Jobs run in the order of submission. When a run of jobs exceeds a turn, the queue goes round-robin over network addresses and
+their links, so that a busy client delays only itself.
 
-A spare starts one turn of the event loop later, and turns are long under load. So the number of spares doubles with each job
-that suspends: with one spare per turn, a job behind a hundred of them would wait for seconds.
+A spare starts one turn later, and turns are long under load. So the number of spares doubles with each job that suspends:
+otherwise a job behind a hundred of them would wait for seconds.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _MAX_IDLE = 64
 _MOST_AT_ONCE = 32
 """Workers woken in one turn of the event loop."""
 _TURN = 0.05
-"""Seconds after which a worker yields to the event loop. Waiting calls enter as others leave, so a run of jobs can be as long
-as the peers like."""
+"""Seconds after which a worker yields to the event loop: calls enter as others leave, so the peers decide how long a run of
+jobs is."""
 _LONG: Final = 1.0
 """Seconds without a wait after which the log names a handler."""
 _SILENCE: Final = 60.0
@@ -53,39 +53,37 @@ class Job(Protocol):
     ended: bool
 
     waited: int
-    """Reset to 0 each time that the job resumes: counts the checks that found it waiting."""
+    """Checks that found the job waiting, since it last resumed."""
 
     @property
     def function(self) -> str:
-        """Name for the log: a hook, or a handler with the subject of its registration."""
+        """Name for the log: a hook, or a handler with its subject."""
         ...
 
     @property
     def party(self) -> tuple[object, object]:
-        """Owner of the job: a network address and one of its links."""
+        """Owner of the job: a network address and a link."""
         ...
 
     @property
     def run_plain(self) -> Callable[[], bool] | None:
-        """Runs a plain function in place. It returns False if the job must run in a task; None if it always must."""
+        """Runs a plain function in place. False: the job must run in a task. None: it always must."""
         ...
 
     def run(self) -> Coroutine[Any, Any, None] | None:
-        """The coroutine to run, or None if nothing is left to do."""
+        """The coroutine to run, or None if nothing is left."""
         ...
 
 
 class StallWarnings:
-    """Warns of handlers that block the event loop, measured afterwards, between two of their waits: nothing else could run
-    before.
-    """
+    """Warns of handlers that block the event loop, measured afterwards, between two of their waits."""
 
     def __init__(self) -> None:
         self.clock: Callable[[], float] = sources.get().monotonic
         self._told: dict[str, tuple[float, int]] = {}
 
     def ended(self, job: Job, began: float) -> None:
-        """Warn of a job that ran longer than `_LONG` without a wait."""
+        """Warn of a job that ran too long without a wait."""
         now = self.clock()
         function = job.function
         last, unsaid = self._told.get(function, (0.0, -1))
@@ -105,7 +103,7 @@ class StallWarnings:
 
 
 class Workers:
-    """Runs jobs, each until its first suspension before the next begins; jobs of one link in the order of submission."""
+    """Runs jobs up to their first suspension; a link's jobs keep their order."""
 
     def __init__(self, loop: Loop, spawn: Callable[..., None]) -> None:
         self._loop = loop
@@ -114,13 +112,13 @@ class Workers:
         self._ready: deque[Job] = deque()
         self._idle: list[Any] = []
         self._taken = False
-        """True while an awake worker will look at the queue."""
+        """True while an awake worker will check the queue."""
         self._coming = 0
-        """Workers that were woken and have not looked yet."""
+        """Woken workers that have not checked yet."""
         self._spares = 1
-        """Number of workers to wake when a job suspends."""
+        """Workers to wake when a job suspends."""
         self._look_at = -math.inf
-        """Time of the next check of a finished job: `_TURN` after the last check."""
+        """Time of the next check of a finished job."""
 
     def submit(self, job: Job) -> None:
         self._ready.append(job)
@@ -162,7 +160,7 @@ class Workers:
                 self._coming -= 1
 
     async def _drain(self, scope: anyio.CancelScope, baseline: contextvars.Context) -> bool:
-        """Take jobs until there are none or another worker has taken over. True if this worker may go on."""
+        """Take jobs until the queue is empty or another worker takes over. True if this worker may go on."""
         ready, clock = self._ready, self.stalls.clock
         turn = began = clock()
         while ready:
@@ -214,7 +212,7 @@ class Workers:
         return True
 
     def _look(self, job: Job, began: float, now: float) -> None:
-        """Warn if a finished job ran too long, and reorder the rest round-robin."""
+        """Warn of a long job, and reorder the rest round-robin."""
         self._look_at = now + _TURN
         if now - began > _LONG:
             self.stalls.ended(job, began)
@@ -225,7 +223,7 @@ class Workers:
             ready.extend(rest)
 
     def _hand_over(self) -> None:
-        """Pass the queue to other workers while this worker's job waits."""
+        """Pass the queue to other workers while this one waits."""
         left = len(self._ready)
         self._taken = left > 0
         if left:
@@ -235,7 +233,7 @@ class Workers:
 
 
 def in_turn(jobs: Iterable[Job]) -> list[Job]:
-    """Order jobs round-robin over network addresses, then over links. Jobs of one link keep their order."""
+    """Order jobs round-robin over network addresses, then links. A link's jobs keep their order."""
     return _round_by_round(_round_by_round(jobs, lambda job: job.party), lambda job: job.party[0])
 
 
@@ -251,7 +249,7 @@ def _round_by_round(jobs: Iterable[Job], whose: Callable[[Job], object]) -> list
 
 
 def context_changed(baseline: contextvars.Context) -> bool:
-    """Check for changed context variables. Values that cannot be compared count as different."""
+    """Check for changed context variables; incomparable values count as changed."""
     try:
         return contextvars.copy_context() != baseline
     except Exception:
@@ -260,7 +258,7 @@ def context_changed(baseline: contextvars.Context) -> bool:
 
 @define(eq=False, weakref_slot=False)
 class _Rest:
-    """Awaits a coroutine that has already been started and has suspended, passing values both ways."""
+    """Awaits a started, suspended coroutine, passing values both ways."""
 
     _coroutine: Coroutine[Any, Any, None]
     _yielded: Any
@@ -294,11 +292,10 @@ class _Rest:
 
 
 class EagerWorkers(Workers):
-    """Workers for a browser's event loop, where a task switch costs more than a request: plain functions run in the event that
-    delivers their request.
+    """Workers for a browser's event loop, where a task switch costs more than a request: plain functions run at once.
 
-    They keep the order of `Workers`: a function runs at once only if no earlier job is still waiting. Inside a task the job
-    waits for a worker, so that it interrupts no other code.
+    They keep the order: a function runs at once only if no earlier job waits, and never inside a task, whose code it would
+    interrupt.
 
     Args:
         context: Context of the bus.
@@ -309,7 +306,6 @@ class EagerWorkers(Workers):
         self._context = context
 
     def submit(self, job: Job) -> None:
-        """Run a job, or queue it."""
         run_plain = job.run_plain
         if self._taken or run_plain is None or asyncio.current_task() is not None or not self._run(job, run_plain):
             super().submit(job)
@@ -332,7 +328,7 @@ class PlacedCall(Protocol):
 
     @property
     def party(self) -> tuple[object, object]:
-        """Owner of the call: a network address and one of its links."""
+        """Owner of the call: a network address and a link."""
         ...
 
     def proceed(self) -> None:
@@ -341,10 +337,8 @@ class PlacedCall(Protocol):
 
 @define(eq=False)
 class Places:
-    """Concurrency slots of one handler of one bus. A call takes one just before it begins, never while it waits for something
-    else.
-
-    Free slots go round-robin among the waiting links, so that a busy link delays only itself.
+    """Concurrency slots of one handler of one bus, taken just before a call begins. Free slots go round-robin among the waiting
+    links, so that a busy link delays only itself.
     """
 
     most: int
@@ -363,7 +357,7 @@ class Places:
         return True
 
     def wait(self, call: PlacedCall, level: int = 0, *, first: bool = False) -> None:
-        """Queue a call for a slot; `first` puts a call at the front that has already had its turn."""
+        """Queue a call for a slot; `first` puts it at the front, after an earlier turn."""
         party = call.party[1]
         queue = self._waiting.get(party)
         if queue is None:
@@ -378,7 +372,7 @@ class Places:
         return queue is not None and call in queue
 
     def drop(self, call: PlacedCall) -> bool:
-        """Remove a waiting call. False if it does not wait here."""
+        """Remove a waiting call; False if absent."""
         party = call.party[1]
         queue = self._waiting.get(party)
         if queue is None or not queue.remove(call):
@@ -388,11 +382,11 @@ class Places:
         return True
 
     def leave(self, call: PlacedCall) -> None:
-        """Return the slot of a call, if it has one, and let the next begin."""
+        """Return a call's slot, if any, and let the next begin."""
         if call not in self._taken:
             return
         self._taken.discard(call)
-        # A call that still lacks a slot of its peer takes none here, so the next one has its turn.
+        # A call without a slot of its peer takes none here; the next one has its turn.
         while self._waiting and len(self._taken) < self.most:
             party, queue = next(iter(self._waiting.items()))
             following = queue.popleft()

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from ..peer.streams import Streams
 
 _MARGIN: Final = 512
-"""Bytes that the outer frame adds to the inner one at most, without the name."""
+"""Bytes of the outer frame around the inner one, at most, without the name."""
 _DEPTH: Final = 8
 """Levels of nesting that the outer message takes from `Limits.depth`."""
 _decode: Final = msgspec.json.Decoder().decode
 
 
 def _is_document(frame: bytes, depth: int) -> bool:
-    """Check whether a frame is a JSON object or array that can be embedded as it is."""
+    """Check whether a frame is a JSON object or array to embed."""
     if frame[:1] not in (b"{", b"["):
         return False
     try:
@@ -91,7 +91,7 @@ class Packing:
 
 
 def packing_for(peer: PeerParty, name: str | int, *, text: bool) -> Packing:
-    """Form and size of frames in a tunnel over the link of a peer; `text` if the inner protocol writes text."""
+    """Form and size of frames in a tunnel through a peer; `text` if the inner protocol writes text."""
     link = peer.link
     limits, transport = link.runtime.limits, link.transport
     codec = link.adapter.codec(limits)
@@ -124,7 +124,7 @@ def frame_of(message: Message) -> bytes | None:
 
 
 WINDOW: Final = 256
-"""Frames granted before the first is read, in addition to `channel.CREDIT_BYTES`."""
+"""Frames granted before the first is read; see also `channel.CREDIT_BYTES`."""
 _CODES: Final[Mapping[int, Code]] = {
     1000: Code.CANCELLED,
     1001: Code.UNAVAILABLE,
@@ -137,7 +137,7 @@ _CODES: Final[Mapping[int, Code]] = {
 
 
 class FrameChannel(Channel[bytes, bytes]):
-    """The channel below a tunnel: passes frames to a receiver, and queues frames that it may not send yet."""
+    """The channel below a tunnel: passes frames to a receiver, and queues outgoing ones."""
 
     def __init__(self, peer: PeerParty, name: str | int, credit: int, *, text: bool) -> None:
         super().__init__(peer.link.runtime.loop, peer.streams, name, credit, window=WINDOW)
@@ -155,7 +155,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._paused = False
         self._stalled = False
         self._since = 0.0
-        """Time of the last written frame, or of the oldest waiting one."""
+        """Time of the last written, or oldest waiting frame."""
         self._goodbye: Closed | None = None
         self._why: Closed | None = None
         self._told = False
@@ -179,7 +179,7 @@ class FrameChannel(Channel[bytes, bytes]):
             raise RequestError(Code.UNAVAILABLE, self._why.reason or "the tunnel ended at once")
 
     def accept(self) -> None:
-        """Accept the tunnel: send the opener its credit."""
+        """Accept the tunnel, with credit for the opener."""
         self.accepted = True
         self._port.channel_send(self, Kind.CREDIT, None, None, {"credit": WINDOW})
 
@@ -222,7 +222,7 @@ class FrameChannel(Channel[bytes, bytes]):
         return False
 
     async def _wait_for_room(self) -> None:
-        """Wait for the slow outer connection, in one task for all queued frames."""
+        """Wait for the slow outer connection: one task for all frames."""
         try:
             if (room := self._port.channel_room()) is not None:
                 await room
@@ -269,7 +269,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._loop.call_soon(self._deliver)
 
     def listen(self, *, on: bool) -> None:
-        """Take frames, or leave them queued: the other side can then send only what it was granted."""
+        """Take frames, or leave them queued, which limits the other side to its credit."""
         if self._deaf is on:
             self._deaf = not on
             self._loop.call_soon(self._deliver)
@@ -293,7 +293,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._consumed_bytes += cost(message)
 
     def _hand_over(self) -> None:
-        """Pass the frames of a batch on together."""
+        """Pass on the frames of a batch."""
         frames, self._arrived = self._arrived, []
         if frames and self._receiver is not None:
             self._receiver.frames_received(frames)
@@ -306,7 +306,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self.cut(Closed(1008, f"more frames than the credit of {WINDOW} allows"))
 
     def _deliver(self) -> None:
-        """Pass on frames that came before the receiver, and then the end."""
+        """Pass on frames from before the receiver, and then the end."""
         receiver = self._receiver
         if receiver is None or (self._deaf and self._why is None):
             return
@@ -388,7 +388,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self._why = why
             self._answered()
             self._loop.call_soon(self._deliver)
-            self._hold_writer()  # the writer learns of the end only in the next turn, and must not wait for room until then
+            self._hold_writer()  # the writer learns of the end in the next turn, and must not wait for room until then
 
     def watch(self, now: float, write_timeout: float, close_timeout: float) -> None:
         """Check the timeouts, about once a second."""
@@ -401,12 +401,12 @@ class FrameChannel(Channel[bytes, bytes]):
 
 
 def too_large(error: BusError) -> Closed:
-    """End of a tunnel after a frame that was too large for the outer connection, when its sender can no longer get an error."""
+    """End of a tunnel after a frame that the outer connection refused too late for its sender."""
     return Closed(1009, getattr(error, "text", "") or str(error))
 
 
 def _closed_by(error: BusError) -> Closed:
-    """End of the inner connection, from the error of the outer side."""
+    """Translate the outer side's error into the end of the inner connection."""
     if isinstance(error, RequestError) and error.received:
         given = error.detail.get("close") if isinstance(error.detail, dict) else None
         if type(given) is int and 1000 <= given < 5000:
@@ -446,7 +446,7 @@ class TunnelTransport:
         return self._channel.queued
 
     def pause_reading(self) -> None:
-        """Pause: the other side may send what it was granted."""
+        """Pause: the other side may use up its credit."""
         self._channel.listen(on=False)
 
     def resume_reading(self) -> None:
@@ -465,7 +465,7 @@ class TunnelTransport:
 
 
 def tunnel_facts(protocol: str, headers: Mapping[str, str], params: Mapping[str, str]) -> dict[str, Any]:
-    """Make the body of an open: the inner protocol, and facts for the inner handshake."""
+    """Make the body of an open: the inner protocol, and facts for its handshake."""
     facts: dict[str, Any] = {"protocol": protocol}
     if headers:
         facts["headers"] = dict(headers)

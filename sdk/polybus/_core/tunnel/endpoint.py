@@ -1,4 +1,4 @@
-"""The far end of tunnels: the names that it serves, and admission of new tunnels as links of the inner bus."""
+"""The far end of tunnels: the names it serves, and admission of tunnels as links of the inner bus."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ if TYPE_CHECKING:
 
 
 class TunnelGate(Gate, Protocol):
-    """The gate of the inner bus, with the links accepted through it."""
+    """The inner bus's gate, with its links."""
 
     links: dict[Link, str]
 
 
 class GateRegistry(Protocol):
-    """The gates of a bus."""
-
     def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> Any:
         """Make a gate, a `TunnelGate`, for `add_gate`."""
         ...
@@ -47,13 +45,11 @@ class GateRegistry(Protocol):
 
 
 class Hosting(Protocol):
-    """The life of a bus."""
-
     async def take_in(self, guest: Any) -> None: ...
 
 
 class JoinedBus(Protocol):
-    """The outer or the inner bus of a tunnel."""
+    """The outer or inner bus of a tunnel."""
 
     services: Services
     lookup: HandlerLookup
@@ -66,8 +62,6 @@ class JoinedBus(Protocol):
 
 @frozen
 class _Opening:
-    """The body of an open."""
-
     protocol: str | None
     headers: dict[str, str]
     params: dict[str, str]
@@ -97,7 +91,7 @@ def _texts(body: dict[str, Any], member: str) -> dict[str, str]:
 
 
 class Entrance:
-    """The tunnels of a name pattern, and the bus behind them. Found in place of a handler; implements `Listening`."""
+    """Listener for the tunnels of a pattern, and the bus behind them. Found in place of a handler; implements `Listening`."""
 
     style = "tunnel"
 
@@ -113,7 +107,6 @@ class Entrance:
         self._opening: anyio.Event | None = None
 
     def fits(self, name: str | int) -> bool:
-        """Check whether a name matches the pattern."""
         return matches(self.pattern, name)
 
     async def aclose(self) -> None:
@@ -121,7 +114,7 @@ class Entrance:
         self._gate = None
 
     async def gate(self) -> TunnelGate:
-        """Open the gate of the inner bus. An inner bus that does not run yet is entered, and left together with the outer one.
+        """Open the inner bus's gate. A bus that does not run yet is entered, and left together with the outer one.
 
         Raises:
             LocalProtocolError: The inner bus runs in another event loop.
@@ -145,16 +138,13 @@ class Entrance:
         return gate
 
     async def drain(self, reason: str, outer: Collection[Peer] | None = None) -> None:
-        """Answer the calls in these tunnels, or in those over the given peers, then say goodbye.
-
-        The inner bus keeps running.
-        """
+        """Answer the calls in these tunnels (or those over the given peers), then say goodbye. The inner bus keeps running."""
         gate, runtime = self._gate, self._runtime
         if gate is None or runtime is None or self._inner.services.runtime is not runtime:
             return
         links = [link for link in gate.links if outer is None or (link.admission and link.admission.handshake.outer in outer)]
         if not links:
-            return  # this also ends the recursion through buses that lead to themselves
+            return  # also ends the recursion through buses that lead to themselves
         peers = [peer for link in links for peer in link.peers]
         for further in self._inner.lookup.entrances:
             await further.drain(reason, [peer.public for peer in peers])
@@ -210,7 +200,7 @@ class Entrance:
         gate.opened(TunnelTransport(inner.services.running, channel, peer.address, depth), admission)
 
     async def _asked(self, handshake: Handshake) -> Admission:
-        """Find the identity of the opener: from `authenticate` of the inner bus, or else from the outer peer.
+        """Find the opener's identity: from the inner bus's `authenticate`, or else the outer peer.
 
         Raises:
             BusError: It is refused.
@@ -242,13 +232,13 @@ class Entrance:
 
 
 def hops_of(message: Message) -> int:
-    """Number of tunnels and bridges that an open has passed: the number it states, and those of the link that delivered it."""
+    """Tunnels and bridges that an open has passed: its own count, plus those of the delivering link."""
     said = message.attributes.get("hops")
     return (said if isinstance(said, int) else 0) + depth_of_sender(message)
 
 
 class TunnelCall(Call):
-    """The admission of a tunnel. The tunnel itself occupies no request slot."""
+    """The admission of a tunnel, which itself occupies no request slot."""
 
     __slots__ = ("_entrance", "channel")
     sizes_known: ClassVar[bool] = False
