@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import attrs
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from polybus.capture.schema import EVENTS, EXCHANGES
 from polybus.capture.store.filesystems import AnyPath
@@ -25,7 +24,7 @@ from .correlation import MatchTimeouts, closes_of, exchanges_of, fold, turns_of
 from .ingest import IngestResult, take_all
 from .ranges import Range, RangeReader, ReadPosition, ReadWindow, plan
 from .results import TABLES, Output
-from .storage import PartitionWriter, TableStorage
+from .storage import PartitionWriter, TableStorage, rows_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -193,7 +192,7 @@ def add_table(connection: Any, name: str, storage: TableStorage, folder: str, fi
     paths = [storage.inside(file) for file in files]
     # What looks like a pattern to DuckDB is left to Arrow, and what lies elsewhere.
     if not files or not storage.local or any(letter in path for path in paths for letter in "*?[]{}"):
-        connection.register(name, _rows_of(storage, folder, files, schema))
+        connection.register(name, rows_of(storage, folder, files, schema))
         return
     listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
     kinds = {"date32[day]": "date", "timestamp[us, tz=UTC]": "timestamptz"}  # of which a folder, or Spark, says less
@@ -203,16 +202,6 @@ def add_table(connection: Any, name: str, storage: TableStorage, folder: str, fi
     )
     read = f"read_parquet([{listed}], hive_partitioning=true, hive_types_autocast=false)"
     connection.execute(f"create view {name} as select {columns} from {read}")
-
-
-def _rows_of(storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
-    if not files:
-        return schema.empty_table()
-    folders = [part.partition("=")[0] for part in files[0].split("/") if "=" in part]
-    partitions = pads.partitioning(pa.schema([schema.field(name) for name in folders if name in schema.names]), flavor="hive")
-    paths, root = [storage.inside(name) for name in files], storage.inside(folder)
-    form: dict[str, Any] = {"schema": schema, "format": "parquet", "filesystem": storage.filesystem}
-    return pads.dataset(paths, **form, partitioning=partitions, partition_base_dir=root)
 
 
 MEMORY: Final = "1GB"

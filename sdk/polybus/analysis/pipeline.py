@@ -42,9 +42,10 @@ from .ranges import ReadPosition, ReadWindow, is_written, plan, reach
 from .report.comparison import Earlier, compare, is_of, read_earlier
 from .report.metrics import measure, shaped, write_tables
 from .report.names import Names
+from .report.sums import note_merged
 from .report.verdict import verdict
-from .results import STAGING, STATE, Output, ResultFile, ResultsState, keep_logs, run_prefix
-from .storage import BY_DATE, TableStorage, absolute
+from .results import STAGING, STATE, TABLES, Output, ResultFile, ResultsState, keep_logs, run_prefix
+from .storage import BY_DATE, PartitionWriter, TableStorage, absolute, rows_of
 
 Progress = Callable[[str], None]
 _NAMED: Final = 5
@@ -134,7 +135,10 @@ class PipelineStep:
             losses=[*losses, *(row for done in taken for row in done.losses)][:SAMPLES],
             recording=self._recording(end),
         )
-        replaced = self.output.commit(state, [*moved, *exchanges, *orphans])
+        merged = self._merge(prefix, staging)
+        before_them = [name for names in merged.values() for name in names]
+        replaced = self.output.commit(state, [*moved, *exchanges, *orphans, *merged], before_them)
+        note_merged(self.storage, {file.name: names for file, names in merged.items()})
         self.output = Output(self.storage)
         self._keep_logs()
         for name in (*replaced, staging, *([last.folder] if last is not None and last.folder is not None else [])):
@@ -292,6 +296,22 @@ class PipelineStep:
         # Those that were carried over are no event of this run: each is in the table once.
         self._engine.write(orphans_of(self._engine, events, lost), self.storage, staged, ORPHAN_ROWS, BY_DATE)
         return self._place(staged, "orphans", prefix)
+
+    def _merge(self, prefix: str, staging: str) -> dict[ResultFile, list[str]]:
+        """Write the small files of a folder as one where earlier runs have left many: however little is new, each adds some."""
+        crowded, writer = self.output.crowded(), PartitionWriter(self.storage, f"{staging}/merged")
+        for folder, names in crowded.items():
+            table = folder.partition("/")[0]
+            schema = pa.schema([field for field in TABLES[table] if field.name not in BY_DATE])
+            for name in names:
+                self.storage.check(name)
+            for rows in rows_of(self.storage, table, names, schema).to_batches():
+                writer.add(folder, rows, ())
+        writer.close()
+        merged = {ResultFile(f"{place}/{prefix}merged.parquet", rows): crowded[place] for place, _, rows in writer.files}
+        for file, (_, staged, _) in zip(merged, writer.files, strict=True):
+            self.storage.move(staged, file.name)
+        return merged
 
     def _read_folded(self, folder: str, parts: Sequence[str]) -> Any:
         """Some parts, None where there is nothing in them. By their folders: so Spark knows how few the orphans are, and does

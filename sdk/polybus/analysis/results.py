@@ -15,7 +15,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self
 from urllib.parse import unquote
@@ -33,13 +33,17 @@ from polybus.capture.store.filesystems import AnyPath
 
 from .ingest import RunCounts
 from .ranges import ReadPosition
-from .storage import BY_DATE, TableStorage, values_of
+from .storage import BY_DATE, ROWS_AT_ONCE, TableStorage, values_of
 
 LOG: Final = "_delta_log"
 STAGING: Final = "_staging"
 STATE: Final = "_state"
 TABLES: Final = {"events": EVENTS, "quarantine": QUARANTINE, "exchanges": EXCHANGES, "orphans": ORPHANS}
 """Their columns, by name."""
+SMALL: Final = ROWS_AT_ONCE
+"""A file with fewer rows is small: it has one group of them."""
+MANY_SMALL: Final = 16
+"""So many small files of a folder become one."""
 _OURS: Final = re.compile(r"run-(\d{6})-")
 _FILE: Final = re.compile(rf"(?:{'|'.join(TABLES)})(?:/[^/=]+=[^/]*)*/run-\d{{6,}}-[^/]+\.parquet")
 _STATE_FOLDER: Final = re.compile(rf"{STATE}/run-\d{{6,}}(?:-[^/]+)?")
@@ -163,6 +167,14 @@ class Output:
         """The files that make up a table."""
         return [file for file in self._files if file.table == table]
 
+    def crowded(self) -> dict[str, list[str]]:
+        """The small files of each folder of a table that holds many of them."""
+        found = dict[str, list[str]]()
+        for file in self._files:
+            if not file.provisional and file.rows < SMALL:
+                found.setdefault(file.name.rpartition("/")[0], []).append(file.name)
+        return {folder: names for folder, names in found.items() if len(names) >= MANY_SMALL}
+
     def files(self, table: str) -> list[str]:
         """The same by their names, relative to the folder, for whoever reads them now.
 
@@ -202,13 +214,13 @@ class Output:
         for folder in {name.rpartition("/")[0] for name in self.storage.files(STATE)} - {kept}:
             self.storage.remove(folder)
 
-    def commit(self, state: ResultsState, added: Sequence[ResultFile]) -> list[str]:
-        """The run is done: these files are there, and those that were provisional are not, which are given back.
+    def commit(self, state: ResultsState, added: Sequence[ResultFile], merged: Iterable[str] = ()) -> list[str]:
+        """The run is done: these files are there; those that were provisional, or are `merged`, are not, and are given back.
 
         Raises:
             CaptureError: Another one was faster.
         """
-        replaced = [file.name for file in self._files if file.provisional]
+        replaced = [*merged, *(file.name for file in self._files if file.provisional)]
         made = {file.name: (file.rows, _parts_of(file)) for file in added}
         self._log.change(_FILES, made, replaced, {"version": _VERSION, **msgspec.to_builtins(state)})
         return replaced

@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -204,6 +205,17 @@ class TableStorage:
             self.filesystem.delete_file(self.inside(path))
 
 
+def rows_of(storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
+    """The rows of files of a table, whose folders say values of columns, for Arrow."""
+    if not files:
+        return schema.empty_table()
+    folders = [part.partition("=")[0] for part in files[0].split("/") if "=" in part]
+    partitions = pads.partitioning(pa.schema([schema.field(name) for name in folders if name in schema.names]), flavor="hive")
+    paths, root = [storage.inside(name) for name in files], storage.inside(folder)
+    form: dict[str, Any] = {"schema": schema, "format": "parquet", "filesystem": storage.filesystem}
+    return pads.dataset(paths, **form, partitioning=partitions, partition_base_dir=root)
+
+
 class PartitionWriter:
     """Writes rows of tables beneath a folder, a file for each partition."""
 
@@ -252,6 +264,9 @@ class PartitionWriter:
 def _parts(rows: pa.RecordBatch, parts: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows by folder, without the columns that the folder says."""
     if not rows.num_rows:
+        return
+    if not parts:
+        yield "", rows
         return
     keys = {name: pc.fill_null(rows.column(name).cast(pa.string()), "") for name in parts}
     plain = rows.drop_columns(list(parts))

@@ -6,12 +6,15 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
-from polybus.analysis import DuckEngine, Pipeline
+from polybus.analysis import DuckEngine, Pipeline, results
+from polybus.analysis.pipeline import Done
 from polybus.analysis.report.metrics import measure
+from polybus.analysis.report.sums import Sums
 from polybus.analysis.results import Output
 from polybus.analysis.storage import TableStorage
 from polybus.capture.schema import FRAMES
@@ -144,6 +147,42 @@ def test_a_run_reads_what_is_new_and_what_lies_beside_the_exchanges_that_it_show
     tables = {name for name in read if name.startswith(("events/", "exchanges/"))}
     assert metrics["totals"]["exchanges"] == 60
     assert {name.partition("run-")[2][:6] for name in tables} == {"000002"}
+
+
+class Killed(BaseException): ...
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["runs that end", "runs that are killed first"])
+def test_small_files_of_many_runs_become_one_and_what_was_counted_counts_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: bool
+) -> None:
+    table = traffic(600, seed=1, rate=30.0, protocols=("ubre", "csb"), connections=2).table
+    pieces = [(batch, str(batch["capture_id"][0])) for batch in table.to_batches(max_chunksize=-(-len(table) // 9))]
+    single, counted = _added(tmp_path / "one", pieces, [len(pieces)]), list[str]()
+    run, add_messages = Pipeline.run, Sums._add_messages
+
+    def twice(pipeline: Pipeline, *args: Any, **given: Any) -> Done:
+        with monkeypatch.context() as dying, pytest.raises(Killed):
+            dying.setattr(Output, "commit", Mock(side_effect=Killed))
+            run(pipeline, *args, **given)
+        return run(pipeline, *args, **given)
+
+    def noted(sums: Sums, engine: Any, output: Output, files: Sequence[str]) -> None:
+        counted.extend(files)
+        add_messages(sums, engine, output, files)
+
+    monkeypatch.setattr(results, "MANY_SMALL", 3)
+    monkeypatch.setattr(Sums, "_add_messages", noted)
+    if kills:
+        monkeypatch.setattr(Pipeline, "run", twice)
+    assert _added(tmp_path, pieces, [1] * len(pieces)) == single
+    assert len(counted) == len(set(counted)) and not [name for name in counted if "merged" in name]
+    output = Output.of(tmp_path / "out")
+    for name in results.TABLES:
+        there = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out" / name).rglob("*.parquet")}
+        assert there == set(output.files(name)), "whoever reads by a pattern gets each row once"
+    assert any("merged" in name for name in output.files("events"))
+    assert all(len(names) <= 3 for names in output.crowded().values())
 
 
 def test_the_first_requests_without_an_answer_are_the_first_by_the_clock(tmp_path: Path) -> None:

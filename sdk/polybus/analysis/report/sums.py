@@ -15,6 +15,7 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Self
 
 import attrs
@@ -463,6 +464,21 @@ class Sums:
                 for name in ("orphans", "exchanges")
             }
             self.shown["orphans"] = PARTS["orphans"].added([engine.rows(lost(engine, tables["orphans"], tables["exchanges"]))])
+
+
+def note_merged(storage: TableStorage, merged: Mapping[str, Sequence[str]]) -> None:
+    """Note which files became one, so that what was counted counts on. Where one was not, all is made anew."""
+    if not merged or _NOW not in storage.files(SUMS):
+        return
+    with suppress(ValueError, KeyError):
+        now = msgspec.json.decode(storage.read(_NOW), type=Now)
+        for name, files in merged.items():
+            counted = now.files[name.partition("/")[0]]
+            firsts, lasts = zip(*(counted.pop(one) for one in files), strict=True)
+            counted[name] = min(firsts), max(lasts)
+            if again := set(now.again).intersection(files):
+                now.again = [*(one for one in now.again if one not in again), name]
+        storage.write(_NOW, msgspec.json.encode(now))
 
 
 def _slowest(summed: pa.Table) -> pa.Table:
