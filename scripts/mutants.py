@@ -1,8 +1,9 @@
 """Bugs put into the core on purpose, and how many of them the tests find: ``python -m scripts.mutants --count 200 --seed 1``.
 
 A mutant is one change within a function of the core: another comparison or small number, a condition turned round, a statement
-left out. Which are tried follows from the seed and the sources. First the tests run once under coverage, which notes what each
-of them executes; then each mutant has those run that execute its line, until one fails.
+left out. Which are tried follows from the seed and the text of each, so that changes elsewhere leave the choice as it is. First
+the tests run once under coverage, which notes what each of them executes; then each mutant has those run that execute its line,
+until one fails.
 
 Wings are left out: tests of theirs are of theirs.
 """
@@ -19,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 
 from attrs import frozen
@@ -62,9 +64,15 @@ class Mutant:
         data = self.file.read_bytes()
         return (data[: self.begin] + self.text.encode() + data[self.end :]).decode()
 
-    def __str__(self) -> str:
+    def change(self) -> str:
         was = self.file.read_bytes()[self.begin : self.end].decode()
-        return f"{self.file.relative_to(SDK)}:{self.line}: {' '.join(was.split())[:60]} -> {self.text[:60]}"
+        return f"{' '.join(was.split())[:60]} -> {self.text[:60]}"
+
+    def rank(self, seed: int) -> bytes:
+        return sha256(f"{seed} {self.file.relative_to(SDK)} {self.change()}".encode()).digest()
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(SDK)}:{self.line}: {self.change()}"
 
 
 def core() -> list[Path]:
@@ -120,7 +128,7 @@ def _text(node: ast.expr) -> str:
 def chosen(count: int, seed: int) -> list[Mutant]:
     """So many of all that the core can have."""
     every = [mutant for file in core() for mutant in mutants_of(file)]
-    return random.Random(seed).sample(every, count)
+    return sorted(every, key=lambda mutant: mutant.rank(seed))[:count]
 
 
 def measure(tiers: list[str]) -> None:
