@@ -69,6 +69,7 @@ BOUNDS = {
         runtime.services.known pubsub.publisher.client_routes pubsub.publisher.routes pubsub.pubsub.queues
         _util.pattern_index._cache
     """,
+    "32 of a peer about which authorize is asked at the same time; charged": "peer.authorization_queue._asked",
     "4096 nodes that are not known, until the next look": "protocols.nats.cluster.nodes._greeted",
     "64 addresses": "transports._stream.addresses._others",
     "64 requests that are posted at the same time": "bindings.cloudevents_http.client._waiting",

@@ -141,6 +141,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.routing import Router
 
+    from .. import Backoff
     from ..plugins import ProtocolAdapter
 
     Application: TypeAlias = Starlette | Router
@@ -170,6 +171,7 @@ def attach(
     hosts: Iterable[str] = (),
     when_full: str = "drop_oldest",
     insecure: bool = False,
+    retry: Backoff | None = None,
     script: str | None = None,
     docs: str | None = None,
     try_it: bool = False,
@@ -190,6 +192,7 @@ def attach(
         hosts: Further ``Host`` values of a server that listens on a loopback address, behind a proxy.
         when_full: Treatment of publications for a peer with a full outbox: ``drop_oldest``, ``drop_newest``, ``disconnect``.
         insecure: Admit strangers from other machines, also through a proxy, although the bus has no `authenticate`.
+        retry: Pauses of polybus clients before they reconnect: its `initial` and `maximum` replace their own.
         script: Also serve the browser client at this path, such as ``/polybus.js``, after that prefix, and
             ``polybus-frames.js`` beside it. With ``?v=`` and the version of polybus browsers cache them permanently.
         docs: Also serve a page about the subjects of the bus at this path, such as ``/bus/docs``, and its AsyncAPI document
@@ -227,6 +230,7 @@ def attach(
         hosts=hosts,
         when_full=when_full,
         insecure=insecure,
+        retry=retry,
     )
     serve()  # never entered: raises for wrong options
     if docs is not None:

@@ -52,16 +52,18 @@ export class RequestError extends BusError {
 const kind = (name, code, reason) => {
   const made = class extends (code ? RequestError : BusError) {}
   made.prototype.name = name
+  KINDS[code] ??= made // the first of those that have a code
   return Object.assign(made, { code, reason })
 }
+const KINDS = []
 export const NoHandler = kind('NoHandler', 12)
 export const NotFound = kind('NotFound', 5)
 export const Conflict = kind('Conflict', 9)
 export const BadRequest = kind('BadRequest', 3)
 export const Unauthorized = kind('Unauthorized', 16)
 export const Forbidden = kind('Forbidden', 7)
-export const TooLarge = kind('TooLarge', 8, 'too_large')
 export const TooManyRequests = kind('TooManyRequests', 8)
+export const TooLarge = kind('TooLarge', 8, 'too_large')
 export const Unavailable = kind('Unavailable', 14)
 export const RemoteError = kind('RemoteError', 2)
 export const DeadlineExceeded = kind('DeadlineExceeded')
@@ -69,9 +71,7 @@ export const Disconnected = kind('Disconnected')
 export const QueueFull = kind('QueueFull')
 export const EncodeError = kind('EncodeError')
 
-// By the number; the others are a RemoteError.
-// prettier-ignore
-const KINDS = [, , , BadRequest, , NotFound, Conflict, Forbidden, TooManyRequests, Conflict, Conflict, , NoHandler, , Unavailable, , Unauthorized]
+KINDS[6] = KINDS[10] = Conflict
 
 // A fail, or the end of a stream. One without a code is of a bare peer, which may write an Error as an object.
 function errorOf({ code, text, body, reason = null, detail }, subject) {
@@ -93,10 +93,11 @@ const disconnected = (reason, sent) =>
 // -- bodies: whatever JSON.stringify would write as something else is refused ---------------------------------------------
 
 function encode(value) {
-  if (value === undefined) return undefined
   check(value)
   return quote(value)
 }
+
+const member = (body) => (body === undefined ? '' : `,"body":${encode(body)}`)
 
 function check(value, path = '$', depth = 0) {
   const type = typeof value
@@ -194,7 +195,7 @@ export class Bus extends EventTarget {
   #link
   #up = false // the link carries frames
   #attempt // an object of its own: what an earlier one still says counts no more
-  #timer // of the attempt, or of the pause before the next
+  #timer // of the attempt, of the pause before the next, or of the token
   #watch // of the sign of life
   #heard = 0
   #opened = 0
@@ -202,6 +203,7 @@ export class Bus extends EventTarget {
   #failures = 0
   #broken = 0
   #refused = false
+  #renews // whether there is another token
   #resume // the token by which a server of a cluster goes on where another has stopped
   #most = MIB
   #retry
@@ -223,6 +225,7 @@ export class Bus extends EventTarget {
     super()
     this.#target = target
     this.#options = options
+    this.#renews = typeof options.token === 'function'
     this.#retry = { initial: 250, maximum: 5000, ...options.backoff }
     const { signal } = this.#listening
     const { document } = globalThis
@@ -343,8 +346,7 @@ export class Bus extends EventTarget {
     if (!(timeout > 0)) throw new RangeError(`timeout: ${timeout}: milliseconds above 0`)
     signal?.throwIfAborted()
     if (this.#error) throw this.#error
-    const text = encode(body)
-    const said = (text === undefined ? '' : `,"body":${text}`) + (headers ? `,"headers":${encode(headers)}` : '')
+    const said = member(body) + (headers ? `,"headers":${encode(headers)}` : '')
     call.said = said
     call.quoted = encode(subject)
     this.#check(call.quoted + said, subject)
@@ -356,7 +358,7 @@ export class Bus extends EventTarget {
       const most = this.#options.queue ?? 256
       let size = said.length
       for (const waiting of this.#queue) size += waiting.said.length
-      if (this.#queue.size >= most || (this.#queue.size && size > MIB)) throw new QueueFull(`for the link wait ${most} messages, or 1 MiB`)
+      if (this.#queue.size >= most || (this.#queue.size && size > MIB)) throw new QueueFull(`${most} messages wait, or 1 MiB`)
       this.#queue.add(call)
       this.#flush()
     }
@@ -484,21 +486,35 @@ export class Bus extends EventTarget {
     this.#leave(call)
   }
 
-  #met({ resume_token, limits, retry, refused = [] }, topics) {
+  #met({ resume_token, limits, retry, expires_in, refused = [] }, topics) {
     this.#refused = false
+    clearTimeout(this.#timer)
+    if (this.#renews && expires_in >= 0) this.#timer = later(() => this.#renew(), Math.max(expires_in * 0.8, 1000))
     this.#resume = resume_token
     this.#most = limits?.message ?? MIB
-    Object.assign(this.#retry, retry)
+    if (retry?.initial > 0 && retry.maximum > 0) Object.assign(this.#retry, retry)
     for (const topic of topics) {
       if (!topic.told) continue // closed meanwhile
       if (refused.includes(topic.pattern)) {
-        const error = new Forbidden('the server refuses this subscription', { subject: topic.pattern })
+        const error = new Forbidden('the server refuses it', { subject: topic.pattern })
         this.#forget(topic, error)
         if (!topic.awaited) this.#fire('error', { error })
       }
       topic.ready.resolve()
       topic.awaited = false // from now on nobody would hear of a refusal
     }
+  }
+
+  // In time, and on the link that there is: whoever waits for an answer, or reads a stream, does not notice.
+  async #renew() {
+    const attempt = this.#attempt
+    const token = await this.#token().catch(report) // without one the answer says how long there is to try again
+    if (attempt === this.#attempt) this.#hello({ token })
+  }
+
+  async #token() {
+    const { token } = this.#options
+    return this.#renews ? token({ refused: this.#refused, failures: this.#failures }) : token
   }
 
   // -- frames
@@ -542,8 +558,7 @@ export class Bus extends EventTarget {
     const timer = ttl !== undefined && later(() => running.abort(expired(request, 'local')), ttl)
     this.#running.set(id, running)
     try {
-      const text = encode(await handler(body, { subject: request, headers, signal }))
-      const frame = `{"success":${quote(id)}${text === undefined ? '' : `,"body":${text}`}}`
+      const frame = `{"success":${quote(id)}${member(await handler(body, { subject: request, headers, signal }))}}`
       this.#check(frame, request)
       if (!signal.aborted) answer(frame)
     } catch (error) {
@@ -563,17 +578,17 @@ export class Bus extends EventTarget {
   async #dial() {
     const attempt = (this.#attempt = {})
     clearTimeout(this.#timer)
-    this.#timer = setTimeout(() => this.#lose(1006, 'it was not open in time'), OPENING)
+    this.#timer = setTimeout(() => this.#lose(1006, 'not open in time'), OPENING)
     this.#become('connecting', { failures: this.#failures })
-    const { token, protocol = 'ubre', WebSocket: Socket = globalThis.WebSocket } = this.#options
+    const { protocol = 'ubre', WebSocket: Socket = globalThis.WebSocket } = this.#options
     const on = [(refuses) => refuses || this.#open(), (data) => this.#receive(data), (code, reason) => this.#lose(code, reason)]
     let target
     let shown
     try {
       target = typeof this.#target === 'function' ? await this.#target() : this.#target
-      shown = typeof token === 'function' ? await token({ refused: this.#refused, failures: this.#failures }) : token
+      shown = await this.#token()
     } catch (error) {
-      return attempt === this.#attempt && this.#lose(1006, error?.message ?? `${error}`, error)
+      return attempt === this.#attempt && this.#lose(1006, error?.message, error)
     }
     if (attempt !== this.#attempt) return
     try {
@@ -582,7 +597,6 @@ export class Bus extends EventTarget {
         if (!Socket) throw new TypeError('no WebSocket here: connect(url, { WebSocket })')
         const url = new URL(`${target}`.replace(/^ubre\+/, ''), globalThis.location?.href)
         url.protocol = url.protocol.replace('http', 'ws')
-        url.hash = ''
         this.#link = overSocket(new Socket(url.href, [protocol, REFUSES, ...(shown ? [`polybus.token.${shown}`] : [])]), ...on)
       }
     } catch (error) {
@@ -645,14 +659,13 @@ export class Bus extends EventTarget {
 
   #lose(code, reason, error, pause) {
     const { initial, maximum } = this.#retry
-    const { token } = this.#options
     const at = now()
     const port = this.#link?.port
     if (this.#up && at - this.#opened > maximum) this.#failures = this.#broken = 0
     this.#drop(reason, code !== 1001 || reason !== NOT_READ)
     let end
     if (code === 4403) end = new Forbidden(reason)
-    else if (code === 4401 && (this.#refused || typeof token !== 'function')) end = new Unauthorized(reason)
+    else if (code === 4401 && (this.#refused || !this.#renews)) end = new Unauthorized(reason)
     else if (port && port === this.#target) end = disconnected(reason, false)
     else if (BROKEN.test(code) && ++this.#broken === 3) end = new BusError(`${code}: ${reason}`)
     if (end || this.#error) return this.#end(end, code, reason)

@@ -3,12 +3,19 @@ echo."""
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+from attrs import evolve
+
+if TYPE_CHECKING:
+    from ..backoff import Backoff
 
 HELLO: Final = "_polybus.hello"
 """Subject of the question."""
 _ASKS: Final = "asks"
 """Member of questions that answers lack: a program that echoes every request is not a polybus peer."""
+_LONGEST_PAUSE: Final = 86_400_000
+"""Milliseconds: a client ignores longer pauses."""
 
 
 def question_of(asker: str = "", **facts: Any) -> dict[str, Any]:
@@ -25,3 +32,20 @@ def answer_of(question: Any, asker: str) -> dict[str, Any] | None:
 def is_answer(body: Any) -> TypeGuard[dict[str, Any]]:
     """True for the answer of a polybus peer; earlier versions, without ``asks``, send one too."""
     return isinstance(body, dict) and body.get("v") == 1 and _ASKS not in body
+
+
+def retry_of(backoff: Backoff) -> dict[str, int]:
+    """Convert a server's pauses to milliseconds for its clients."""
+    return {"initial": max(1, round(1000 * backoff.initial)), "maximum": max(1, round(1000 * backoff.maximum))}
+
+
+def backoff_told(own: Backoff, retry: Any) -> Backoff:
+    """The back-off with the pauses that a server sent; the client's own if it sent none or invalid ones."""
+    initial, maximum = (retry.get("initial"), retry.get("maximum")) if isinstance(retry, dict) else (None, None)
+    if not (_is_pause(initial) and _is_pause(maximum)):
+        return own
+    return evolve(own, initial=initial / 1000, maximum=maximum / 1000)
+
+
+def _is_pause(given: Any) -> TypeGuard[float]:
+    return isinstance(given, (int, float)) and 1 <= given <= _LONGEST_PAUSE

@@ -243,7 +243,8 @@ class Identity:
     Attributes:
         value: Any object: becomes `Peer.identity` and `Context.identity`.
         key: The user, shared by all of the user's connections, for `Bus.peers_of`.
-        expires_at: Aware datetime at which the link ends (WebSocket close code 4401).
+        expires_at: Aware datetime at which the link ends (WebSocket close code 4401), unless the
+            peer shows a new token before.
     """
 
     value: Any = None

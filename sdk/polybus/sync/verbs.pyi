@@ -1109,6 +1109,7 @@ class BlockingBus(Twin):
         tls: ssl.SSLContext | None = None,
         when_full: str = "drop_oldest",
         insecure: bool = False,
+        retry: Backoff | None = None,
     ) -> BlockingBlock[BlockingListener]:
         """Accept links at an address; the context manager yields the `BlockingListener`.
 
@@ -1121,6 +1122,7 @@ class BlockingBus(Twin):
             when_full: Policy for publications to a peer with a full outbox: ``drop_oldest``, ``drop_newest``, ``disconnect``.
             insecure: Allow an address that other machines can reach, directly or through a proxy, although every connection is
                 accepted.
+            retry: Pauses of polybus clients before they reconnect: its `initial` and `maximum` replace their own.
 
         Raises:
             ValueError: The URL or an option is invalid.

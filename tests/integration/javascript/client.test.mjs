@@ -104,6 +104,43 @@ test('the whole of a pause is chance, and the server says how long it may be', a
   assert.equal(world.states.at(-1).delay, 500)
 })
 
+test('what are no pauses is not heeded', async (t) => {
+  for (const retry of [{}, null, { initial: 9 }, { initial: 'x', maximum: 9 }, { initial: 9, maximum: -1 }]) {
+    const world = new World(t)
+    await world.opened({}, { retry })
+    world.socket.drops()
+    assert.equal(world.states.at(-1).delay, 250)
+    world.bus.close()
+  }
+})
+
+test('three hundred clients are back soon after an outage of ten seconds, and not all at once', async (t) => {
+  const world = new World(t, { page: false })
+  const [maximum, back] = [8000, []]
+  let seed = 7
+  let up = 0
+  class Far extends FakeSocket {
+    constructor(...given) {
+      super(...given)
+      setTimeout(() => (world.at < up ? this.drops() : (this.open(), this.greets({ retry: { initial: 500, maximum } }), back.push(world.at))), 5)
+    }
+  }
+  const crowd = Array.from({ length: 300 }, () => world.connect('ws://shop.example/bus', { WebSocket: Far }))
+  await world.turn()
+  await world.pass(10)
+  assert.equal(back.length, 300)
+  Math.random = () => (seed = (seed * 16807) % 2147483647) / 2147483647
+  up = world.at + 10000
+  for (const socket of [...FakeSocket.made]) socket.drops()
+  back.length = 0
+  await world.pass(10000 + maximum + 1000)
+  assert.equal(back.length, 300)
+  const most = Math.max(...back.map((at) => back.filter((other) => at <= other && other < at + 100).length))
+  assert.ok(most <= 60, `${most} in 100 ms`)
+  assert.ok(back.at(-4) <= up + maximum + 1000)
+  for (const bus of crowd) bus.close()
+})
+
 test('waking up ends a pause at once', async (t) => {
   for (const [type, place] of [['online'], ['pageshow'], ['focus'], ['resume', 'document'], ['visibilitychange', 'document']]) {
     const world = new World(t)
@@ -231,6 +268,53 @@ test('a function that throws costs an attempt, and the error is told', async (t)
   world.connect('/bus', { token: () => Promise.reject(mistake) })
   await world.turn()
   assert.deepEqual([world.states.at(-1).state, world.states.at(-1).error], ['waiting', mistake])
+})
+
+test('a token that ends is renewed on the link that there is, and a stream of a minute goes on', async (t) => {
+  const world = new World(t)
+  const asked = []
+  const bus = await world.opened({ token: (why) => (asked.push(why.refused), `t${asked.length}`) }, { expires_in: 5000 })
+  const stream = bus.stream('news')
+  let next = stream.next()
+  const { open } = world.socket.said[0]
+  for (let second = 0; second < 60; second++) {
+    world.socket.says({ item: open, body: second })
+    assert.deepEqual(await next, { value: second, done: false })
+    next = kept(stream.next())
+    await world.pass(1000)
+    for (const { id, body } of world.socket.take(({ request }) => request === '_polybus.hello')) {
+      assert.equal(body.token, `t${asked.length}`)
+      world.socket.says({ success: id, body: { v: 1, expires_in: 5000 } })
+    }
+  }
+  assert.deepEqual([world.knocks, asked.length, new Set(asked)], [1, 16, new Set([false])])
+})
+
+test('a token that cannot be had now is asked for again, a fixed one is not shown again, and a late one is nobody\'s', async (t) => {
+  const world = new World(t)
+  let answer = () => Promise.reject(new Error('no network'))
+  let calls = 0
+  const hellos = () => world.socket.take(({ request }) => request === '_polybus.hello').map(({ id, body }) => [id, body.token])
+  await world.opened({ token: () => (calls++ ? answer() : 'first') }, { expires_in: 5000 })
+  await world.pass(4000)
+  const [[id, none]] = hellos()
+  assert.deepEqual([none, world.reported.length], [undefined, 1])
+  world.socket.says({ success: id, body: { v: 1, expires_in: 0 } })
+  let tell
+  answer = () => new Promise((resolve) => (tell = resolve))
+  await world.pass(999)
+  assert.equal(calls, 2)
+  await world.pass(1)
+  assert.equal(calls, 3)
+  world.socket.drops(4401, 'expired')
+  await world.pass(1)
+  tell('late')
+  await world.turn()
+  assert.deepEqual(FakeSocket.made.map(({ frames }) => frames.length), [0, 0])
+  world.bus.close()
+  await world.opened({ token: 'fixed' }, { expires_in: 5000 })
+  await world.pass(20000)
+  assert.deepEqual(hellos(), [])
 })
 
 test('who may not is told so, and does not come back', async (t) => {

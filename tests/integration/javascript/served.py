@@ -1,17 +1,22 @@
 """A bus for the tests of `server.test.mjs`: ``served.py PORT``. It says on its output what its handlers see."""
 
+import datetime
 import sys
 from typing import Any
 
 import anyio
 
-from polybus import Bus, Context, DeadlineExceeded, Forbidden, Handshake, Identity, Limits, NotFound, Peer, run
+from polybus import Backoff, Bus, Context, DeadlineExceeded, Forbidden, Handshake, Identity, Limits, NotFound, Peer, run
 
 
 def authenticate(handshake: Handshake) -> Identity | None:
     token = handshake.headers.get("authorization", "").removeprefix("Bearer ")
     if token == "banned":
         raise Forbidden("not you")
+    if token.startswith("short"):
+        say(f"shown {token}")
+        soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=5)
+        return Identity(token, key="short", expires_at=soon)
     return None if token == "old" else Identity(token, key=token)
 
 
@@ -67,6 +72,19 @@ async def tell(body: Any) -> None:
     await bus.publish("told.all", body)
 
 
+@bus.handle("tell each")
+async def tell_each(count: int) -> None:
+    for number in range(count):
+        await bus.publish(f"each.{number}", number)
+
+
+@bus.handle("tick")
+async def tick() -> Any:
+    while True:
+        yield 1
+        await anyio.sleep(0.1)
+
+
 @bus.handle("ask back")
 async def ask_back(body: Any, ctx: Context) -> Any:
     assert ctx.peer is not None
@@ -79,4 +97,4 @@ async def seen(body: Any) -> None:
 
 
 if __name__ == "__main__":
-    run(bus, f"ubre+ws://127.0.0.1:{sys.argv[1]}/bus")
+    run(bus, f"ubre+ws://127.0.0.1:{sys.argv[1]}/bus", retry=Backoff(initial=0.1, maximum=2))

@@ -17,7 +17,7 @@ import anyio
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
 
 from polybus import Bus, Cluster, Handshake, Identity
 from polybus.fastapi import attach
@@ -159,6 +159,14 @@ PAGE = """
 """
 
 
+WORKER = """
+import { connect } from '/polybus.js'
+const bus = connect('/bus') // a link of its own
+const page = connect(globalThis)
+page.handle('ask', async (body) => [await bus.request('echo', body), await page.request('title')])
+"""
+
+
 def let_in(handshake: Handshake) -> Identity:
     KNOCKS.append(handshake.address)
     return Identity("somebody")
@@ -167,13 +175,16 @@ def let_in(handshake: Handshake) -> Identity:
 @pytest.fixture
 async def served(chromium: Browser) -> AsyncIterator[tuple[Tab, Bus, str]]:
     chromium.problems.clear()
+    chromium.lines.clear()
     KNOCKS.clear()
     app, bus = FastAPI(), Bus(authenticate=let_in)
     attach(app, bus, script="/polybus.js")
     bus.handle("echo")(lambda body: body)
 
     @app.get("/{name}")
-    def page(name: str) -> HTMLResponse:
+    def page(name: str) -> Response:
+        if name == "worker.js":
+            return Response(WORKER, media_type="text/javascript")
         policy = {"content-security-policy": "default-src 'none'; script-src 'self' 'unsafe-inline'; connect-src 'self'"}
         return HTMLResponse(PAGE if name == "page" else "another page", headers=policy)
 
@@ -186,10 +197,20 @@ async def served(chromium: Browser) -> AsyncIterator[tuple[Tab, Bus, str]]:
     assert chromium.problems == []
 
 
-async def test_two_connects_of_one_effect_are_one_socket(served: tuple[Tab, Bus, str]) -> None:
+async def test_two_connects_of_one_effect_are_one_socket(chromium: Browser, served: tuple[Tab, Bus, str]) -> None:
     tab, bus, _ = served
     assert await tab.run("bus.request('echo', { text: 'ü' })") == {"text": "ü"}
     assert (len(bus.peers), len(KNOCKS)) == (1, 1)
+    assert [line for line in chromium.lines if "favicon" not in line] == []
+
+
+async def test_a_worker_has_a_link_of_its_own_and_is_one_for_its_page(served: tuple[Tab, Bus, str]) -> None:
+    tab, bus, _ = served
+    begins = "const worker = connect(new Worker('/worker.js', { type: 'module' }))"
+    asks = "worker.handle('title', () => document.title); return worker.request('ask', 7)"
+    both = f"import('/polybus.js').then(({{ connect }}) => {{ {begins}; {asks} }})"
+    assert await tab.run(both) == [7, "page"]
+    assert len(bus.peers) == 2
 
 
 async def test_a_page_that_was_left_comes_back_with_its_heap_and_its_subscriptions(served: tuple[Tab, Bus, str]) -> None:
@@ -214,34 +235,63 @@ async def test_a_page_that_is_frozen_while_the_link_goes_is_back_when_it_is_show
     assert await tab.run("bus.request('echo', 1)") == 1
 
 
-async def test_a_server_that_stands_still_is_given_up_when_the_page_is_looked_at(chromium: Browser, tmp_path: Path) -> None:
-    [program] = blocks("browser.md", "python")
-    (tmp_path / "app.py").write_text(program.replace("</script>", "globalThis.bus = bus</script>"))
-    port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(port), "--log-level", "critical"]
-    with subprocess.Popen(command, cwd=tmp_path) as process:  # noqa: ASYNC220  # it begins at once
-        try:
-            tab = await chromium.tab(f"http://127.0.0.1:{port}/") if await reached(port) else None
-            assert tab is not None
-            await tab.until("window.bus?.state === 'open'")
-            process.send_signal(signal.SIGSTOP)
-            looked = "const asked = performance.now(); dispatchEvent(new Event('focus'));"
-            told = "bus.addEventListener('state', ({ reason }) => resolve([reason, performance.now() - asked]), { once: true })"
-            reason, after = await tab.run(f"new Promise((resolve) => {{ {looked} {told} }})")
-            assert reason.startswith("no sign of life")
-            assert 4900 < after < 15000
-            await tab.aclose()
-        finally:
-            process.kill()
+class Elsewhere:
+    """The application of the page about browsers, in a process of its own that can be stopped and killed."""
 
+    def __init__(self, folder: Path) -> None:
+        [program] = blocks("browser.md", "python")
+        (folder / "app.py").write_text(program.replace("</script>", "globalThis.bus = bus</script>"))
+        self.port = free_port()
+        self._folder = folder
+        self.process: subprocess.Popen[bytes]
 
-async def reached(port: int) -> bool:
-    async def there() -> bool:
+    async def start(self) -> None:
+        command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(self.port), "--log-level", "critical"]
+        self.process = subprocess.Popen(command, cwd=self._folder)  # noqa: ASYNC220  # it begins at once
+        await eventually(self._is_reached)
+
+    async def _is_reached(self) -> bool:
         try:
-            await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
+            await (await anyio.connect_tcp("127.0.0.1", self.port)).aclose()
         except OSError:
             return False
         return True
 
-    await eventually(there)
-    return True
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+async def elsewhere(chromium: Browser, tmp_path: Path) -> AsyncIterator[tuple[Tab, Elsewhere]]:
+    server = Elsewhere(tmp_path)
+    await server.start()
+    try:
+        tab = await chromium.tab(f"http://127.0.0.1:{server.port}/")
+        await tab.until("window.bus?.state === 'open'")
+        yield tab, server
+        await tab.aclose()
+    finally:
+        server.end()
+
+
+async def test_a_server_that_stands_still_is_given_up_when_the_page_is_looked_at(elsewhere: tuple[Tab, Elsewhere]) -> None:
+    tab, server = elsewhere
+    server.process.send_signal(signal.SIGSTOP)
+    looked = "const asked = performance.now(); dispatchEvent(new Event('focus'));"
+    told = "bus.addEventListener('state', ({ reason }) => resolve([reason, performance.now() - asked]), { once: true })"
+    reason, after = await tab.run(f"new Promise((resolve) => {{ {looked} {told} }})")
+    assert reason.startswith("no sign of life")
+    assert 4900 < after < 15000
+
+
+async def test_a_page_out_of_sight_is_back_by_itself_when_its_server_is(elsewhere: tuple[Tab, Elsewhere]) -> None:
+    tab, server = elsewhere
+    await tab.hide()
+    server.end()
+    await tab.until("bus.state !== 'open'")
+    await server.start()
+    await tab.until("document.hidden && bus.state === 'open'")
+    await tab.show()
+    await tab.run("bus.request('tell', 'hello again')")
+    await tab.until("news.textContent === 'news.today: hello again'")

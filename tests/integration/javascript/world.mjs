@@ -76,7 +76,7 @@ export class World {
       setTimeout: (act, delay = 0) => (this.timers.set(++this.#last, { act, due: this.at + Math.max(delay, 1), delay }), this.#last),
       clearTimeout: (id) => this.timers.delete(id),
       performance: { now: () => this.at },
-      reportError: (error) => this.reported.push(error),
+      reportError: (error) => void this.reported.push(error),
     })
     Math.random = () => 1
     if (page) {

@@ -61,6 +61,8 @@ class Browser:
         self._contexts: set[str] = set()
         self.problems: list[str] = []
         """What pages have thrown."""
+        self.lines: list[str] = []
+        """What the browser itself has written into the consoles of pages."""
 
     async def tell(self, method: str, session: str | None = None, **params: Any) -> Any:
         """One command, and its result.
@@ -97,6 +99,8 @@ class Browser:
             self._answers[message["id"]] = message
         elif message["method"] == "Runtime.exceptionThrown":
             self.problems.append(json.dumps(message["params"]["exceptionDetails"]))
+        elif message["method"] == "Log.entryAdded":
+            self.lines.append(message["params"]["entry"]["text"])
 
     async def tab(self, url: str) -> Tab:
         """A page, as another person would see it."""
@@ -107,6 +111,7 @@ class Browser:
         tab = Tab(self, session, context)
         await self.tell("Runtime.enable", session)
         await self.tell("Page.enable", session)
+        await self.tell("Log.enable", session)
         await tab.visit(url)
         return tab
 
@@ -146,6 +151,17 @@ class Tab:
     async def resume(self) -> None:
         """Go on."""
         await self._browser.tell("Page.setWebLifecycleState", self._session, state="active")
+
+    async def hide(self) -> None:
+        """Open another tab before it."""
+        other = await self._browser.tell("Target.createTarget", url="about:blank", browserContextId=self._context)
+        await self._browser.tell("Target.activateTarget", targetId=other["targetId"])
+        await self.until("document.hidden")
+
+    async def show(self) -> None:
+        """Put it before the others."""
+        await self._browser.tell("Page.bringToFront", self._session)
+        await self.until("!document.hidden")
 
     async def block(self, *urls: str) -> None:
         """Fetch nothing of these, with `*` for anything, from now on."""

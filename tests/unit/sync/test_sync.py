@@ -72,6 +72,10 @@ def make_bus() -> polybus.Bus:
     def get_user(query: GetUser) -> User:
         return User(query.id, "Ann")
 
+    @bus.handle("who")
+    def who(ctx: sync.Context) -> str:
+        return str(ctx.identity)
+
     @bus.handle("no")
     def no() -> None:
         raise Forbidden("not you")
@@ -219,6 +223,11 @@ def test_a_server_for_threads_asks_tells_and_sends_away_who_is_there() -> None:
             assert isinstance(events.receive(WAIT), LinkDown)
             with pytest.raises(Disconnected, match="enough"):
                 client.request("ping.elsewhere")
+
+
+def test_a_def_handler_knows_who_asks(url: str) -> None:
+    with sync.connect(url) as bus:
+        assert bus.request("who") == "ann"
 
 
 def test_a_further_link_is_a_block(url: str) -> None:

@@ -12,6 +12,7 @@ from ..._util.cancel_scopes import to_the_end
 from ..._util.certificates import warn_of_certificate
 from ..._util.misuse import entered_first
 from ..._validation import check_hosts, check_origins, check_tls, check_type, texts
+from ...backoff import Backoff
 from ...errors import BusError, LocalProtocolError, Unavailable, Unsupported
 from ...plugins import (
     Admission,
@@ -57,6 +58,7 @@ class BusGate:
     adapter: ProtocolAdapter
     url: str
     _when_full: str
+    _retry: Backoff | None
     _admissions: Admissions = field(init=False)
     links: dict[Link, str] = field(factory=dict, init=False)
     open: bool = field(default=True, init=False)
@@ -125,7 +127,15 @@ class BusGate:
     def opened(self, transport: Transport, admission: Admission) -> None:
         """Make the link of an accepted connection."""
         self._admissions.opened()
-        link = Link(self._owner, self._services, self.adapter, self.url, when_full=self._when_full, admission=admission)
+        link = Link(
+            self._owner,
+            self._services,
+            self.adapter,
+            self.url,
+            when_full=self._when_full,
+            admission=admission,
+            retry=self._retry,
+        )
         self.links[link] = transport.address
         link.attach(transport)
 
@@ -167,6 +177,7 @@ class Serving:
         tls: ssl.SSLContext | None,
         when_full: str,
         insecure: bool,
+        retry: Backoff | None,
     ) -> None:
         if when_full not in WHEN_FULL:
             raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
@@ -179,6 +190,8 @@ class Serving:
         self._tls = tls
         self._when_full = when_full
         check_type(insecure, bool, "insecure", "insecure=True")
+        check_type(retry, Backoff, "retry", "retry=Backoff(maximum=20)")
+        self._retry = retry
         self._private = not (insecure or parts.services.access.authenticate)
         self._transport: Any
         told = without_secrets(str(target))
@@ -228,7 +241,7 @@ class Serving:
         services, links = parts.services, parts.links
         self._runtime = await parts.life.enter()
         try:
-            gate = self._gate = links.open_gate(self._adapter, "", self._when_full)
+            gate = self._gate = links.open_gate(self._adapter, "", self._when_full, self._retry)
             codec = self._adapter.codec(services.limits)
             options = ListenOptions(
                 host=services.running,

@@ -229,6 +229,7 @@ class Bus(BusVerbs):
         tls: ssl.SSLContext | None = None,
         when_full: str = "drop_oldest",
         insecure: bool = False,
+        retry: Backoff | None = None,
     ) -> AbstractAsyncContextManager[Listener]:
         """Accept links at an address; the async context manager yields the `Listener`.
 
@@ -241,13 +242,14 @@ class Bus(BusVerbs):
             when_full: Policy for publications to a peer with a full outbox: ``drop_oldest``, ``drop_newest``, ``disconnect``.
             insecure: Allow an address that other machines can reach, directly or through a proxy, although every connection is
                 accepted.
+            retry: Pauses of polybus clients before they reconnect: its `initial` and `maximum` replace their own.
 
         Raises:
             ValueError: The URL or an option is invalid.
             LocalProtocolError: An open address without `authenticate`.
             OSError: (on entering) The address cannot be bound.
         """
-        return Serving(self._parts, target, protocol, origins, hosts, tls, when_full, insecure)
+        return Serving(self._parts, target, protocol, origins, hosts, tls, when_full, insecure, retry)
 
     @property
     def peers(self) -> list[Peer]:

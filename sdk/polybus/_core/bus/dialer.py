@@ -26,6 +26,7 @@ from ...errors import BusError, ConnectFailed, Disconnected, Forbidden, RequestE
 from ...events import LinkRetrying
 from ...headers import check_handshake_headers
 from ...plugins import Closed, Connector, DialOptions, EndpointFeatures, ProtocolAdapter, ProtocolFeatures, TransportFeatures
+from ...plugins.hello import backoff_told
 from ...plugins.registry import check_serves, make_recorder, resolve_target
 from ...secrets import without_secrets
 from ..link.link import Link
@@ -459,6 +460,24 @@ class Connecting:
                 logger.warning(text, reason, self._log.url, exc_info=error, extra=self._log.fields)
             raise ConnectFailed(link.url, reason) from error
         return check_handshake_headers(headers)
+
+    async def renewal(self) -> dict[str, Any] | None:
+        """Members of a hello that renew the identity: a new token, or none if `headers` failed; None without a bearer token."""
+        link = self._link
+        assert link is not None
+        try:
+            headers = await self._current_headers(link)
+        except (BusError, TypeError) as error:
+            text = "no new token for %s: %s; the link ends with the one that it has"
+            logger.warning(text, self._log.url, in_one_line(str(error)), extra=self._log.fields)
+            return {}
+        shown = next((value for name, value in headers.items() if name.lower() == "authorization"), "")
+        kind, _, token = shown.partition(" ")
+        return {"token": token} if kind.lower() == "bearer" else None
+
+    def told_retry(self, retry: Any) -> None:
+        """Adopt the server's pauses between attempts: it knows the number of its clients."""
+        self._backoff = backoff_told(self._backoff, retry)
 
     # -- coming back -----------------------------------------------------------------------------------------------------
 

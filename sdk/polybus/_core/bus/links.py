@@ -22,6 +22,7 @@ from .acceptor import BusGate
 from .remote_peer import RemotePeer
 
 if TYPE_CHECKING:
+    from ...backoff import Backoff
     from ...message import Message
     from ...plugins import ProtocolAdapter
     from ...stats import DurableStats
@@ -202,9 +203,9 @@ class LinkRegistry:
 
     # -- adding links ----------------------------------------------------------------------------------------------------
 
-    def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> BusGate:
+    def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str, retry: Backoff | None = None) -> BusGate:
         """Make a gate; it accepts connections once it is in `gates`."""
-        return BusGate(self._services, self, adapter, url, when_full)
+        return BusGate(self._services, self, adapter, url, when_full, retry)
 
     def add_gate(self, gate: BusGate, listening: Listening) -> None:
         self.gates[gate] = listening

@@ -15,12 +15,7 @@ from attrs import define, field
 
 from ..._util.repeated_warnings import ViolationCounter
 from ..._util.sources import sources
-from ...errors import (
-    Disconnected,
-    Forbidden,
-    Unauthorized,
-    Unsupported,
-)
+from ...errors import Disconnected, Forbidden, Unauthorized, Unsupported
 from ...events import LinkDown, LinkUp
 from ...message import Message
 from ...plugins import (
@@ -39,6 +34,7 @@ from .session_events import act_on, refuse
 from .state import TRANSITIONS, Change, Ending, State, ending_after
 
 if TYPE_CHECKING:
+    from ...backoff import Backoff
     from ...body import BodyFormat
     from ...plugins import Admission, Hear, Receiver, Role, Session, SessionOutput, Transport
     from ...plugins.extensions import LinkReader
@@ -62,6 +58,8 @@ class Link(LinkFlow):
     dialer: LinkDialer | None = field(default=None, kw_only=True)
     serves: tuple[str | int, ...] = field(default=(), kw_only=True)
     admission: Admission | None = field(default=None, kw_only=True)
+    retry: Backoff | None = field(default=None, kw_only=True)
+    """Pauses of the other end before it reconnects, if the listener sets them."""
     deferred: list[Callable[[], None]] = field(factory=list, init=False)
     """Functions to call after the current batch of frames."""
     was_up: bool = field(default=False, init=False)
@@ -105,6 +103,10 @@ class Link(LinkFlow):
         self.share_with(None if self.opened else Share())
         self.expires = None if self.admission is None else self.admission.identity.ends(runtime.time())
         runtime.links[self] = None
+
+    def renew(self, admission: Admission) -> None:
+        """Adopt the renewed identity of the other end."""
+        self.admission, self.expires = admission, admission.identity.ends(self.runtime.time())
 
     # -- who is there ----------------------------------------------------------------------------------------------------
 
@@ -237,13 +239,18 @@ class Link(LinkFlow):
         else:
             self._ended(why)
 
+    def turn_away(self, error: Forbidden | Unauthorized, text: str) -> None:
+        """End the link because the other end is not, or no longer, admitted."""
+        self.expires = None
+        code = 4403 if isinstance(error, Forbidden) else 4401
+        self._ending = Ending(Closed(code, error.text, error))
+        self.close(code, text)
+
     def tick(self, now: float) -> None:
         """Handle what is due. Called about once a second."""
         transport, session = self.transport, self.session
         if self.expires is not None and self.expires <= now:
-            self.expires = None
-            self._ending = Ending(Closed(4401, "the identity has expired", Unauthorized("the identity has expired")))
-            self.close(4401, "the identity has expired: authenticate again")
+            self.turn_away(Unauthorized("the identity has expired"), "the identity has expired: authenticate again")
         if transport is not None and self.state is not State.DOWN:
             transport.tick(now)
             self.charge_arrival(transport)

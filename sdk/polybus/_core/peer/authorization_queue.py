@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from attrs import define, field
@@ -22,7 +22,10 @@ from .responses import send_error
 from .subscriptions import canonical_pattern, canonical_subject
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from ..link.send_queue import WaitingMessage
+    from ..runtime.access import AccessControl
     from .party import PeerParty
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -92,12 +95,45 @@ def _refuse(peer: PeerParty, message: Message) -> None:
         peer.host.pubsub.recipients.count_subscription(peer)
 
 
+_AT_ONCE: Final = 32
+"""Messages of one peer that `authorize` decides at the same time."""
+
+
+@define(eq=False)
+class _Question:
+    """A message and the decision of `authorize`."""
+
+    message: Message
+    _allowed: Awaitable[bool] | bool
+    _answered: anyio.Event | None = None
+
+    async def granted(self, access: AccessControl) -> bool:
+        """Wait for the decision, which another task may already wait for."""
+        if self._answered is None:
+            return await access.answer(self._allowed)
+        if not self._answered.is_set():
+            await self._answered.wait()
+        return bool(self._allowed)
+
+    def ask_now(self, access: AccessControl, group: TaskGroup) -> None:
+        """Start a task that waits for an asynchronous decision."""
+        if inspect.isawaitable(self._allowed):
+            self._answered = anyio.Event()
+            group.start_soon(self._ask, access, self._answered)
+
+    async def _ask(self, access: AccessControl, answered: anyio.Event) -> None:
+        self._allowed = await access.answer(self._allowed)
+        answered.set()
+
+
 @define(eq=False)
 class InboundAuthorization:
-    """Messages of a peer behind the one that `authorize` is deciding. Lasts, with one task, until the last answer."""
+    """Messages of a peer behind those that `authorize` is deciding, in order. Lasts, with one task, until the last answer."""
 
     _peer: PeerParty
-    _waiting: deque[Message] = field(factory=deque)
+    _waiting: deque[Message] = field(factory=deque, init=False)
+    _asked: deque[_Question] = field(factory=deque, init=False)
+    _looks_ahead: bool = field(default=False, init=False)
 
     def add(self, message: Message) -> None:
         """Queue a message, or drop it."""
@@ -107,35 +143,59 @@ class InboundAuthorization:
         else:
             peer.link.services.counters.dropped += 1
 
-    async def run(self, message: Message | None, allowed: Any) -> None:
+    async def run(self, message: Message, allowed: Awaitable[bool]) -> None:
         """Wait for `authorize`, then handle the queue, asking again where needed.
 
-        Ends with the peer. This method releases the memory of the current message, `lost` the rest.
+        Ends with the peer. This method releases the memory of the messages it asks about, `lost` the rest.
         """
-        peer, waiting = self._peer, self._waiting
+        peer, asked = self._peer, self._asked
         services = peer.link.services
+        asked.append(_Question(message, allowed))
         try:
-            while message is not None:
-                if message.kind is Kind.REQUEST:
-                    peer.negotiation.asked(message)
-                elif message.kind is Kind.UNSUBSCRIBE:
-                    _act(peer, message)
-                else:
-                    if allowed is None:
-                        allowed = services.access.asks(peer, _verb(message), message.subject, message)
-                    granted, allowed = await services.access.answer(allowed), None
-                    if peer.undecided is not self:
-                        return  # the peer has left
-                    self._decided(message, granted)
-                peer.release(message)
-                message = waiting.popleft() if waiting else None
+            async with anyio.create_task_group() as group:
+                while asked:
+                    if self._waiting and not self._looks_ahead:
+                        self._looks_ahead = True
+                        group.start_soon(self._ask_ahead, group)  # runs once the answer here takes a while
+                    question = asked[0]
+                    granted = await question.granted(services.access)
+                    if peer.undecided is not self:  # the peer has left
+                        group.cancel_scope.cancel()
+                        return
+                    self._do(question.message, granted)
+                    peer.release(asked.popleft().message)
+                    if not asked and self._waiting:
+                        asked.append(self._next())
         finally:
-            if message is not None:
-                peer.release(message)
+            for question in asked:
+                peer.release(question.message)
             # A cancellation that escapes from `authorize` refuses the queue and must not block later messages.
             if peer.undecided is self:
-                services.counters.refused += len(waiting)
+                services.counters.refused += len(self._waiting)
                 self.lost()
+
+    async def _ask_ahead(self, group: TaskGroup) -> None:
+        while self._waiting and len(self._asked) < _AT_ONCE:
+            question = self._next()
+            self._asked.append(question)
+            question.ask_now(self._peer.link.services.access, group)
+        self._looks_ahead = False
+
+    def _next(self) -> _Question:
+        """Take the next queued message, and ask about a publication or subscription."""
+        message = self._waiting.popleft()
+        if message.kind not in (Kind.PUBLISH, Kind.SUBSCRIBE):
+            return _Question(message, True)
+        access = self._peer.link.services.access
+        return _Question(message, access.asks(self._peer, _verb(message), message.subject, message))
+
+    def _do(self, message: Message, granted: bool) -> None:
+        if message.kind is Kind.REQUEST:
+            self._peer.negotiation.asked(message)
+        elif message.kind is Kind.UNSUBSCRIBE:
+            _act(self._peer, message)
+        else:
+            self._decided(message, granted)
 
     def _decided(self, message: Message, granted: bool) -> None:
         if granted:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import anyio
 from attrs import define
 
-from ...errors import BusError, Code, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled, Unsupported
+from ...errors import (
+    BusError,
+    Code,
+    DeadlineExceeded,
+    Disconnected,
+    Forbidden,
+    QueueFull,
+    RequestCancelled,
+    Unauthorized,
+    Unsupported,
+)
 from ...message import Kind, Message
-from ...plugins.hello import HELLO, answer_of, is_answer, question_of
+from ...plugins import Admission
+from ...plugins.hello import HELLO, answer_of, is_answer, question_of, retry_of
 from ..rpc.reply import Reply, error_of
 from .responses import response_to, send_error
 from .subscriptions import canonical_pattern
 
 if TYPE_CHECKING:
     from ...plugins.extensions import Resumption
+    from ..link.ports import LinkDialer
     from .party import PeerParty
     from .ports import PeerPubSub
 
@@ -66,6 +79,12 @@ _LONGEST_TOKEN: Final = 200
 """Characters of a token."""
 _TURN: Final = 64
 """Hellos answered before other tasks get a turn."""
+_CONFIRMED: Final = 1024
+"""Maximal patterns that one hello asks about."""
+_RENEWED: Final = 0.8
+"""Part of the time until an identity expires after which a client shows a new token."""
+_SOONEST: Final = 1.0
+"""Minimal seconds between two new tokens."""
 
 
 @define(eq=False, weakref_slot=False)
@@ -91,6 +110,8 @@ class Negotiation:
     """Token of an earlier connection, until a hello with it is answered."""
     _resuming: bool = False
     """True from the hello with a token until the subscriptions are sent."""
+    _renewing: bool = False
+    """True while this bus waits to show a new token, or `authenticate` looks at one of the peer."""
 
     @property
     def _pubsub(self) -> PeerPubSub:
@@ -161,7 +182,8 @@ class Negotiation:
         session = self._peer.link.session
         if session is not None and self.speaks_extensions is not False:
             asks = self.speaks_extensions and session.capabilities.asks_before_publishing
-            if self._pubsub.passes_on or asks or self._resumes is not None:
+            renews = self._peer.link.renews and not self._peer.link.inner and session.capabilities.extensions
+            if self._pubsub.passes_on or asks or renews or self._resumes is not None:
                 _ = self.ask(again=True)
             if self._resumes is not None:  # all subscriptions are sent in this turn
                 self._peer.link.runtime.call_soon(self._restored)
@@ -210,6 +232,7 @@ class Negotiation:
             token = answer.get("resume_token")
             self._token = token if isinstance(token, str) and len(token) <= _LONGEST_TOKEN else None
             self._resumes = None
+            self._heed(answer)
             identities.take_proof(self._peer, answer.get("proof"))
             self.takes_note(answer)
             self.is_ours(answer.get("subscribes"))
@@ -217,6 +240,25 @@ class Negotiation:
             self.takes_note(None)
             self.speaks_extensions = False
             identities.take_proof(self._peer, None)
+
+    def _heed(self, answer: dict[str, Any]) -> None:
+        """Adopt the server's pauses, and plan the next token if the identity of this bus expires."""
+        peer, dialer = self._peer, self._peer.link.dialer
+        if dialer is None:
+            return
+        dialer.told_retry(answer.get("retry"))
+        left = answer.get("expires_in")
+        if isinstance(left, (int, float)) and math.isfinite(left) and not self._renewing:
+            self._renewing = True
+            peer.spawn(self._renew_later, dialer, max(left / 1000 * _RENEWED, _SOONEST))
+
+    async def _renew_later(self, dialer: LinkDialer, seconds: float) -> None:
+        """Show a new token in time, so that the link stays up."""
+        await anyio.sleep(seconds)
+        facts = await dialer.renewal()
+        self._renewing = False
+        if facts is not None:
+            _ = self._send(facts)
 
     def takes_note(self, facts: Any) -> None:
         """Record whether the peer forwards publications, before it receives any."""
@@ -264,7 +306,7 @@ class Negotiation:
         """Forget unanswered hellos of a lost connection."""
         self._resumes, self._token, self._resuming = self._token or self._resumes, None, False
         self.probe = self._late = None
-        self.silent = False
+        self.silent = self._renewing = False
 
     # -- hellos of the peer ----------------------------------------------------------------------------------------------
 
@@ -279,13 +321,42 @@ class Negotiation:
         resumption = peer.host.resumption
         if resumption is not None and not peer.link.upstream:
             self._resumed(message, resumption)
-        if not self._is_to_wait(message) or not peer.hold(message):  # a peer with too many hellos gets an early answer
+        if (token := self._token_of(message)) is not None and peer.hold(message):
+            self._renewing = True
+            peer.spawn(self._renew, message, token)
+        elif not self._is_to_wait(message) or not peer.hold(message):  # a peer with too many hellos gets an early answer
             self._answer(message)
         elif self._deferred is None:
             self._deferred = deque((message,))
             peer.spawn(self._answer_later, self._deferred)
         else:
             self._deferred.append(message)
+
+    def _token_of(self, message: Message) -> str | None:
+        """The new token in a hello; None also while `authenticate` looks at another one of this peer."""
+        body, link = message.body, self._peer.link
+        token = body.get("token") if isinstance(body, dict) else None
+        if link.admission is None or link.expires is None or self._renewing or not isinstance(token, str):
+            return None
+        return token if len(token) <= link.runtime.limits.headers else None
+
+    async def _renew(self, message: Message, token: str) -> None:
+        peer, link = self._peer, self._peer.link
+        assert link.admission is not None
+        try:
+            outcome = await link.services.access.renew(link.admission, token)
+        finally:
+            peer.release(message)
+            self._renewing = False
+        if not peer.connected:
+            return
+        if isinstance(outcome, (Unauthorized, Forbidden)):
+            link.turn_away(outcome, outcome.text)
+            return
+        if isinstance(outcome, Admission):  # otherwise `authenticate` failed, and the answer says how much time is left
+            link.renew(outcome)
+            peer.admitted, peer.grants = outcome.identity, None
+        self._answer(message)
 
     def _resumed(self, message: Message, resumption: Resumption) -> None:
         """Apply a hello's resume facts at once, before later messages."""
@@ -336,6 +407,11 @@ class Negotiation:
         peer = self._peer
         body = message.body if isinstance(message.body, dict) else {}
         link, confirm = peer.link, body.get("confirm")
+        limits = link.runtime.limits
+        if isinstance(confirm, list) and len(confirm) > _CONFIRMED:
+            text = f"confirm has {len(confirm)} patterns: a hello asks about {_CONFIRMED} at most, so send several"
+            send_error(peer, message, Code.INVALID_ARGUMENT, text)
+            return
         answer = answer_of(body, peer.id)
         if answer is None:
             send_error(peer, message, Code.UNIMPLEMENTED, "this question has come back to the bus that asked it")
@@ -352,12 +428,20 @@ class Negotiation:
         if self._pubsub.passes_on:
             answer["passes"] = True
         if "limits" in body:
-            answer["limits"] = {"message": link.runtime.limits.message}
+            answer["limits"] = {
+                "message": limits.message,
+                "subject": limits.subject,
+                "subscriptions": limits.subscriptions,
+            }
+        if link.retry is not None:
+            answer["retry"] = retry_of(link.retry)
+        if link.expires is not None:
+            answer["expires_in"] = max(0, int(1000 * (link.expires - link.runtime.time())))
         self.is_ours(body.get("subscribes"))
         if isinstance(confirm, list):
             patterns = peer.patterns
             answer["refused"] = [
-                one for one in confirm[:1024] if isinstance(one, (str, int)) and canonical_pattern(one) not in patterns
+                one for one in confirm if isinstance(one, (str, int)) and canonical_pattern(one) not in patterns
             ]
         link.answer(response_to(message, answer, link), peer)
 

@@ -207,7 +207,7 @@ class PeerParty:
 
     def greet(self) -> None:
         """Send the hello on a new connection, if it must come first."""
-        if self._negotiation is not None or self.host.pubsub.passes_on:
+        if self._negotiation is not None or self.host.pubsub.passes_on or self.link.renews:
             self.negotiation.greet()
 
     def mark_bare(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
+from attrs import evolve
 
 from ..._util.event_loop import is_foreign_exception
 from ..._util.log_fields import log_fields
@@ -69,6 +70,15 @@ class AccessControl:
             client = f"{handshake.address or 'a client'} ({handshake.protocol}+{handshake.transport})"
             why, fields = _refusal(outcome, handshake), _of_handshake(handshake)
             self.warnings.warn(logger, "refused %s: %s", client, why, about="identity", extra=fields)
+        return outcome
+
+    async def renew(self, admission: Admission, token: str) -> Admission | BusError:
+        """Authenticate the other end of a link again, with a new token of the same user."""
+        handshake = admission.handshake
+        headers = {**handshake.headers, "authorization": f"Bearer {token}"}
+        outcome = await self.admit(evolve(handshake, headers=headers))
+        if isinstance(outcome, Admission) and not _is_same(outcome.identity, admission.identity):
+            return Unauthorized("the token is that of another user")
         return outcome
 
     def turned_away(self, address: str, why: str, about: str) -> None:
@@ -223,6 +233,15 @@ def _refusal(error: RequestError, handshake: Handshake) -> str:
         brought.append("a client certificate")
     brought += [f"the parameter {name!r}" for name in handshake.params]
     return f"{text}; it brought {', '.join(brought) or 'nothing that says who it is'}"
+
+
+def _is_same(one: Identity, other: Identity) -> bool:
+    if one.key is not None or other.key is not None:
+        return one.key == other.key
+    try:
+        return bool(one.value == other.value)
+    except Exception:  # an object, such as an array, whose equality is no truth value
+        return False
 
 
 def _is_empty(identity: Any) -> bool:

@@ -58,7 +58,7 @@ class Context(Generic[State_co]):
 
         A message that another cluster node passes on (`Bus.forward`) has an `Identity` with the client's key.
         """
-        peer, extras = self.peer, self.message.extras
+        peer, extras = self.message.peer, self.message.extras
         if peer is None and extras is not None:  # sent by this process
             return extras.get("identity")
         if peer is not None and party_of(peer).link.inner and extras is not None and "user" in extras:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import anyio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ...errors import BadRequest, BusError, Code, RequestError
 from ...plugins import Admission, Gate, Handshake
@@ -207,7 +207,8 @@ class Entrance:
         """
         authority = self._inner.services.access
         if authority.authenticate is None:
-            return Admission(party_of(handshake.outer).admitted, handshake)
+            # The tunnel ends with the outer link, which may renew its identity.
+            return Admission(evolve(party_of(handshake.outer).admitted, expires_at=None), handshake)
         outcome = await authority.admit(handshake)
         if isinstance(outcome, BusError):
             raise outcome

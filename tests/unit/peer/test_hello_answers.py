@@ -1,0 +1,135 @@
+"""What a server says in its answer to a hello, and what a client does about it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from polybus import Backoff, Bus, Handshake, Identity, Limits, Peer, connect
+from polybus.events import LinkRetrying
+from tests.support import bounded, next_event
+
+pytestmark = pytest.mark.anyio
+
+RETRY = Backoff(initial=0.5, maximum=20)
+SAID = {"retry": {"initial": 500, "maximum": 20_000}}
+LIMITS = Limits(message=5000, subject=50, subscriptions=7, headers=100)
+Ask = Callable[[dict[str, Any]], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def asked(bus: Bus, **options: Any) -> AsyncIterator[Ask]:
+    """What a program that writes frames by hand asks, and is answered."""
+    async with bus.serve("ubre+tcp://127.0.0.1:0", **options) as listener:
+        async with await anyio.connect_tcp("127.0.0.1", urlsplit(listener.url).port or 0) as stream:
+            answers = BufferedByteReceiveStream(stream)
+
+            async def ask(frame: dict[str, Any]) -> Any:
+                text = json.dumps(frame).encode()
+                await stream.send(len(text).to_bytes(4, "big") + text)
+                if "request" not in frame:
+                    return None
+                return json.loads(await answers.receive_exactly(int.from_bytes(await answers.receive_exactly(4), "big")))
+
+            yield ask
+
+
+def hello(**facts: Any) -> dict[str, Any]:
+    return {"request": "_polybus.hello", "id": 1, "body": {"v": 1, "asks": "test", **facts}}
+
+
+@pytest.mark.parametrize(
+    ("options", "question", "answer"),
+    [
+        ({}, {}, {}),
+        ({"retry": RETRY}, {}, SAID),
+        ({"retry": Backoff(initial=1e-6, maximum=1e-6)}, {}, {"retry": {"initial": 1, "maximum": 1}}),
+        ({}, {"limits": True}, {"limits": {"message": 5000, "subject": 50, "subscriptions": 7}}),
+        ({}, {"confirm": ["a", "b.*", 7, None]}, {"refused": ["a", "b.*", 7]}),
+        ({}, {"confirm": "a", "token": "x"}, {}),
+    ],
+)
+@bounded
+async def test_a_server_says_what_it_was_told_and_what_it_was_asked(options: Any, question: Any, answer: Any) -> None:
+    async with asked(Bus(limits=LIMITS), **options) as ask:
+        assert await ask(hello(**question)) == {"success": 1, "body": {"v": 1, **answer}}
+
+
+@bounded
+async def test_a_hello_that_asks_about_too_many_patterns_is_refused_and_says_how_many_it_may_be() -> None:
+    async with asked(Bus(limits=Limits(subscriptions=1021))) as ask:
+        patterns = [f"n.{number}" for number in range(1025)]
+        for pattern in patterns:
+            await ask({"subscribe": pattern})
+        refused = await ask(hello(confirm=patterns))
+        assert (refused["code"], "1025 patterns" in refused["body"], "1024" in refused["body"]) == (3, True, True)
+        assert (await ask(hello(confirm=patterns[:1024])))["body"]["refused"] == patterns[1021:1024]
+
+
+@bounded
+async def test_a_token_that_is_no_text_or_too_long_renews_nothing() -> None:
+    shown = list[str]()
+
+    def authenticate(handshake: Handshake) -> Identity:
+        shown.append(handshake.headers.get("authorization", ""))
+        return Identity("ann", expires_at=datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=60))
+
+    async with asked(Bus(authenticate=authenticate, limits=LIMITS)) as ask:
+        for token in ("x" * 101, 7, None, ["a"]):
+            assert 50_000 < (await ask(hello(token=token)))["body"]["expires_in"] <= 60_000
+        assert shown == [""]
+        assert (await ask(hello(token="x" * 100)))["body"]["expires_in"] > 50_000
+        assert shown == ["", "Bearer " + "x" * 100]
+
+
+@bounded
+async def test_a_client_comes_back_as_the_server_says() -> None:
+    server = Bus(limits=Limits(close_timeout=0.1))
+    async with server.serve("ubre+ws://127.0.0.1:0/bus", retry=Backoff(initial=0.001, maximum=0.001)) as listener:
+        async with connect(listener.url, backoff=Backoff(initial=600, maximum=600)) as bus, bus.subscribe("n.*"):
+            events = bus.events()
+            for peer in server.peers:
+                await peer.aclose()
+            assert (await next_event(events, LinkRetrying)).delay <= 0.001
+
+
+@pytest.mark.parametrize("retry", [None, {}, [], {"initial": 5}, {"initial": "5", "maximum": 5}, {"initial": 0, "maximum": 5}])
+def test_what_are_no_pauses_is_not_heeded(retry: Any) -> None:
+    from polybus.plugins.hello import backoff_told
+
+    for odd in (retry, {"initial": 5, "maximum": float("nan")}, {"initial": 5, "maximum": float("inf")}):
+        assert backoff_told(RETRY, odd) is RETRY
+
+
+@bounded
+async def test_an_asynchronous_authorize_is_asked_for_several_at_a_time_and_what_it_allows_is_done_in_order() -> None:
+    asking, most, heard = 0, 0, list[str]()
+
+    async def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
+        nonlocal asking, most
+        asking += 1
+        most = max(most, asking)
+        number = int(str(subject).rpartition(".")[2])
+        await anyio.sleep(0.01 if number % 3 else 0.02)
+        asking -= 1
+        return number % 10 != 0
+
+    bus = Bus(authorize=authorize)
+    bus.on("said.*")(lambda body: heard.append(body))
+    async with asked(bus) as ask:
+        patterns = [f"n.{number}" for number in range(200)]
+        for pattern in patterns:
+            await ask({"subscribe": pattern})
+            await ask({"publish": pattern.replace("n", "said"), "body": pattern})
+        assert (await ask(hello(confirm=patterns)))["body"]["refused"] == patterns[::10]
+        await bus.drain()
+    assert 1 < most <= 32
+    assert heard == [pattern for pattern in patterns if pattern not in patterns[::10]]

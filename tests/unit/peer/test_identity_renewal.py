@@ -1,0 +1,125 @@
+"""A link whose identity is renewed in time stays up, with all that is on it; a token of another user ends it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Backoff, Bus, Context, Disconnected, Forbidden, Handshake, Identity, Limits, connect
+from polybus.testing.virtual_time import VirtualLoop
+from tests.support import BOUND, eventually
+
+LASTS = 5.0
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": VirtualLoop}
+
+
+pytestmark = pytest.mark.anyio
+
+
+def soon() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=LASTS)
+
+
+class Door:
+    """What `authenticate` was shown, and the next token of a client."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.shown: list[str] = []
+        self.answers = list(answers)
+
+    def __call__(self, handshake: Handshake) -> Any:
+        self.shown.append(handshake.headers["authorization"])
+        given = self.answers.pop(0) if self.answers else "ann"
+        if isinstance(given, Exception):
+            raise given
+        return given and Identity({"token": self.shown[-1]}, key=given, expires_at=soon())
+
+    def headers(self) -> Mapping[str, str]:
+        return {"authorization": f"Bearer {len(self.shown)}"}
+
+
+def served(door: Door, **limits: Any) -> Bus:
+    bus = Bus(authenticate=door, limits=Limits(**limits))
+
+    @bus.handle("count")
+    async def count() -> AsyncIterator[int]:
+        for number in range(60):
+            yield number
+            await anyio.sleep(1)
+
+    @bus.handle("who")
+    async def who(ctx: Context) -> Any:
+        return ctx.identity
+
+    return bus
+
+
+@pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep"])
+async def test_a_stream_of_a_minute_outlasts_tokens_of_five_seconds(protocol: str) -> None:
+    door = Door()
+    async with served(door).serve(f"{protocol}+memory://renewal") as listener:
+        async with connect(listener.url, headers=door.headers) as bus:
+            with anyio.fail_after(10 * BOUND):
+                async with bus.stream("count") as items:
+                    assert [item async for item in items] == list(range(60))
+            assert await bus.request("who") == {"token": door.shown[-1]}
+            assert bus.stats().reconnects == 0
+    assert len(door.shown) == len(set(door.shown)) >= 60 / LASTS
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "comes_back"),
+    [("bob", "another user", True), (None, "not authenticated", True), (Forbidden("not any more"), "not any more", False)],
+)
+async def test_a_token_that_is_refused_ends_the_link(answer: Any, words: str, comes_back: bool) -> None:
+    door = Door("ann", answer)
+    async with served(door).serve("ubre+memory://renewal") as listener:
+        async with connect(listener.url, headers=door.headers, backoff=Backoff(0.01, 0.05)) as bus:
+            with anyio.fail_after(BOUND), pytest.raises(Disconnected if comes_back else Forbidden, match=words):
+                async with bus.stream("count") as items:
+                    _ = [item async for item in items]
+            if comes_back:
+                assert await bus.request("who") == {"token": "Bearer 2"}
+            else:
+                with pytest.raises(Forbidden):
+                    await bus.request("who")
+            assert bus.stats().reconnects == comes_back
+
+
+async def test_a_token_that_cannot_be_looked_at_now_is_brought_again_before_the_old_one_ends() -> None:
+    door = Door("ann", ConnectionError("no database"))
+    async with served(door).serve("ubre+memory://renewal") as listener:
+        async with connect(listener.url, headers=door.headers) as bus:
+            await anyio.sleep(2 * LASTS)
+            assert await bus.request("who") == {"token": door.shown[-1]}
+            assert bus.stats().reconnects == 0
+    assert len(door.shown) > 3
+
+
+async def test_headers_without_a_token_or_that_fail_are_not_shown_and_the_link_comes_back_when_its_identity_has_ended() -> None:
+    asked = 0
+
+    def failing() -> Mapping[str, str]:
+        nonlocal asked
+        asked += 1
+        if 1 < asked < 5:
+            raise OSError("no token")
+        return {"authorization": "Bearer a"}
+
+    door = Door()
+    async with served(door).serve("ubre+memory://renewal") as listener:
+        for headers in (lambda: {"authorization": "Basic YQ=="}, failing):
+            before = len(door.shown)
+            async with connect(listener.url, headers=headers) as bus:
+                await anyio.sleep(LASTS)
+                stats = bus.stats
+                await eventually(lambda: stats().reconnects == 1)  # noqa: B023  # within this turn
+                assert len(door.shown) == before + 2
