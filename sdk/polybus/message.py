@@ -137,9 +137,9 @@ class Message(Generic[T_co]):
         if value is MISSING:
             raw = self.raw
             if raw is None:
-                return None  # not cached: a body of null differs from no body
+                return None  # type: ignore[return-value]  # not cached: a body of null differs from no body
             value = self.decoded = self.format.decode(raw)
-        return value  # converted earlier if a type was declared
+        return value  # type: ignore[no-any-return]  # converted earlier if a type was declared
 
     @property
     def has_body(self) -> bool:

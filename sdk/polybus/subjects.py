@@ -74,7 +74,7 @@ class Subject(Generic[In_contra, Out_co]):
     """
 
     name: str | int
-    takes: type[In_contra] = field(default=Any)
+    takes: type[In_contra] = field(default=Any)  # type: ignore[assignment]
     returns: type[Out_co] = field(default=Any)  # type: ignore[assignment]
 
     # From the `__init__` of attrs type checkers learn nothing about omitted or None types.
@@ -95,7 +95,7 @@ class Subject(Generic[In_contra, Out_co]):
     @overload
     def __init__(self: Subject[Any, Any], name: str | int, takes: Any = ..., returns: Any = ...) -> None: ...
     def __init__(self, name: str | int, takes: Any = Any, returns: Any = Any) -> None:
-        self.__attrs_init__(bare(name), takes, returns)
+        self.__attrs_init__(bare(name), takes, returns)  # pyright: ignore[reportAttributeAccessIssue]
 
     def given(self, body: Any) -> Any:
         """Convert the body of a request; subclasses may know more than its type."""

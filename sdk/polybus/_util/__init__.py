@@ -1,1 +1,1 @@
-"""Helpers that know nothing of buses."""
+"""Helpers without knowledge of buses."""

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from attrs import define, field
 
 KEPT = 4096
-"""Bytes of a body that an event keeps: a thousand unread events hold no large bodies."""
+"""Bytes of a body that an event keeps: a thousand unread events must not hold large bodies."""
 _SIZE = 1000
 _SOON = 16
 
@@ -19,15 +19,15 @@ Event = TypeVar("Event")
 
 @define(eq=False)
 class EventHub(Generic[Event]):
-    """Hands events to their readers; costs nothing while there are none."""
+    """Passes events to readers; costs nothing without readers."""
 
     _waiter: Callable[[], Any]
-    """Makes something to await until it is handed to `_wake`."""
+    """Creates an awaitable that `_wake` completes."""
     _wake: Callable[[Any], None]
     _streams: weakref.WeakSet[EventStream[Event]] = field(factory=weakref.WeakSet)
 
     def stream(self) -> EventStream[Event]:
-        """Add a reader, from now on."""
+        """Add a reader for later events."""
         stream: EventStream[Event] = EventStream(self._waiter, self._wake)
         self._streams.add(stream)
         return stream
@@ -39,23 +39,23 @@ class EventHub(Generic[Event]):
 
     @property
     def late(self) -> bool:
-        """True where a reader has more than 16 events to read: then events should hold nothing large."""
+        """True if a reader has more than 16 unread events: then events should hold nothing large."""
         return any(len(stream) > _SOON for stream in self._streams)
 
     def emit(self, event: Event) -> None:
-        """Hand an event to all readers."""
+        """Pass an event to all readers."""
         if self._streams:
             for stream in list(self._streams):
                 stream.put(event)
 
     def close(self) -> None:
-        """End: readers stop when they have read what is there."""
+        """End: readers stop after the events already queued."""
         for stream in list(self._streams):
             stream.close()
 
 
 class EventStream(AsyncIterator[Event]):
-    """One reader; the oldest of 1,000 unread events give way to new ones."""
+    """A reader; of 1,000 unread events new ones replace the oldest."""
 
     def __init__(self, waiter: Callable[[], Any], wake: Callable[[Any], None]) -> None:
         self._waiter = waiter
@@ -73,7 +73,7 @@ class EventStream(AsyncIterator[Event]):
         self._wake_all()
 
     def close(self) -> None:
-        """End, once what is there has been read."""
+        """End after the events already queued."""
         self._closed = True
         self._wake_all()
 

@@ -1,4 +1,4 @@
-"""The deadlines of the cancel scopes around a caller, asked for each request."""
+"""Deadlines of the cancel scopes around a caller, needed for each request."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EARLY: Final = 0.05
-"""Seconds by which a peer may see a deadline pass before we do."""
+"""A peer may see a deadline pass this many seconds before we do."""
 
 
 def effective_deadline(loop: Loop) -> Callable[[], float]:
-    """`anyio.current_effective_deadline` for callers in the thread of `loop`, a tenth of a request cheaper.
+    """`anyio.current_effective_deadline` for callers in the thread of `loop`, which saves a tenth of a request.
 
-    The function raises `RuntimeError` where the loop does not run.
+    The returned function raises `RuntimeError` if the loop is not running.
     """
     if loop.backend == "asyncio":
         return _asyncio_walk(asyncio.get_running_loop())
@@ -38,18 +38,19 @@ def effective_deadline(loop: Loop) -> Callable[[], float]:
 
 
 def _asyncio_walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """Make the same walk over the scopes as anyio's, without its search for the task; anyio's where it is built otherwise."""
+    """Walk over the scopes as anyio does, without its search for the task; falls back to anyio's for other versions of it."""
     try:
         from anyio._backends._asyncio import _task_states
     except ImportError:
         return anyio.current_effective_deadline
-    state_of = getattr(_task_states, "data", {}).get  # the function of the dictionary itself is one of Python around that
+    state_of = getattr(_task_states, "data", {}).get  # without the Python wrapper around the dictionary's own method
     return _walk_over_tasks(state_of, loop) if _asyncio_agrees(state_of) else anyio.current_effective_deadline
 
 
 def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     running = asyncio.get_running_loop
-    # Told the loop, it does not ask the system which process this is. A function of Python around a table is left out.
+    # With the loop as its argument, it need not ask the system for the process. Use the C function without its Python
+    # wrapper.
     current_task: Callable[[asyncio.AbstractEventLoop], Any] = asyncio.current_task
     table = getattr(asyncio.tasks, "_current_tasks", None)
     if isinstance(table, dict) and table.get(loop) is current_task(loop) is not None:
@@ -58,7 +59,7 @@ def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: as
     def deadline() -> float:
         task = current_task(loop)
         if task is None:
-            if running() is not loop:  # raises where none runs
+            if running() is not loop:  # raises if none runs
                 raise RuntimeError("the event loop does not run here")
             return math.inf
         state = state_of(ref(task))
@@ -83,7 +84,7 @@ def _asyncio_agrees(state_of: Callable[[ref[asyncio.Task[Any]]], Any]) -> bool:
 
 
 def _walk_over_statuses(current_task: Callable[[], Any]) -> Callable[[], float]:
-    """Make the same walk over the scopes as trio's, without two calls for each."""
+    """Walk over the scopes as trio does, without two calls for each."""
 
     def deadline() -> float:
         status = current_task()._cancel_status
@@ -108,12 +109,12 @@ def _trio_agrees(current_task: Callable[[], Any]) -> bool:
 
 
 def _agree(deadline: Callable[[], float]) -> bool:
-    """Check our walk against the library's: its insides may change, and then its own function is taken."""
+    """Compare our walk with the library's; if its internals have changed, its own function is used."""
     official = anyio.current_effective_deadline
     soon = anyio.current_time() + 5000
     try:
         same = deadline() == official()
-        with anyio.CancelScope(deadline=soon), anyio.CancelScope(shield=True) as inner:  # noqa: ASYNC100  # nothing is to be cancelled here
+        with anyio.CancelScope(deadline=soon), anyio.CancelScope(shield=True) as inner:  # noqa: ASYNC100
             same = same and deadline() == official()
             inner.shield = False
             same = same and deadline() == official()
@@ -125,14 +126,15 @@ def _agree(deadline: Callable[[], float]) -> bool:
 
 
 async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Call what must not be cut, such as the end of a bus, and raise the cancellation of the caller afterwards.
+    """Call a function that must not be interrupted, such as the end of a bus, and raise the caller's cancellation afterwards.
 
-    A shielded scope keeps those of anyio away. Those of asyncio itself (`asyncio.timeout`, a `TaskGroup`, `Task.cancel`) go
-    through it, so there it runs in a task of its own. Such a cancellation comes once: who catches what the function raises, and
-    tries again, would never end. So the cancellation is raised, and an error of the function goes to the event loop's handler.
+    A shielded scope keeps anyio's cancellations away. Those of asyncio itself (`asyncio.timeout`, a `TaskGroup`,
+    `Task.cancel`) pass through it, so there the function runs in its own task. Such a cancellation comes only once: a caller
+    that caught an error of the function instead, and tried again, would never end. So the cancellation is raised, and the
+    error goes to the event loop's handler.
 
     Raises:
-        BaseException: As the function.
+        BaseException: Errors of the function.
     """
     call = _called(function, args)
     if running_loop().backend != "asyncio":
@@ -164,16 +166,15 @@ async def _called(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) 
 
 
 async def let_scope_fire(told: float = math.inf) -> None:
-    """Let the enclosing scope, or the one that lasts until `told`, end the caller where its deadline has come, or all but come.
+    """Let the enclosing scope, or the one that lasts until `told`, cancel the caller if its deadline has come, or nearly.
 
-    The peer was told that deadline, and its word that the time is over may be here first: its clock runs a little faster, or
-    this event loop was busy. The application that wrote the scope waits for that, not for an exception.
+    The peer knows that deadline, and its time-out error may arrive first: its clock is a little faster, or this event loop
+    was busy. The application that wrote the scope expects the scope to fire, not an exception.
     """
     deadline, now = min(anyio.current_effective_deadline(), told), anyio.current_time()
     if deadline <= now + EARLY:
         await anyio.sleep(max(deadline - now, 0.0) + EARLY)
-        # uvloop, whose clock has steps of a millisecond, asks again and again whether it is time for a scope. Where it was busy
-        # meanwhile, it ends this sleep first.
+        # uvloop, with a clock in milliseconds, checks the scope repeatedly. If it was busy, it ends this sleep first.
         await anyio.lowlevel.checkpoint()
 
 
@@ -190,6 +191,6 @@ async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:
     except StopAsyncIteration:
         raise EOFError("it has ended: there will be no more") from None
     except TimeoutError as error:
-        if type(error) is TimeoutError:  # not DeadlineExceeded, which says more
+        if type(error) is TimeoutError:  # DeadlineExceeded says more
             raise TimeoutError(f"nothing came within {most:g} s") from None
         raise

@@ -1,4 +1,4 @@
-"""The validity of the certificate that a server shows: outside of it clients refuse the server."""
+"""Validity of a server's certificate: clients refuse the server outside of it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 EXPIRES_SOON: Final = timedelta(days=14)
-"""Before its end a certificate is to be renewed by then: the usual ones are renewed a month before."""
+"""Renew a certificate this long before its end: usual ones are renewed a month before."""
 
 _UTC_TIME: Final = 0x17
 _VERSION: Final = 0xA0
 
 
 def warn_of_certificate(tls: ssl.SSLContext, url: str) -> None:
-    """Log that what a server shows at `url` has expired, is not valid yet, or expires within `EXPIRES_SOON`. Never raises.
+    """Log that the server's certificate at `url` has expired, is not valid yet, or expires within `EXPIRES_SOON`. Never
+    raises.
 
-    Where a function chooses the certificate by the name that a client asks for, nothing is known of it.
+    A certificate chosen by a function, according to the name that a client asks for, remains unknown.
     """
     if tls.sni_callback is not None:
         return
     now = datetime.fromtimestamp(sources.get().wall_clock_ns() / 1e9, UTC)
     try:
         begin, end = _validity(_shown_by(tls))
-    except Exception:  # clients will say what is wrong with it
+    except Exception:  # clients will report the fault
         return
     fields = log_fields(address=url)
     if now >= end:
@@ -52,14 +53,14 @@ def _told(moment: datetime) -> str:
 
 
 def _shown_by(tls: ssl.SSLContext) -> bytes:
-    """The certificate that a server with this context shows, in DER.
+    """Certificate in DER that a server with this context presents.
 
-    A context does not tell what was loaded into it: a client that verifies nothing shakes hands with it, in memory.
+    A context does not reveal its certificate: a client without verification does a handshake with it, in memory.
 
     Raises:
-        Exception: It shows none, or with TLS 1.2 none to a client without a certificate of its own.
+        Exception: It presents none, or with TLS 1.2 none to a client without its own certificate.
     """
-    import ssl  # not every platform has it
+    import ssl  # some platforms lack it
 
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -76,20 +77,20 @@ def _shown_by(tls: ssl.SSLContext) -> bytes:
 
 
 def _validity(certificate: bytes) -> tuple[datetime, datetime]:
-    """From when to when a certificate (X.509, in DER) is valid."""
+    """Start and end of the validity of a certificate (X.509, in DER)."""
     (_, begin, _), *_ = _values(certificate, 0, len(certificate))
-    (_, begin, end), *_ = _values(certificate, begin, len(certificate))  # what is signed
+    (_, begin, end), *_ = _values(certificate, begin, len(certificate))  # the signed part
     fields = [value for value in _values(certificate, begin, end) if value[0] != _VERSION]
-    _, begin, end = fields[3]  # after its number, the kind of signature, and who signed it
+    _, begin, end = fields[3]  # after serial number, signature algorithm and issuer
     first, last = _values(certificate, begin, end)
     return _moment(certificate, first), _moment(certificate, last)
 
 
 def _values(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Tag, begin and end of the values in DER that follow each other there."""
+    """Tag, start and end of consecutive DER values."""
     while at < end:
         tag, size, at = data[at], data[at + 1], at + 2
-        if size & 0x80:  # the size of the size
+        if size & 0x80:  # long form of the length
             width = size & 0x7F
             size, at = int.from_bytes(data[at : at + width]), at + width
         yield tag, at, at + size
@@ -99,6 +100,6 @@ def _values(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
 def _moment(data: bytes, value: tuple[int, int, int]) -> datetime:
     tag, begin, end = value
     text = data[begin:end].decode("ascii")
-    if tag == _UTC_TIME:  # with two digits of the year, as RFC 5280 reads them
+    if tag == _UTC_TIME:  # with a two-digit year, as in RFC 5280
         text = f"{'20' if text < '50' else '19'}{text}"
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)

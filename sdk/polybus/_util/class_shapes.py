@@ -1,4 +1,4 @@
-"""Classes with fields, as msgspec writes their objects: attrs, dataclasses, Structs, NamedTuples and TypedDicts."""
+"""Classes with fields as msgspec writes them: attrs, dataclasses, Structs, NamedTuples and TypedDicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .._plain_forms import scalar_form
 
 
 def variables_of(hint: Any) -> dict[Any, dict[Any, Any]]:
-    """Find what the variables of a class, and of each of its bases, stand for: one may stand for several types there."""
+    """Types of the type variables of a class and of each of its bases, where one variable may have several."""
     found: dict[Any, dict[Any, Any]] = {}
     waiting: list[tuple[Any, Mapping[Any, Any]]] = [(hint, {})]
     while waiting:
@@ -33,10 +33,10 @@ def variables_of(hint: Any) -> dict[Any, dict[Any, Any]]:
 
 
 def variables_of_method(function: Callable[..., Any]) -> Mapping[Any, Any]:
-    """Find what the variables of a generic class stand for in one of its methods, by the object that this is bound to."""
+    """Types of a generic class's variables in one of its methods, from the object that the method is bound to."""
     method: Any = inspect.unwrap(function, stop=inspect.ismethod)
     if not (inspect.isroutine(method) or inspect.isclass(method)):  # an object with __call__
-        method = getattr(method, "__call__", None)  # noqa: B004  # as it is bound
+        method = getattr(method, "__call__", None)  # noqa: B004  # as a bound method
     if not inspect.ismethod(method):
         return {}
     owner: Any = method.__self__
@@ -50,7 +50,7 @@ def variables_of_method(function: Callable[..., Any]) -> Mapping[Any, Any]:
 
 
 def substituted(hint: Any, types: Mapping[Any, Any]) -> Any:
-    """Put types in place of the variables of a hint."""
+    """Replace the variables of a hint by types."""
     if isinstance(hint, TypeVar):
         return types.get(hint, hint)
     parameters = open_variables(hint)
@@ -60,13 +60,13 @@ def substituted(hint: Any, types: Mapping[Any, Any]) -> Any:
 
 
 def closed(hint: Any) -> Any:
-    """Put in place of the variables of a hint what they say themselves: their default, bound or constraints."""
+    """Replace the variables of a hint by their default, bound or constraints."""
     variables = (hint,) if isinstance(hint, TypeVar) else open_variables(hint)
     return substituted(hint, {variable: own for variable in variables if (own := _own_type(variable)) is not None})
 
 
 def _own_type(variable: Any) -> Any:
-    if getattr(variable, "has_default", bool)():  # of Python 3.13, and of typing_extensions
+    if getattr(variable, "has_default", bool)():  # Python 3.13 and typing_extensions
         return variable.__default__
     if constraints := getattr(variable, "__constraints__", ()):
         return Union[constraints]  # noqa: UP007  # of many
@@ -79,13 +79,13 @@ def open_variable(hint: Any) -> Any:
 
 
 def open_variables(hint: Any) -> tuple[Any, ...]:
-    """The type variables that a hint leaves open; those of a class without its arguments stand for anything."""
+    """The type variables that a hint leaves open; a class without arguments leaves its own open."""
     given: tuple[Any, ...] = getattr(hint, "__parameters__", ())
     return () if isinstance(hint, type) and not get_args(hint) else given
 
 
 def own_annotations(kind: type) -> Iterable[str]:
-    """The names that are annotated in a class itself, not in its bases."""
+    """Names annotated in a class itself, not in its bases."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -95,7 +95,7 @@ def own_annotations(kind: type) -> Iterable[str]:
 
 
 _DEFAULTS: Final = "_field_defaults"
-"""Of a NamedTuple, as Python documents it."""
+"""Of a NamedTuple, as documented by Python."""
 _QUALIFIERS: Final = ("Required", "NotRequired", "ReadOnly")
 
 
@@ -104,12 +104,12 @@ class ClassField:
     """A field of a class.
 
     Attributes:
-        name: As it is written.
-        argument: The name of it where an object is made.
-        type: With what stands in its ``Annotated``.
-        required: It has no default.
-        default: Where it has one that is a value.
-        converted: It is made of whatever a converter takes.
+        name: Name in the written form.
+        argument: Name of the argument when an object is created.
+        type: Type, including its ``Annotated`` metadata.
+        required: True without a default.
+        default: The default, if it is a value.
+        converted: True if a converter creates the value.
     """
 
     name: str
@@ -122,14 +122,14 @@ class ClassField:
 
 @frozen
 class Shape:
-    """The fields of a class, and how they are written.
+    """Fields of a class, and how they are written.
 
     Attributes:
         kind: The class.
-        fields: Those of which an object is made.
-        is_array: They are written one after the other, without names.
-        is_closed: What is no field is refused.
-        tag: Name and value of what is written beside them.
+        fields: Fields that create an object.
+        is_array: Written as an array, without names.
+        is_closed: Unknown fields are refused.
+        tag: Name and value of a tag in the written form.
     """
 
     kind: type
@@ -140,11 +140,11 @@ class Shape:
 
     @classmethod
     def of(cls, hint: Any) -> Shape | None:
-        """Read a class, or a generic one with its arguments; None where it is no such class.
+        """Read a class, or a generic one with its arguments; None for other types.
 
         Raises:
-            NameError: An annotation names what is not known (yet).
-            TypeError: No object can be made of its fields.
+            NameError: An annotation has a name that is not known (yet).
+            TypeError: No object can be created from its fields.
         """
         kind: Any = get_origin(hint) or hint
         if not isinstance(kind, type):
@@ -164,7 +164,7 @@ class Shape:
         return None
 
     def written(self, rewritten: Callable[[ClassField], Any]) -> dict[str, Any]:
-        """The types of what is written, by name, as of a TypedDict; each has been put through a function."""
+        """Types in the written form by name, as in a TypedDict, each converted by a function."""
         found: dict[str, Any] = {} if self.tag is None else {self.tag[0]: Required[Literal[self.tag[1]]]}
         for one in self.fields:
             made: Any = Required if one.required else NotRequired
@@ -172,18 +172,18 @@ class Shape:
         return found
 
     def names(self) -> list[str]:
-        """The names of what an array of it holds, in turn."""
+        """Names of the items of an array."""
         return [*([] if self.tag is None else [self.tag[0]]), *(one.name for one in self.fields)]
 
     def make(self, written: dict[str, Any]) -> Any:
-        """Make an object of values by their names; of a TypedDict the values themselves."""
+        """Create an object from values by name; for a TypedDict returns the values."""
         if hasattr(self.kind, "__required_keys__"):
             return written
         return self.kind(**{one.argument: written[one.name] for one in self.fields if one.name in written})
 
 
 def opened(value: Any) -> Any:
-    """Make of objects with fields, in containers too, what is written of them; models of pydantic stay what they are."""
+    """Convert objects with fields, also in containers, to their written form; models of pydantic stay."""
     kind = type(value)
     if hasattr(kind, "model_dump"):
         return value
@@ -202,7 +202,7 @@ def opened(value: Any) -> Any:
 
 @lru_cache(256)
 def _members_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
-    """The members of a Struct: attribute, name, and default, or what makes it."""
+    """Members of a Struct: attribute, name, and default or its factory."""
     return tuple(
         (one.name, one.encode_name, one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory)
         for one in msgspec.structs.fields(kind)
@@ -210,7 +210,7 @@ def _members_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
 
 
 def form_of_struct(value: msgspec.Struct) -> Any:
-    """Its members as msgspec writes them: by their names there, with the tag, as a list, or without defaults."""
+    """Members as msgspec writes them: by their written names, with the tag, as a list, or without defaults."""
     config = value.__struct_config__
     if config.array_like:
         tag = [] if config.tag is None else [config.tag]
@@ -224,12 +224,12 @@ def form_of_struct(value: msgspec.Struct) -> Any:
 
 
 def _is_default(item: Any, default: Any) -> bool:
-    """Tell whether msgspec leaves a member out: it is the default itself, or an empty container that the default makes."""
+    """True if msgspec omits a member: it is the default itself, or an empty container like the default."""
     return item is default or (default in (list, dict, set) and type(item) is default and not item)
 
 
 def _types(hint: Any, kind: type) -> dict[str, Any]:
-    """The types of all that is annotated in a class, with what its type variables stand for."""
+    """Types of all annotations of a class, with its type variables replaced."""
     variables = variables_of(hint)
     given = {variable: value for types in variables.values() for variable, value in types.items()}
     owners = {name: base for base in reversed(kind.__mro__) for name in own_annotations(base)}
@@ -289,7 +289,7 @@ def _of_typed_dict(hint: Any, kind: Any) -> tuple[ClassField, ...]:
 
 def _key(name: str, hint: Any, required: bool) -> ClassField:
     said: tuple[Any, ...] = ()
-    if get_origin(hint) is Annotated and _qualifier(hint.__origin__) is not None:  # which may stand outside or inside
+    if get_origin(hint) is Annotated and _qualifier(hint.__origin__) is not None:  # either may be the outer one
         hint, said = hint.__origin__, hint.__metadata__
     while (word := _qualifier(hint)) is not None:
         required = {"Required": True, "NotRequired": False}.get(word, required)

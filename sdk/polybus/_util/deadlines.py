@@ -1,4 +1,4 @@
-"""The deadlines of what waits in a table, at a cost that follows what is past its deadline, not what waits."""
+"""Deadlines of the entries of a table, at a cost that depends on the expired ones, not on the waiting ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 from attrs import define, field
 
 _LEAST: Final = 64
-"""Deadlines that are kept in order, where there are so many."""
+"""Minimum number of deadlines to keep in order."""
 
 
 class _Timed(Protocol):
@@ -23,38 +23,38 @@ T = TypeVar("T", bound=_Timed)
 
 @define(eq=False)
 class Deadlines:
-    """Finds what is past its deadline in a table, which keeps no order.
+    """Finds expired entries in a table without order.
 
-    A share of the deadlines, the nearest, is kept in order. Most of what enters the table later is due later as well, and costs
-    a comparison with `until`. When the share is used up, the table is looked through for the next one: since a share is a
-    quarter, that is four looks at each entry. Keys are kept, so that what has ended is not held.
+    A share of the deadlines, the nearest, is kept in order. Most new entries are due later and cost a comparison with
+    `until`. When the share is used up, the table is searched for the next one: since a share is a quarter, each entry is
+    looked at four times. Only keys are stored, so that ended entries are not kept alive.
     """
 
     until: float = math.inf
-    """All that is due before this is in order already. What enters the table with an earlier deadline has to be added."""
+    """Everything due before this is in order already. Entries with an earlier deadline must be added."""
     _near: list[tuple[float, int, Any]] = field(factory=list)
     _share: int = _LEAST
     _added: int = 0
 
     @property
     def next(self) -> float:
-        """The earliest deadline, also of what has ended meanwhile; infinite where there is none."""
+        """Earliest deadline, including ended entries; infinity without one."""
         return self._near[0][0] if self._near else math.inf
 
     def add(self, deadline: float, key: Any) -> None:
-        """Take in what is due before `until`."""
+        """Register an entry due before `until`."""
         near = self._near
         if self.until == math.inf:
             self.until = deadline
         self._added += 1
         heappush(near, (deadline, self._added, key))
-        if len(near) > 2 * self._share:  # short ones behind a long one: the last are left to the next look
+        if len(near) > 2 * self._share:  # many short ones before a long one: leave the last to the next search
             near.sort()
             del near[self._share :]
             self.until = near[-1][0]
 
     def due(self, now: float, table: Mapping[Any, T]) -> Iterator[T]:
-        """Give what is past its deadline, each once: who gets it takes it out of the table."""
+        """Yield expired entries, each once; the caller removes them from the table."""
         near = self._near
         while near and near[0][0] <= now:
             found = table.get(heappop(near)[2])
@@ -64,7 +64,7 @@ class Deadlines:
             yield from self._look(now, table)
 
     def _look(self, now: float, table: Mapping[Any, T]) -> list[T]:
-        """Put the next share in order, and give what is past its deadline in the rest."""
+        """Sort the next share, and return the expired entries of the rest."""
         later = sorted(each.deadline for each in table.values() if now < each.deadline < math.inf)
         self._share = max(_LEAST, len(later) // 4)
         self.until = until = later[: self._share][-1] if later else math.inf

@@ -1,4 +1,4 @@
-"""The two event loops behind one interface: clocks, call-soon and one-shot wake-ups that cost less than an anyio Event."""
+"""Both event loops behind one interface: clocks, call-soon and one-shot wake-ups that cost less than an anyio Event."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..errors import LocalProtocolError
 
 
 class AsyncioLoop:
-    """asyncio and uvloop: a waiter, which one task awaits until it is handed to `wake`, is a future.
+    """asyncio and uvloop: a waiter, which one task awaits until `wake` completes it, is a future.
 
     Attributes:
-        call_from_thread: `call_soon` for other threads; raises RuntimeError when the loop is over.
+        call_from_thread: `call_soon` for other threads; raises RuntimeError when the loop is closed.
     """
 
     backend: Literal["asyncio", "trio"] = "asyncio"
@@ -35,7 +35,7 @@ class AsyncioLoop:
         loop = self._loop = asyncio.get_running_loop()
         if sys.platform == "emscripten":
             accept_past_times(loop)
-        # asyncio's own is a function around that.
+        # asyncio's own is a wrapper around that.
         self.time = time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
         self.call_soon = loop.call_soon
         self.call_from_thread = loop.call_soon_threadsafe
@@ -47,17 +47,17 @@ class AsyncioLoop:
             waiter.set_result(None)
 
     def is_here(self) -> bool:
-        """Check that the caller runs in this loop."""
+        """True if the caller runs in this loop."""
         return asyncio._get_running_loop() is self._loop
 
     def is_over(self) -> bool:
-        """Check that the loop will never run again."""
+        """True if the loop will never run again."""
         return self._loop.is_closed()
 
     def interrupt(self, error: KeyboardInterrupt) -> bool:
-        """Pass a request to end the program, which a task of ours got, on to the program. False where it takes none.
+        """Pass a KeyboardInterrupt raised in one of our tasks to the program. False if the loop accepts none.
 
-        Its tasks stay as they are, so that they may come to an orderly end, or go on where the loop is run again.
+        The tasks are unchanged, so that they can end in an orderly way, or continue if the loop is run again.
         """
         if not _as_a_signal():
             self.call_soon(_raise, error)
@@ -65,12 +65,12 @@ class AsyncioLoop:
 
 
 def accept_past_times(loop: asyncio.AbstractEventLoop) -> None:
-    """Let `call_at` of a loop accept a time that has passed, as asyncio's own loops do.
+    """Let `call_at` of a loop accept a time in the past, as asyncio's own loops do.
 
-    Pyodide's raises ValueError instead, and anyio asks for such a time when a deadline passes between its look at the clock and
-    the call: that timeout would never come.
+    Pyodide's raises ValueError instead. anyio passes such a time if a deadline expires between its look at the clock and the
+    call: that timeout would never fire.
     """
-    if isinstance(loop, asyncio.BaseEventLoop) or "call_at" in vars(loop):  # it has been done
+    if isinstance(loop, asyncio.BaseEventLoop) or "call_at" in vars(loop):  # already patched
         return
     call_later, time = loop.call_later, loop.time
 
@@ -95,7 +95,7 @@ class TrioLoop:
         import trio
 
         self._token = trio.lowlevel.current_trio_token()
-        self.time = trio.lowlevel.current_clock().current_time  # `trio.current_time` finds the clock anew at every call
+        self.time = trio.lowlevel.current_clock().current_time  # `trio.current_time` looks up the clock at every call
         self.waiter = partial(_TrioWaiter, trio.lowlevel)
 
     def call_soon(self, function: Callable[..., Any], /, *args: Any) -> None:
@@ -126,12 +126,12 @@ class TrioLoop:
     def interrupt(error: KeyboardInterrupt) -> bool:
         import trio
 
-        # trio raises it in its main task then, and not here.
+        # trio then raises it in its main task, not here.
         return trio.lowlevel.enable_ki_protection(_as_a_signal)()
 
 
 def _as_a_signal() -> bool:
-    """Do what Ctrl-C does, where a loop or a program handles it in its own way. True if there is such a way."""
+    """Do what Ctrl-C does if a loop or a program has its own handler. True if there is one."""
     import signal
 
     ways = (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN, None)
@@ -140,8 +140,8 @@ def _as_a_signal() -> bool:
     try:
         signal.raise_signal(signal.SIGINT)
     except KeyboardInterrupt:
-        # Its way is to raise it where the program happens to be, which is here: as if there were none. (trio has no call
-        # that takes it elsewhere, and ends as it does when another program's handler raises it in one of trio's own tasks.)
+        # The handler raised here, at the current position: treat it as missing. (trio cannot move it elsewhere, and ends the
+        # same way when another program's handler raises in one of trio's own tasks.)
         return False
     return True
 
@@ -156,13 +156,13 @@ def _trio_runs() -> bool:
 
 
 def _nothing() -> None:
-    """Do nothing: the call shows that calls are taken."""
+    """No-op: the call proves that calls are accepted."""
 
 
 @define(eq=False, weakref_slot=False)
 class _TrioWaiter:
     _trio: Any
-    """`trio.lowlevel`: an import here would be one for each message."""
+    """`trio.lowlevel`: an import here would run for each message."""
     _task: Any = None
     _woken: bool = False
 
@@ -189,14 +189,14 @@ Loop: TypeAlias = AsyncioLoop | TrioLoop
 
 @define(eq=False, weakref_slot=False)
 class Notifier:
-    """Wakes tasks that wait for a condition. Costs nothing while none waits."""
+    """Wakes tasks that wait for a condition. Costs nothing if none waits."""
 
     _loop: Loop
     waiting: list[Any] = field(factory=list, init=False)
-    """The waiters of the tasks that wait. Where there are none, a signal is for nobody."""
+    """Waiters of the waiting tasks. Without any, a signal has no effect."""
 
     def signal(self) -> None:
-        """Let the tasks that wait look at their conditions."""
+        """Let the waiting tasks check their conditions."""
         if self.waiting:
             waiting, self.waiting = self.waiting, []
             for waiter in waiting:
@@ -213,13 +213,13 @@ class Notifier:
                 self.waiting.remove(waiter)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition that can only come true together with a signal."""
+        """Wait for a condition that can only become true together with a signal."""
         while not condition():
             await self.wait()
 
 
 def wrong_event_loop() -> LocalProtocolError:
-    """Make the error of a call from another event loop or thread."""
+    """Error for a call from another event loop or thread."""
     return LocalProtocolError(
         "this bus runs in another event loop, and its verbs may be called there only: in a thread use polybus.sync or "
         "anyio.from_thread.run, `bus: BusDep` in a def endpoint of FastAPI, and a bus of its own in another event loop"
@@ -227,7 +227,7 @@ def wrong_event_loop() -> LocalProtocolError:
 
 
 def running_loop() -> Loop:
-    """Find the loop that the caller runs in.
+    """The loop of the caller.
 
     Raises:
         RuntimeError: Neither asyncio nor trio is running here.
@@ -242,11 +242,11 @@ def running_loop() -> Loop:
 
 
 def is_foreign_exception(error: BaseException) -> bool:
-    """Check that an exception out of the application's code is its own: not a cancellation of the task it runs in, nor a
-    request to end the program.
+    """True if an exception from the application's code is its own: not a cancellation of the current task, nor a request to
+    end the program.
 
-    A cancellation that this task was not asked for comes of awaiting what was cancelled elsewhere. Of coroutines that are
-    closed because their event loop is over, `GeneratorExit` is Python's; in an event loop that runs the application raised it.
+    A cancellation without a request to this task comes from awaiting something cancelled elsewhere. `GeneratorExit` is
+    Python's in coroutines closed after the end of their event loop; in a running loop the application raised it.
     """
     if isinstance(error, KeyboardInterrupt):
         return False

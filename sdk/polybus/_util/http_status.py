@@ -1,4 +1,4 @@
-"""Serves a few short texts over HTTP on a port of its own: health checks, metrics."""
+"""Serves a few short texts over HTTP on a separate port: health checks, metrics."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .log_fields import log_fields
 logger: logging.Logger = logging.getLogger("polybus")
 
 Page: TypeAlias = "Callable[[], tuple[int, str] | Awaitable[tuple[int, str]]]"
-"""Gives the status and the text of a page at the moment it is asked for; it may have to ask others."""
+"""Returns status and text of a page when requested; may be async."""
 
 _SECONDS: Final = 5.0
-"""The time for one request and its response."""
+"""Seconds for a request and its response."""
 _PAUSE: Final = 0.2
-"""Seconds between two attempts to accept where there is no file descriptor, not even the one that was kept."""
+"""Seconds between attempts to accept without any file descriptor, not even the spare one."""
 _LARGEST: Final = 4096
 """Bytes of a request's head."""
 _FIELDS: Final = (("content-type", "text/plain; version=0.0.4; charset=utf-8"), ("connection", "close"))
@@ -35,17 +35,17 @@ _FIELDS: Final = (("content-type", "text/plain; version=0.0.4; charset=utf-8"), 
 
 
 class HttpStatus:
-    """A server of pages that are made when they are asked for. Each connection carries one request.
+    """Server of pages that are created on request. Each connection carries one request.
 
     Args:
-        option: The name of the argument that the URL comes from, for the texts of errors.
+        option: Name of the URL's argument, for error texts.
         url: ``http://host:port``; port 0 is any free one.
-        pages: By path.
-        example: Of a URL, for the texts of errors.
+        pages: Pages by path.
+        example: Example of a URL, for error texts.
 
     Raises:
-        TypeError: The URL is no text.
-        ValueError: It is not of that form.
+        TypeError: The URL is not text.
+        ValueError: The URL has another form.
     """
 
     def __init__(self, option: str, url: str, pages: Mapping[str, Page], example: str) -> None:
@@ -61,17 +61,17 @@ class HttpStatus:
         self.host: str = parts.hostname
         self._wanted = port
         self.port: int = port
-        """The real one once it listens."""
+        """The real one after `listen`."""
         self._pages = dict(pages)
         self._listener: Any = None
         self._spare: int | None = None
-        # Made when it listens: an address may be checked before there is an event loop.
+        # Created by `listen`: an address may be checked before there is an event loop.
         self._scope: anyio.CancelScope
         self._ended: anyio.Event
 
     @property
     def url(self) -> str:
-        """Its address, with the real port once it listens."""
+        """Its address, after `listen` with the real port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
@@ -89,7 +89,7 @@ class HttpStatus:
         self._scope, self._ended = anyio.CancelScope(), anyio.Event()
 
     async def serve(self) -> None:
-        """Answer until it is closed or cancelled."""
+        """Answer until closed or cancelled."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:
@@ -103,7 +103,7 @@ class HttpStatus:
             self._ended.set()
 
     async def aclose(self) -> None:
-        """Stop answering; what was not bound is closed already."""
+        """Stop answering; closes an unbound socket, too."""
         if self._listener is not None:
             self._scope.cancel()
             await self._ended.wait()
@@ -116,8 +116,8 @@ class HttpStatus:
             await anyio.wait_readable(listening)
             try:
                 sock = self._accept(listening)
-            except OSError as error:  # no reason to end what is being served
-                if not told and not isinstance(error, BlockingIOError):  # that one: whoever knocked has gone
+            except OSError as error:  # must not end what is being served
+                if not told and not isinstance(error, BlockingIOError):  # BlockingIOError: the client has left
                     told = True
                     logger.warning("%s pauses: %s", self.url, error, extra=log_fields(address=self.url))
                 await anyio.sleep(_PAUSE)
@@ -125,11 +125,11 @@ class HttpStatus:
             told = False
             if self._keep_spare():
                 group.start_soon(self._answer, sock)
-            else:  # it has the last place, and the next one has it then
+            else:  # it used the spare descriptor, which the next one gets
                 await self._answer(sock)
 
     def _accept(self, listening: socket.socket) -> socket.socket:
-        """Accept who waits, where the process is out of file descriptors with the one that was kept for that."""
+        """Accept a client; without file descriptors, by giving up the spare one."""
         try:
             sock, _ = listening.accept()
         except BlockingIOError:
@@ -141,7 +141,8 @@ class HttpStatus:
         return sock
 
     def _keep_spare(self) -> bool:
-        """Keep a file descriptor: clients of a bus may take all others, and who does not hear that it lives would end it."""
+        """Keep a spare file descriptor: clients of a bus may take all others, and a supervisor without an answer would end
+        the process."""
         if self._spare is None:
             with suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY)
@@ -153,13 +154,13 @@ class HttpStatus:
             self._spare = None
 
     async def _answer(self, sock: socket.socket) -> None:
-        # A client that says nothing, or goes in the middle, is no reason to stop answering others.
+        # A client that is silent, or leaves early, must not affect others.
         with suppress(anyio.EndOfStream, OSError), sock, anyio.move_on_after(_SECONDS):
             await _send(sock, await self._exchange(partial(_receive, sock)))
 
     async def _exchange(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Read the head of a request, and make the response."""
-        import h11  # in browsers, where no server listens, it is not installed
+        """Read the head of a request, and create the response."""
+        import h11  # not installed in browsers, where no server listens
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGEST)
         request: h11.Request | None = None
@@ -175,7 +176,7 @@ class HttpStatus:
             request, status, text = None, error.error_status_hint, f"{error}\n"
         except (anyio.EndOfStream, ConnectionError):
             raise
-        except Exception:  # of what a page asks for; the others are served all the same
+        except Exception:  # a failing page must not affect the others
             logger.exception("%s: a page could not be made", self.url, extra=log_fields(address=self.url))
             status, text = HTTPStatus.INTERNAL_SERVER_ERROR, "this page could not be made, see the log\n"
         body = text.encode()
@@ -185,7 +186,7 @@ class HttpStatus:
 
     def _page(self, method: bytes, target: bytes, host: bytes) -> tuple[int, str] | Awaitable[tuple[int, str]]:
         if host and _is_own(self.host) and not _is_own(_name_in(host)):
-            # A page of a browser on this machine comes in by a name that its own server controls.
+            # A page in a browser on this machine arrives under a host name that its own server controls.
             return HTTPStatus.MISDIRECTED_REQUEST, f"this is {self.url}\n"
         page = self._pages.get(target.partition(b"?")[0].decode("ascii", "replace"))
         if page is None:
@@ -196,14 +197,14 @@ class HttpStatus:
 
 
 def _name_in(host: bytes) -> str:
-    """The name or address in a field ``Host``; empty where there is none."""
+    """Name or address in a field ``Host``; empty without one."""
     with suppress(ValueError):
         return urlsplit(f"//{host.decode('ascii', 'replace')}").hostname or ""
     return ""
 
 
 def _is_own(name: str) -> bool:
-    """Tell whether a name or address is this machine's own, and nobody else's."""
+    """True if a name or address always means this machine."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
@@ -225,7 +226,7 @@ async def _receive(sock: socket.socket) -> bytes:
 
 
 async def _send(sock: socket.socket, data: bytes) -> None:
-    """Send all of it.
+    """Send all bytes.
 
     Raises:
         OSError: The client has gone.

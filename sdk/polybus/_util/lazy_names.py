@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first asked for."""
+"""Names of a package with imports on first use."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, Collection[str]], needed: Collection[str] = (), hint: str = "{}"
 ) -> Callable[[str], Any]:
-    """A ``__getattr__`` for a package, for names whose modules take their time to load.
+    """Create the ``__getattr__`` of a package for names with slow imports.
 
     Args:
         package: Its ``__name__``.
-        homes: The names, by their modules as seen from the package.
-        needed: Packages of others without which these cannot be loaded.
-        hint: The text of the error where one of them is missing, with ``{}`` for its name.
+        homes: Names by their modules, relative to the package.
+        needed: Third-party packages that the modules require.
+        hint: Error text for a missing package, with ``{}`` for its name.
     """
     modules = {name: home for home, names in homes.items() for name in names}
 
     def load(name: str) -> Any:
         """
         Raises:
-            ImportError: What it needs is not installed.
+            ImportError: A required package is not installed.
         """
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

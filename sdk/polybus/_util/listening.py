@@ -1,4 +1,4 @@
-"""Addresses that are listened on: why one cannot be, whether it is this machine's own, and the file of a Unix socket."""
+"""Addresses of listeners: error texts, the test for this machine's own, and the file of a Unix socket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMEDIES: Final = {
 
 
 def cannot_listen(where: str, error: OSError) -> OSError:
-    """Put what the system said about an address into words."""
+    """Describe the system's error for an address."""
     remedy = _REMEDIES.get(error.errno or 0)
     why = f"{error.strerror or error}; {remedy}" if remedy else f"{error.strerror or error}"
     return OSError(error.errno, f"cannot listen on {where}: {why}")
@@ -37,7 +37,7 @@ def is_loopback(host: str) -> bool:
 
 
 def unlink_if_ours(path: str, inode: int) -> None:
-    """Remove the file of a Unix socket, unless there is another one by now."""
+    """Remove the file of a Unix socket, unless it has been replaced."""
     with contextlib.suppress(OSError):
         if os.stat(path).st_ino == inode:
             os.unlink(path)

@@ -1,4 +1,5 @@
-"""Fields of log records, for formats and for structlog: the same names everywhere; peers' texts on one line, tracebacks too."""
+"""Fields of log records, for formats and for structlog, with the same names everywhere. Texts of peers, and tracebacks, stay
+on one line."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ _LONGEST: Final = 200
 
 
 def log_fields(peer: Any = None, *, message: Message | None = None, **more: object) -> dict[str, object]:
-    """Make the ``extra`` of a record; what is not known is left out.
+    """Create the ``extra`` of a record, without unknown fields.
 
     Args:
-        peer: Gives ``peer``, ``address`` and ``protocol``; that of the message where there is one.
-        message: Gives ``subject`` and, where the wire has one, ``request_id``.
+        peer: Source of ``peer``, ``address`` and ``protocol``; default: the peer of the message.
+        message: Source of ``subject`` and, on wires with ids, ``request_id``.
         more: Further fields: ``address protocol subject error_id handler path worker pid``.
     """
     fields = {name: _plain(value) for name, value in more.items() if value is not None and value != ""}
@@ -45,12 +46,12 @@ def _plain(value: object) -> object:
 
 _LOGGERS: Final = ("", ".broker", ".capture", ".cluster", ".link", ".security", ".transports")
 _LONGEST_PART: Final = 4000
-"""Characters of one text, or frame."""
+"""Characters of a text, or frame."""
 _LINE: Final = re.compile(r"[^\n\t]+")
 
 
 def escape_traceback(record: logging.LogRecord) -> bool:
-    """Render the traceback of a record for formatters, which take what is there: indented, as no line of the log begins."""
+    """Render a record's traceback for formatters, which use an existing one: indented, unlike the first line of a record."""
     error = record.exc_info[1] if record.exc_info else None
     if error is not None and not record.exc_text:
         parts = traceback.TracebackException(type(error), error, error.__traceback__, compact=True).format()

@@ -1,4 +1,4 @@
-"""Words for wrong uses: arguments that a function does not have, and blocks that are not entered."""
+"""Error texts for wrong uses: unknown arguments, and blocks that are not entered."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def explains(called: str, keywords: Mapping[str, str], *, most: int | None = None, positional: str = "") -> Callable[[F], F]:
-    """Let a function say what to write in place of arguments that it does not have.
+    """Decorator: an unknown argument raises an error that says what to write instead.
 
     Args:
-        called: The name of the function, for the text.
-        keywords: What to write in place of each keyword.
-        most: Positional arguments that it has, ``self`` included; None where one too many needs no words.
-        positional: What to write in place of one too many; ``{0!r}`` is the first of them.
+        called: Name of the function, for the text.
+        keywords: Advice for each unknown keyword.
+        most: Number of positional arguments, including ``self``; None without advice about too many.
+        positional: Advice for too many positional arguments; ``{0!r}`` is the first of them.
     """
 
     def decorate(function: F) -> F:
-        code = function.__code__  # a signature of `inspect` is too slow for an import
+        code = function.__code__  # `inspect.signature` would slow the import
         known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
         @functools.wraps(function)
@@ -35,7 +35,7 @@ def explains(called: str, keywords: Mapping[str, str], *, most: int | None = Non
             return function(*args, **kwargs)
 
         made: Any = call
-        return made  # type: ignore[no-any-return]  # for type checkers it is the function
+        return made  # type: ignore[no-any-return]  # type checkers see the original
 
     return decorate
 
@@ -74,7 +74,7 @@ CONNECT: Final[Mapping[str, str]] = {
     "reconnect": "links come back by themselves; backoff=Backoff(attempts=...) says how",
     "retry": "wait= is how long the first connect is retried, backoff=Backoff(...) how a link comes back",
 }
-"""For `connect`, wherever it stands."""
+"""For `connect` and `Bus.connect`."""
 SERVE: Final[Mapping[str, str]] = {
     "host": "the address is one URL, serve('ubre+ws://127.0.0.1:8000/bus')",
     "port": "the address is one URL, serve('ubre+ws://127.0.0.1:8000/bus')",
@@ -90,7 +90,7 @@ _OPERATORS: Final = "add radd sub rsub mul rmul truediv rtruediv lt le gt ge con
 
 
 def entered_first(example: str) -> Callable[[type[T]], type[T]]:
-    """Let a class of async context managers say how it is used, wherever it is taken for something else.
+    """Class decorator for async context managers: any other use raises an error with the right one.
 
     Args:
         example: The right line: ``async with connect(url) as bus:``
@@ -103,7 +103,7 @@ def entered_first(example: str) -> Callable[[type[T]], type[T]]:
         def refuse(_: Any) -> NoReturn:
             raise TypeError(title)
 
-        # Set from outside, so that type checkers know of none of them.
+        # Set dynamically, so that type checkers do not see them.
         made.__await__, made.__aiter__, made.__enter__ = refuse, refuse, refuse
         made.__getattr__ = _names_of_what_it_gives(kind, title)
         made.__exit__ = lambda *_: None
@@ -113,7 +113,7 @@ def entered_first(example: str) -> Callable[[type[T]], type[T]]:
 
 
 def never_without_async(example: str) -> Callable[[type[T]], type[T]]:
-    """The same for a class that is iterated over too: ``with`` and ``await`` are always a mistake."""
+    """`entered_first` for a class that can also be iterated: ``with`` and ``await`` are always wrong."""
 
     def decorate(kind: type[T]) -> type[T]:
         def refuse(_: Any) -> NoReturn:
@@ -127,7 +127,7 @@ def never_without_async(example: str) -> Callable[[type[T]], type[T]]:
 
 
 def blocking_entered_first(example: str) -> Callable[[type[T]], type[T]]:
-    """The same for a class of context managers that block: ``with bus.serve(url) as listener:``"""
+    """`entered_first` for a class of blocking context managers: ``with bus.serve(url) as listener:``"""
 
     def decorate(kind: type[T]) -> type[T]:
         made: Any = kind
@@ -147,7 +147,7 @@ def _names_of_what_it_gives(kind: type[Any], title: str) -> Callable[[Any, str],
 
 
 def awaited_first(kind: type[T]) -> type[T]:
-    """Let a class of awaitables say so where one is used in place of what it gives."""
+    """Class decorator for awaitables: using one instead of its result raises an error."""
     made: Any = kind
     title = "await it for the answer; reply.wait() gives a coroutine, for tasks and task groups"
 
@@ -161,7 +161,7 @@ def awaited_first(kind: type[T]) -> type[T]:
 
     for operator in _OPERATORS:
         setattr(made, f"__{operator}__", refuse)
-    # `__bool__`: otherwise `if bus.request("user.may_enter"):` lets everybody in.
+    # `__bool__`: otherwise `if bus.request("user.may_enter"):` would admit everyone.
     made.__getitem__, made.__iter__, made.__bool__, made.__getattr__ = refuse, refuse, refuse, missing
     made.__aiter__, made.__aenter__, made.__aexit__ = refuse, refuse, refuse
     return kind

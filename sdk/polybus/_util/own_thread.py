@@ -1,4 +1,4 @@
-"""A thread for what polybus itself has to do, such as opening a file."""
+"""A thread for polybus's own blocking work, such as opening a file."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ Arguments = TypeVarTuple("Arguments")
 
 
 async def in_own_thread(function: Callable[[*Arguments], T], *args: *Arguments, abandon_on_cancel: bool = False) -> T:
-    """Call a function in a thread that does not count among anyio's: all of those may be waiting for what it does, in `def`
-    endpoints of FastAPI for example.
-    """
+    """Call a function in a thread outside anyio's limit: all of anyio's threads may be waiting for its result, for example in
+    `def` endpoints of FastAPI."""
     limiter = anyio.CapacityLimiter(1)
     return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
 
 
 _MOST: Final = 64 * 1024
-"""Bytes of one file. Those that are meant have some hundreds."""
+"""Bytes of a file; the expected files have some hundreds."""
 
 
 async def read_text_files(files: Mapping[str, str]) -> Mapping[str, str]:
-    """The texts of files, by their path.
+    """Read files; returns their texts by path.
 
     Args:
-        files: Paths, and for people the name of each: errors do not show the paths.
+        files: Names for people by path: errors do not show the paths.
 
     Raises:
-        ValueError: One cannot be read, is no text, or is too large.
+        ValueError: A file cannot be read, is not text, or is too large.
     """
-    if sys.platform == "emscripten":  # no threads, and the files are in memory
+    if sys.platform == "emscripten":  # no threads; files are in memory
         return _read_all(files)
     return await in_own_thread(_read_all, files, abandon_on_cancel=True)
 

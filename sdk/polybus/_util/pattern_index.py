@@ -1,4 +1,4 @@
-"""An index of patterns: finds all items for a subject without looking at each."""
+"""Index of patterns: finds all items for a subject without looking at each."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ T = TypeVar("T")
 
 _CACHE_SIZE: Final = 4096
 _SHALLOW: Final = 8
-"""Tokens that patterns usually have at the most."""
+"""Tokens of usual patterns, at most."""
 _PATTERN: Final = 300
-"""Bytes that a pattern costs roughly."""
+"""Approximate bytes per pattern."""
 _GLOB: Final = 1000
-"""The same of a segment with a ``*`` among other characters."""
+"""The same for a segment with a ``*`` among other characters."""
 _DEEPER: Final = 500
-"""Bytes as which each token counts that is deeper: for the time that such patterns cost, each of a shape of its own."""
+"""Bytes charged per deeper token, for the look-up time of patterns with many different shapes."""
 
 
 def tokens_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Tell whether two patterns, as their tokens, have a subject in common."""
+    """True if two patterns, given as tokens, have a subject in common."""
     for left, right in zip(one, other, strict=False):
         if ">" in (left, right):
             return True
@@ -35,15 +35,15 @@ def tokens_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 _Globs: TypeAlias = tuple[tuple[int, re.Pattern[str]], ...]
-"""The segments of a URI pattern that have a ``*`` among other characters, and their places."""
+"""Segments of a URI pattern with a ``*`` among other characters, and their positions."""
 
 
 @define(eq=False)
 class _Shape(Generic[T]):
-    """Patterns whose wildcards stand at the same places."""
+    """Patterns with wildcards at the same positions."""
 
     pick: Callable[[list[str]], Any]
-    """Takes the other tokens out of a subject's."""
+    """Takes the other tokens from a subject's."""
     patterns: dict[Any, dict[_Globs, dict[T, int]]] = field(factory=dict)
     """By these tokens."""
 
@@ -54,17 +54,17 @@ def _picker(places: tuple[int, ...]) -> Callable[[list[str]], Any]:
 
 @define(eq=False)
 class _Patterns(Generic[T]):
-    """Patterns by their shape. A subject is looked up once in each shape that has its length, however many patterns there are
-    and however deep: a trie would visit each node of those that peers make to be visited."""
+    """Patterns by shape. A look-up tries each shape of the subject's length, for any number and depth of patterns: a peer
+    could make a trie visit very many nodes."""
 
     uris: bool
     whole: dict[int, dict[tuple[int, ...], _Shape[T]]] = field(factory=dict)
-    """By their number of tokens."""
+    """By number of tokens."""
     tails: dict[int, dict[tuple[int, ...], _Shape[T]]] = field(factory=dict)
-    """Patterns with ``>``, by the number of tokens before it."""
+    """Patterns with ``>``, by number of tokens before it."""
 
     def count(self, tokens: list[str], item: T, step: int) -> int:
-        """Count an item once more, or once less, for a pattern. 1 if it is new there, -1 if it has gone, else 0."""
+        """Add `step` to the count of an item for a pattern. Returns 1 if it is new there, -1 if it has gone, else 0."""
         lengths, tokens = (self.tails, tokens[:-1]) if tokens[-1] == ">" else (self.whole, tokens)
         globs = tuple((at, glob_of(token)) for at, token in enumerate(tokens) if self.uris and _is_glob(token))
         wild = {at for at, _ in globs}
@@ -84,7 +84,7 @@ class _Patterns(Generic[T]):
         return change
 
     def collect(self, tokens: list[str], into: dict[T, int]) -> None:
-        """Add the items whose pattern matches."""
+        """Add the items with a matching pattern."""
         for shape in self.whole.get(len(tokens), {}).values():
             _collect(shape, tokens, into)
         for length, shapes in self.tails.items():
@@ -103,7 +103,7 @@ def _collect(shape: _Shape[T], tokens: list[str], into: dict[T, int]) -> None:
 
 @define(eq=False)
 class SubjectIndex(Generic[T]):
-    """Maps a subject to all items whose pattern matches, each once, with a bounded memory of recent answers.
+    """Maps a subject to all items with a matching pattern, each once, with a bounded cache of recent answers.
 
     Adding and removing cost the length of the pattern; a look-up of a subject seen since the last change is one dict access.
     """
@@ -113,9 +113,9 @@ class SubjectIndex(Generic[T]):
     _uris: _Patterns[T] = field(factory=lambda: _Patterns(uris=True))
     _cache: dict[str | int, tuple[T, ...]] = field(factory=dict)
     size: int = 0
-    """The number of (pattern, item) pairs in it."""
+    """Number of (pattern, item) pairs."""
     addresses: int = 0
-    """The number of those that are addresses, or patterns of such."""
+    """Number of pairs with an address or a pattern of addresses."""
     changed: Callable[[], None] = lambda: None
     """Called after every change."""
 
@@ -124,11 +124,11 @@ class SubjectIndex(Generic[T]):
         self._change(pattern, item, 1)
 
     def remove(self, pattern: str | int, item: T) -> None:
-        """Take one interest back; unknown ones are ignored."""
+        """Withdraw one interest; ignores unknown ones."""
         self._change(pattern, item, -1)
 
     def match(self, subject: str | int) -> tuple[T, ...]:
-        """Find all items whose pattern matches."""
+        """All items with a matching pattern."""
         found = self._cache.get(subject)
         if found is None:
             found = self._cache_miss(subject)
@@ -183,10 +183,10 @@ def _count(holders: dict[T, int], item: T, step: int) -> int:
 
 
 def pattern_cost(pattern: str | int) -> int:
-    """Estimate the bytes that one more subscription to a pattern costs a bus.
+    """Estimated bytes of one more subscription to a pattern.
 
-    Patterns that are as deep as usual have few shapes, and peers share them. What is deeper may have so many that each look-up
-    takes long, and is charged as if it were larger.
+    Patterns of usual depth have few shapes, which peers share. Deeper ones may have so many that each look-up takes long;
+    they are charged as if they were larger.
     """
     if isinstance(pattern, int):
         return _PATTERN

@@ -1,4 +1,4 @@
-"""A priority queue with ageing: by level, in order within a level, and no item waits for ever."""
+"""Priority queue with ageing: by level, in order within a level, and no item waits forever."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 _AGEING: Final = 8
-"""Of so many that are taken while others wait, one is that which has waited longest."""
+"""One of so many items taken under contention is the one that has waited longest."""
 
 
 class PriorityQueue(Generic[T]):
-    """A queue with levels: the highest goes first.
+    """Queue with levels, the highest first.
 
-    One in eight is the item that has waited longest, of any level: so the lowest level moves on under any load.
-    An item is in it once, and costs the same to take out wherever it stands.
+    One item in eight is the one that has waited longest, of any level, so that the lowest level moves under any load. An item
+    is in it once; removing one costs the same at any position.
     """
 
     __slots__ = ("_count", "_levels", "_taken", "_turn")
@@ -38,7 +38,7 @@ class PriorityQueue(Generic[T]):
         return any(item in queue for queue in self._levels.values())
 
     def append(self, item: T, level: int = 0) -> None:
-        """Add one behind those of its level."""
+        """Add an item at the end of its level."""
         queue = self._levels.get(level)
         if queue is None:
             queue = self._levels[level] = OrderedDict()
@@ -47,15 +47,15 @@ class PriorityQueue(Generic[T]):
         queue[item] = self._turn
 
     def appendleft(self, item: T, level: int = 0) -> None:
-        """Add one before those of its level."""
+        """Add an item at the front of its level."""
         self.append(item, level)
         self._levels[level].move_to_end(item, last=False)
 
     def popleft(self) -> T:
-        """Take the next one.
+        """Take the next item.
 
         Raises:
-            IndexError: There is none.
+            IndexError: The queue is empty.
         """
         if not self._count:
             raise IndexError("an empty queue")
@@ -76,7 +76,7 @@ class PriorityQueue(Generic[T]):
         return item
 
     def remove(self, item: T) -> bool:
-        """Take one out. False where it is not in it."""
+        """Remove an item; False if it is not in the queue."""
         for level, queue in self._levels.items():
             if queue.pop(item, None) is not None:
                 self._count -= 1
@@ -86,7 +86,7 @@ class PriorityQueue(Generic[T]):
         return False
 
     def retain(self, wanted: Callable[[T], bool]) -> None:
-        """Keep only some."""
+        """Keep only the items that `wanted` accepts."""
         for level, queue in list(self._levels.items()):
             kept = OrderedDict((item, turn) for item, turn in queue.items() if wanted(item))
             self._count += len(kept) - len(queue)

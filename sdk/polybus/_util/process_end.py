@@ -1,4 +1,4 @@
-"""The end of this process, at once."""
+"""Immediate end of this process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import threading
 
 
 def exit_at_once(status: int) -> None:
-    """End without any clean-up, whatever runs in other threads."""
+    """Exit without any clean-up, regardless of other threads."""
     os._exit(status)
 
 
 def end_by_sigterm() -> None:
-    """Have SIGTERM end this process at once where nothing handles it, as it ends any other process.
+    """Let SIGTERM end this process at once if it has no handler, as in any other process.
 
-    For process 1, as in a container, the kernel drops each signal that has no handler.
+    For process 1, as in a container, the kernel drops signals without a handler.
     """
     if (
         os.getpid() == 1
@@ -26,7 +26,7 @@ def end_by_sigterm() -> None:
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """The signals that tell this process to end; a terminal that closes is none under `nohup`."""
+    """Signals that ask this process to end; under `nohup` without the one for a closed terminal."""
     hang_up: signal.Signals | None = getattr(signal, "SIGHUP", None)
     if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
         return (signal.SIGINT, signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""Types that pydantic reads: its own, what has something of its, or of annotated-types', in it, and what msgspec does not know.
+"""Types read by pydantic: its own, types that contain its own or annotated-types', and types unknown to msgspec.
 
-pydantic is loaded where a type needs it, and not before. Classes that it cannot read, or reads in another form than the wires
-have (msgspec writes them), stand in what it is given as a TypedDict of their fields, of which then an object is made.
+pydantic is imported when a type needs it. A class that pydantic cannot read, or reads in another form than msgspec writes, is
+replaced by a TypedDict of its fields, and the object is created from that.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _OCTETS: Final = (bytes, bytearray, memoryview)
 _NO_VALUES: Final = (type, Callable)
 _LAZY: Final = (Iterator, Generator)
 _UNSEEN: Final = (Iterable, Reversible, Container)
-"""Kinds of lists of which msgspec does not look at the items."""
+"""Kinds of lists with items that msgspec does not check."""
 _LISTS: Final = (*_UNSEEN, Collection)
-"""Kinds of lists of which pydantic does not look at the items, or not before they are asked for."""
+"""Kinds of lists with items that pydantic does not check, or not before they are read."""
 _CHECKS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 _META: Final = (*_CHECKS, "title", "description", "examples")
 
 
 def has_own(target: Any) -> bool:
-    """Tell whether a type has something of pydantic's in it, or items that msgspec does not look at.
+    """True if a type contains something of pydantic, or items that msgspec does not check.
 
     Raises:
-        NameError: An annotation in it names what is not known (yet).
-        TypeError: It has a class in it of which no object can be made.
+        NameError: An annotation in it has a name that is not known (yet).
+        TypeError: It contains a class without a way to create an object.
     """
     return any(is_own(one) or (get_origin(one) in _UNSEEN and get_args(one)) for one in _walk(target, []))
 
 
 def ambiguous(target: Any) -> Any:
-    """Find a union in a type of which several classes are written in the same way, without models; else None."""
+    """Union in a type with several classes that are written in the same way, without models; else None."""
     unions = (one for one in _walk(target, []) if get_origin(one) in (Union, UnionType))
     return next((one for one in unions if sum(map(_is_untagged, get_args(one))) > 1), None)
 
@@ -65,15 +65,15 @@ def _is_untagged(hint: Any) -> bool:
 
 
 def adapter_of(target: Any, *, narrows: bool = False) -> Any:
-    """Make pydantic's adapter of a type, which reads it as the wires write it.
+    """pydantic's adapter of a type, for the form of the wires.
 
     Args:
         target: The type.
-        narrows: It takes `opened` objects, models among them as they are, and makes the declared model of a larger one.
+        narrows: Accept `opened` objects, including models, and create the declared model from a larger one.
 
     Raises:
-        NameError: An annotation in it names what is not known (yet).
-        TypeError: pydantic cannot read it, or not as it is written; the text says why and what to do.
+        NameError: An annotation in it has a name that is not known (yet).
+        TypeError: pydantic cannot read it, or not in its written form; the text has the reason and the remedy.
     """
     try:
         from pydantic import PydanticUserError, TypeAdapter
@@ -86,15 +86,16 @@ def adapter_of(target: Any, *, narrows: bool = False) -> Any:
         if error.code == "class-not-fully-defined":
             raise NameError(str(error)) from error
         raise TypeError(str(error).partition("\n")[0]) from error
-    except ImportError as error:  # of EmailStr
+    except ImportError as error:  # EmailStr
         raise TypeError(str(error)) from error
 
 
-# -- what is in a type -----------------------------------------------------------------------------------------------------
+# -- contents of a type
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _walk(hint: Any, seen: list[Any]) -> Iterator[Any]:
-    """Go through a type, its metadata and its fields; what is pydantic's own is not looked into."""
+    """Yield a type, its metadata and its fields, recursively, without the inside of pydantic's own."""
     if any(hint is one for one in seen):
         return
     seen.append(hint)
@@ -113,7 +114,7 @@ def _walk(hint: Any, seen: list[Any]) -> Iterator[Any]:
 
 
 def _inner(hint: Any) -> tuple[Any, ...]:
-    """The types that stand in a type, but for those of fields."""
+    """Types inside a type, except the types of fields."""
     if get_origin(hint) is Literal:
         return ()
     if (named := _named(hint)) is not hint:
@@ -123,7 +124,7 @@ def _inner(hint: Any) -> tuple[Any, ...]:
 
 
 def _named(hint: Any) -> Any:
-    """Find the type that a name stands for."""
+    """Type for a name."""
     if isinstance(hint, NewType):
         return hint.__supertype__
     named = get_origin(hint) or hint
@@ -134,7 +135,7 @@ def _named(hint: Any) -> Any:
 
 
 def is_own(found: Any) -> bool:
-    """Tell whether something that stands in a type is of pydantic, or made for it."""
+    """True if a part of a type belongs to pydantic, or is made for it."""
     kind: Any = get_origin(found) or found
     if type(kind).__name__ == "TypeAliasType":
         return _is_of_packages(kind)
@@ -148,11 +149,12 @@ def _is_of_packages(found: Any) -> bool:
     return str(found.__module__).partition(".")[0] in _PACKAGES
 
 
-# -- what it is given ------------------------------------------------------------------------------------------------------
+# -- the type for pydantic
+# -----------------------------------------------------------------------------------------------------------
 
 
 class _Rewriting:
-    """Puts what pydantic can read in place of what it cannot, in one type."""
+    """Replaces parts of a type that pydantic cannot read."""
 
     def __init__(self, narrows: bool) -> None:
         self._narrows = narrows
@@ -161,7 +163,7 @@ class _Rewriting:
         self._recursive: list[Any] = []
 
     def of(self, hint: Any, beside: tuple[Any, ...] = ()) -> Any:
-        """May raise `TypeError`: not everything in it can be read."""
+        """Raises `TypeError` if not everything can be read."""
         if is_own(hint):
             return self._of_own(hint, beside)
         if hint in _OCTETS:
@@ -207,7 +209,7 @@ class _Rewriting:
 
     def _of_class(self, hint: Any, shape: Shape) -> Any:
         from pydantic import WrapValidator
-        from typing_extensions import TypedDict  # pydantic needs it
+        from typing_extensions import TypedDict  # pydantic depends on it
 
         for known, made in self._made:
             if known == hint:
@@ -236,9 +238,9 @@ class _Rewriting:
 
 
 def _narrowed(model: Any, beside: tuple[Any, ...]) -> Any:
-    """A model, alone or beside others in a union, of which a larger object has nothing more.
+    """Type for a model, alone or in a union, that reduces a larger object to the model.
 
-    An object of it was validated when it was made, and is not read again: it may write itself in a form that it does not read.
+    The object was validated when created, and is not read again: a model may write itself in a form that it does not read.
     """
     from pydantic import WrapValidator
 
@@ -249,7 +251,7 @@ def _narrowed(model: Any, beside: tuple[Any, ...]) -> Any:
         if kind is type(value):
             return value
         made = value.model_copy()
-        object.__setattr__(made, "__class__", kind)  # what the class does not have is not written
+        object.__setattr__(made, "__class__", kind)  # members unknown to the class are not written
         return made
 
     return Annotated[model, WrapValidator(narrow)]
@@ -261,7 +263,7 @@ def _maker(shape: Shape, narrows: bool) -> Callable[[Any, Callable[[Any], Any]],
     def make(value: Any, check: Callable[[Any], Any]) -> Any:
         if not hasattr(shape.kind, "__required_keys__") and isinstance(value, shape.kind):
             if not narrows:
-                return value  # of a wire that knows the class
+                return value  # from a wire that knows the class
             value = opened(value)
         if shape.is_array and isinstance(value, (list, tuple)):
             if len(value) > len(names):
@@ -274,7 +276,7 @@ def _maker(shape: Shape, narrows: bool) -> Callable[[Any, Callable[[Any], Any]],
 
 
 class _ArraySchema:
-    """Describes a class that is written as an array."""
+    """Schema of a class that is written as an array."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -293,10 +295,10 @@ class _ArraySchema:
 
 
 def unwritable(target: Any) -> str | None:
-    """Explain why what is given as a type would not be written as it says; None where it is, or where that cannot be seen."""
+    """Reason why values of a type would not be written as the type says; None if they are, or if that cannot be known."""
     try:
         found = list(_walk(target, []))
-    except Exception:  # a name that is not known, or whatever the libraries make of a class: it is not read here
+    except Exception:  # an unknown name, or any error of the libraries: types are not read here
         return None
     try:
         for one in found:
@@ -308,7 +310,7 @@ def unwritable(target: Any) -> str | None:
 
 
 def _checked(hint: Any, seen: list[Any] | None = None) -> Any:
-    """A type of pydantic's own. May raise `TypeError`: msgspec, which knows dataclasses, writes it in another form."""
+    """Check a type of pydantic's own. Raises `TypeError` if msgspec, which knows dataclasses, writes it in another form."""
     seen = [] if seen is None else seen
     kind: Any = get_origin(hint) or hint
     if any(kind is one for one in seen):
@@ -334,12 +336,12 @@ def _checked(hint: Any, seen: list[Any] | None = None) -> Any:
 
 
 def _fields_of_model(model: Any) -> dict[str, list[Any]]:
-    """The types of the fields of a model, each with what its ``Annotated`` says."""
+    """Types of a model's fields, with their ``Annotated`` metadata."""
     return {name: [one.annotation, *one.metadata] for name, one in getattr(model, "model_fields", {}).items()}
 
 
 def _forms_of(kind: Any, shape: Shape) -> Iterator[tuple[str, Any]]:
-    """Find all that would make pydantic write a class in another form than a dataclass has."""
+    """Yield everything that makes pydantic write a class in another form than a dataclass."""
     decorated = getattr(kind, "__pydantic_decorators__", None)
     for word in ("field_serializers", "model_serializers", "computed_fields"):
         yield f"a {word[:-1]}", getattr(decorated, word, None)
@@ -360,7 +362,7 @@ def _has_alias(found: Any) -> bool:
 
 
 def _said(found: Any) -> Any:
-    """Say in pydantic's words what stands in an ``Annotated``. May raise `TypeError`: it has none for it."""
+    """Translate a part of an ``Annotated`` for pydantic. Raises `TypeError` if there is no equivalent."""
     if get_origin(found) is Annotated:
         raise TypeError(f"{found!r:.100} stands within an Annotated, where it says nothing: it is a type, write it as one")
     _refuse_serializer(found)
@@ -385,7 +387,7 @@ def _refuse_serializer(found: Any) -> None:
 
 
 def _octets(kind: type) -> Any:
-    """Bytes, which are base64 in JSON; pydantic would take the text itself."""
+    """Bytes in base64, as in JSON; pydantic would take the text itself."""
     from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
     schema = WithJsonSchema({"type": "string", "contentEncoding": "base64"})

@@ -1,4 +1,4 @@
-"""Warnings that a peer can cause as often as it likes: a few are written, the rest is counted, and the count is told."""
+"""Warnings that a peer can cause arbitrarily often: a few are logged, the rest is counted, and the count is logged."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .._validation import in_one_line
 
 _MINUTE: Final = 60.0
 _LINES: Final = 3
-"""Lines of one kind in a minute, before those that are only counted."""
+"""Lines of one kind per minute before they are only counted."""
 _KINDS: Final = 256
-"""Kinds that are told apart by what they are about: a peer may choose that."""
+"""Kinds with the same template to distinguish: a peer may choose them."""
 
 _COUNTED: Final = " (others like it are counted, and told within a minute)"
 
@@ -32,19 +32,19 @@ class _Kind:
     count: int = 0
     untold: int = 0
     last: tuple[object, ...] = ()
-    """Arguments of the last one that was not written."""
+    """Arguments of the last one that was not logged."""
     fields: Mapping[str, object] | None = None
-    """Fields of that one."""
+    """Its fields."""
 
 
 @define(eq=False)
 class Warnings:
-    """Warnings that a peer can cause: one that connects again and again must not fill the log with them.
+    """Warnings that a peer can cause: one that reconnects again and again must not fill the log.
 
     Args:
-        clock: Gives seconds, and is never set.
-        watch: ``watch(self, when)`` has `_expire` called soon after that time. Without it a count is told with the next
-            warning of its kind.
+        clock: Monotonic time in seconds.
+        watch: ``watch(self, when)`` arranges a call of `_expire` soon after that time. Without it the next warning of the
+            kind logs the count.
     """
 
     _clock: Callable[[], float] = time.monotonic
@@ -62,17 +62,17 @@ class Warnings:
         level: int = logging.WARNING,
         extra: Mapping[str, object] | None = None,
     ) -> None:
-        """Write a line, or count it where there were enough of its kind in this minute.
+        """Log a line, or count it after too many of its kind in this minute.
 
         Args:
-            logger: Where to.
-            text: A template, by which lines are counted.
-            args: Its arguments. Texts among them may come from peers: their control characters are escaped.
-            error: A mistake of the application that a peer can repeat: its traceback is written, as an error.
-            about: Something by which kinds with the same template are told apart.
-            lines: How many are written.
-            level: Of the lines, where there is no `error`.
-            extra: Fields of the record, as `log_fields` makes them.
+            logger: The logger.
+            text: Template, which identifies the kind.
+            args: Its arguments. Control characters are escaped, since texts may come from peers.
+            error: A fault of the application that a peer can repeat: logged as an error, with its traceback.
+            about: Distinguishes kinds with the same template.
+            lines: Lines per minute.
+            level: Level of the lines without `error`.
+            extra: Fields of the record, from `log_fields`.
         """
         level = level if error is None else logging.ERROR
         kind = self._kind(logger, level, text, about)
@@ -87,13 +87,13 @@ class Warnings:
         logger.log(level, text, *map(_escaped, args), exc_info=error, extra=extra)
 
     def allows(self, text: str) -> bool:
-        """Count a line that somebody else writes: False where there were enough of its kind in this minute."""
+        """Count a line logged elsewhere; False after too many of its kind in this minute."""
         kind = self._kind(None, logging.WARNING, text, None)
         kind.count += 1
         return kind.count <= _LINES
 
     def tell(self) -> None:
-        """Tell what has been counted so far: the end of the bus."""
+        """Log the counts so far, at the end of the bus."""
         now = self._clock()
         for kind in self._kinds.values():
             _tell(kind, now)
@@ -114,7 +114,7 @@ class Warnings:
         return kind
 
     def _expire(self, now: float) -> float:
-        """Tell and forget what is more than a minute old. The time at which there is more to be told. Called by the runtime."""
+        """Log and forget entries older than a minute. Returns the time of the next call by the runtime."""
         nearest = math.inf
         for key, kind in list(self._kinds.items()):
             if now - kind.since >= _MINUTE:
@@ -138,13 +138,13 @@ def _escaped(argument: object) -> Any:
 
 @define(eq=False, weakref_slot=False)
 class ViolationCounter:
-    """Counts the violations of one connection, by the minute."""
+    """Counts the violations of one connection per minute."""
 
     _count: int = 0
     _since: float = 0.0
 
     def add(self, now: float) -> int:
-        """Count one more, and tell how many there are in this minute, which begins with the first."""
+        """Count one more; returns the number in this minute, which begins with the first."""
         if now - self._since > _MINUTE:
             self._count, self._since = 0, now
         self._count += 1
@@ -152,5 +152,5 @@ class ViolationCounter:
 
 
 def too_many(limit: int) -> str:
-    """Explain why a connection with more of them ends."""
+    """Reason for the end of a connection with more of them."""
     return f"more than {limit} malformed messages in a minute"

@@ -1,8 +1,8 @@
-"""Sources of time and chance that are not the event loop's: randomness, and the clocks by which it is measured or dated.
+"""Sources of time and randomness other than the event loop: random numbers, and clocks for measurements and dates.
 
-Everything else that a bus knows of time comes from its event loop. So a run is a function of its input where the loop keeps
-virtual time and these sources are a seed's: see `polybus.testing.simulated`, which sets them for what runs inside it. They are
-read through a context variable because ids are also made where no event loop runs.
+All other times of a bus come from its event loop. A run therefore depends only on its input if the loop has virtual time and
+these sources are seeded: see `polybus.testing.simulated`, which replaces them for its runs. A context variable holds them
+because ids are also created without an event loop.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Sources:
     """Randomness and clocks."""
 
     urandom: Callable[[int], bytes] = os.urandom
-    """Gives so many random bytes: for ids and secrets."""
+    """Random bytes for ids and secrets."""
     rng: random.Random = field(factory=random.SystemRandom)
     """For sessions, and for the jitter of pauses."""
     monotonic: Callable[[], float] = time.monotonic
-    """Seconds, by which is measured what keeps the event loop busy: its own clock may stand still meanwhile."""
+    """Seconds for measuring work that blocks the event loop, whose own clock may stand still."""
     wall_clock_ns: Callable[[], int] = time.time_ns
-    """Nanoseconds since 1970, for protocols whose messages say when they were made; may be set back."""
+    """Nanoseconds since 1970, for protocols with dates in messages; may be set back."""
 
 
 sources: Final[ContextVar[Sources]] = ContextVar("polybus_sources", default=Sources())  # noqa: B039  # immutable

@@ -1,4 +1,4 @@
-"""Conversion of decoded bodies to the type that is wanted."""
+"""Conversion of decoded bodies to the declared type."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 class _Itself:
-    """A type without a hash, as the key of a memory: ``Annotated[int, {"unit": "m"}]``. It is the object that it is."""
+    """Cache key for a type without a hash, such as ``Annotated[int, {"unit": "m"}]``: compares by identity."""
 
     __slots__ = ("target",)
 
@@ -47,7 +47,7 @@ class _Itself:
 
 
 def remembered(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Have a function called once for each type, also for one without a hash."""
+    """Cache a function of a type, also for types without a hash."""
     by_hash: Callable[[Any], T] = lru_cache(1024)(make)
     by_identity: Callable[[_Itself], T] = lru_cache(1024)(lambda key: make(key.target))
 
@@ -63,7 +63,7 @@ def remembered(make: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def has_hash(target: Any) -> bool:
-    """Tell whether a type can be told by its hash."""
+    """True if a type has a hash."""
     try:
         hash(target)
     except TypeError:
@@ -72,14 +72,14 @@ def has_hash(target: Any) -> bool:
 
 
 def convert(value: Any, target: Any) -> Any:
-    """Convert a decoded body to the wanted type, with all that the type says: constraints, validators, names.
+    """Convert a decoded body to the declared type, with its constraints, validators and names.
 
-    attrs, dataclasses, msgspec structs, TypedDict, NamedTuple and all they contain are made by msgspec; what has something of
-    pydantic's or annotated-types' in it, by pydantic.
+    msgspec creates attrs classes, dataclasses, msgspec structs, TypedDict, NamedTuple and their contents; pydantic creates
+    types that contain something of pydantic or annotated-types.
 
     Raises:
-        ValueError: It does not fit; the text names the path and what was expected.
-        TypeError, NameError: Nothing can be read as the type, as `unreadable` says.
+        ValueError: It does not fit; the text names the path and the expectation. TypeError, NameError: Nothing can be read as
+            the type, see `unreadable`.
     """
     if target is Any or (isinstance(value, enum.Enum) and type(value) is target):
         return value
@@ -97,7 +97,7 @@ def convert(value: Any, target: Any) -> Any:
 
 
 def _without_members(value: Any) -> Any:
-    """Put values in place of members of enums: a wire may know these as such (J.REP), and msgspec makes them anew."""
+    """Replace members of enums by their values: a wire may know enums (J.REP), and msgspec creates them anew."""
     if isinstance(value, enum.Enum):
         return value.value
     if type(value) is dict:
@@ -112,13 +112,13 @@ def _without_members(value: Any) -> Any:
 
 
 def conforming(value: Any, target: Any) -> Any:
-    """Make of a value what its annotation says: validated, and without the fields that the type does not have.
+    """Convert a value to its annotation: validated, and without fields that the type lacks.
 
-    A model of pydantic is validated when it is made, so it is not read again: it may write itself in a form that it does not
-    read. A type that no body is read as, such as a class of protobuf, is checked by `isinstance`.
+    A model of pydantic was validated when created, so it is not read again: it may write itself in a form that it does not
+    read. A type that is not read from bodies, such as a class of protobuf, is checked by `isinstance`.
 
     Raises:
-        ValueError, TypeError: It does not fit; the text names the path and what was expected.
+        ValueError, TypeError: It does not fit; the text names the path and the expectation.
     """
     return _conforming_to(target)(value)
 
@@ -138,7 +138,7 @@ _conforming_to: Final = remembered(_make_conforming)
 
 
 def uncheckable(target: Any) -> str | None:
-    """Explain why no value is made what its annotation says; None where `conforming` does more than look at its class."""
+    """Reason why `conforming` cannot convert to an annotation; None if it does more than check the class."""
     if target in (object, NoReturn, Never):
         return None
     why = unreadable(target)
@@ -156,16 +156,17 @@ def _of_class(value: Any, kind: Any) -> Any:
 def _reread(value: Any, target: Any) -> Any:
     try:
         plain = msgspec.to_builtins(value, builtin_types=_LEAVES, enc_hook=plain_form)
-    except (TypeError, ValueError, RecursionError):  # an object whose fields are attributes alone, such as a row
+    except (TypeError, ValueError, RecursionError):  # an object with attributes as its only fields, such as a row
         return msgspec.convert(value, target, from_attributes=True, str_keys=True)
     return convert(plain, target)
 
 
 def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
-    """Explain to its sender why a body does not fit: in the words of a check, but without those of an unexpected failure.
+    """Explain to its sender why a body does not fit, with the texts of checks but not of unexpected failures.
 
     Returns:
-        A short text for people; and for programs of each fault the path (``$.user.name``), a text and a type, a short word.
+        A short text for people; and for programs a list of faults with their path (``$.user.name``), text and type, a short
+            word.
     """
     found: Any = getattr(error, "errors", None)
     counted: Callable[[], int] | None = getattr(error, "error_count", None)
@@ -189,18 +190,18 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
 
 
 _LEAVES: Final = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
-"""Values that some wires carry as they are, so that they stay as they are where the type says nothing of them."""
+"""Values that some wires carry unchanged, kept if the type is open about them."""
 _MOST: Final = 32
-"""Faults of one body that its sender is told of."""
+"""Faults of a body reported to its sender."""
 _FEW: Final = 10_000
-"""Faults that pydantic is asked to tell: it tells all or none, and takes some microseconds for each."""
+"""Faults to request from pydantic: it reports all or none, at some microseconds each."""
 _TOLD: Final = 3
-"""Faults that stand in the text."""
+"""Faults in the text."""
 _LONGEST: Final = 500
-"""Characters of a path or a text: names in them are the sender's own."""
+"""Characters of a path or a text: the sender chooses names in them."""
 _PLACE: Final = re.compile(r"(?P<text>.*) - at `(?P<path>[^`]*)`", re.DOTALL)
 _CLASS: Final = re.compile(r"function-\w+\[(\w+)\(.*\Z")
-"""A choice of a union, as pydantic names one that a function makes."""
+"""pydantic's name for a choice of a union that a function creates."""
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
 
@@ -211,7 +212,7 @@ def _fault_of_pydantic(found: Any) -> dict[str, str]:
 
 
 def _fault_of_text(error: Exception) -> dict[str, str]:
-    """Make the fault that msgspec's words tell of, or those of a check of the application's own."""
+    """Fault from an error text of msgspec, or of a check in the application."""
     text, path = str(error), "$"
     if place := _PLACE.fullmatch(text):
         text, path = place["text"], place["path"].removeprefix("key in ")
@@ -228,7 +229,7 @@ def _fault(path: str, text: str, kind: str) -> dict[str, str]:
 
 
 def convert_text(text: str, target: Any) -> Any:
-    """Convert a token of a subject to the wanted type: ``"7"`` is the number 7 where a number is wanted.
+    """Convert a token of a subject to the declared type: ``"7"`` becomes the number 7 for a number.
 
     Raises:
         ValueError: It does not fit; the text says what was expected.
@@ -237,12 +238,12 @@ def convert_text(text: str, target: Any) -> Any:
 
 
 def unreadable(target: Any) -> str | None:
-    """Explain why no body can ever be read as a type; None where it can (or where only the first body will show)."""
+    """Reason why no body can ever be read as a type; None if one can (or only the first body will show)."""
     try:
         return _fault_of(target)
     except NameError:
-        return None  # it is defined later in its module
-    except Exception as error:  # whatever the libraries make of a class
+        return None  # defined later in its module
+    except Exception as error:  # any error of the libraries
         return str(error) or type(error).__name__
 
 
@@ -252,7 +253,7 @@ def _problem_of(target: Any) -> str | None:
     if target is Any:
         return None
     if is_read_by_pydantic(target):
-        _reader(target)  # may raise `TypeError`
+        _reader(target)  # raises `TypeError`
         return None
     made = _unknown_class(target)
     if made is None:
@@ -267,11 +268,11 @@ _fault_of: Final = remembered(_problem_of)
 
 
 def is_read_by_pydantic(target: Any) -> bool:
-    """Tell whether pydantic reads a type: where something of its is in it, or what msgspec does not know, and pydantic does.
+    """True if pydantic reads a type: it contains something of pydantic, or something that only pydantic knows.
 
     Raises:
-        NameError: An annotation in it names what is not known (yet).
-        TypeError: It has a class in it of which no object can be made.
+        NameError: An annotation in it has a name that is not known (yet).
+        TypeError: It contains a class without a way to create an object.
     """
     if has_own(target):
         return True
@@ -280,19 +281,19 @@ def is_read_by_pydantic(target: Any) -> bool:
             return False
     except NameError:
         raise
-    except Exception:  # msgspec refuses it, in whatever way
+    except Exception:  # msgspec refuses it in any way
         pass
     try:
         return bool(adapter_of(target).pydantic_complete)
-    except Exception:  # whatever pydantic makes of it; that it is not installed
+    except Exception:  # any error of pydantic, or it is not installed
         return False
 
 
 def _unknown_class(target: Any, *, left_out: bool = True) -> type | None:
-    """Find a class that msgspec does not make, in a type and in its fields; or not in those that may be left out.
+    """Class that msgspec cannot create, in a type and its fields; without `left_out`, not in optional fields.
 
     Raises:
-        NameError: An annotation names what is not known (yet).
+        NameError: An annotation has a name that is not known (yet).
         Exception: msgspec refuses the type.
     """
     msgspec.json.Decoder(target)
@@ -301,7 +302,7 @@ def _unknown_class(target: Any, *, left_out: bool = True) -> type | None:
 
 
 def _own_classes(info: Any, seen: list[Any], left_out: bool) -> Iterator[type]:
-    """Find the classes of which msgspec knows nothing, in a type, in what it contains, and in fields."""
+    """Classes unknown to msgspec, in a type, its contents, and fields."""
     if any(info is one for one in seen):
         return
     seen.append(info)
@@ -319,7 +320,7 @@ def _own_classes(info: Any, seen: list[Any], left_out: bool) -> Iterator[type]:
 
 
 def _is_made(kind: type) -> bool:
-    """Tell whether some body is an object of a class: it is made by an adapter of ours, by protobuf, or is of a class above."""
+    """True if some body is an object of a class: created by an adapter of ours, by protobuf, or of a base class."""
     if hasattr(kind, "DESCRIPTOR") or str(kind.__module__).startswith("polybus."):
         return True
     try:
@@ -329,18 +330,18 @@ def _is_made(kind: type) -> bool:
 
 
 _BODIES: Final[tuple[Any, ...]] = (None, True, 1, 1.0, "", b"", [], {})
-"""A value of each type that a wire gives."""
+"""One value of each type that a wire produces."""
 
 
 def body_of(target: Any) -> Any:
-    """Find the type of the body where a whole message is wanted, ``Message`` or ``Message[User]``; else None."""
+    """Type of the body if a whole message is requested, ``Message`` or ``Message[User]``; else None."""
     if target is Message:
         return Any
     return next(iter(get_args(target)), Any) if get_origin(target) is Message else None
 
 
 def check_returns(returns: Any, name: str = "returns", *, whole: bool = False) -> None:
-    """Check the type that a caller wants; with `whole` it may be a `Message`.
+    """Check the type that a caller requests; with `whole` it may be a `Message`.
 
     Raises:
         TypeError: No body can be read as it.
@@ -355,10 +356,10 @@ def check_returns(returns: Any, name: str = "returns", *, whole: bool = False) -
 
 
 def typed_body(message: Message, target: Any) -> Any:
-    """Convert the body of a message to the wanted type, straight from its bytes where they are JSON.
+    """Convert the body of a message to a type, for JSON directly from its bytes.
 
     Raises:
-        ValueError, BadRequest: It does not fit; the text names the path and what was expected.
+        ValueError, BadRequest: It does not fit; the text names the path and the expectation.
     """
     if target is Any:
         return message.body
@@ -367,13 +368,13 @@ def typed_body(message: Message, target: Any) -> Any:
     if kind is not None:
         value = message.body
         if type(value) is kind:
-            return value  # what JSON gives already
+            return value  # JSON yields this type already
     elif reader.decode is not None and message.format is JSON and message.raw is not None:
         return reader.decode(message.raw)
     return convert(message.body, target)
 
 
-# As they come out of a decoder, with nothing in them to convert.
+# Types that a decoder produces, without parts to convert.
 _PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
     (dict, dict),
     (dict[str, Any], dict),
@@ -382,19 +383,19 @@ _PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
     (str, str),
     (int, int),
     (bool, bool),
-    (bytes, bytes),  # of wires that carry bytes as they are
+    (bytes, bytes),  # on wires that carry bytes unchanged
 )
 
 
 @frozen(eq=False)
 class Reader:
-    """Ways in which bodies become values of a type.
+    """Ways to convert bodies to a type.
 
     Attributes:
-        make: Makes one of a decoded body.
-        of_text: Makes one of a text, which may stand for a number.
-        plain: The type itself, where a decoder gives it already.
-        decode: Makes one of JSON, where msgspec does both at once.
+        make: Converts a decoded body.
+        of_text: Converts a text, which may stand for a number.
+        plain: The type itself, if decoders produce it.
+        decode: Converts JSON bytes, if msgspec does both at once.
     """
 
     make: Callable[[Any], Any]
@@ -404,7 +405,7 @@ class Reader:
 
 
 def _make_reader(target: Any) -> Reader:
-    """Make the reader of a type. May raise `TypeError` or `NameError`, as `adapter_of`."""
+    """Reader of a type. Raises `TypeError` or `NameError`, as `adapter_of`."""
     if is_read_by_pydantic(target):
         read = adapter_of(target).validate_python
         return Reader(read, read)
@@ -415,7 +416,7 @@ def _make_reader(target: Any) -> Reader:
             return Reader(make, of_text, kind)
     try:
         return Reader(make, of_text, None, msgspec.json.Decoder(target).decode)
-    except TypeError:  # as of keys that JSON has not, and another wire may have
+    except TypeError:  # for example keys that JSON lacks, but another wire may have
         return Reader(make, of_text)
 
 

@@ -113,7 +113,7 @@ def command() -> TyperGroup:
     """Parser of all commands."""
     made = typer.main.get_command(app)
     assert isinstance(made, TyperGroup)
-    made.commands = _Commands()  # read only
+    made.commands = _Commands()  # type: ignore[assignment]  # read only
     return made
 
 

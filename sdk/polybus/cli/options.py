@@ -89,5 +89,5 @@ def connects(command: Callable[..., None]) -> Callable[..., None]:
             continue
         for name, kind in _OF_CLIENTS.items():
             parameters.append(parameter.replace(name=name, annotation=kind))
-    run.__signature__ = inspect.Signature(parameters)  # read by typer
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
     return run

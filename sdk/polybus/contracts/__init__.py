@@ -1,7 +1,7 @@
-"""Contracts: a `typing.Protocol` class names the methods that one program implements and others call.
+"""Contracts: a `typing.Protocol` class with methods that one program implements and others call.
 
-``bus.client(Users, "user")`` gives an object with its methods, ``bus.implement(Users, UsersInDatabase(db), "user")`` answers
-them. `method` and `notify` say of one method what its signature does not.
+``bus.client(Users, "user")`` returns an object with its methods, ``bus.implement(Users, UsersInDatabase(db), "user")``
+handles their calls. `method` and `notify` add what the signature of a method cannot say.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MARKS: Final = "__polybus_marks__"
 
 @frozen
 class Marks:
-    """The words of the decorators on one method.
+    """Data of the decorators on a method.
 
     Attributes:
-        name: The last part of the subject, where it is not the name of the method.
+        name: Last part of the subject, if it differs from the name of the method.
         timeout: Seconds.
         notification: It has no answer.
-        method: It has a `method` above it.
+        method: It has the decorator `method`.
     """
 
     name: str | int | None = None
@@ -40,7 +40,7 @@ class Marks:
 
     @classmethod
     def of(cls, function: object) -> Marks:
-        """Read what a function was marked with."""
+        """Marks of a function."""
         marks: Marks = getattr(function, _MARKS, _NONE)
         return marks
 
@@ -49,17 +49,15 @@ _NONE: Final = Marks()
 
 
 def method(name: str | int | None = None, *, timeout: float | None = None) -> Callable[[F], F]:
-    """Say of a method of a contract what its subject or its time is: ``@method("get.one", timeout=5)``
+    """Set the subject or timeout of a contract's method: ``@method("get.one", timeout=5)``
 
     Args:
-        name: The part of the subject that follows the prefix, in place of the method's own name; a number, or a URI, is the
-            whole subject.
-        timeout: Seconds until `DeadlineExceeded`; 30 without it, and for a stream as long as it is read.
+        name: Part of the subject after the prefix, instead of the method's name; a number, or a URI, is the whole subject.
+        timeout: Seconds until `DeadlineExceeded`; default 30, for a stream no limit.
 
     Raises:
-        TypeError: It decorates something else than a function or one that has it already, or is given something else than a
-            name and a time.
-        ValueError: A time that cannot be.
+        TypeError: Not a function, decorated twice, or a wrong type of name or timeout.
+        ValueError: An impossible timeout.
     """
     if name is not None and (isinstance(name, bool) or not isinstance(name, (str, int))):
         why = ": write @method() with its parentheses, or leave it out" if callable(name) else ""
@@ -75,10 +73,10 @@ def method(name: str | int | None = None, *, timeout: float | None = None) -> Ca
 
 
 def notify(function: F) -> F:
-    """Say of a method of a contract that nobody waits for an answer: it is sent as `Bus.notify` does.
+    """Declare that a contract's method has no answer: it is sent as by `Bus.notify`.
 
     Raises:
-        TypeError: It decorates something else than a function, or one that has it already.
+        TypeError: Not a function, or decorated twice.
     """
     if Marks.of(function).notification:
         raise TypeError(f"{function.__name__} has @notify twice: leave one out")

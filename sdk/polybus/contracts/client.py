@@ -1,6 +1,6 @@
-"""Clients of a contract: objects with its methods, each of which asks by a verb of a bus, a peer or a user.
+"""Clients of a contract: objects with methods that call a bus, a peer or a user.
 
-A stream gives its items as an async iterator that is its own owner: a method of a contract has no block around it.
+A stream is an async iterator without an enclosing block, and owns itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ContractAsker(Protocol):
-    """Asks, tells, and opens streams."""
+    """Sends requests and notifications, and opens streams."""
 
     def request(self, subject: str | int, body: Any = ..., *, timeout: float = ..., returns: Any = ...) -> Awaitable[Any]: ...
 
@@ -51,9 +51,9 @@ T = TypeVar("T")
 class ItemStream(AsyncGenerator[T, None]):
     """The result of a stream of a contract: ``async for user in users.watch(query): ...``
 
-    The stream is opened when the first item is wanted. It ends with its last item, with an error, with `aclose`
-    (``async with aclosing(users.watch(query)) as found``), and, where it is left early, when nobody holds it any more: the
-    handler at the other side is stopped then.
+    The stream opens with the first iteration. It ends with its last item, with an error, with `aclose` (``async with
+    aclosing(users.watch(query)) as found``), and, if left early, when it is garbage-collected: then the handler at the other
+    side is stopped.
     """
 
     def __init__(self, opening: ChannelContext[T, Any]) -> None:
@@ -73,7 +73,7 @@ class ItemStream(AsyncGenerator[T, None]):
             channel = await self._opened()
         try:
             return await anext(channel)
-        except Exception:  # its end, or a failure, which is its end as of any generator
+        except Exception:  # also the end: a failure ends any generator
             await self.aclose()
             raise
 
@@ -87,12 +87,12 @@ class ItemStream(AsyncGenerator[T, None]):
             self._over = True
             raise
         self._loop = running_loop()
-        if self._over:  # closed meanwhile
+        if self._over:  # closed in between
             leave(channel)
         return channel
 
     async def asend(self, value: None) -> T:
-        """The next item: a stream takes nothing."""
+        """The next item; `value` must be None."""
         if value is not None:
             raise TypeError(f"asend({value!r:.40}): a stream takes nothing, bus.channel() has two directions")
         return await self.__anext__()
@@ -103,7 +103,7 @@ class ItemStream(AsyncGenerator[T, None]):
         error: BaseException | object = None,
         trace: TracebackType | None = None,
     ) -> T:
-        """Leave the stream and raise what is given."""
+        """Leave the stream and raise the given error."""
         await self.aclose()
         raise error if isinstance(error, BaseException) else kind
 
@@ -118,9 +118,9 @@ class ItemStream(AsyncGenerator[T, None]):
         if channel is None or loop is None or self._over:
             return
         try:
-            # Not here: the garbage collector may have come in another thread, or in the middle of the link's own work.
+            # Not here: garbage collection may run in another thread, or in the middle of the link's work.
             loop.call_from_thread(partial(leave, channel))
-        except RuntimeError:  # the loop is over, and the channel with it
+        except RuntimeError:  # the loop is closed, and the channel with it
             pass
 
 
@@ -141,17 +141,17 @@ class ContractClient:
         return self.__shown
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # no method does; and a copy is asked for some before it has its contract
+        if name.startswith("_"):  # not a method; copying looks up such names before it sets the contract
             raise AttributeError(f"{type(self).__name__} has no {name}", name=name, obj=self)
         methods = ", ".join(method.attribute for method in self.__contract.methods)
         raise AttributeError(f"{self.__contract.name} has no method {name!r}; it has {methods}", name=name, obj=self)
 
 
 def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
-    """Make the client that asks by the verbs of a bus, a peer or a user.
+    """Client that calls by a bus, a peer or a user.
 
     Raises:
-        TypeError: It is no contract, or one for threads.
+        TypeError: Not a contract, or one for threads.
     """
     read = ContractPlan.of(contract)
     if read.blocking:
@@ -165,10 +165,10 @@ def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
 
 
 def blocking_client_of(asker: BlockingAsker, contract: TypeForm[P], prefix: str) -> P:
-    """Make the client that asks by the verbs of the blocking twin.
+    """Client that calls by the blocking twin.
 
     Raises:
-        TypeError: It is no contract, or one whose methods are async.
+        TypeError: Not a contract, or one with async methods.
     """
     read = ContractPlan.of(contract)
     if not read.blocking:
@@ -191,21 +191,22 @@ def _made(contract: ContractPlan, prefix: str, asker: object, ways: dict[str, Ca
         function = ways[method.style](asker, subject, method)
         function.__name__, function.__qualname__, function.__doc__ = method.attribute, method.name, method.text
         function.__signature__ = method.signature
-        function.__annotations__ = dict(method.hints)  # by which it implements the contract for another bus
+        function.__annotations__ = dict(method.hints)  # with these it implements the contract for another bus
         setattr(client, method.attribute, function)
     return client
 
 
 def _body(method: ContractMethod, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The body of a call that is not just the body: of one by name, or without it."""
+    """Body of a call with a named argument, or without arguments."""
     try:
         bound = method.signature.bind(*given, **named)
     except TypeError as error:
         raise TypeError(f"{method.name}: {error}") from None
-    return next(iter(bound.arguments.values()), None)  # a default is that of the implementation
+    return next(iter(bound.arguments.values()), None)  # the implementation has the default
 
 
-# A plain call of the body alone costs one call more than the verb, and one when it goes on after the answer.
+# A plain call with the body as its only argument costs one call more than the bus's own method, and one more after the
+# answer.
 
 
 def _ask(asker: ContractAsker, subject: str | int, method: ContractMethod) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""A contract as it is read from a Protocol class: its methods, their types, and how each is asked."""
+"""A contract read from a Protocol class: its methods, their types, and how each is called."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _FOR_IMPLEMENTATIONS: Final = ("__init__", "__init_subclass__", "__subclasshook_
 
 @frozen
 class ContractMethod:
-    """One method of a contract.
+    """Method of a contract.
 
     Attributes:
-        name: Of the method, with that of its class.
-        attribute: Of the method alone.
+        name: Name with the class.
+        attribute: Name without the class.
         signature: Without ``self``.
-        takes: The type of the body; None where it has none.
-        returns: The type of the answer, or of an item of a stream.
-        style: How it is asked.
-        tail: The part of the subject after the prefix; a number or a URI is a whole subject.
-        timeout: Seconds, where the contract says so.
-        text: The docstring.
-        function: As it stands in the class.
+        takes: Type of the body; None without one.
+        returns: Type of the answer, or of an item of a stream.
+        style: Kind of call.
+        tail: Part of the subject after the prefix; a number or a URI is a whole subject.
+        timeout: Seconds, if set by the contract.
+        text: Docstring.
+        function: Function in the class.
     """
 
     name: str
@@ -55,26 +55,26 @@ class ContractMethod:
 
     @property
     def parameter(self) -> inspect.Parameter | None:
-        """The parameter that is the body."""
+        """Parameter for the body."""
         return next(iter(self.signature.parameters.values()), None)
 
     @property
     def positional(self) -> bool:
-        """True where the body can be given without its name."""
+        """True if the body may be passed by position."""
         return self.parameter is not None and self.parameter.kind is not self.parameter.KEYWORD_ONLY
 
     @property
     def hints(self) -> dict[str, Any]:
-        """The types of the body and of the result, by the names that annotations have."""
+        """Types of the body and the result, by the names of annotations."""
         many: Any = AsyncIterator
         body = {} if self.parameter is None else {self.parameter.name: self.takes}
         return {**body, "return": many[self.returns] if self.style == "stream" else self.returns}
 
     def subject(self, prefix: str) -> str | int:
-        """The subject of the method under a prefix.
+        """Subject of the method under a prefix.
 
         Raises:
-            TypeError: The two make none.
+            TypeError: They do not form a subject.
         """
         tail, whole = self.tail, isinstance(self.tail, int) or self.tail.startswith(("/", "up:/"))
         if whole and prefix:
@@ -95,10 +95,10 @@ class ContractPlan:
     """A Protocol class with its methods.
 
     Attributes:
-        name: Of the class.
-        blocking: Its methods are plain ones, for threads.
-        methods: In the order in which they are written.
-        text: The docstring.
+        name: Name of the class.
+        blocking: True if its methods are plain functions, for threads.
+        methods: In order of definition.
+        text: Docstring.
     """
 
     name: str
@@ -108,10 +108,10 @@ class ContractPlan:
 
     @classmethod
     def of(cls, contract: Any) -> ContractPlan:
-        """Read a Protocol class, once for each.
+        """Read a Protocol class (cached).
 
         Raises:
-            TypeError: No contract can be made of it; the text names class and method, and what to write.
+            TypeError: Not usable as a contract; the text names class and method, and what to write.
         """
         if not is_protocol(contract):
             own = isinstance(contract, type) and contract.__module__ != "builtins"
@@ -121,10 +121,10 @@ class ContractPlan:
         return _read_once(contract)
 
     def subjects(self, prefix: str) -> dict[str | int, ContractMethod]:
-        """The methods by their subjects.
+        """Methods by subject.
 
         Raises:
-            TypeError: The prefix is no text, makes no subject, or two methods have the same.
+            TypeError: The prefix is not text, does not form a subject, or two methods have the same subject.
         """
         if not isinstance(prefix, str):
             raise TypeError(
@@ -142,7 +142,7 @@ class ContractPlan:
 
 
 def is_protocol(contract: Any) -> bool:
-    """Tell whether it is a Protocol class, or a generic one with its arguments."""
+    """True for a Protocol class, or a generic one with its arguments."""
     kind = get_origin(contract) or contract
     return isinstance(kind, type) and bool(getattr(kind, "_is_protocol", False))
 
@@ -162,14 +162,14 @@ def _read(contract: Any) -> ContractPlan:
         raise TypeError(f"{name} has no methods: write `async def get(self, id: int) -> User: ...`")
     blocking = not any(_is_asynchronous(function, f"{name}.{key}") for key, (function, _) in functions.items())
     methods = tuple(_PlanReader(f"{name}.{key}", *found, blocking).read() for key, found in functions.items())
-    return ContractPlan(name, blocking, methods, inspect.cleandoc(vars(kind).get("__doc__") or ""))  # not that of Protocol
+    return ContractPlan(name, blocking, methods, inspect.cleandoc(vars(kind).get("__doc__") or ""))  # not Protocol's
 
 
 _read_once = remembered(_read)
 
 
 def _functions(base: type, name: str) -> dict[str, Any]:
-    """The methods that a class has itself."""
+    """Methods of a class itself."""
     for attribute in own_annotations(base):
         if not attribute.startswith("_"):
             raise TypeError(
@@ -188,14 +188,14 @@ def _functions(base: type, name: str) -> dict[str, Any]:
                 type(value), f"no method but a {type(value).__name__}"
             )
             raise TypeError(f"{name}.{attribute} is {kind}: a contract has methods alone, `async def {attribute}(self) -> ...`")
-        if value.__name__ == "_overload_dummy":  # what typing.overload leaves of each
+        if value.__name__ == "_overload_dummy":  # left by typing.overload
             raise TypeError(f"{name}.{attribute} is overloaded, and a subject takes one type: write a union, or two methods")
         found[attribute] = value
     return found
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    if sys.version_info >= (3, 14):  # names that only type checkers know would be looked up
+    if sys.version_info >= (3, 14):  # names known only to type checkers would be looked up
         import annotationlib
 
         return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
@@ -241,7 +241,7 @@ class _PlanReader:
         takes = None
         for place, parameter in enumerate(parameters):
             takes = self._body(parameter, hints)
-            if self.types:  # as the contract is used, for those who have to write it
+            if self.types:  # with its arguments, for people who write one
                 parameters[place] = parameter.replace(annotation=takes)
         marks = Marks.of(function)
         if style == "notification" and marks.timeout is not None:

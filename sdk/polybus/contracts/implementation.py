@@ -1,4 +1,4 @@
-"""Implementations of a contract: their methods become handlers, once they are seen to fit."""
+"""Implementations of a contract: their methods are checked and become handlers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .contract import ContractMethod, ContractPlan, is_protocol
 
 
 def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Handler]:
-    """Make the handlers of a contract's methods.
+    """Handlers for a contract's methods.
 
     Raises:
-        TypeError: It is no contract, or the implementation is none of it; the text names class and method, and what to write.
+        TypeError: Not a contract, or the implementation does not fit; the text names class and method, and what to write.
     """
     if is_protocol(implementation) and not is_protocol(contract):
         name = getattr(implementation, "__name__", "Users")
@@ -53,7 +53,7 @@ def _handler(contract: ContractPlan, method: ContractMethod, subject: str | int,
     try:
         read_signature = read(function)
         hints = {of: hint for of, hint in read_signature.hints.items() if open_variable(hint) is None}
-        signature = evolve(read_signature, hints=hints)  # what it leaves open is as the contract says
+        signature = evolve(read_signature, hints=hints)  # the contract supplies types that it leaves open
         named = plan(subject, signature).body_name
     except TypeError as error:
         raise TypeError(f"{error}; write {wanted}, for {method.name}") from error
@@ -93,7 +93,7 @@ def _check_style(method: ContractMethod, signature: Signature, blocking: bool, w
 
 
 def _wanted(contract: ContractPlan, method: ContractMethod) -> str:
-    """The `def` that answers a method, as it is written in an implementation."""
+    """The `def` of an implementation that handles a method."""
     yields = method.style == "stream"
     written = "async def" if yields or not contract.blocking else "def"
     parameters = str(method.signature.replace(return_annotation=method.signature.empty))[1:-1]

@@ -1,4 +1,4 @@
-"""The verbs of contracts, whose modules are loaded with the first one: few programs have contracts, and all import polybus."""
+"""Functions for contracts that import their modules on first use: few programs have contracts, and all import polybus."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ P = TypeVar("P")
 
 
 def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
-    """Make the client that asks by the verbs of a bus, a peer or a user.
+    """Client that calls by a bus, a peer or a user.
 
     Raises:
-        TypeError: It is no contract, or one for threads.
+        TypeError: Not a contract, or one for threads.
     """
     from .client import client_of as make
 
@@ -25,10 +25,10 @@ def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
 
 
 def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Handler]:
-    """Make the handlers of a contract's methods.
+    """Handlers for a contract's methods.
 
     Raises:
-        TypeError: It is no contract, or the implementation is none of it.
+        TypeError: Not a contract, or the implementation does not fit.
     """
     from .implementation import handlers_of as make
 
