@@ -72,7 +72,7 @@ CARRIED: Final = (OPEN, REMEMBERED)
 """Turns carried over to the next run: of each key at most the newest, and only within the horizon of the recording's end."""
 SILENT_NS: Final = 86_400_000_000_000
 """A recording that says nothing for a day while others are written has ended. So has a stream that says nothing."""
-SLACK_NS: Final = 50_000_000
+SLACK_NS: Final = 250_000_000
 """An end so shortly before the deadline, by the clock of the recorder, is taken for the deadline: that of the asker began to
 run a little earlier. Of short deadlines it is a quarter."""
 
