@@ -51,7 +51,7 @@ async def test_a_refusal_can_be_read_by_who_asks_for_it(way: Any) -> None:
         for token, status, code, words in (
             ("old", 401, 4401, "not authenticated"),
             ("banned", 403, 4403, "not you \u2014 xx"),
-            ("busy", 503, 1013, "this server cannot find out now who you are"),
+            ("busy", 503, 1013, "this server cannot authenticate you now"),
         ):
             offers: Any = ["ubre", f"polybus.token.{token}"]
             with pytest.raises(InvalidStatus) as refused:

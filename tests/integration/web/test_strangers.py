@@ -116,7 +116,7 @@ async def test_who_cannot_be_told_apart_in_time_is_answered_503() -> None:
     async with running(app) as server:
         for _ in range(3):  # each gives its place back
             answer = await knock(server.port)
-            assert (answer.status_code, answer.text) == (503, "it took too long to find out who you are\n")
+            assert (answer.status_code, answer.text) == (503, "authentication took too long\n")
 
 
 @bounded

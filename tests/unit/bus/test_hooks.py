@@ -170,7 +170,7 @@ async def test_a_middleware_that_keeps_the_answer_for_itself_is_told_once(caplog
     async with pair(bus) as client:
         for _ in range(3):
             assert await client.request("a", 1) is None
-    assert caplog.text.count("the middleware forgetful gives None in place of the handler's answer") == 1
+    assert caplog.text.count("the middleware forgetful returns None instead of the handler's answer") == 1
 
 
 @pytest.mark.anyio
@@ -185,7 +185,7 @@ async def test_authorize_that_forgets_to_answer_is_told(style: str, caplog: pyte
     async with pair(bus, identity="ann") as client:
         with pytest.raises(RequestError):
             await client.request("a")
-    assert "gave None, which refuses" in caplog.text
+    assert "returned None, which refuses" in caplog.text
 
 
 @pytest.mark.anyio

@@ -711,7 +711,7 @@ async def test_a_lifespan_that_does_not_end_is_cancelled_after_the_time_of_the_d
             await bus.drain(0.02)
             assert not log
     assert log == ["cancelled", "cleaned up"]
-    assert "has not come to its end in 0.02 s" in caplog.text
+    assert "has not ended in 0.02 s" in caplog.text
     assert everything_ended(bus)
 
 

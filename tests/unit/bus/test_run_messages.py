@@ -98,9 +98,9 @@ def test_a_program_at_no_address_of_its_own_says_when_it_is_ready(caplog: pytest
 
 
 def test_a_program_that_nobody_can_reach_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    with ended_at("nobody", caplog) as ends:
+    with ended_at("no client", caplog) as ends:
         polybus.run(Bus())
-    assert ends.lines[0].startswith("WARNING nobody can reach this program: run() was given no URL")
+    assert ends.lines[0].startswith("WARNING no client can reach this program: run() has no URL")
 
 
 def test_a_program_with_a_url_can_be_reached(caplog: pytest.LogCaptureFixture) -> None:

@@ -117,7 +117,7 @@ async def test_an_id_is_for_what_is_stored(engine: Any, name: str) -> None:
         for wrong in ("", " 7", "7\r\n", "7" * 257):
             with pytest.raises(ValueError, match="1 to 256 printable characters"):
                 await bus.publish("work.begun", 1, id=wrong)
-        with pytest.raises(LocalProtocolError, match=r"is kept by a store, which is waited for: await bus.publish"):
+        with pytest.raises(LocalProtocolError, match=r"is stored, which takes a wait: await bus.publish"):
             bus.publish_nowait("work.begun", 1)
         assert (await state(bus, f"{name}-work"))["messages"] == 0
 

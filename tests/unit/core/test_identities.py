@@ -50,7 +50,7 @@ async def test_what_is_empty_names_nobody_and_refuses(
         with pytest.raises(Unauthorized, match="not authenticated"):
             async with connect(server.url):
                 pass
-    assert any("which names nobody" in record.getMessage() for record in caplog.records) == told
+    assert any("which identifies no client" in record.getMessage() for record in caplog.records) == told
 
 
 @pytest.mark.parametrize(

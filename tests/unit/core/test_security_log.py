@@ -43,7 +43,7 @@ async def test_a_refused_token_is_one_line_with_address_and_reason(caplog: pytes
                 pass
     first, second = said(caplog)
     assert first.startswith("refused 127.0.0.1:") and "not authenticated" in first and "it brought authorization" in first
-    assert "it brought nothing that says who it is" in second
+    assert "it brought no credentials" in second
     assert {record.levelno for record in caplog.records if record.name == "polybus.security"} == {logging.WARNING}
 
 

@@ -598,7 +598,7 @@ async def decorated() -> AsyncIterator[str]:
         (wants_header, "wants Header as 'agent'"),
         (wants_header_by_default, "wants Header as 'agent'"),
         (wants_what_wants_request, "wants_request, which it depends on, wants Request"),
-        (wants_body, "wants 'body', which is nothing that it can be given: Context, Message"),
+        (wants_body, "wants 'body', which no call can provide: take Context, Message"),
         (wants_a_blocking_bus, "runs on the event loop: annotate 'bus' with polybus.Bus"),
         (wants_a_bus_of_the_loop, "runs in a thread: annotate 'bus' with polybus.sync.BlockingBus"),
         (wants_a_context_of_a_thread, "take polybus.Context"),

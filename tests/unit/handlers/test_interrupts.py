@@ -146,7 +146,7 @@ def test_ctrl_c_in_authenticate_is_passed_on_and_the_stranger_is_told_at_once(lo
     with pytest.raises(KeyboardInterrupt):
         loop.run_until_complete(asyncio.sleep(BOUND))
     loop.run_until_complete(asyncio.wait_for(knocking, BOUND / 2))
-    assert "cannot find out now who you are" in str(said[0])
+    assert "cannot authenticate you now" in str(said[0])
     loop.run_until_complete(knock())
     assert len(said) == 1
     loop.run_until_complete(serving.__aexit__(None, None, None))

@@ -152,7 +152,7 @@ async def test_a_server_that_only_answers_cannot_ask_who_posts() -> None:
 
     async with bus.serve("uprotocol+http://127.0.0.1:0/events") as listener, connect(listener.url) as client:
         await client.request("hello")
-        with pytest.raises(Unsupported, match="its server begins nothing"):
+        with pytest.raises(Unsupported, match="its server cannot send first"):
             async with seen[0].subscribe("news"):
                 raise AssertionError("entered")
         async with bus.subscribe("news") as news:

@@ -225,7 +225,7 @@ async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: A
             await out.request("echo", 0)  # so the item is there, and waits
             transport.resume_reading()
         event = await next_event(events, LinkDown)
-        assert (event.code, event.reason) == (1003, "an item in the tunnel is no frame")
+        assert (event.code, event.reason) == (1003, "an item in the tunnel is not a frame")
         assert await out.request("echo", 1) == 1
         assert await within.request("echo", 2) == 2
 

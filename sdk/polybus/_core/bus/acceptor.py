@@ -46,7 +46,7 @@ WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 
 _IDLE: Final = 10.0
 """Seconds until an idle peer without a connection (HTTP) may be dropped for a new one."""
-_UNKNOWN: Final = Unavailable("this server cannot find out now who you are: try again later")
+_UNKNOWN: Final = Unavailable("this server cannot authenticate you now: try again later")
 
 
 @define(eq=False)

@@ -45,7 +45,7 @@ class Bridge:
             if not isinstance(route, Route):
                 raise TypeError(f"routes: {route!r} is no Route")
         if not self.routes:
-            raise ValueError("routes: none at all, so that nothing would cross the bridge")
+            raise ValueError("routes: none at all, so nothing would cross the bridge")
         self._ends: tuple[BusParts, BusParts] = (parts_of(left), parts_of(right))
         self._sides = [RouteSide(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
         self._entered: list[tuple[BusParts, Runtime]] = []

@@ -630,4 +630,4 @@ class Connecting:
         self._up_since = link.runtime.time()
         self._stands = True
         if link.state is State.DOWN:  # lost again right away
-            self._down(link, Closed(1006, "lost again"))
+            self._down(link, Closed(1006, "lost right after it was established"))

@@ -107,7 +107,7 @@ class LifespanTask:
         with anyio.move_on_after(patience):
             await self._over.wait()
         if not self._over.is_set():
-            logger.error("the lifespan of a bus has not come to its end in %g s and is cancelled", patience)
+            logger.error("the lifespan of a bus has not ended in %g s and is cancelled", patience)
             await self.abort()
         if self.error is not None:
             raise self.error

@@ -151,7 +151,7 @@ class BusParts:
     @property
     def _inside(self) -> PeerParty:
         if (peer := self.links.inner_peer) is None:
-            raise Disconnected("this bus is no node of a mesh: the others have not been reached yet, or none are named")
+            raise Disconnected("this bus is in no mesh: it has not reached the other nodes yet, or none are named")
         return peer
 
     def answer(self, message: Message, value: Any) -> None:

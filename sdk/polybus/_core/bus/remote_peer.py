@@ -72,7 +72,7 @@ class OwnHandlers:
     def _own(self, subject: str | int) -> Handler:
         own = self._parts.lookup.find(subject)
         if own is None:
-            raise NoHandler(f"this bus has no handler for {subject!r}, and as_() asks its own alone")
+            raise NoHandler(f"this bus has no handler for {subject!r}, and as_() only calls its own")
         return own
 
 

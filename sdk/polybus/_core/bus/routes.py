@@ -115,7 +115,7 @@ class Route:
             check_callable(converter, name, f"{name}(body, message) -> body", 2)
         for name, kinds in _USES.items():
             if getattr(self, name) and not self.kinds & kinds:
-                raise ValueError(f"{name}= for {', '.join(sorted(self.kinds))}, of which none has any use for it")
+                raise ValueError(f"{name}= for {', '.join(sorted(self.kinds))}, which do not use it")
         check_headers(dict.fromkeys(self.headers, ""), 1 << 16)
 
     def rewritten(self, subject: str | int) -> str | int:
@@ -204,7 +204,7 @@ class RouteSide:
             except Unsupported as error:
                 if "request" not in self.route.kinds or is_pattern(self.route.source):
                     raise
-                text = "route %r to %r: requests cross, and no publications come: %s"
+                text = "route %r to %r: requests cross, but publications do not: %s"
                 logger.info(text, self.route.source, self.route.target, error)
 
     def close(self) -> None:

@@ -411,7 +411,7 @@ class _Run:
         links = parts_of(self._bus).links
         if not links.gates and not links.services.running.links:
             logger.warning(
-                "nobody can reach this program: run() was given no URL, and its bus has neither a link nor a cluster; write "
+                "no client can reach this program: run() has no URL, and its bus has neither a link nor a cluster; write "
                 "for example run(bus, 'ubre+tcp://127.0.0.1:9000'), or set POLYBUS_CLUSTER for one with cluster='auto'"
             )
 

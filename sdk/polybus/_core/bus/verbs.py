@@ -489,10 +489,10 @@ class BusVerbs(Router):
         self._services.running.check_here()
         route = self._publisher.route_of(name)
         if route.kept and to is None:
-            raise LocalProtocolError(f"{name!r} is kept by a store, which is waited for: await bus.publish({name!r}, ...)")
+            raise LocalProtocolError(f"{name!r} is stored, which takes a wait: await bus.publish({name!r}, ...)")
         peers, gone, remote = (route.peers, None, ()) if to is None else self._links.recipients(to)
         if remote:
-            raise TypeError(f"to={shown(to)}: clients of other nodes are published to by `await bus.publish(...)` alone")
+            raise TypeError(f"to={shown(to)}: only `await bus.publish(...)` reaches clients of other nodes")
         deadline = self._services.running.time() + seconds(timeout)
         checked = None if headers is None else check_headers(headers, self._services.limits.headers)
         message = make_publication(route, name, body, checked, None if to is None else peers)

@@ -189,7 +189,7 @@ def _maker(
     given = injected(hint)
     if isinstance(given, type) and issubclass(given, Context):
         if given is not Context and not in_thread:
-            raise TypeError(f"{name} is no def function: {given.__name__} is for those, take polybus.Context")
+            raise TypeError(f"{name} is not a def function: {given.__name__} is for those, take polybus.Context")
         return lambda context, message, channel: context()
     if given is Message:
         return lambda context, message, channel: message
@@ -208,9 +208,7 @@ def _maker(
             "handler another function"
         )
     if parameter.default is _EMPTY:
-        raise TypeError(
-            f"{name} wants {parameter.name!r}, which is nothing that it can be given: {_WHAT}; or give it a default"
-        )
+        raise TypeError(f"{name} wants {parameter.name!r}, which no call can provide: take {_WHAT}; or give it a default")
     return None
 
 

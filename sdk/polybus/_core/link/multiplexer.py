@@ -131,7 +131,7 @@ class MultiplexedPeers:
         else:
             link.services.counters.dropped += 1
             if message.kind is Kind.REQUEST and link.session is not None and link.takes_more:
-                text = "too much was asked before it was known who asks: try again later"
+                text = "too many messages before authentication was complete: try again later"
                 facts = {"text": text, "reason": "too_many_requests", "detail": None}
                 answer = Message(Kind.ERROR, message.subject, message.id, code=Code.RESOURCE_EXHAUSTED, attributes=facts)
                 answer.reply_to = message.reply_to

@@ -261,7 +261,7 @@ class SendQueue:
             elif greediest is entry.peer or entry.reply is not None:
                 return False
             else:
-                link.too_slow(greediest, "it has most in an outbox that is full")
+                link.too_slow(greediest, "it has the largest part of a full outbox")
         return True
 
     # -- room ------------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def act_on(link: Link, event: Any, now: float) -> None:
     action = _ACTIONS.get(type(event))
     if action is None:
         raise TypeError(
-            f"a session of {link.adapter.name} gives messages, events of polybus.plugins and frames (bytes), and no "
+            f"a session of {link.adapter.name} returns messages, events of polybus.plugins and frames (bytes), not "
             f"{type(event).__name__}"
         )
     action(link, event, now)

@@ -174,7 +174,7 @@ class LinkWire:
             Unsupported: This side may only answer (a plain HTTP server).
         """
         if not self.initiates:
-            raise Unsupported(f"{peer!r} can only be answered: on this connection its server begins nothing")
+            raise Unsupported(f"{peer!r} can only be answered: on this connection its server cannot send first")
 
     def publish_alone(self, message: Message, peer: PeerPort) -> None:
         """`publish` on a flowing link for a single receiver: no frame is cached."""

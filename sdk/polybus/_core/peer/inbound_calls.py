@@ -147,7 +147,7 @@ class InboundCalls:
 
     def _hint(self, subject: str | int) -> None:
         """Log what a caller may have meant, rate-limited. The caller itself, a stranger, gets no hint."""
-        template = "%s asks for %.200r, which nobody handles: %s"
+        template = "%s requests %.200r, which has no handler: %s"
         if self.link.runtime.warnings.allows(template) and (meant := self.peer.host.lookup.meant(subject)):
             logger.info(template, self.peer, subject, meant, extra=log_fields(self.peer, subject=subject))
 

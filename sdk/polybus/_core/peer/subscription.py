@@ -329,7 +329,7 @@ class SubscriptionQueue(ABC):
         self._services.emit(SubscriptionSlow(peer=peer, pattern=self.pattern, unread=unread, dropped=self.dropped))
         text = (
             "%.200r is read too slowly: %d publications wait (queue=%d, Limits.queue_bytes=%d, when_full=%r), %d were "
-            "dropped. Read faster (what takes long belongs into a task of its own), raise queue= or Limits.queue_bytes, or "
+            "dropped. Read faster (move slow work to its own task), raise queue= or Limits.queue_bytes, or "
             "choose another when_full="
         )
         level = logging.INFO

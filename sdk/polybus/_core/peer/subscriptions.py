@@ -109,7 +109,7 @@ class Subscriptions:
         self._warned = True
         runtime = self._peer.link.runtime
         text = (
-            "%r has %d subscriptions (Limits.subscriptions=%d; what they cost counts in Limits.total_bytes=%d); "
+            "%r has %d subscriptions (Limits.subscriptions=%d; their cost counts in Limits.total_bytes=%d); "
             "%.100r and others refused"
         )
         limits, count = runtime.limits, len(self.patterns)

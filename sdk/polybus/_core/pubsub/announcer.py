@@ -228,7 +228,7 @@ class SubscriptionAnnouncer:
         try:
             await self.announce(pattern)
         except BusError as error:
-            logger.warning("not all peers hear of %r: %s", pattern, error, extra=log_fields(subject=pattern))
+            logger.warning("not all peers got the subscription to %r: %s", pattern, error, extra=log_fields(subject=pattern))
 
     async def _announce_to(self, peer: PeerParty, interest: Interest, *, alone: bool = False) -> None:
         """Announce to one peer, and wait for its confirmation. With `alone` even one that dialled in must support it."""

@@ -513,7 +513,7 @@ class Publisher:
         """Count a publication that a peer's wire cannot carry; logged once a minute, since a peer must not fill the log."""
         self._services.counters.dropped += 1
         if self._unsent.add(monotonic()) == 1:
-            text = "%.200r could not be %s to %r, nor may others like it: %.300s"
+            text = "%.200r, and perhaps others like it, could not be %s to %r: %.300s"
             logger.warning(text, message.subject, how, peer, error, extra=log_fields(peer, subject=message.subject))
 
     # -- buses that are reached on several ways --------------------------------------------------------------------------

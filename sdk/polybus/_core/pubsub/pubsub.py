@@ -129,7 +129,7 @@ class Relay:
         if others and len(self._hinted) < _HINTS:
             self._hinted.add(subject)
             text = (
-                "%r published %.100r, to which others subscribed (%d), and none of them hears of it: clients are isolated. "
+                "%r published %.100r, to which others subscribed (%d), but nothing relays it: clients are isolated. "
                 "bus.relay(%.100r), or polybus serve --relay, passes it on"
             )
             self._services.running.warnings.warn(
@@ -364,7 +364,7 @@ class PubSub:
         warn_of_literal_wildcards(name)
         if reading is not None:
             if when_full != "drop_oldest" or not (local or peer):
-                raise ValueError("what is stored waits in its store, and names no publisher: leave out when_full= and local=")
+                raise ValueError("stored messages wait in their store, and name no publisher: leave out when_full= and local=")
             when_full = "block"
         if queue is None and reading is not None:
             queue = reading.unread

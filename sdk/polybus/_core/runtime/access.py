@@ -132,7 +132,7 @@ class AccessControl:
                 if scope.cancelled_caught:
                     text = "authenticate took more than %g s (Limits.handshake_timeout)"
                     self.warnings.warn(logger, text, self._seconds, extra=_of_handshake(handshake))
-                    return Unavailable("it took too long to find out who you are")
+                    return Unavailable("authentication took too long")
         except (Unauthorized, Forbidden) as error:
             return error
         except (NotFound, BadRequest):  # raised by the service that the hook asks
@@ -141,12 +141,12 @@ class AccessControl:
             _raise_unless_foreign(error)
             text = "authenticate failed, which refuses the connection"
             self.warnings.warn(logger, text, error=error, extra=_of_handshake(handshake))
-            return Unavailable("this server cannot find out now who you are: try again later")
+            return Unavailable("this server cannot authenticate you now: try again later")
         if identity is True:  # not a name: it would equal the number 1
             return Admission(Identity(), handshake)
         if _is_empty(identity):
             if identity is not None and identity is not False:
-                hollow = "authenticate gave %s, which names nobody: the connection is refused"
+                hollow = "authenticate returned %s, which identifies no client: the connection is refused"
                 self.warnings.warn(logger, hollow, shown(identity), extra=_of_handshake(handshake))
             return Unauthorized("not authenticated")
         if isinstance(identity, Identity) and identity.expires_at is not None:
@@ -184,7 +184,7 @@ class AccessControl:
     def _check_given(self, allowed: Any) -> None:
         """Warn if `authorize` returned None, as a function without a return does."""
         if allowed is None:
-            text = "authorize=%s gave None, which refuses: let it return True or False in each case"
+            text = "authorize=%s returned None, which refuses: return True or False in each case"
             self.warnings.warn(logger, text, shown(self.authorize), about="no answer")
 
     async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
@@ -232,7 +232,7 @@ def _refusal(error: RequestError, handshake: Handshake) -> str:
     if handshake.tls_peer:
         brought.append("a client certificate")
     brought += [f"the parameter {name!r}" for name in handshake.params]
-    return f"{text}; it brought {', '.join(brought) or 'nothing that says who it is'}"
+    return f"{text}; it brought {', '.join(brought) or 'no credentials'}"
 
 
 def _is_same(one: Identity, other: Identity) -> bool:

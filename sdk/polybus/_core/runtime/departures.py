@@ -44,7 +44,7 @@ class Departure:
                 except KeyboardInterrupt:
                     raise
                 except BaseException:  # the caller already has its answer
-                    logger.exception("an outgoing hook failed when it was told the outcome")
+                    logger.exception("an outgoing hook failed when it was called with the outcome")
 
 
 def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: int) -> Departure:

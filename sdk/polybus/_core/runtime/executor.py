@@ -165,7 +165,9 @@ class HandlerExecutor:
         if given is not None or below is not None:
             self._proven.add(id(middleware))
         if given is None and below is not None:
-            text = "the middleware %s gives None in place of the handler's answer: a missing `return await call_next(message)`?"
+            text = (
+                "the middleware %s returns None instead of the handler's answer: a missing `return await call_next(message)`?"
+            )
             logger.warning(text, name_of(middleware), extra=log_fields(message=message))
         return given
 

@@ -92,12 +92,12 @@ class StallWarnings:
             return
         self._told[function] = now, 0
         logger.warning(
-            "%.400s has blocked the event loop for %.1f s%s: in this time nobody else was answered, nothing "
-            "was sent, and deadlines passed unseen. Make it a plain def without inline=True, which runs in a thread, or give "
-            "what blocks to anyio.to_thread.run_sync",
+            "%.400s has blocked the event loop for %.1f s%s: in this time no other request was answered, "
+            "nothing was sent, and deadlines were missed. Make it a plain def without inline=True, which runs in a thread, or "
+            "move the blocking call to anyio.to_thread.run_sync",
             function,
             now - began,
-            f" (and {unsaid} times more since this was last said)" if unsaid > 0 else "",
+            f" (and {unsaid} times more since the last warning)" if unsaid > 0 else "",
             extra=log_fields(handler=function),
         )
 

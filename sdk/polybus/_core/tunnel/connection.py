@@ -301,7 +301,7 @@ class FrameChannel(Channel[bytes, bytes]):
 
     def _refuse_item(self, frame: bytes | None) -> None:
         if frame is None:
-            self.cut(Closed(1003, "an item in the tunnel is no frame"))
+            self.cut(Closed(1003, "an item in the tunnel is not a frame"))
         else:
             self.cut(Closed(1008, f"more frames than the credit of {WINDOW} allows"))
 
@@ -547,4 +547,4 @@ class TunnelConnector:
 
 def too_deep(depth: int, limit: int) -> str:
     """Reason for refusing a tunnel that is nested too deep."""
-    return f"it would be tunnel number {depth} one in the other: the limit is {limit} (Limits.hops)"
+    return f"it would be tunnel number {depth} inside the others: the limit is {limit} (Limits.hops)"

@@ -251,7 +251,7 @@ class TunnelCall(Call):
 
     @property
     def function(self) -> str:
-        return "authorize, or what asks who is there, of a tunnel"
+        return "authorize or authenticate of a tunnel"
 
     async def _run(self) -> None:
         try:
