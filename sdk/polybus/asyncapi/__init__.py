@@ -1,5 +1,5 @@
-"""AsyncAPI 3: a document of what a bus can be asked and told, from its handlers, a page of it for people, and its
-types in TypeScript.
+"""AsyncAPI 3: a document of a bus's handlers, subscriptions and publications, an HTML page of it, and its types in
+TypeScript.
 
 ``polybus schema app:bus`` and ``polybus.fastapi.attach(..., docs="/bus/docs")`` use it.
 """

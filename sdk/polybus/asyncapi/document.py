@@ -1,4 +1,4 @@
-"""The document: AsyncAPI 3.0 of what a bus, or an implementation of a contract, can be asked and told."""
+"""The AsyncAPI 3.0 document of a bus or a contract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .schemas import REFERENCE, Keys, Schema, Schemas, example, fitting_example
 _OCTETS: Final = "application/octet-stream"
 _BYTES: Final[Schema] = {"type": "string", "format": "binary"}
 _ALWAYS: Final[tuple[Code, ...]] = (Code.DEADLINE_EXCEEDED, Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE)
-"""Codes that every request may be answered with, whatever its handler does."""
+"""Codes of errors that any request may get, regardless of its handler."""
 _SUMMARIES: Final = {
     Code.CANCELLED: "the request was cancelled",
     Code.UNKNOWN: "the peer said no more",
@@ -62,22 +62,22 @@ def document(
     servers: Mapping[str, str] | None = None,
     protocol: str | None = None,
 ) -> dict[str, Any]:
-    """Describe what a bus or a contract can be asked and told, and what a bus says that it publishes, as AsyncAPI 3.0.
+    """Describe the handlers, subscriptions and declared publications of a bus, or a contract, as AsyncAPI 3.0.
 
-    The same source gives the same document, whatever the machine; `to_text` writes it.
+    The same source produces the same document on any machine; `to_text` writes it.
 
     Args:
-        source: A `Bus`, with the handlers and `Bus.publishes` that it has now, or a contract: a Protocol class.
-        title: Of the document.
-        version: Of what is described.
-        description: In Markdown; without it the docstring of a contract.
-        prefix: Of a contract, as for `Bus.implement`.
-        servers: URLs where it is served, by a name of each: ``{"production": "ubre+wss://example.org/bus"}``
-        protocol: A protocol whose bindings are shown although no server is named.
+        source: A `Bus`, with its current handlers and `Bus.publishes`, or a contract: a Protocol class.
+        title: Title of the document.
+        version: Version of the described program.
+        description: In Markdown; default: the docstring of a contract.
+        prefix: Prefix of a contract, as for `Bus.implement`.
+        servers: Server URLs by name: ``{"production": "ubre+wss://example.org/bus"}``
+        protocol: A protocol for bindings if there are no servers.
 
     Raises:
-        TypeError: The source is neither, or an argument is of a wrong type.
-        ValueError: A URL of a server is none.
+        TypeError: The source is neither, or an argument has a wrong type.
+        ValueError: The URL of a server is invalid.
     """
     check_given(title, str, "title", "title='Orders'")
     check_given(version, str, "version", "version='1.4.0'")
@@ -101,7 +101,7 @@ def document(
 
 
 def to_text(document: Mapping[str, Any]) -> str:
-    """Write a document as JSON, the same text for the same document."""
+    """Write a document as JSON, always the same text for the same document."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -111,7 +111,7 @@ def _reference(*path: str) -> dict[str, str]:
 
 @frozen
 class _Address:
-    """A subject or pattern as AsyncAPI writes it: each wildcard is a parameter, which has a description."""
+    """Subject or pattern in AsyncAPI's syntax: each wildcard is a parameter with a description."""
 
     text: str
     parameters: dict[str, str]
@@ -145,7 +145,7 @@ class _Address:
 
 
 class _Builder:
-    """The parts of a document that operations make."""
+    """Collects the parts of a document from operations."""
 
     def __init__(self, described: Described, urls: list[str], protocol: str | None) -> None:
         self._described = described
@@ -165,7 +165,7 @@ class _Builder:
         self._codes: set[Code] = set()
 
     def build(self) -> dict[str, Any]:
-        """Make channels, operations and components."""
+        """Create channels, operations and components."""
         for operation in self._described.operations:
             self._add(operation)
         messages = dict(self._messages)
@@ -214,7 +214,7 @@ class _Builder:
         self._operations[key] = made
 
     def _channel(self, operation: Operation, words: Docstring) -> str:
-        """The key of the channel of a subject."""
+        """Key of the channel of a subject."""
         subject = operation.subject
         known = self._channel_of.get(subject)
         if known is not None:
@@ -241,7 +241,7 @@ class _Builder:
         return key
 
     def _message(self, channel: str, operation: str, name: str, kind: Any, *, written: bool) -> dict[str, str]:
-        """Put a message into a channel; gives the reference to it there."""
+        """Add a message to a channel; returns the reference to it there."""
         key = f"{operation}.{name}"
         schema = self._schemas.of(kind, written=written)
         made: dict[str, Any] = {"name": key, "title": _title(schema)}
@@ -259,7 +259,7 @@ class _Builder:
         return _reference("channels", channel, "messages", key)
 
     def _reply(self, operation: Operation, key: str, words: Docstring) -> dict[str, Any]:
-        """The reply of an operation: its address is told with the request, in whatever way the wire has."""
+        """Reply of an operation: the request contains its address, in the form of the wire."""
         channel = self._channel_keys.free(f"{key}.reply")
         self._channels[channel] = {"address": None, "title": f"answers of {operation.subject}", "messages": {}}
         name = "answer" if operation.style == "request" else "reply_item"
@@ -293,7 +293,7 @@ class _Builder:
 
 
 def _tag(subject: str | int) -> str:
-    """The first word of a subject, by which readers find what belongs together."""
+    """First word of a subject, to group operations."""
     if isinstance(subject, int):
         return ""
     parts: Sequence[str] = subject.strip("/").split("/") if "/" in subject else subject.split(".")
@@ -301,7 +301,7 @@ def _tag(subject: str | int) -> str:
 
 
 def _title(schema: Schema) -> str:
-    """The name of a type, for people."""
+    """Name of a type for people."""
     if "$ref" in schema:
         return str(schema["$ref"]).removeprefix(REFERENCE)
     for key in ("anyOf", "oneOf", "allOf"):
@@ -317,7 +317,7 @@ def _title(schema: Schema) -> str:
 
 
 def servers_of(urls: Iterable[str]) -> dict[str, str]:
-    """Name the servers of URLs: by protocol and transport, numbered where there are several."""
+    """Name servers by protocol and transport, with numbers for duplicates."""
     found: dict[str, str] = {}
     for url in urls:
         name = url.partition("://")[0].replace("+", "-")

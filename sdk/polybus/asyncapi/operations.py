@@ -1,7 +1,7 @@
-"""Operations: all that a bus, or an implementation of a contract, can be asked or told, and publishes.
+"""Operations: handlers, subscriptions and publications of a bus, or methods of a contract.
 
-Each has its types, the summary, description and errors of its docstring, and its bindings to the wire of a protocol: AsyncAPI
-knows ws, http and nats; others have ``x-``.
+Each has its types, the summary, description and errors from its docstring, and its bindings to the wire of a protocol:
+AsyncAPI knows ws, http and nats; others have ``x-``.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _LEFT_OUT: Final = ("Args", "Arguments", "Raises", "Returns", "Yields", "Attribu
 
 @frozen
 class Docstring:
-    """The parts of a docstring.
+    """Parts of a docstring.
 
     Attributes:
         summary: The first sentence, or line.
-        description: The rest, without what is said of parameters.
-        parameters: A text of each.
-        raises: A text of each code that is named.
+        description: The rest, without the sections.
+        parameters: Text by parameter.
+        raises: Text by code.
     """
 
     summary: str
@@ -45,7 +45,7 @@ class Docstring:
 
     @classmethod
     def of(cls, text: str) -> Docstring:
-        """Read a docstring in Google's style."""
+        """Parse a docstring in Google's style."""
         clean = inspect.cleandoc(text) + "\n"
         sections = {found["title"]: found["text"] for found in _SECTION.finditer(clean)}
         rest = _SECTION.sub(lambda found: "" if found["title"] in _LEFT_OUT else found[0], clean).strip()
@@ -59,7 +59,7 @@ class Docstring:
 
 
 def code_of(name: str) -> Code | None:
-    """The code of an error's class, as ``NotFound``, or of a code's own name; None of other errors."""
+    """Code of an error class such as ``NotFound``, or of a code's name; None for other errors."""
     name = name.rpartition(".")[2]
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, RequestError) and kind is not RequestError:
@@ -69,7 +69,7 @@ def code_of(name: str) -> Code | None:
 
 
 def _entries(section: str) -> dict[str, str]:
-    """The entries of a section; a line that is further in goes on with the one before."""
+    """Entries of a section; a more indented line continues the previous one."""
     entries: dict[str, str] = {}
     names: list[str] = []
     for line in inspect.cleandoc(section).splitlines():
@@ -84,12 +84,12 @@ def _entries(section: str) -> dict[str, str]:
 
 @frozen
 class Described:
-    """A bus or a contract, and what it does.
+    """A bus or a contract, with its operations.
 
     Attributes:
-        operations: In the order of their subjects.
-        text: The docstring of a contract.
-        guarded: Peers are asked for permission.
+        operations: Ordered by subject.
+        text: Docstring of a contract.
+        guarded: True if peers need permission.
     """
 
     operations: tuple[Operation, ...]
@@ -101,7 +101,7 @@ class Described:
         """Read a bus or a contract.
 
         Raises:
-            TypeError: It is none, or a wrong contract, or a prefix is given for a bus.
+            TypeError: It is neither, a wrong contract, or a bus with a prefix.
         """
         if isinstance(source, Bus):
             if prefix:
@@ -127,10 +127,10 @@ _HTTP: Final = ("http", "https")
 
 
 def server_of(url: str) -> dict[str, Any]:
-    """The server object of a URL, without what is secret in it.
+    """Server object for a URL, without its secrets.
 
     Raises:
-        ValueError: It is no URL of a server.
+        ValueError: Not a URL of a server.
     """
     protocol, transport, address = _parts(url)
     parts = urlsplit(address)
@@ -158,12 +158,12 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 
 def wires_of(urls: list[str]) -> list[tuple[str, str]]:
-    """The protocol and the transport of each URL, every pair once."""
+    """Protocol and transport of each URL, every pair once."""
     return sorted({_parts(url)[:2] for url in urls})
 
 
 def channel_binding(url: str) -> dict[str, Any]:
-    """The bindings of channels at a server."""
+    """Bindings of channels at a server."""
     _, transport, _ = _parts(url)
     if transport not in _WS:
         return {}
@@ -171,11 +171,11 @@ def channel_binding(url: str) -> dict[str, Any]:
 
 
 def operation_binding(operation: Operation, wires: list[tuple[str, str]]) -> dict[str, Any]:
-    """The bindings of an operation over these wires."""
+    """Bindings of an operation over these wires."""
     made: dict[str, Any] = {}
     if operation.group is not None or operation.durable is not None or any(protocol == "nats" for protocol, _ in wires):
         made["nats"] = {"bindingVersion": "0.1.0"} | ({} if operation.group is None else {"queue": operation.group})
-        if operation.durable is not None:  # a consumer of JetStream, which the binding does not know
+        if operation.durable is not None:  # a JetStream consumer, which the binding does not know
             made["nats"]["x-durable"] = operation.durable
     if not operation.sent and any(transport in _HTTP for _, transport in wires):
         made["http"] = {"method": "POST", "bindingVersion": "0.3.0"}

@@ -1,4 +1,4 @@
-"""The page of a document: one HTML file that needs no network, with search, for desktop and phone, light and dark."""
+"""HTML page of a document in one file: no network needed, with search, for desktop and phone, light and dark."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _BULLET: Final = re.compile(r"^[*-] +")
 
 
 def page(document: Part, *, live: str | None = None) -> str:
-    """Write the page of a document, as `document` makes it.
+    """Create the page of a document from `document`.
 
     Args:
-        document: What is shown.
-        live: The address of the bus, seen from that of the page, where it may send requests. The bus speaks UBRE in JSON on
-            a WebSocket there.
+        document: The document to show.
+        live: Address of the bus relative to the page, for sending requests. There the bus must speak UBRE in JSON on a
+            WebSocket.
 
     Raises:
-        TypeError: It is no document, or one that something else has made, or `live` is no text.
+        TypeError: Not a document from `document`, or `live` is not text.
     """
     check_type(live, str, "live", "live='../bus'")
     given: Any = document
@@ -51,7 +51,7 @@ def page(document: Part, *, live: str | None = None) -> str:
 
 
 def policy(page: str) -> str:
-    """The Content-Security-Policy of a page: its own style and script, and WebSockets of its own server where it is live."""
+    """Content-Security-Policy of a page: its own style and script, and with `live` WebSockets of its own server."""
     hashes = {
         name: " ".join(f"'sha256-{_digest(text)}'" for text in re.findall(rf"<{name}{more}>(.*?)</{name}>", page, re.S))
         for name, more in (("style", ""), ("script", ' type="module"'))
@@ -290,7 +290,7 @@ class _Page:
         )
 
     def _fields(self, schema: Part) -> str:
-        """The table of an object's members, or of the places of a tuple."""
+        """Table of an object's members, or of the items of a tuple."""
         items = schema.get("items")
         if isinstance(items, list):
             rows = "".join(
@@ -318,7 +318,7 @@ class _Page:
         return "".join(f'<span class="note">{one}</span>' for one in (*remarks, *([", ".join(limits)] if limits else [])))
 
     def _type(self, schema: Any) -> str:
-        """A type in words, with links to those that have a name."""
+        """Description of a type, with links to named ones."""
         if not isinstance(schema, dict) or not schema:
             return "anything"
         if "$ref" in schema:
@@ -381,7 +381,7 @@ def _note(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """A line of prose, with code in it."""
+    """Line of prose with inline code."""
     parts = []
     end = 0
     for found in _CODE.finditer(text):

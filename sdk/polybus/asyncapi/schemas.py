@@ -1,4 +1,4 @@
-"""JSON schemas of Python types, in the dialect of AsyncAPI 3 (draft 07): msgspec's, and of models pydantic's own."""
+"""JSON schemas of Python types, in the dialect of AsyncAPI 3 (draft 07): by msgspec, for models by pydantic."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class Keys:
-    """The keys of one kind of parts."""
+    """Unique keys for parts of one kind."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._last: dict[str, int] = {}
 
     def free(self, name: str) -> str:
-        """Take a key that is like a name, with a number where another part has it."""
+        """Reserve a key like a name, with a number if it is taken."""
         clean = key = _UNSAFE.sub("_", name).strip("_") or "empty"
         number = self._last.get(clean, 1)
         while key in self._taken:
@@ -42,15 +42,15 @@ _Wanted: typing.TypeAlias = "tuple[Any, _Mode]"
 
 REFERENCE: Final = "#/components/schemas/"
 OMITS: Final = "x-polybus-omits-defaults"
-"""A member of the schemas of classes that leave out what has its default when they are written."""
+"""Member of schemas of classes that omit defaults when written."""
 
 
 class Schemas:
-    """The schemas of the types of one document, and what they refer to.
+    """Schemas of the types of one document, with referenced ones.
 
     Args:
-        read: Those of what is taken.
-        written: Those of what is given: a model may have other names there.
+        read: Types that are read.
+        written: Types that are written: a model may have other names there.
     """
 
     def __init__(self, read: Iterable[Any], written: Iterable[Any] = ()) -> None:
@@ -68,7 +68,7 @@ class Schemas:
         self.components = {name: self.components[name] for name in sorted(self.components)}
 
     def of(self, kind: Any, *, written: bool = False) -> Schema:
-        """The schema of one of the types, as it is read or written."""
+        """Schema of one of the types, as read or written."""
         return self._of[_key(kind), "serialization" if written else "validation"]
 
     def _add(
@@ -79,11 +79,11 @@ class Schemas:
             try:
                 schemas_of([(kind, mode)])
                 readable.append((kind, mode))
-            except Exception:  # of another library, which an adapter makes: no schema can be had
+            except Exception:  # a library's type with an adapter: no schema available
                 self._of[_key(kind), mode] = {"description": f"{_name(kind)}, which JSON Schema cannot describe"}
         try:
             made = [(readable, *schemas_of(readable))]
-        except KeyError:  # msgspec, of two classes whose names differ only in letters that are none of ASCII
+        except KeyError:  # two classes whose names differ only in non-ASCII letters
             made = [([one], *schemas_of([one])) for one in readable]
         for group, schemas, components in made:
             names = {name: self.keys.free(name) for name in components}
@@ -93,7 +93,7 @@ class Schemas:
 
 
 def _key(kind: Any) -> Any:
-    """Find what a type is known by: itself, or its identity where it has no hash, as ``Annotated[int, {"unit": "m"}]``."""
+    """Key of a type: the type, or its identity without a hash, as for ``Annotated[int, {"unit": "m"}]``."""
     try:
         hash(kind)
     except TypeError:
@@ -104,7 +104,7 @@ def _key(kind: Any) -> Any:
 def _is_read_by_pydantic(kind: Any) -> bool:
     try:
         return is_read_by_pydantic(kind)
-    except Exception:  # it names what is not known, or nobody reads it
+    except Exception:  # it has an unknown name, or no library reads it
         return False
 
 
@@ -117,7 +117,7 @@ def _of_msgspec(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Schem
 
 
 def _structs(kinds: list[Any]) -> set[type[msgspec.Struct]]:
-    """The classes of msgspec that types consist of."""
+    """Structs of msgspec inside types."""
     found, waiting, seen = set[type[msgspec.Struct]](), list[Any](msgspec.inspect.multi_type_info(kinds)), set[int]()
     while waiting:
         one = waiting.pop()
@@ -132,7 +132,7 @@ def _structs(kinds: list[Any]) -> set[type[msgspec.Struct]]:
 
 
 def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Schema]]:
-    from pydantic import TypeAdapter  # it is there: the types have something of its own
+    from pydantic import TypeAdapter  # installed: the types contain something of its own
     from pydantic.json_schema import GenerateJsonSchema
 
     class AsWritten(GenerateJsonSchema):
@@ -150,11 +150,11 @@ def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Sche
 
 
 _VALUES: Final = ("default", "enum", "const", "examples")
-"""Keywords of a schema that have values of its type, not schemas."""
+"""Keywords with values of the schema's type, not schemas."""
 
 
 def draft_07(schema: Any) -> Any:
-    """A schema of draft 2020-12 in the words of draft 07, without what JSON cannot say, as an infinite default."""
+    """Convert a schema from draft 2020-12 to draft 07, without values that JSON lacks, such as an infinite default."""
     if isinstance(schema, list):
         return [draft_07(one) for one in schema]
     if not isinstance(schema, dict):
@@ -173,7 +173,7 @@ def draft_07(schema: Any) -> Any:
             made["additionalItems"] = rest
     if isinstance(made.get("description"), str) and _is_made_up(made):
         del made["description"]
-    if "$ref" in made and len(made) > 1:  # what stands beside a reference does not count
+    if "$ref" in made and len(made) > 1:  # draft 07 ignores siblings of a reference
         made["allOf"] = [{"$ref": made.pop("$ref")}]
     return made
 
@@ -187,7 +187,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _is_made_up(schema: Schema) -> bool:
-    """Tell whether a docstring is that which Python itself gives a class: ``User(id, name)``."""
+    """True for the docstring that Python generates for a class: ``User(id, name)``."""
     return bool(schema.get("title")) and schema["description"].startswith(f"{schema['title']}(")
 
 
@@ -227,20 +227,20 @@ _TEXTS: Final = {
 
 
 class _Endless(Exception):
-    """A value of a schema would contain one of the same schema, and so on."""
+    """An example would contain itself endlessly."""
 
 
 def fitting_example(schema: Any, components: dict[str, Schema], kind: Any) -> Any:
-    """Make a value of a schema that is read as its type; None where that cannot be done."""
+    """Example of a schema that is also read as its type; None if there is none."""
     try:
         made = example(schema, components)
         return None if made is None or convert(made, kind) is None else made
-    except Exception:  # a pattern, a check of the application's own, or whatever a library makes of a type
+    except Exception:  # a pattern, a check of the application, or any error of a library
         return None
 
 
 def example(schema: Any, components: dict[str, Schema], within: tuple[str, ...] = ()) -> Any:
-    """Make a value that fits a schema, as far as its shape goes; None where it would contain itself without an end."""
+    """Example with the shape of a schema; None if it would contain itself endlessly."""
     try:
         return _value(schema, components, within)
     except _Endless:
@@ -283,7 +283,7 @@ def _value(schema: Any, components: dict[str, Schema], within: tuple[str, ...]) 
 
 
 def _first(choices: list[Any], components: dict[str, Schema], within: tuple[str, ...]) -> Any:
-    """Make a value of the first choice that has an end."""
+    """Example of the first choice that is finite."""
     for one in choices:
         with suppress(_Endless):
             return _value(one, components, within)
@@ -291,7 +291,7 @@ def _first(choices: list[Any], components: dict[str, Schema], within: tuple[str,
 
 
 def _members(schema: Schema, components: dict[str, Schema], within: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Make the members that have to be there, have no default, or tell what the object is."""
+    """Examples of members that are required, have no default, or identify the object."""
     wanted = schema.get("required", [])
     for name, one in schema.get("properties", {}).items():
         if name in wanted:

@@ -1,4 +1,4 @@
-"""The types of a document in TypeScript, for `connect<Shop>("/bus")` of ``polybus.js``."""
+"""TypeScript types of a document, for `connect<Shop>("/bus")` of ``polybus.js``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PLACES: Final = ("requests", "streams", "publications", "accepts")
 
 
 def typescript(document: Mapping[str, Any]) -> str:
-    """Write the types of a document as TypeScript: one interface for the bus, with those that it refers to.
+    """Write the types of a document as TypeScript: an interface for the bus, with the types it refers to.
 
-    Channels, and subjects that are numbers, have no verb in a page and are left out.
+    Leaves out channels and numeric subjects, which the browser client does not support.
     """
     parts = document.get("components", {})
     writer = _Types(parts.get("schemas", {}))
@@ -36,7 +36,7 @@ def typescript(document: Mapping[str, Any]) -> str:
     lines = [f"export interface {name} {{"]
     for place, subjects in members.items():
         lines.append(f"  {place}: {{")
-        # Apart from the names: what a pattern stands for may be of another type than a name that it fits.
+        # Separate from the names: a pattern may have another type than a name that it matches.
         patterns = [subject for subject in subjects if is_pattern(subject)]
         for subject in [*(subject for subject in subjects if subject not in patterns), *patterns]:
             summary, types = subjects[subject]
@@ -50,7 +50,7 @@ def typescript(document: Mapping[str, Any]) -> str:
 
 
 def _member(operation: Any, channels: Any, messages: Any, types: _Types) -> tuple[str, str]:
-    """Find where an operation belongs, and its type; two empty texts for one that a page has no verb for."""
+    """Section and type of an operation; two empty texts if the browser client does not support it."""
     style = operation["x-polybus-style"]
     subject = channels[_last(operation["channel"])].get("x-polybus-subject", "")
     if style == "channel" or isinstance(subject, int):
@@ -73,7 +73,7 @@ def _last(reference: Mapping[str, str]) -> str:
 
 
 def _key(subject: str) -> str:
-    """A subject as the name of a member: the tokens of a pattern that stand for others are any text."""
+    """Subject as the name of a member: wildcards of a pattern are any text."""
     if not is_pattern(subject):
         return json.dumps(subject)
     mark = "/" if "/" in subject else "."
@@ -85,7 +85,7 @@ def _key(subject: str) -> str:
 
 
 class _Types:
-    """The schemas of a document as types, and those of them that were asked for."""
+    """Types for the schemas of a document, and the requested ones."""
 
     def __init__(self, schemas: Mapping[str, Schema]) -> None:
         self._schemas = schemas
@@ -94,7 +94,7 @@ class _Types:
         self._made: dict[tuple[str, bool], str] = {}
 
     def free(self, name: str) -> str:
-        """A name that nothing else has."""
+        """An unused name."""
         name = re.sub(r"\W|^(?=\d)", "_", name)
         while name in self._names.values():
             name += "_"
@@ -105,7 +105,7 @@ class _Types:
         return [*self._made.values()]
 
     def of(self, schema: Any, given: bool) -> str:
-        """The type of a schema, as it is given to the bus or comes from it."""
+        """Type of a schema, as sent to the bus or received from it."""
         if not isinstance(schema, dict):
             return "any"
         if "$ref" in schema:
@@ -127,7 +127,7 @@ class _Types:
 
     def _object(self, schema: Schema, given: bool) -> str:
         required = {*schema.get("required", ())}
-        if not given and not schema.get(OMITS):  # what has a default is always there in what is written
+        if not given and not schema.get(OMITS):  # written objects contain their defaults
             required |= {name for name, member in schema.get("properties", {}).items() if "default" in member}
         members = [
             f"{name if name.isidentifier() else json.dumps(name)}{'?' * (name not in required)}: {self.of(member, given)}"
@@ -143,7 +143,7 @@ class _Types:
         if key not in self._names:
             self._names[key] = made = self.free(f"{name}Given" if key[1] else name)
             schema = self._schemas[name]
-            self._made[key] = ""  # its place; what it refers to comes behind
+            self._made[key] = ""  # reserves its place: referenced types follow
             body = self.of(schema, key[1])
             word, equals = ("interface", "") if body.startswith("{") else ("type", "= ")
             self._made[key] = f"export {word} {made} {equals}{body}\n"
@@ -151,7 +151,7 @@ class _Types:
 
 
 def _with_defaults(schemas: Mapping[str, Schema]) -> set[str]:
-    """Find the schemas that leave more out when they are given than when they are written, by what they refer to, too."""
+    """Schemas with optional members when sent that are always present when received, also through references."""
     texts = {name: json.dumps(schema) for name, schema in schemas.items()}
     found = {name for name, text in texts.items() if '"default":' in text and OMITS not in text}
     refers = {name: {*re.findall(f'"{re.escape(REFERENCE)}([^"]+)"', text)} for name, text in texts.items()}

@@ -1,4 +1,4 @@
-"""Instrumentation of one bus: a middleware with spans of what it handles, and a hook with those of what it asks."""
+"""Instrumentation of one bus: a middleware with spans of incoming messages, and a hook with spans of outgoing ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 class _AnyCase(Getter[Mapping[str, str]]):
-    """Headers by their names in any case, as W3C Trace Context 3.2.1 has it: clients in Go write ``Traceparent``."""
+    """Getter that ignores the case of names, as W3C Trace Context 3.2.1 requires: clients in Go write ``Traceparent``."""
 
     def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
         value = carrier.get(key)
@@ -56,7 +56,7 @@ _HEADERS: Final = _AnyCase()
 
 @define(eq=False)
 class Handled:
-    """The facts of all spans of one handler, and of its measurements that end well."""
+    """Attributes for all spans and successful measurements of one handler."""
 
     name: str
     kind: SpanKind
@@ -66,7 +66,7 @@ class Handled:
 
 @define(eq=False)
 class IncomingSpans:
-    """A middleware: a span around each handler, the child of the one that its message names."""
+    """Middleware: a span around each handler, as a child of the span in its message."""
 
     _telemetry: Telemetry
     _calls: dict[str | int, Handled] = field(factory=dict, init=False)
@@ -117,7 +117,7 @@ class IncomingSpans:
         if error is not None:
             code = told_code(error, kind)
             measured = dict(measured) if published else {**measured, "rpc.response.status_code": code.name}
-            if is_fault_of_server(code) or (published and isinstance(error, Exception)):  # of which nobody is told
+            if is_fault_of_server(code) or (published and isinstance(error, Exception)):  # a publisher gets no error
                 measured["error.type"] = type_of(error, code)
         histogram = self._telemetry.process if published else self._telemetry.server_call
         histogram.record(seconds, measured)
@@ -161,7 +161,7 @@ def _of_message(message: Message) -> dict[str, AttributeValue]:
 
 @define(eq=False)
 class Leaving:
-    """The facts of all spans of one subject to one server, and of its measurements that end well."""
+    """Attributes for all spans and successful measurements of one subject at one server."""
 
     name: str
     facts: dict[str, AttributeValue]
@@ -170,18 +170,18 @@ class Leaving:
 
 @define(eq=False)
 class OutgoingSpans:
-    """An outgoing hook: a span until the answer is there, whose context travels in the headers."""
+    """Outgoing hook: a span until the answer arrives; its context is in the headers."""
 
     _telemetry: Telemetry
     _names: BoundedNames = field(factory=BoundedNames, init=False)
     _asked: dict[tuple[str | int, str | None], Leaving] = field(factory=dict, init=False)
-    """By the subject, and the address of the server where this bus has dialled it."""
+    """By subject, and the address of a server dialled by this bus."""
 
     def __call__(self, message: Message) -> Callable[[Outcome], object] | None:
         telemetry = self._telemetry
         try:
             if not telemetry.kept:
-                if (span := get_current_span()) is not INVALID_SPAN:  # of a caller elsewhere: it goes on all the same
+                if (span := get_current_span()) is not INVALID_SPAN:  # a remote caller's context is passed on anyway
                     telemetry.inject(span, message)
                 return None
             if message.kind is Kind.PUBLISH:
@@ -223,7 +223,7 @@ class OutgoingSpans:
 
 
 class Asked:
-    """A request on its way, or a stream or channel while it is open."""
+    """A pending request, or an open stream or channel."""
 
     __slots__ = ("_began", "_counts", "_leaving", "_span", "_telemetry")
 
@@ -235,7 +235,7 @@ class Asked:
         self._began = perf_counter()
 
     def ended(self, outcome: Outcome) -> None:
-        """Measure how long it took, and end the span."""
+        """Record the duration, and end the span."""
         error, span, measured = outcome.error, self._span, self._leaving.measured
         try:
             if error is not None:
@@ -254,7 +254,7 @@ class Asked:
 
 
 class Published:
-    """A publication until it has been handed over."""
+    """A publication until it is handed over."""
 
     __slots__ = ("_span", "_telemetry")
 
@@ -281,26 +281,26 @@ except ImportError:
 
 
 def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None) -> None:
-    """Make spans and metrics of all that a bus asks, publishes and handles, and carry the context along.
+    """Add spans and metrics to all requests, publications and handlers of a bus, and propagate the context.
 
     Requests, notifications, streams and channels are CLIENT and SERVER spans (``rpc.*``), publications PRODUCER and CONSUMER
-    spans (``messaging.*``); the metrics are ``rpc.client.call.duration``, ``rpc.server.call.duration`` and
-    ``messaging.process.duration``, in seconds. Of durable handlers there are ``polybus.store.pending``, ``.given`` and
+    spans (``messaging.*``). The metrics are ``rpc.client.call.duration``, ``rpc.server.call.duration`` and
+    ``messaging.process.duration``, in seconds; for durable handlers ``polybus.store.pending``, ``.given`` and
     ``.redelivered``, and ``polybus.dead_letters``: `Stats.durables`.
 
-    The context goes in the headers ``traceparent`` and ``tracestate`` to peers that read them: polybus peers, and any peer over
-    uProtocol and NATS.
+    The context is sent in the headers ``traceparent`` and ``tracestate`` to peers that read them: polybus peers, and any peer
+    over uProtocol and NATS.
 
     Call it before `Bus.use` of other middleware, which then runs within the span.
 
     Args:
-        bus: The bus, before it is entered: a link asks its peer then whether it reads headers.
-        tracer_provider: The source of the tracer; the global one by default.
-        meter_provider: The source of the meter; the global one by default.
+        bus: A bus that is not entered yet: entering a link decides whether its peer reads headers.
+        tracer_provider: Source of the tracer; default: the global one.
+        meter_provider: Source of the meter; default: the global one.
 
     Raises:
         ImportError: (on import) ``opentelemetry-api`` is not installed.
-        TypeError: `bus` is no bus, or a provider none.
+        TypeError: `bus` is not a bus, or a provider is invalid.
         LocalProtocolError: It is instrumented already.
     """
     check_given(bus, Bus, "bus", "instrument(bus)")

@@ -1,4 +1,4 @@
-"""The instruments of the meter, and what spans and measurements have in common."""
+"""Instruments of the meter, and shared parts of spans and measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHER: Final = "_OTHER"
 _BOUNDARIES: Final = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10]
 MOST_NAMES: Final = 1000
 _SELDOM: Final = 50
-"""Messages after which a process without a provider is asked for one again."""
+"""Messages between two checks for a provider in a process without one."""
 _OF_DURABLES: Final = (
     ("pending", "polybus.store.pending", "{message}", "Stored publications that wait for a worker of a durable handler."),
     ("given", "polybus.store.given", "{message}", "Stored publications that workers have, or that come again."),
@@ -49,7 +49,7 @@ _FAULTS_OF_THE_SERVER: Final = frozenset(
 
 
 class Telemetry:
-    """The source of spans, and histograms of durations in seconds."""
+    """Source of spans, and histograms of durations in seconds."""
 
     def __init__(self, tracers: TracerProvider | None, meters: MeterProvider | None, limit: int) -> None:
         self.tracer: Tracer = trace.get_tracer(_NAME, tracer_provider=tracers, schema_url=_SCHEMA)
@@ -67,7 +67,7 @@ class Telemetry:
         self._warnings = Warnings()
 
     def observe(self, durables: Callable[[], Iterable[DurableStats]]) -> None:
-        """Show how far durable handlers are: what they give is read by the thread of the exporter."""
+        """Report the progress of durable handlers; the exporter's thread reads it."""
         for attribute, name, unit, text in _OF_DURABLES:
 
             def observed(options: CallbackOptions, attribute: str = attribute) -> Iterator[Observation]:
@@ -79,9 +79,9 @@ class Telemetry:
 
     @property
     def kept(self) -> bool:
-        """True where somebody takes spans or measurements: those of the API itself take none.
+        """True if spans or measurements are recorded: the API alone records none.
 
-        The library looks into the environment each time, which costs more than all the rest: it is asked once in a while.
+        The check is cached: the library reads the environment each time, which costs more than everything else.
         """
         if not self._kept:
             self._asked -= 1
@@ -91,10 +91,10 @@ class Telemetry:
         return self._kept
 
     def inject(self, span: Span, message: Message) -> None:
-        """Put the context of a span into the headers of a message that leaves, as far as they have room for it.
+        """Put the context of a span into the headers of an outgoing message, within their size limit.
 
-        Much of it may have come from a peer: what does not fit is left out, the longest first, so that the baggage of somebody
-        else never keeps a message back.
+        Much of it may come from a peer. The longest values are left out until it fits, so that a peer's baggage never holds a
+        message back.
         """
         if span is INVALID_SPAN or not span.get_span_context().is_valid:
             return
@@ -108,7 +108,7 @@ class Telemetry:
             del headers[longest]
 
     def failed(self, failure: Exception) -> None:
-        """Log what a provider, a processor of spans or a propagator has raised: no message is lost by it."""
+        """Log an error of a provider, span processor or propagator, which must not lose the message."""
         self._warnings.warn(logger, "telemetry has failed; messages go on without it", error=failure)
 
 
@@ -118,12 +118,12 @@ def _seconds(meter: Meter, name: str, text: str) -> Histogram:
 
 @define
 class BoundedNames:
-    """Names that a program says itself, kept to a number that a backend can bear: what comes later is `OTHER`."""
+    """Subjects of a program, limited to a number that a backend can bear: later ones are `OTHER`."""
 
     _known: set[str] = field(factory=set, init=False)
 
     def of(self, subject: str | int) -> str:
-        """Give the name of a subject."""
+        """Name of a subject."""
         name = str(subject)
         if name not in self._known:
             if len(self._known) >= MOST_NAMES:
@@ -133,26 +133,26 @@ class BoundedNames:
 
 
 def is_fault_of_server(code: Code) -> bool:
-    """Tell whether a server failed that answers with a code: other errors are a mistake of its client."""
+    """True if a code means that the server failed, not its client."""
     return code in _FAULTS_OF_THE_SERVER
 
 
 def type_of(error: BaseException, code: Code) -> str:
-    """Name the type of a failure: that of its code where somebody has chosen one, else its class."""
+    """Type of a failure: its code if one was chosen deliberately, else its class."""
     error = only_of(error)
     chosen = isinstance(error, RequestError) or (isinstance(error, DeadlineExceeded) and error.where == "remote")
     return code.name if chosen else type(error).__qualname__
 
 
 def record_outcome(span: Span, measured: dict[str, AttributeValue], error: BaseException | None) -> None:
-    """Put on a span that records what a measurement says, and its status: an error where that has the type of one."""
+    """Set the attributes of a measurement on a recording span, and its status: an error if they contain an error type."""
     span.set_attributes(measured)
     if "error.type" in measured:
         span.set_status(Status(StatusCode.ERROR, described(error)))
 
 
 def parts_of_address(server: str | None) -> dict[str, AttributeValue]:
-    """Give the address of a server that this bus has dialled; nothing of who has dialled in, whose ports are without number."""
+    """Address of a server dialled by this bus; not of clients, with their endless number of ports."""
     host, colon, port = (server or "").rpartition(":")
     if not colon or not port.isdecimal():
         return {"server.address": server} if server else {}

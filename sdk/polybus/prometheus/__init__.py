@@ -1,7 +1,7 @@
 """Metrics of a bus for Prometheus, by ``prometheus-client``.
 
-`collector` shows what `Bus.stats` counts, at no cost for a message; `Durations` is a middleware that times the handlers;
-`scrape` gives the text of a page ``/metrics``, for all nodes of a cluster on this machine.
+`collector` exports `Bus.stats`, at no cost per message; `Durations` is a middleware that times the handlers; `scrape` renders
+a page ``/metrics``, for all nodes of a cluster on this machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The collector of a bus: its stats, with help texts of their docstrings, and the durations of its handlers by subject."""
+"""Collector of a bus: its stats, with their docstrings as help texts, and the durations of its handlers by subject."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.M)
 
 
 def help_texts(kind: type) -> dict[str, str]:
-    """Find what the docstring of a class says of its attributes; nothing where Python was told to leave docstrings out."""
+    """Attribute descriptions of a class's docstring; empty if Python runs without docstrings."""
     found = _ATTRIBUTE.findall(inspect.getdoc(kind) or "")
     return {name: re.sub(r"\s+", " ", text) for name, text in found}
 
 
 def families(kind: type, names: Mapping[str, str], snapshot: Any = None) -> Iterator[Metric]:
-    """Make a family of each attribute of a snapshot that is named, of those ending in ``_total`` a counter, of others a gauge.
+    """Metric family for each named attribute of a snapshot: a counter if its name ends in ``_total``, else a gauge.
 
-    Without a snapshot they are empty: for a registry that asks only for their names.
+    Empty without a snapshot, for a registry that asks only for the names.
     """
     texts = help_texts(kind)
     for attribute, name in names.items():
@@ -56,29 +56,29 @@ _OUTCOMES: Final = "polybus_handler_outcomes_total", "Ends of handlers, by the c
 
 @define(eq=False)
 class Tally:
-    """The calls of one handler."""
+    """Calls of one handler."""
 
     kind: Kind
     counts: list[int]
-    """Calls by bucket; the last one is for those above all bounds."""
+    """Calls by bucket; the last one is above all bounds."""
     seconds: float = 0.0
     outcomes: dict[str, int] = field(factory=dict)
 
 
 class Durations:
-    """A middleware that times handlers and counts their outcomes: ``bus.use(Durations())``.
+    """Middleware that times handlers and counts their outcomes: ``bus.use(Durations())``.
 
-    `collector` then shows ``polybus_handler_duration_seconds`` and ``polybus_handler_outcomes_total``. Their labels are the
-    kind of call (``request``, ``notify``, ``publish``, ``stream``, ``channel``) and the subject or pattern that the handler was
-    registered for, of what only passes through the source of its route; never the subject of a message: peers cannot make more
-    of them. Of a stream or channel it is the time of the whole conversation.
+    `collector` then exports ``polybus_handler_duration_seconds`` and ``polybus_handler_outcomes_total``. Their labels are the
+    kind of call (``request``, ``notify``, ``publish``, ``stream``, ``channel``) and the subject or pattern of the handler,
+    for bridged messages the source of the route. Subjects of messages are never labels, so peers cannot add any. The duration
+    of a stream or channel is that of the whole conversation.
 
     Args:
-        buckets: Upper bounds of the histogram, in seconds; an infinite one at the end may be left out.
+        buckets: Upper bounds of the histogram, in seconds; infinity at the end is optional.
 
     Raises:
-        TypeError: `buckets` are no numbers.
-        ValueError: They do not rise from above 0, or there are none.
+        TypeError: `buckets` are not numbers.
+        ValueError: They do not rise from above 0, or are empty.
     """
 
     def __init__(self, buckets: Sequence[float] = BUCKETS) -> None:
@@ -86,16 +86,16 @@ class Durations:
             bounds = [bound + 0.0 for bound in buckets]
         except TypeError:
             raise TypeError(f"Durations(buckets={shown(buckets)}): seconds, for example (0.01, 0.1, 1)") from None
-        if bounds[-1:] == [inf]:  # as in `prometheus_client.Histogram.DEFAULT_BUCKETS`: it is there anyway
+        if bounds[-1:] == [inf]:  # as in `prometheus_client.Histogram.DEFAULT_BUCKETS`: implied
             bounds.pop()
         if not bounds or not all(map(isfinite, bounds)) or bounds != sorted(set(bounds)) or bounds[0] <= 0:
             raise ValueError(f"Durations(buckets={shown(buckets)}): one or more that rise, above 0, for example (0.01, 0.1, 1)")
         self._bounds = bounds
         self._labels = [*map(str, bounds), "+Inf"]
         self._tallies: dict[tuple[str, str | int], Tally] = {}
-        """By kind and registered subject, so no more than there are handlers and routes."""
+        """By kind and registered subject: bounded by the number of handlers and routes."""
         self._recent: dict[str | int, Tally] = {}
-        """The one of the last call by registered subject, which mostly has one kind."""
+        """Tally of the last call by registered subject, which usually has one kind."""
 
     async def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Any:
         pattern, kind = ctx.pattern, message.kind
@@ -121,17 +121,17 @@ class Durations:
         tally = self._tallies.get((kind, pattern))
         if tally is None:
             tally = self._tallies[kind, pattern] = Tally(message.kind, [0] * len(self._labels))
-        if message.kind is not Kind.OPEN:  # of which there are two
+        if message.kind is not Kind.OPEN:  # stream or channel
             self._recent[pattern] = tally
         return tally
 
     def describe(self) -> Iterator[Metric]:
-        """Give the families without their values."""
+        """The families without values."""
         yield HistogramMetricFamily(*_DURATION, labels=("kind", "subject"))
         yield CounterMetricFamily(*_OUTCOMES, labels=("kind", "subject", "code"))
 
     def collect(self) -> Iterator[Metric]:
-        """Give the families with their values now."""
+        """The families with current values."""
         durations = HistogramMetricFamily(*_DURATION, labels=("kind", "subject"))
         outcomes = CounterMetricFamily(*_OUTCOMES, labels=("kind", "subject", "code"))
         for (kind, pattern), tally in list(self._tallies.items()):
@@ -168,35 +168,35 @@ _OF_DURABLES: Final = {
     "dead_letters": "polybus_dead_letters",
 }
 _PATIENCE: Final = 1.0
-"""Seconds in which the event loop of a bus answers another thread."""
+"""Seconds for the event loop of a bus to answer another thread."""
 
 
 class BusCollector:
-    """Gives the metrics of one bus: for `prometheus_client.CollectorRegistry.register`.
+    """Exports the metrics of one bus: for `prometheus_client.CollectorRegistry.register`.
 
-    It may be asked from any thread, as `prometheus_client.start_http_server` does: the event loop of the bus then answers.
+    Any thread may collect, as `prometheus_client.start_http_server` does: the event loop of the bus answers.
     """
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     def describe(self) -> Iterator[Metric]:
-        """Give the families without their values."""
+        """The families without values."""
         yield from families(Stats, _NAMES)
         yield from _of_durables(())
         yield from Durations().describe()
 
     def collect(self) -> Iterator[Metric]:
-        """Give the families with their values now.
+        """The families with current values.
 
         Raises:
-            LocalProtocolError: The bus runs in another thread, whose event loop has not answered within a second.
+            LocalProtocolError: The bus runs in another thread, and its event loop did not answer within a second.
         """
         stats = self._stats()
         yield from families(Stats, _NAMES, stats)
         yield from _of_durables(stats.durables)
         if (durations := next((one for one in middleware_of(self._bus) if isinstance(one, Durations)), None)) is not None:
-            yield from durations.collect()  # of one: a family stands in a text once
+            yield from durations.collect()  # only one: a family occurs once in a text
 
     def _stats(self) -> Stats:
         try:
@@ -209,7 +209,7 @@ class BusCollector:
 
 
 def _of_durables(durables: Iterable[DurableStats]) -> Iterator[Metric]:
-    """Make the families of durable handlers, each with the name of the handler and of its store."""
+    """Families of durable handlers, labelled with handler and store."""
     texts = help_texts(DurableStats)
     for attribute, name in _OF_DURABLES.items():
         family = GaugeMetricFamily(name, texts.get(attribute, attribute), labels=("durable", "store"))
@@ -220,13 +220,13 @@ def _of_durables(durables: Iterable[DurableStats]) -> Iterator[Metric]:
 
 
 def collector(bus: Bus) -> BusCollector:
-    """Make the collector of a bus: ``REGISTRY.register(collector(bus))``.
+    """Create the collector of a bus: ``REGISTRY.register(collector(bus))``.
 
-    It reads `Bus.stats` when it is asked, and costs nothing in between; with ``bus.use(Durations())`` it shows the durations of
-    handlers too.
+    It reads `Bus.stats` on demand, and costs nothing in between; with ``bus.use(Durations())`` it also exports the durations
+    of handlers.
 
     Raises:
-        TypeError: `bus` is no bus.
+        TypeError: `bus` is not a bus.
     """
     check_given(bus, Bus, "bus", "collector(bus)")
     return BusCollector(bus)

@@ -1,4 +1,4 @@
-"""The text of ``/metrics``: one for all nodes of a cluster that run on this machine, and that of a broker."""
+"""Text of ``/metrics`` for all nodes of a cluster on this machine, and for a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NODE: Final = "node"
 _FAMILY: Final = re.compile(r"^# HELP ", re.M)
-"""The beginning of a family: labels and help may have such words, but not after a line break, which is escaped there."""
+"""Start of a family: labels and help texts cannot match, because their line breaks are escaped."""
 _STATES: Final = ("ready", "not ready", "starts", "silent", "ended")
 _NODES: Final = "polybus_nodes", "Nodes of the cluster on this machine, by whether they are in this text."
 
@@ -41,15 +41,15 @@ _OF_BROKER: Final = {
 
 
 async def scrape(bus: Bus) -> str:
-    """Give the metrics of a bus, and of what the program has registered with `prometheus_client.REGISTRY`, as text.
+    """Render the metrics of a bus, and of the program's collectors in `prometheus_client.REGISTRY`, as text.
 
-    Of a bus with a cluster: those of all its nodes on this machine, each with its name (host and process) in the label
-    ``node``. A node that does not answer within a second is left out, and counted in ``polybus_nodes``.
+    With a cluster: of all its nodes on this machine, each with its name (host and process) in the label ``node``. A node that
+    does not answer within a second is left out, and counted in ``polybus_nodes``.
 
-    The text has the format 0.0.4 of Prometheus: ``text/plain; version=0.0.4``.
+    The text has Prometheus's format 0.0.4: ``text/plain; version=0.0.4``.
 
     Raises:
-        TypeError: `bus` is no bus.
+        TypeError: `bus` is not a bus.
         LocalProtocolError: It runs in another event loop.
     """
     check_given(bus, Bus, "bus", "scrape(bus)")
@@ -63,12 +63,12 @@ async def scrape(bus: Bus) -> str:
 
 
 def node_text(bus: Bus, node: str | None) -> str:
-    """Give the metrics of this process, with the name of the node in each line if there is one."""
+    """Metrics of this process, labelled with the name of the node if there is one."""
     registry = CollectorRegistry()
     registry.register(BusCollector(bus))
     ours = list(registry.collect())
     known = {family.name for family in ours}
-    # The program may have registered a collector of this very bus: a family stands in a text once.
+    # The program may have registered a collector of this bus, but a family may occur only once.
     rest = [family for family in REGISTRY.collect() if family.name not in known]
     return text_of(_labelled([*ours, *rest], node))
 
@@ -81,7 +81,7 @@ def _nodes(answered: int, silent: int) -> Metric:
 
 
 def with_workers(text: str, states: Mapping[str, str], restarts: int) -> str:
-    """Add the metrics of the process that starts workers: how many are in which state, and how many were started again."""
+    """Add the metrics of the parent process: number of workers by state, and number of restarts."""
     workers = GaugeMetricFamily("polybus_workers", "Workers of this program, by state.", labels=("state",))
     for state in _STATES:
         workers.add_metric([state], [*states.values()].count(state))
@@ -91,7 +91,7 @@ def with_workers(text: str, states: Mapping[str, str], restarts: int) -> str:
 
 
 def broker_text(stats: BrokerStats) -> str:
-    """Write what a broker has counted as text, in the format 0.0.4 of Prometheus."""
+    """Render a broker's statistics in Prometheus's format 0.0.4."""
     texts = help_texts(type(stats))
     servers = GaugeMetricFamily("polybus_broker_server_clients", texts.get("servers", "servers"), labels=("server",))
     for server, count in stats.servers.items():
@@ -103,7 +103,7 @@ def broker_text(stats: BrokerStats) -> str:
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Make one text of several: the lines of a family stand together, under the help of the first."""
+    """Merge texts: the lines of a family stand together, under the help of the first."""
     blocks: dict[str, list[str]] = {}
     for text in texts:
         for block in _FAMILY.split(text)[1:]:
@@ -115,7 +115,7 @@ def joined(texts: Iterable[str]) -> str:
 
 @define
 class _Families:
-    """Families that are there already, as a collector."""
+    """Existing families as a collector."""
 
     _families: list[Metric]
 
@@ -124,7 +124,7 @@ class _Families:
 
 
 def text_of(families: list[Metric]) -> str:
-    """Write families as text."""
+    """Render families as text."""
     made: Any = _Families(families)
     return generate_latest(made).decode()
 
@@ -142,6 +142,6 @@ def _labelled(families: list[Metric], node: str | None) -> list[Metric]:
 
 def _marked(sample: Sample, node: str) -> Sample:
     labels = {**sample.labels, _NODE: node}
-    if _NODE in sample.labels:  # as Prometheus itself does with a label of its own that a target has, too
+    if _NODE in sample.labels:  # as Prometheus does with a target's label of the same name
         labels[f"exported_{_NODE}"] = sample.labels[_NODE]
     return Sample(sample.name, labels, sample.value, sample.timestamp, sample.exemplar)

@@ -1,7 +1,7 @@
-"""The blocking twin: the same verbs for threads, over an event loop in the background.
+"""The blocking twin: the bus's methods for threads, over an event loop in the background.
 
 For command-line tools, Django, notebooks and Spark's ``foreachBatch``: ``with polybus.sync.connect(url) as bus:
-bus.request("user.get", {"id": 7})``. In a `def` handler and a `def` endpoint, ``ctx.bus`` is a twin that uses the loop which
+bus.request("user.get", {"id": 7})``. In a `def` handler and a `def` endpoint, ``ctx.bus`` is a twin over the event loop that
 called it.
 """
 
@@ -62,7 +62,7 @@ for _kind, _name in ((BlockingBus, "bus"), (BlockingPeer, "peer")):
 
 
 class BlockingContext(AsyncContext[State_co]):
-    """The `Context` of a `def` handler; annotate it as `polybus.sync.Context`, or ``Context[Store]``, to have its types."""
+    """The `Context` of a `def` handler, as an annotation for type checkers: `polybus.sync.Context`, or ``Context[Store]``."""
 
     __slots__ = ("_run",)
 
@@ -79,28 +79,28 @@ class BlockingContext(AsyncContext[State_co]):
 
     @property
     def bus(self) -> BlockingBus:
-        """The blocking twin of the bus that the handler runs on."""
+        """Blocking twin of the handler's bus."""
         return BlockingBus(self._bus, self._run)
 
     @property
     def peer(self) -> BlockingPeer | None:  # type: ignore[override]  # its verbs block too
-        """The sender of the message; None when it came from this bus itself."""
+        """Sender of the message; None if it came from this bus itself."""
         peer = super().peer
         return None if peer is None else BlockingPeer(peer, self._run)
 
 
 Context = BlockingContext
-"""The annotation by which a `def` handler has the types of its blocking bus."""
+"""Annotation for a `def` handler, with the types of its blocking bus."""
 
 
 class Bus(BlockingBus):
-    """A `polybus.Bus` that runs in a thread of its own: ``with polybus.sync.Bus(app_bus) as bus: bus.serve(...)``
+    """A `polybus.Bus` that runs in a separate thread: ``with polybus.sync.Bus(app_bus) as bus: bus.serve(...)``
 
-    Handlers are registered on the `polybus.Bus` as always; `def` handlers run in worker threads. Leaving the block drains.
-    Without ``with``, call `open` and `close`; what is still open when the interpreter ends is closed then.
+    Register handlers on the `polybus.Bus`; `def` handlers run in worker threads. Leaving the block drains. Without ``with``,
+    call `open` and `close`; an open bus is closed when the interpreter ends.
 
     Args:
-        bus: What is run; a new one when None.
+        bus: The bus to run; None creates one.
         backend: The event loop in the background: ``asyncio`` or ``trio``.
     """
 
@@ -127,7 +127,7 @@ class Bus(BlockingBus):
 
     @property
     def _run(self) -> Run:
-        return self._call  # made anew each time: it keeps the bus alive, and the bus does not keep it
+        return self._call  # created anew each time: it keeps the bus alive, but not the other way round
 
     def _call(self, function: Callable[..., Any], /, *args: Any) -> Any:
         life = self._life
@@ -141,11 +141,11 @@ class Bus(BlockingBus):
         return OwnedBus(self._original, self._backend, manager) if self._outer is None else BorrowedLoop(self._outer, manager)
 
     def open(self) -> Self:
-        """Start it; nothing happens where it runs already.
+        """Start the bus; does nothing if it runs already.
 
         Raises:
-            LocalProtocolError: An event loop of this thread runs a bus, which would stand still meanwhile.
-            BusError, ValueError: As entering the bus, or connecting.
+            LocalProtocolError: An event loop of this thread runs a bus, which this call would block. BusError, ValueError: As
+                entering the bus, or connecting.
         """
         if self._life is not None:
             self._life.loop.check_process()
@@ -154,9 +154,10 @@ class Bus(BlockingBus):
         return self
 
     def close(self) -> None:
-        """Drain and end it. May be called any number of times, from any thread.
+        """Drain and stop the bus. May be called repeatedly, from any thread.
 
-        In a `def` handler of this very bus it returns at once, while the bus ends: it is among those that the drain waits for.
+        In a `def` handler of this bus it returns at once and the bus stops afterwards, because the drain waits for that
+        handler.
         """
         if parts_of(self._original).is_inside():
             threading.Thread(target=contextvars.Context().run, args=(self.close,), name="polybus closing").start()
@@ -170,14 +171,14 @@ class Bus(BlockingBus):
         life = self._life
         if life is not None:
             life.end(kind, error, trace)
-            if not life.loop.forked:  # a fork cannot open it again: the bus within is half of one that lives elsewhere
+            if not life.loop.forked:  # a fork cannot reopen it: it has half of a bus of another process
                 self._life = None
 
     def __del__(self) -> None:
         life = getattr(self, "_life", None)
         if life is not None and not life.over:
             warnings.warn(f"{self!r} was not closed: use `with`, or close()", ResourceWarning, stacklevel=1, source=self)
-            # Not here: the garbage collector may have come in the very thread that has to do the work.
+            # Not here: the garbage collector may run in the very thread that has to do the work.
             threading.Thread(target=life.end, name="polybus closing").start()
 
 
@@ -198,19 +199,19 @@ def connect(
 ) -> Bus:
     """Open a link: ``with polybus.sync.connect("ubre+tcp://127.0.0.1:9000") as bus: ...``
 
-    The link is up when this returns. Where a block does not suit (a notebook), call `Bus.close` at the end.
+    The link is up when this returns. Without a block (in a notebook), call `Bus.close` at the end.
 
     Args:
-        target: As `polybus.connect`, and so are the other options; or what `BlockingBus.tunnel` gave.
-        bus: With handlers of its own, which the other side may ask; a new one when None.
+        target: As `polybus.connect`, like the other options; or the result of `BlockingBus.tunnel`.
+        bus: A bus with handlers for the other side; None creates one.
         protocol: For a transport object: name or adapter.
-        serves: Patterns of the requests that belong to this link.
-        headers: For the handshake.
-        tls: A client-side context.
-        backoff: Waits between attempts to come back.
+        serves: Patterns of the requests for this link.
+        headers: Headers of the handshake.
+        tls: TLS context for clients.
+        backoff: Waits between attempts to reconnect.
         wait: Seconds during which the first connect is retried.
-        limits: For a new bus.
-        record: A folder: every frame of this link is written there.
+        limits: Limits of a new bus.
+        record: Folder for a recording of this link.
         backend: The event loop in the background: ``asyncio`` or ``trio``. A tunnel uses that of its outer bus.
 
     Raises:
@@ -231,20 +232,20 @@ def cluster(
 ) -> Bus:
     """Join a cluster, as a node without clients: ``with polybus.sync.cluster("nats+tcp://nats.internal/shop") as bus: ...``
 
-    What is published reaches all nodes and their clients, what is asked goes to a node that handles it, and `BlockingBus.user`
-    finds a user wherever connected. For scripts, cron jobs and consoles; a node with handlers of its own is
+    Publications reach all nodes and their clients, requests a node with a handler, and `BlockingBus.user` finds a user
+    connected to any node. For scripts, cron jobs and consoles; a node with its own handlers is
     ``polybus.sync.Bus(polybus.Bus(cluster=...))``.
 
     Args:
-        target: The engine and the name of the cluster, as `polybus.Cluster`; ``auto`` for those in ``POLYBUS_CLUSTER``.
+        target: The engine and the name of the cluster, as `polybus.Cluster`; ``auto`` reads ``POLYBUS_CLUSTER``.
         limits: Sizes and times.
         backend: The event loop in the background: ``asyncio`` or ``trio``.
 
     Raises:
-        LocalProtocolError: ``auto``, and ``POLYBUS_CLUSTER`` is not set: alone, nobody would hear this bus.
-        ConnectFailed: The engine is not there within `Cluster.wait`, 10 s.
-        Unauthorized: It does not know this user or token.
-        ValueError: The URL is none of NATS.
+        LocalProtocolError: ``auto``, but ``POLYBUS_CLUSTER`` is not set: the bus would be alone.
+        ConnectFailed: The engine was not reachable within `Cluster.wait`, 10 s.
+        Unauthorized: The engine does not accept this user or token.
+        ValueError: Not a URL of NATS.
     """
     options = Cluster.of(target)
     if options is None or options.resolved() is None:

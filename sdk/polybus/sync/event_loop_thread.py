@@ -1,4 +1,4 @@
-"""Event loops for threads: one in a thread of its own with its bus, another bus's, and that which called a `def` handler."""
+"""Event loops for threads: a bus's own loop in a thread, another bus's loop, and the loop that called a `def` handler."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 
 def check_not_on_loop(thread: int = 0) -> None:
-    """Raise where waiting would wait for itself, or for a bus that cannot go on meanwhile: in the thread of the event loop that
-    does the work, or in one whose event loop runs another bus.
-    """
+    """Raise if waiting would block the awaited work itself, or a bus: in the thread of the working event loop, or of a loop
+    with another bus."""
     if threading.get_ident() == thread:
         raise LocalProtocolError(
             "a blocking verb was called on the event loop that has to do the work: await the verb of the polybus.Bus there"
@@ -40,7 +39,8 @@ def check_not_on_loop(thread: int = 0) -> None:
 
 
 async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-    """Call a coroutine function for a thread. It gets what a hook raises to end the program: here that would end the loop."""
+    """Run a coroutine function for a thread, which also gets an exception of a hook that ends the program: here it would end
+    the loop."""
     try:
         return await function(*args)
     except (SystemExit, GeneratorExit) as error:
@@ -48,10 +48,10 @@ async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, .
 
 
 class HandlerLoop:
-    """Runs functions on the loop that a `def` handler was called from, also for threads that the handler starts.
+    """Runs functions on the loop that called a `def` handler, also for threads that the handler starts.
 
     Args:
-        threads: Those of the call; None for an endpoint, which runs in a thread of its server.
+        threads: Threads of the call; None for an endpoint, which runs in a thread of its server.
     """
 
     def __init__(self, threads: CallThreads | None = None) -> None:
@@ -92,7 +92,7 @@ class EventLoopThread:
         self._process = os.getpid()
         self._stopped = False
         self.exits: bool = False
-        """True when the interpreter is about to end."""
+        """True when the interpreter is about to exit."""
         self._starting: set[threading.Lock] = set()
         started: Future[BlockingPortal] = Future()
         self._thread = threading.Thread(target=self._serve, args=(backend, started), name="polybus", daemon=True)
@@ -109,12 +109,12 @@ class EventLoopThread:
         try:
             anyio.run(main, backend=backend)
         except BaseException as error:
-            if not started.done():  # there is no such backend
+            if not started.done():  # unknown backend
                 started.set_exception(error)
 
     @property
     def forked(self) -> bool:
-        """True in a child of the process that the thread lives in."""
+        """True in a fork of the thread's process."""
         return os.getpid() != self._process
 
     def check_process(self) -> None:
@@ -125,11 +125,11 @@ class EventLoopThread:
             )
 
     def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any:
-        """Run a coroutine function and wait for its outcome. An interruption (Ctrl-C) cancels it.
+        """Run a coroutine function and return its result. Ctrl-C cancels it.
 
         Raises:
             LocalProtocolError: It was stopped, belongs to another process, or would have to wait for itself.
-            Exception: Whatever the function raises.
+            Exception: Any error of the function.
         """
         work = _InterruptibleWork(function)
         try:
@@ -149,20 +149,20 @@ class EventLoopThread:
             raise
 
     def _sleep_at_exit(self) -> None:
-        """Keep a daemon thread asleep that the end of the interpreter has woken up.
+        """Put a daemon thread back to sleep that the exiting interpreter has woken up.
 
-        It ends with the interpreter, and a traceback that it prints meanwhile may abort CPython. What its caller
-        has locked stays locked. The thread of a handler goes on, for the bus waits for it.
+        It ends with the interpreter; a traceback printed in between may abort CPython. Locks of its caller stay locked. The
+        thread of a handler continues, because the bus waits for it.
         """
         if self.exits and threading.current_thread().daemon and current_call.get(None) is None:
             threading.Event().wait()
 
     def start(self, function: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Run a coroutine function; the errors are those of calling it."""
+        """Start a coroutine function; raises the errors of a call."""
         self.check_process()
         check_not_on_loop(self._thread.ident or 0)
-        # Who starts while it stops would wait for a loop that has ended. A thread may be interrupted at each of these lines, so
-        # there is nothing to be counted or woken up: with the turn that it holds comes what it has to say.
+        # A function that starts while the thread stops would wait for an ended loop. A thread may be interrupted at each of
+        # these lines, so there is nothing to count or wake up: the lock that it holds comes with its message.
         turn = threading.Lock()
         with turn:
             self._starting.add(turn)
@@ -174,24 +174,24 @@ class EventLoopThread:
                 self._starting.discard(turn)
 
     def stop(self, *, cancel: bool = False) -> None:
-        """Let what runs come to its end, or cancel it; then end the loop and its thread."""
+        """Let running functions finish, or cancel them; then end the loop and its thread."""
         if self._stopped:
             return
         self._stopped = True
         for turn in [*self._starting]:
-            with turn:  # who held it has started, and the loop runs still; who comes later finds that it stops
+            with turn:  # its holder has started, and the loop still runs; later callers see that it stops
                 pass
         self._portal.call(self._portal.stop, cancel)
         self._thread.join()
 
     def hold(self, manager: AbstractAsyncContextManager[Any]) -> AbstractContextManager[Any]:
-        """The block, entered and left in one task of the loop: so it may hold a task group."""
+        """Enter and leave a context manager in one task of the loop, so that it may contain a task group."""
         return self._portal.wrap_async_context_manager(manager)
 
 
 class _InterruptibleWork:
-    """A function for the loop that can be cancelled from the first moment on: Ctrl-C may come while the loop takes it over,
-    when there is no future of it yet."""
+    """Function for the loop, cancellable from the first moment: Ctrl-C may come while the loop takes it over, before it has a
+    future."""
 
     __slots__ = ("_function", "_scope", "_unwanted")
 
@@ -200,7 +200,7 @@ class _InterruptibleWork:
         self._scope: anyio.CancelScope | None = None
         self._unwanted = False
 
-    # Two threads meet here without a lock: each says its own before it looks at the other's.
+    # Two threads meet here without a lock: each writes its own value before it reads the other's.
 
     async def __call__(self, *args: Any) -> Any:
         with anyio.CancelScope() as self._scope:
@@ -212,13 +212,13 @@ class _InterruptibleWork:
                 self._scope = None
 
     def unwanted(self) -> anyio.CancelScope | None:
-        """Nobody waits for it any more: what is to be cancelled if it runs."""
+        """Mark it as abandoned; returns the scope to cancel if it runs."""
         self._unwanted = True
         return self._scope
 
 
 class OwnedBus:
-    """One bus while it is open. The interpreter ends it at the latest, and so it does not know the `Bus` above."""
+    """An open bus. The interpreter's exit ends it at the latest, so it holds no reference to the `Bus` above."""
 
     def __init__(self, bus: Bus, backend: str, manager: AbstractAsyncContextManager[Any]) -> None:
         self._bus = bus
@@ -241,7 +241,7 @@ class OwnedBus:
         self.end()
 
     def end(self, *error: Any) -> None:
-        """Leave the bus, then end its loop and thread. A fork has none of them: there only the object ends."""
+        """Leave the bus, then end its loop and thread. A fork has neither: only the object ends there."""
         with self._ending:
             if self.over:
                 return
@@ -252,9 +252,9 @@ class OwnedBus:
             try:
                 with waiting_in_thread():
                     self._held.__exit__(*(error or (None, None, None)))
-                if parts_of(self._bus).services.runtime is not None:  # a block of it has not ended, and the loop ends now
+                if parts_of(self._bus).services.runtime is not None:  # a block is still open, and the loop ends now
                     self.loop(self._leave)
-            except KeyboardInterrupt:  # not even that long
+            except KeyboardInterrupt:  # Ctrl-C even here
                 self.loop.start(self._bus.aclose)
                 raise
             finally:
@@ -266,7 +266,7 @@ class OwnedBus:
 
 
 class BorrowedLoop:
-    """One bus on the event loop of another: what runs inside a tunnel ends before what it runs through."""
+    """A bus on the event loop of another: a bus inside a tunnel ends before the outer one."""
 
     forked: bool = False
 
@@ -281,10 +281,10 @@ class BorrowedLoop:
         return self._run(function, *args)
 
     def check_process(self) -> None:
-        """The outer bus does so whenever it is used."""
+        """The outer bus checks at each use."""
 
     def end(self, *error: Any) -> None:
-        """Leave the bus; its loop goes on. Where that has ended, the bus has ended with it."""
+        """Leave the bus; its loop continues. If the loop has ended, so has the bus."""
         if not self.over:
             self.over = True
             with suppress(LocalProtocolError):

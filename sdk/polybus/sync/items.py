@@ -1,4 +1,4 @@
-"""Iterators for threads over subscriptions, streams, channels and events; and the blocks around them."""
+"""Iterators for threads over subscriptions, streams, channels and events, with their context managers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Sends = TypeVar("Sends")
 
 
 class Run(Protocol):
-    """Runs a coroutine function on the event loop while the calling thread waits for its outcome."""
+    """Runs a coroutine function on the event loop while the calling thread waits for the result."""
 
     def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any: ...
 
@@ -35,7 +35,7 @@ async def called(function: Callable[[], T]) -> T:
 
 
 async def awaited(function: Callable[[], Awaitable[T]]) -> T:
-    """Await on the event loop what a plain function gives there, where that is no coroutine."""
+    """Await on the event loop the result of a plain function, if it is not a coroutine."""
     return await function()
 
 
@@ -69,13 +69,13 @@ class BlockingItems(Generic[T]):
         """The next item.
 
         Args:
-            timeout: Seconds to wait for it; None waits as long as it takes.
+            timeout: Seconds to wait; None waits forever.
 
         Raises:
-            TimeoutError: Nothing came in time.
-            EOFError: There will be no more.
-            BusError: As iterating does.
-            TypeError, ValueError: `timeout` is no number of seconds.
+            TimeoutError: No item arrived in time.
+            EOFError: There are no more items.
+            BusError: As iteration.
+            TypeError, ValueError: `timeout` is not a number of seconds.
         """
         item: T = self._run(receive, self._items, timeout)
         return item
@@ -89,11 +89,11 @@ class BlockingSettlement:
     _run: Run
 
     def ack(self) -> None:
-        """Say that it is dealt with."""
+        """Acknowledge it."""
         self._run(called, self._settlement.ack)
 
     def retry(self, delay: float | None) -> None:
-        """Have it come again."""
+        """Ask for another delivery."""
         self._run(called, partial(self._settlement.retry, delay))
 
     def reject(self, reason: str) -> None:
@@ -132,7 +132,7 @@ class BlockingSubscription(BlockingItems[Message[T]]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with suppress(LocalProtocolError):  # its loop is not there any more: it has ended with that
+        with suppress(LocalProtocolError):  # its loop has ended, and the subscription with it
             self._run(self._items.__aexit__, None, None, None)
 
     @property
@@ -142,7 +142,7 @@ class BlockingSubscription(BlockingItems[Message[T]]):
 
     @property
     def dropped(self) -> int:
-        """Publications that a full queue did not take."""
+        """Publications dropped because the queue was full."""
         return self._items.dropped
 
 
@@ -168,7 +168,7 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
             self._run(self._opening.__aexit__, kind, error, trace)
 
     def send(self, item: Sends) -> None:
-        """Send one item; waits while the other side has no room for it.
+        """Send an item; waits while the other side has no room.
 
         Raises:
             BusError: As `Channel.send`.
@@ -176,13 +176,13 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
         self._run(self._items.send, item)
 
     def send_eof(self) -> None:
-        """Say that nothing more will be sent. The other direction goes on."""
+        """End this direction. The other one continues."""
         self._run(self._items.send_eof)
 
 
 @frozen
 class BlockingTunnel:
-    """The result of `tunnel` for threads: a place for `polybus.sync.connect`, on the event loop of the outer bus."""
+    """The result of `tunnel` for threads: a target for `polybus.sync.connect`, on the event loop of the outer bus."""
 
     connector: Connector
     run: Run
@@ -190,7 +190,7 @@ class BlockingTunnel:
 
 @blocking_entered_first("with bus.serve(url) as listener:`, `with bus.connect(url) as peer:")
 class BlockingBlock(Generic[T]):
-    """A ``with`` block around an asynchronous one; what it yields is shown as its twin."""
+    """A ``with`` block around an asynchronous one; yields the twin of its value."""
 
     def __init__(self, run: Run, manager: AbstractAsyncContextManager[Any], twin: Callable[[Any], T]) -> None:
         self._run = run

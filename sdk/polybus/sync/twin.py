@@ -1,4 +1,4 @@
-"""The making of a blocking class from the verbs of an asynchronous one: what a verb gives decides how it blocks."""
+"""Creates blocking classes from asynchronous ones: the return type of a method decides how its twin blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ P = TypeVar("P")
 
 
 def blocking(given: Any, run: Run) -> Any:
-    """Show what a verb has given to a thread: peers, and what else has verbs, as their twins."""
+    """Replace peers and other objects with asynchronous methods by their twins."""
     if isinstance(given, list):
         return [blocking(one, run) for one in given]
     if isinstance(given, Survey):
@@ -31,7 +31,7 @@ def blocking(given: Any, run: Run) -> Any:
 
 
 def asynchronous(to: Any) -> Any:
-    """The peers that the asynchronous verbs know; an address is one already."""
+    """Replace twins by the originals that asynchronous methods expect; other addresses are unchanged."""
     if isinstance(to, Twin):
         return to._original
     return [asynchronous(peer) for peer in to] if isinstance(to, Iterable) and not isinstance(to, str) else to
@@ -42,8 +42,8 @@ class Way:
     """A way to block.
 
     Attributes:
-        annotation: What the twin gives, with ``{0}`` for what the type of the original is about.
-        block: Calls the verb and makes that.
+        annotation: Return type of the twin, with ``{0}`` for the argument of the original type.
+        block: Calls the method and returns the twin's result.
     """
 
     annotation: str
@@ -62,13 +62,13 @@ WAYS: Final = {
     "Subscription": Way("BlockingSubscription[{0}]", lambda run, verb: BlockingSubscription(verb(), run)),
     "User": Way("BlockingUser", lambda run, verb: blocking(verb(), run)),
 }
-"""By what a verb gives. All others are called, or awaited, on the event loop."""
+"""By return type. Methods with other types are called, or awaited, on the event loop."""
 _CALL: Final = Way("{whole}", lambda run, verb: blocking(run(called, verb), run))
 _AWAIT: Final = Way("{whole}", lambda run, verb: blocking(run(verb), run))
 
 
 def way_of(returns: str, *, is_async: bool = False) -> tuple[Way, str]:
-    """The way of a verb with this annotation, and what its twin gives."""
+    """Way for a method with this annotation, and the twin's return type."""
     kind, _, about = returns.removesuffix("]").partition("[")
     way = WAYS.get(kind, _AWAIT if is_async else _CALL)
     shown = re.sub(r"\b(Peer|RemotePeer|Listener)\b", r"Blocking\1", way.annotation.format(about, whole=returns))
@@ -90,7 +90,7 @@ _WORDS: Final = (
 
 
 def said(name: str, text: str | None) -> str | None:
-    """A docstring as it is true of threads."""
+    """Docstring adapted for threads."""
     if text is None:  # python -OO
         return None
     text = inspect.cleandoc(text)
@@ -102,7 +102,7 @@ def said(name: str, text: str | None) -> str | None:
 
 
 def _attribute(kind: type, name: str) -> property:
-    """A property for an attribute or a property of the original; a list is made on the event loop."""
+    """Property for an attribute or a property of the original; a list is created on the event loop."""
     original = inspect.getattr_static(kind, name, None)
     if not isinstance(original, property):
         words = re.search(rf"^ *{name}: (.+)$", kind.__doc__ or "", re.M)
@@ -132,10 +132,10 @@ def _verb(twin: type[Twin], name: str, verb: Callable[..., Any]) -> Any:
 
 
 class Twin:
-    """An asynchronous object whose verbs block the calling thread.
+    """An asynchronous object with methods that block the calling thread.
 
-    ``class BlockingListener(Twin, of=Listener, verbs="url peers")`` makes the members from those of the original;
-    ``close=aclose`` gives one another name.
+    ``class BlockingListener(Twin, of=Listener, verbs="url peers")`` creates the members from the original's; ``close=aclose``
+    renames one.
     """
 
     _twins: ClassVar[dict[type, type[Twin]]] = {}
@@ -169,30 +169,30 @@ class Twin:
 
 
 def names_of(twin: type[Twin]) -> dict[str, str]:
-    """The names of its verbs, each with that of the original's."""
+    """Names of its methods, each with the original's name."""
     return twin._names
 
 
 def twins() -> dict[type, type[Twin]]:
-    """All of them, by their originals."""
+    """All twins by their originals."""
     return Twin._twins
 
 
 class AskingTwin(Twin):
-    """One that can be asked, and so has clients of contracts."""
+    """Twin that sends requests, and so has clients of contracts."""
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+        """Create an object with the methods of a Protocol class; each waits for its answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
             contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
-            prefix: Subjects are this, a dot, and the name of the method.
+                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
+            prefix: A subject is this, a dot, and the name of the method.
 
         Raises:
-            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
         """
         asker: Any = self
         return blocking_client_of(asker, contract, prefix)

@@ -1,4 +1,4 @@
-"""The classes of `polybus.sync` whose verbs are those of asynchronous ones: made from these when this is imported.
+"""Classes of `polybus.sync`, created from asynchronous ones at import.
 
 Type checkers and editors read ``verbs.pyi``, which ``python scripts/make_blocking.py`` writes.
 """
@@ -19,25 +19,25 @@ class BlockingPeer(
     verbs="id identity identity_key address protocol transport connected connected_at "
     "request publish subscribe notify stream channel tunnel close=aclose",
 ):
-    """A `Peer` whose verbs block the calling thread."""
+    """A `Peer` that blocks the calling thread."""
 
 
 class BlockingRemotePeer(
     AskingTwin, of=RemotePeer, verbs="id node identity_key protocol request notify publish stream channel"
 ):
-    """A `RemotePeer` whose verbs block the calling thread."""
+    """A `RemotePeer` that blocks the calling thread."""
 
 
 class BlockingUser(AskingTwin, of=User, verbs="key request notify publish stream channel online peers"):
-    """A `User` whose verbs block the calling thread."""
+    """A `User` that blocks the calling thread."""
 
 
 class BlockingCaller(AskingTwin, of=Caller, verbs="identity request notify stream channel"):
-    """A `Caller` whose verbs block the calling thread."""
+    """A `Caller` that blocks the calling thread."""
 
 
 class BlockingListener(Twin, of=Listener, verbs="url peers"):
-    """A `Listener`, seen from a thread."""
+    """A `Listener` for threads."""
 
 
 class BlockingBus(
@@ -46,9 +46,9 @@ class BlockingBus(
     verbs="request as_ notify publish publish_nowait subscribe stream channel connect serve record tunnel peers peers_of "
     "user nodes present stats events drain wait_closed",
 ):
-    """A `Bus` whose verbs block the calling thread. Safe to use from several threads at once.
+    """A `Bus` that blocks the calling thread. Several threads may use it at once.
 
-    A request gives its answer, not a `Reply`: for several at a time use several threads.
+    A request returns its answer, not a `Reply`: use several threads for concurrent requests.
     """
 
     def __reduce__(self) -> Any:

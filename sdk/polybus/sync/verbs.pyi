@@ -38,23 +38,23 @@ T = TypeVar("T")
 AnyPeer: TypeAlias = Peer | RemotePeer | BlockingPeer | BlockingRemotePeer
 
 class BlockingPeer(Twin):
-    """A `Peer` whose verbs block the calling thread."""
+    """A `Peer` that blocks the calling thread."""
 
     __context_part__: ClassVar[ContextPart]
     _original: Peer
     def __init__(self, original: Peer, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+        """Create an object with the methods of a Protocol class; each waits for its answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
             contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
-            prefix: Subjects are this, a dot, and the name of the method.
+                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
+            prefix: A subject is this, a dot, and the name of the method.
 
         Raises:
-            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
         """
     @property
     def id(self) -> str:
@@ -299,22 +299,22 @@ class BlockingPeer(Twin):
         """
 
 class BlockingRemotePeer(Twin):
-    """A `RemotePeer` whose verbs block the calling thread."""
+    """A `RemotePeer` that blocks the calling thread."""
 
     _original: RemotePeer
     def __init__(self, original: RemotePeer, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+        """Create an object with the methods of a Protocol class; each waits for its answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
             contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
-            prefix: Subjects are this, a dot, and the name of the method.
+                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
+            prefix: A subject is this, a dot, and the name of the method.
 
         Raises:
-            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
         """
     @property
     def id(self) -> str:
@@ -448,22 +448,22 @@ class BlockingRemotePeer(Twin):
         """
 
 class BlockingUser(Twin):
-    """A `User` whose verbs block the calling thread."""
+    """A `User` that blocks the calling thread."""
 
     _original: User
     def __init__(self, original: User, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+        """Create an object with the methods of a Protocol class; each waits for its answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
             contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
-            prefix: Subjects are this, a dot, and the name of the method.
+                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
+            prefix: A subject is this, a dot, and the name of the method.
 
         Raises:
-            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
         """
     @property
     def key(self) -> str:
@@ -604,22 +604,22 @@ class BlockingUser(Twin):
         """
 
 class BlockingCaller(Twin):
-    """A `Caller` whose verbs block the calling thread."""
+    """A `Caller` that blocks the calling thread."""
 
     _original: Caller
     def __init__(self, original: Caller, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+        """Create an object with the methods of a Protocol class; each waits for its answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
             contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
-            prefix: Subjects are this, a dot, and the name of the method.
+                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
+            prefix: A subject is this, a dot, and the name of the method.
 
         Raises:
-            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
         """
     @property
     def identity(self) -> Any:
@@ -731,7 +731,7 @@ class BlockingCaller(Twin):
         """
 
 class BlockingListener(Twin):
-    """A `Listener`, seen from a thread."""
+    """A `Listener` for threads."""
 
     _original: Listener
     def __init__(self, original: Listener, run: Run) -> None: ...
@@ -743,26 +743,26 @@ class BlockingListener(Twin):
         """Peers connected through this listener."""
 
 class BlockingBus(Twin):
-    """A `Bus` whose verbs block the calling thread. Safe to use from several threads at once.
+    """A `Bus` that blocks the calling thread. Several threads may use it at once.
 
-    A request gives its answer, not a `Reply`: for several at a time use several threads.
+    A request returns its answer, not a `Reply`: use several threads for concurrent requests.
     """
 
     __context_part__: ClassVar[ContextPart]
     _original: Bus
     def __init__(self, original: Bus, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+        """Create an object with the methods of a Protocol class; each waits for its answer.
 
-        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
             contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
-            prefix: Subjects are this, a dot, and the name of the method.
+                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
+            prefix: A subject is this, a dot, and the name of the method.
 
         Raises:
-            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
         """
     @overload
     def request(
