@@ -18,6 +18,7 @@ from polybus.analysis.report.sums import Sums
 from polybus.analysis.results import Output
 from polybus.analysis.storage import TableStorage
 from polybus.capture.schema import FRAMES
+from tests.loops import FULL
 from tests.unit.capture.folders import write_segment
 from tests.unit.capture.generator import traffic
 
@@ -61,7 +62,7 @@ def _cut(rows: Sequence[dict[str, Any]], recording: str, pieces: int) -> list[tu
     return [(part[0]["mono_ns"], (pa.RecordBatch.from_pylist(part, FRAMES), recording)) for part in parts]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4 if FULL else 1))
 def test_runs_over_pieces_of_a_recording_add_up_to_a_single_run(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     table = traffic(
@@ -88,7 +89,7 @@ def _world(chance: random.Random) -> Folder:
     return day
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4 if FULL else 1))
 @pytest.mark.parametrize("order", ["together", "one after the other"])
 def test_runs_over_several_recordings_of_the_same_exchanges_add_up_too(tmp_path: Path, order: str, seed: int) -> None:
     chance = random.Random(seed)
