@@ -94,7 +94,7 @@ def _systems(arguments: argparse.Namespace) -> list[System]:
 
 
 def _heading(systems: Sequence[System], plan: Plan) -> list[str]:
-    """Where and with what it is measured: absolute figures mean nothing without it."""
+    """Place and conditions of the measurement: absolute figures mean nothing without them."""
     needs = dict.fromkeys([*_PACKAGES, *(need for system in systems for need in system.needs)])
     return [
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; {platform.python_implementation()} {platform.python_version()}, {build()}; "
@@ -108,7 +108,7 @@ def _heading(systems: Sequence[System], plan: Plan) -> list[str]:
 
 
 def _tell(text: str) -> None:
-    """Progress, where somebody watches."""
+    """Show progress on a terminal."""
     if os.isatty(2):
         os.write(2, f"\r\033[K{text}".encode())
 

@@ -1,4 +1,4 @@
-"""What runs in the child processes: ``python -m bench.child ROLE SYSTEM ...``; answers are lines of JSON on stdout."""
+"""Child processes: ``python -m bench.child ROLE SYSTEM ...``; answers are lines of JSON on stdout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def say(**answer: Any) -> None:
 
 
 def leave_with_parent() -> threading.Event:
-    """Ends this process when the parent closes the pipe, however the parent ended; the event is set by its first line."""
+    """End this process when the parent closes the pipe, in any way; its first line sets the event."""
     told = threading.Event()
 
     def watch() -> None:
@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def raise_file_limit() -> None:
-    """Thousands of connections need more descriptors than many systems give at first."""
+    """Raise the limit of file descriptors for thousands of connections."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""Raw sockets that connect, subscribe and count bytes: as little work as possible beside the server that is measured."""
+"""Raw sockets that connect, subscribe and count bytes: minimal work beside the measured server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ONE_BY_ONE = 0.3
 
 
 def _framed(wire: Wire, text: bytes) -> bytes:
-    """Behind a length, or as text of a WebSocket, where a mask of zeros leaves it as it is."""
+    """Prefix a length, or make it a text message of a WebSocket, where a mask of zeros leaves it unchanged."""
     length = len(text)
     if not wire.path:
         return pack(">I", length) + text
@@ -38,7 +38,7 @@ def _greeting(wire: Wire, host: str) -> bytes:
 
 
 def open_idle(wire: Wire, url: str, connections: int) -> list[socket.socket]:
-    """Opens that many connections, through their handshake."""
+    """Open connections, including their handshake."""
     return [_open(wire, url) for _ in range(connections)]
 
 
@@ -49,7 +49,7 @@ def _open(wire: Wire, url: str) -> socket.socket:
         connection.sendall(_greeting(wire, f"{address[0]}:{address[1]}"))
         answer = b""
         while not answer.endswith(b"\r\n\r\n"):
-            # Byte for byte at the end of the head, as frames may follow it.
+            # Byte by byte at the end of the head, as frames may follow it.
             piece = connection.recv(1)
             if not piece:
                 raise ConnectionError(f"the server refused: {answer[:60]!r}")
@@ -60,7 +60,7 @@ def _open(wire: Wire, url: str) -> socket.socket:
 
 
 class FanOut:
-    """Subscribed connections, and one more that asks for the publications."""
+    """Subscribed connections, and one more that requests the publications."""
 
     def __init__(self, wire: Wire, url: str, connections: int) -> None:
         self.wire = wire
@@ -75,10 +75,10 @@ class FanOut:
         self.frame_size = self._settle()
 
     def _settle(self) -> int:
-        """Publishes until every connection has received a publication, and gives its size."""
+        """Publish until every connection has received a publication; returns its size."""
         end = perf_counter() + _TIMEOUT
         while perf_counter() < end:
-            self._receive(until_quiet=_ONE_BY_ONE)  # answers to a handshake are no publications
+            self._receive(until_quiet=_ONE_BY_ONE)  # skip answers to a handshake
             self._forget()
             self.burst(1)
             self._receive(until_quiet=_ONE_BY_ONE)
@@ -108,7 +108,7 @@ class FanOut:
         return total
 
     def measure(self, count: int) -> None:
-        """Asks for `count` publications and returns when every connection has all of them."""
+        """Request `count` publications and return when every connection has all of them."""
         self._forget()
         self.burst(count)
         expected = count * self.frame_size * self.connections
@@ -118,7 +118,7 @@ class FanOut:
 
 
 def fan_out(wire: Wire, url: str, connections: int, deliveries: int, server: int) -> dict[str, float]:
-    """One burst of `deliveries` in all, after a shorter one that is not counted."""
+    """Measure a burst with a total of `deliveries`, after a shorter one that does not count."""
     clients = FanOut(wire, url, connections)
     count = max(1, deliveries // connections)
     clients.measure(max(1, count // 3))

@@ -1,8 +1,8 @@
-"""What metrics and report cost beside the same numbers out of plain SQL: ``python -m bench.metrics RESULTS``.
+"""Cost of metrics and report, compared with the same numbers from plain SQL: ``python -m bench.metrics RESULTS``.
 
-Over a folder of results of `polybus analyse`: the group-bys that the tables of the report are made of, each a statement of
-its own, in one program of DuckDB over the same Parquet; and `Pipeline.report`, which makes them, the journeys and the page.
-They take turns, after a round that does not count; said are the time of the processor and of the clock, medians of all rounds.
+Works on a folder of results of `polybus analyse`. Compares the group-bys behind the tables of the report, as separate
+statements in one DuckDB program over the same Parquet, with `Pipeline.report`, which also makes the journeys and the page.
+They take turns, after a warm-up round; prints medians of processor time and wall time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STATEMENTS = (
 
 
 def plain(results: str) -> None:
-    """The statements, over the files that count."""
+    """Run the statements, over the current files."""
     connection = duckdb.connect()
     for table in ("events", "exchanges", "orphans", "quarantine"):
         made = f"read_parquet('{results}/{table}/**/*.parquet', hive_partitioning = true)"
@@ -57,14 +57,14 @@ def plain(results: str) -> None:
 
 
 def ours(results: str, capture: str) -> None:
-    """Metrics and report, from nothing: what was summed up before is forgotten."""
+    """Create metrics and report without earlier sums."""
     with DuckEngine() as engine:
         TableStorage(results).remove(SUMS)
         Pipeline(engine).report(capture, results)
 
 
 def main(results: str) -> None:
-    """Say what both cost."""
+    """Print the cost of both."""
     with open(f"{results}/metrics.json") as file:
         capture = json.load(file)["capture"]
     jobs: dict[str, Callable[[], None]] = {"plain": lambda: plain(results), "ours": lambda: ours(results, capture)}

@@ -1,4 +1,4 @@
-"""The processes of the benchmark: started with a pipe, stopped by their own id, and their processor time."""
+"""Processes of the benchmark: started with a pipe, stopped by their own id, and their processor time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ while os.getppid() == parent:
 
 
 class ChildFailed(Exception):
-    """A child process ended, or said nothing in time."""
+    """A child process ended, or did not answer in time."""
 
 
 class Child:
@@ -41,7 +41,7 @@ class Child:
 
     def __init__(self, command: Sequence[str], what: str) -> None:
         self.what = what
-        # A file, as nobody reads along: a pipe would fill and stop the child.
+        # A file: a pipe without a reader would fill and stop the child.
         self._errors = TemporaryFile()
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
         self._buffer = b""
@@ -54,7 +54,7 @@ class Child:
         """The next line.
 
         Raises:
-            ChildFailed: There is none in time.
+            ChildFailed: No line in time.
         """
         assert self.process.stdout is not None
         descriptor, end = self.process.stdout.fileno(), time.monotonic() + timeout
@@ -73,7 +73,7 @@ class Child:
         return answer
 
     def last_words(self) -> str:
-        """The end of what it wrote to stderr: of several exceptions each is there, whatever comes last."""
+        """End of its stderr, with each of several exceptions."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace").strip()[-1500:]
 
@@ -83,7 +83,7 @@ class Child:
         self.process.stdin.flush()
 
     def stop(self) -> None:
-        """Ends this process, and no other, within a few seconds."""
+        """Stop this process, and no other, within a few seconds."""
         if self.process.poll() is None:
             self.process.terminate()
         try:
@@ -99,7 +99,7 @@ class Child:
 
 @contextmanager
 def child(role: str, *arguments: str) -> Iterator[Child]:
-    """A process that plays `role` in `bench.child`; it is gone after the block."""
+    """Run a process with `role` in `bench.child` during the block."""
     running = Child([sys.executable, "-m", "bench.child", role, *arguments], " ".join([role, *arguments[:1]]))
     try:
         yield running
@@ -109,7 +109,7 @@ def child(role: str, *arguments: str) -> Iterator[Child]:
 
 @contextmanager
 def spinners() -> Iterator[None]:
-    """Keeps every core awake with a process that yields to all others."""
+    """Keep every core awake with a process of lowest priority."""
     with ExitStack() as stack:
         for core in available_cores():
             spinner = Child([sys.executable, "-c", _SPIN, str(core)], "spinner")
@@ -125,7 +125,7 @@ def available_cores() -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all threads of a process, to the nanosecond where the system can say it."""
+    """Processor time of all threads of a process, in nanoseconds if the system supports it."""
     if sys.platform == "linux":
         # clock_getcpuclockid(3), which Python has for threads only: the complement of the id, and 2 for "scheduler time".
         return time.clock_gettime((~pid << 3) | 2)
@@ -135,24 +135,24 @@ def cpu_seconds(pid: int) -> float:
 
 
 def machine_seconds() -> float:
-    """Processor time of everything on the machine, but not of what runs at low priority, as the spinners do."""
+    """Processor time of the whole machine, except low priority such as the spinners'."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
     return float(sum(times) - idle - times.nice - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0))
 
 
 def memory(pid: int) -> tuple[float, float]:
-    """What a process has for itself, in bytes: with its share of shared pages (0 where that is unknown), and without."""
+    """Memory of a process in bytes: with its share of shared pages (0 if unknown), and without."""
     info = psutil.Process(pid).memory_full_info()
     return float(getattr(info, "pss", 0)), float(info.uss)
 
 
 class Meter:
-    """Reads the clocks of a client, of its server and of the machine around one measurement; made in the client's process."""
+    """Reads the clocks of a client, its server and the machine around a measurement; created in the client's process."""
 
     def __init__(self, server: int) -> None:
         self.server = server
-        # What it has started stands between the two ends: a broker, or an engine. Part of the cost, and none of the ends.
+        # Children of the server are between the ends: a broker, or an engine. They count separately.
         self.between = [process.pid for process in psutil.Process(server).children(recursive=True)]
         self.began = self._clocks()
 
@@ -161,7 +161,7 @@ class Meter:
         return machine_seconds(), cpu_seconds(self.server), between, time.process_time(), time.perf_counter()
 
     def read(self, count: int) -> dict[str, float]:
-        """What passed, for `count` messages; ``others`` is how many cores were busy with something else meanwhile."""
+        """Differences, per message for `count` messages; ``others`` is the number of cores busy with other work."""
         passed = [now - then for now, then in zip(self._clocks(), self.began, strict=True)]
         machine, server, between, client, seconds = passed
         return {

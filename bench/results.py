@@ -1,4 +1,4 @@
-"""What was measured: samples, their medians, the bounds that these must keep to, and the table of a workload."""
+"""Results: samples, their medians, the bounds for them, and the table of a workload."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _QUIET = 0.15
 class Sample:
     """One run of one system in one round.
 
-    `between_us` is what a broker or an engine takes that stands between the two ends. `ratio` (of rates), `ends_of_r` and
-    `between_of_r` (of processor time) are multiples of what the raw peer had right before and after. `others` is how many cores
-    were busy with something else during these runs: where that is much, rates say little.
+    `between_us` is the time of a broker or engine between the two ends. `ratio` (of rates), `ends_of_r` and `between_of_r`
+    (of processor time) are multiples of the raw peer's values right before and after. `others` is the number of cores busy
+    with other work during these runs: if it is high, rates say little.
     """
 
     rate: float = 0.0
@@ -46,7 +46,7 @@ class Sample:
 
     @classmethod
     def of(cls, run: dict[str, Any]) -> Sample:
-        """From the line that a client printed."""
+        """Parse the line that a client printed."""
         count = run["count"]
         return cls(
             rate=count / run["seconds"],
@@ -67,18 +67,18 @@ class Row:
     system: str
     samples: list[Sample] = field(factory=list)
     memory: dict[str, float] = field(factory=dict)
-    """KiB of one connection more, and MiB of the process without one."""
+    """KiB per additional connection, and MiB of the process without connections."""
     error: str = ""
 
     def median(self, name: str) -> float:
-        """Of the samples that nothing disturbed, if there are such; 0 where nothing was measured."""
+        """Median of the undisturbed samples, if there are any; 0 without samples."""
         if not self.samples:
             return self.memory.get(name, 0.0)
         quiet = [sample for sample in self.samples if not sample.disturbed]
         return float(median(getattr(sample, name) for sample in quiet or self.samples))
 
     def shown(self, name: str) -> str:
-        """The median with the lowest and the highest."""
+        """Median with minimum and maximum."""
         values = [getattr(sample, name) for sample in self.samples]
         spread = f" ({min(values):.2f} to {max(values):.2f})" if min(values) != max(values) else ""
         return f"{self.median(name):.2f}{spread}"
@@ -90,7 +90,7 @@ class Row:
 
 @frozen(kw_only=True)
 class Floor:
-    """A bound on one figure of one row; with `beside`, on its ratio to the same figure of another system."""
+    """Bound on one figure of one row; with `beside`, on its ratio to the same figure of another system."""
 
     workload: str
     system: str = MAIN
@@ -100,7 +100,7 @@ class Floor:
     beside: str = ""
 
     def value(self, rows: Sequence[Row]) -> float | None:
-        """The figure, or None where it was not measured."""
+        """The figure, or None if it was not measured."""
         found = {row.system: row.median(self.figure) for row in rows if row.workload == self.workload}
         value, other = found.get(self.system, 0.0), found.get(self.beside, 0.0) if self.beside else 1.0
         return value / other if value and other else None
@@ -113,10 +113,10 @@ class Floor:
         return f"{self.figure} {bound}" + (f" x {self.beside.partition('@')[0]}" if self.beside else "")
 
 
-# Processor time per message is what the machine, and other load on it, change least, and one of a hundred CI runs must not fail
-# by chance. R does not do as a yardstick for that: it is mostly one system call a message, whose price differs from machine to
-# machine (with 64 in flight the same commit has 0.54, 0.42 and 0.33 of R), and one-way it costs from 3 to 9 us, as its peer
-# keeps up or not. F is Python as we are: with 64 in flight ours is 5.5 to 6.9 times F, and 8.9 beside a full load.
+# Processor time per message depends least on the machine and its load, and one of a hundred CI runs must not fail by chance.
+# R is no yardstick for that: it is mostly one system call per message, whose price differs between machines (with 64 in
+# flight the same commit has 0.54, 0.42 and 0.33 of R), and one-way it costs from 3 to 9 us, depending on whether its peer
+# keeps up. F is Python like ours: with 64 in flight ours is 5.5 to 6.9 times F, and 8.9 beside a full load.
 GATE = (
     Floor(workload="64", figure="ends_us", at_most=10, beside=CEILING),
     Floor(workload="one-way", figure="ends_us", at_most=12, beside=CEILING),
@@ -136,7 +136,7 @@ Column = tuple[str, Callable[[Row], str]]
 
 
 def table(workload: Workload, rows: Sequence[Row]) -> list[str]:
-    """The table of one workload in Markdown; bold is a peer that is ahead of ours over the same kind of way."""
+    """Markdown table of one workload; a peer that is ahead of ours over the same kind of way is bold."""
     columns: list[Column] = [("system", lambda row: row.system), *_columns(workload, rows)]
     if any(floor.value(rows) for floor in FLOORS):
         columns.append(("floor", lambda row: _verdict(row, rows)))

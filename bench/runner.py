@@ -1,4 +1,4 @@
-"""Runs the systems of a workload in turn, with the raw peer between them, round after round."""
+"""Runs the systems of a workload in turn, with the raw peer in between, round after round."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SETTLE = 1.0
 
 @frozen(kw_only=True)
 class Plan:
-    """How long, in seconds, and how often."""
+    """Durations in seconds, and number of rounds."""
 
     rounds: int = 3
     seconds: float = 0.6
@@ -32,7 +32,7 @@ class Plan:
 
 
 def run_workload(workload: Workload, systems: Sequence[System], plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """The rows of one workload, the reference first, and last those of the systems that are not installed."""
+    """Rows of one workload: the reference first, systems that are not installed last."""
     absent = {system.key: missing for system in systems if (missing := system.missing)}
     systems = [system for system in systems if system.key not in absent]
     rows = [Row(workload=workload.name, system=key, error=f"not installed: {missing}") for key, missing in absent.items()]
@@ -61,7 +61,7 @@ def _interleaved(workload: Workload, systems: Sequence[System], plan: Plan, tell
 
 
 def compared(sample: Sample, near: Sequence[Sample]) -> Sample:
-    """The sample with its ratios to the raw samples of the same moment."""
+    """Sample with its ratios to the adjacent raw samples."""
     rate = sum(raw.rate for raw in near) / len(near)
     cpu_us = sum(raw.ends_us for raw in near) / len(near)
     return evolve(
@@ -74,7 +74,7 @@ def compared(sample: Sample, near: Sequence[Sample]) -> Sample:
 
 
 def _sample(workload: Workload, system: System, plan: Plan, rows: dict[str, Row]) -> Sample | None:
-    """One more sample in the row of the system; after its first failure a system is not tried again."""
+    """Add a sample to the row of a system; a system that has failed is not tried again."""
     row = rows[system.key]
     if row.error:
         return None
@@ -88,7 +88,7 @@ def _sample(workload: Workload, system: System, plan: Plan, rows: dict[str, Row]
 
 
 def _run(workload: Workload, system: System, plan: Plan) -> dict[str, Any]:
-    """A fresh server and a fresh client."""
+    """Run a fresh server and a fresh client."""
     with child("server", system.key) as server:
         target = _target(workload, server.answer()["url"], server)
         if workload.kind == "fanout":
@@ -112,8 +112,8 @@ def _memory_row(workload: Workload, system: System, tell: Callable[[str], None])
 
 
 def _memory(workload: Workload, system: System) -> dict[str, float]:
-    """Growth of the server while light clients connect, per connection that it accepted."""
-    # The clients' process comes first and opens later: pages that it shares with the server would count as shrinkage.
+    """Growth of the server while light clients connect, per accepted connection."""
+    # Start the clients' process first: pages that it shares with the server would otherwise count as shrinkage.
     with (
         child("server", system.key) as server,
         child("idle", system.key, *_target(workload, server.answer()["url"], server)) as clients,
@@ -143,9 +143,9 @@ _GATE_PLAN = Plan(rounds=3, seconds=0.5)
 
 
 def run_gate() -> bool:
-    """Whether polybus keeps to the bounds of the CI; prints what it found.
+    """True if polybus keeps the bounds of the CI; prints the results.
 
-    A gate that is not passed is measured once more, longer: noise passes the second time, a real loss does not.
+    A failed gate is measured once more, longer: noise passes the second time, a real loss does not.
     """
     good = True
     for bound in GATE:

@@ -1,4 +1,4 @@
-"""What a program pays before its first line: ``python -m bench --start``. Processor time of whole processes, in turns."""
+"""Cost of a program's start: ``python -m bench --start``. Processor time of whole processes, in turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import median
 __all__ = ["start_times"]
 
 _BASE = "import asyncio, anyio, attrs, msgspec"
-"""What a bus cannot do without: `import polybus` is told as a multiple of it."""
+"""Indispensable imports of a bus: `import polybus` is a multiple of their time."""
 _STARTS = {
     "python": ["-c", "pass"],
     "import anyio, attrs, msgspec": ["-c", "import anyio, attrs, msgspec"],
@@ -22,7 +22,7 @@ _STARTS = {
 
 
 def _seconds(arguments: list[str]) -> float:
-    # Modules are found compiled, as a program's second start finds them.
+    # Modules are compiled, as at a program's second start.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     child = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, env=env)
     _, status, used = os.wait4(child.pid, 0)
@@ -33,7 +33,7 @@ def _seconds(arguments: list[str]) -> float:
 
 
 def start_times(rounds: int) -> list[str]:
-    """Rows of a table: user and system time, minimum and median of `rounds`, after one that fills caches."""
+    """Table rows: user and system time, minimum and median of `rounds`, after a run that fills caches."""
     samples: dict[str, list[float]] = {name: [] for name in _STARTS}
     for turn in range(rounds + 1):
         for name, arguments in _STARTS.items():

@@ -1,4 +1,4 @@
-"""What is measured: the sizes and numbers of the workloads."""
+"""Sizes and numbers of the workloads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Kind: TypeAlias = Literal["request", "publish", "fanout", "memory"]
 
 @frozen(kw_only=True)
 class Workload:
-    """One kind of load.
+    """A kind of load.
 
     ``awake`` keeps every core busy with a process of the lowest priority: on a quiet machine each hop of a serial round trip
-    wakes an idle core, which hides what the software costs.
+    wakes an idle core, which hides the cost of the software.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""A gateway between the three dialects that official libraries of uProtocol speak on Zenoh, and cannot hear each other in.
+"""A gateway between the three dialects of uProtocol's official libraries on Zenoh, which do not understand each other.
 
-It hears all that is on the fabric, and writes each message again in the other two forms: source, sink and all else stay what
-they are, so nobody notices. It remembers what it has seen, so that two of them do not pass one message to and fro.
+It receives every message on the fabric and writes it again in the other two forms, with the same source, sink and contents.
+It remembers messages, so that two gateways do not pass one to and fro.
 """
 
 import json
@@ -43,16 +43,16 @@ class DialectGateway:
             config.insert_json5(path, json.dumps(value))
         self.passed_on = 0
         self._session: Any = zenoh.open(config)
-        # What is too much while it writes is left out, the oldest first.
+        # If it is too slow, it drops the oldest messages.
         self._samples = self._session.declare_subscriber("up/**", zenoh.handlers.RingChannel(10_000))
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     def ready(self) -> None:
-        """Return when the router knows what is to be heard: it has answered a question that was put behind it."""
+        """Return when the router knows the subscriptions: it has answered a later query."""
         list(self._session.liveliness().get("none"))
 
     def run(self) -> None:
-        """Pass messages on, until it is closed. Blocks."""
+        """Pass messages on until closed. Blocks."""
         for sample in self._samples:
             attachment = None if sample.attachment is None else bytes(sample.attachment)
             level = LEVELS.index(sample.priority)
@@ -64,7 +64,7 @@ class DialectGateway:
                 frame = form.frame(sample, Limits())
             except RemoteProtocolError:
                 frame = None
-            if frame is not None:  # else it is in another dialect, or in none
+            if frame is not None:  # else another dialect, or none
                 if self._is_new(frame):
                     self._write(frame, [other for other in FORMS if other != name])
                 return

@@ -1,7 +1,7 @@
 """A Python service for a client that speaks J.REP as Errai's GWT client does, and a Python client of it.
 
-The service is all that a real program needs. The client by hand below it is there to show what travels: it writes each JSON.
-The last one is what a Python program needs that talks to an Errai application; here it talks to the service.
+A real program needs only the service. The client by hand below shows the JSON on the wire. The last client is for a Python
+program that talks to an Errai application; here it talks to the service.
 """
 
 import json
@@ -57,7 +57,7 @@ def call(number: int, reply: str) -> dict[str, object]:
 
 
 class GwtClient:
-    """Posts to ``out.<id>.erraiBus`` and polls ``in.<id>.erraiBus``, as the classes do that GWT makes of Errai's client."""
+    """Posts to ``out.<id>.erraiBus`` and polls ``in.<id>.erraiBus``, like Errai's client compiled by GWT."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
@@ -98,8 +98,8 @@ async def use(client: GwtClient) -> None:
 
 
 async def ask(url: str) -> None:
-    # A real server answers its first client only when it has loaded its marshallers: wait= outlasts that. And to a subject
-    # that nobody serves it answers nothing at all: timeout= ends that.
+    # A real server answers its first client after loading its marshallers: wait= outlasts that. It never answers for an
+    # unknown subject: timeout= ends that.
     async with connect(url, protocol=Jrep(java=types), wait=60) as application:
         print("in Python:", await warehouse.call(application, "find", 7, returns=Article, timeout=10))
 

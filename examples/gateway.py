@@ -1,4 +1,4 @@
-"""A gateway: operators speak UBRE, each plant speaks CSB in a tunnel, and alarms of all plants come together over a bridge."""
+"""A gateway: operators speak UBRE, each plant speaks CSB in a tunnel, and a bridge collects the alarms of all plants."""
 
 import anyio
 
@@ -10,7 +10,7 @@ def by_plant(handshake: Handshake) -> str:
 
 
 edge = Bus()
-machines = Bus(authenticate=by_plant)  # what is inside the tunnels
+machines = Bus(authenticate=by_plant)  # inside the tunnels
 edge.handle_tunnels("plant.{id}", machines, protocol="csb")
 edge.relay("alarm.>")
 

@@ -1,7 +1,7 @@
-"""A gateway between the generations of uProtocol: a vehicle whose messages are CloudEvents, a phone that speaks UMessage.
+"""A gateway between the generations of uProtocol: a vehicle that sends CloudEvents, a phone that speaks UMessage.
 
-Each side asks, tells and notifies the other. Names become numbers and back; ids, priorities, times to live and errors stay what
-they were, as far as both generations have them.
+Each side sends requests, publications and notifications. Names become numbers and back; ids, priorities, times to live and
+errors are preserved as far as both generations have them.
 """
 
 import anyio
@@ -9,7 +9,7 @@ import anyio
 from polybus import Bus, Code, Context, Message, RequestError, Route, bridge, connect
 from polybus.protocols import Up, UProtocol
 
-# The old generation has names, the new one numbers: from 8000 on topics, below methods.
+# The old generation has names, the new one numbers: topics from 8000 on, methods below.
 NAMES = {"UpdateDoor": 0xB, "Confirm": 0xC, "door.opened": 0x80CD, "lights": 0x80CE}
 VEHICLE, PHONE = "//vehicle7/body.access/1", "//phone/CD/4"
 ROUTES = (
@@ -49,7 +49,7 @@ async def main() -> None:
     priorities = {"UpdateDoor": "CS5", "Confirm": "CS6", "door.opened": "CS3"}
     old = UProtocol(format="protobuf", entity=VEHICLE, priorities=priorities)
     new = Up(entity=PHONE, peer="//gateway/10AB/3", names=NAMES, priorities=priorities)
-    # The gateway has no priorities of its own: it passes on those of the messages.
+    # The gateway passes on the priorities of the messages.
     inwards = UProtocol(format="protobuf", entity="//gateway/bridge/1", peer=VEHICLE)
     outwards = Up(entity="//gateway/10AB/3", peer=PHONE, names=NAMES)
     phones, vehicles = Bus(), Bus()

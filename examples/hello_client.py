@@ -1,4 +1,4 @@
-"""Asks hello_server.py, and shows what errors look like: ``python hello_client.py [URL]``"""
+"""Sends requests to hello_server.py, and shows errors: ``python hello_client.py [URL]``"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A server relays what one client publishes to the others that subscribed; it listens too."""
+"""A server relays publications of one client to other subscribers; it subscribes, too."""
 
 import anyio
 from attrs import frozen

@@ -1,4 +1,4 @@
-"""A server that ends in order on SIGINT or SIGTERM: ``python hello_server.py [URL]``"""
+"""A server with graceful shutdown on SIGINT or SIGTERM: ``python hello_server.py [URL]``"""
 
 import sys
 

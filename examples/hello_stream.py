@@ -1,4 +1,4 @@
-"""A stream: many answers to one question. A channel: both sides send as they like. Both held back by their reader."""
+"""A stream: many answers to one request. A channel: both sides send at any time. A slow reader slows both down."""
 
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,7 @@
 """A card-game lobby behind a broker: two servers, four players, and one server that closes while its players sit there.
 
-The broker hands frames on and knows nothing of cards. For a server its players are peers, wherever they are connected; for a
-player nothing is different from a direct connection. In real life broker, servers and players are processes of their own:
+The broker forwards frames without understanding them. A server sees its players as peers, and a player sees no difference from
+a direct connection. In real life broker, servers and players are separate processes:
 
     polybus broker --clients csb+ws://127.0.0.1:8000/lobby --servers csb+tcp://127.0.0.1:9000
 """
@@ -15,7 +15,7 @@ from polybus.protocols import Csb
 
 @frozen
 class Seat:
-    """What a player gets for a name."""
+    """A player's seat."""
 
     server: str
     table: int
@@ -23,7 +23,7 @@ class Seat:
 
 @frozen
 class Result:
-    """Who has won."""
+    """The winner."""
 
     winner: str
     card: str
@@ -31,13 +31,13 @@ class Result:
 
 JOIN = Subject("lobby.join", str, Seat)
 PLAY = Subject("table.play", list[str], str)
-# The numbers are what stands on the wire; any CSB client of any language can use them.
+# The numbers on the wire; CSB clients in any language can use them.
 PROTOCOL = Csb(actions={"lobby.join": 0x00010001, "table.play": 0x00020001})
 CARDS = "23456789TJQKA"
 
 
 class Lobby:
-    """One server. Two who join share a table; both are asked for a card, and the higher one wins."""
+    """A server. Two players share a table; both are asked for a card, and the higher one wins."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class Lobby:
 
 
 async def play(name: str, url: str, server: str, rounds: int) -> None:
-    """One player, who always plays the highest card. When the server has gone, the broker finds another."""
+    """A player who always plays the highest card. When the server is gone, the broker finds another."""
     bus = Bus()
 
     @bus.handle(PLAY)

@@ -1,4 +1,4 @@
-"""Logs as a stream: the last lines first, then new ones as they come. A slow reader misses some, and nobody waits for it."""
+"""Logs as a stream: the last lines first, then new ones. A slow reader misses some and delays no other."""
 
 import logging
 from collections import deque
@@ -26,7 +26,7 @@ class Tail:
 
 
 class ToBus(logging.Handler):
-    """Publishes what a program logs; `publish_nowait`, as logging must not wait."""
+    """Publishes a program's log with `publish_nowait`, since logging must not wait."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line = Line(record.levelname, record.getMessage())

@@ -1,4 +1,4 @@
-"""A shop records itself for a while, and says afterwards which requests failed, and why.
+"""A shop records itself for a while, and afterwards shows which requests failed, and why.
 
 ``python examples/recording.py``
 """
@@ -37,7 +37,7 @@ async def main() -> None:
 
 
 def show(capture: Capture) -> None:
-    """The requests that failed, with what was asked and what was said."""
+    """Print the failed requests with their bodies and errors."""
     events = [event for batch in capture.batches() for event in decode(batch.rows).events.to_pylist()]
     asked = {event["correlation_id"]: event for event in events if event["kind"] == "request"}
     for event in events:

@@ -1,4 +1,4 @@
-"""A command-line tool without async: ``python tool.py URL get 4``, ``python tool.py URL sum`` (asks hello_server.py)."""
+"""A command-line tool without async: ``python tool.py URL get 4``, ``python tool.py URL sum`` (calls hello_server.py)."""
 
 import argparse
 import sys
@@ -22,7 +22,7 @@ def main() -> int:
             else:
                 tanks = [bus.request("tank.get", {"number": number}, timeout=5) for number in range(10)]
                 print(f"{sum(tank['litres'] for tank in tanks)} l in {len(tanks)} tanks")
-    except ValueError as error:  # the URL is none
+    except ValueError as error:  # not a URL
         parser.error(str(error))
     except BusError as error:
         print(f"tool: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A vehicle and a phone that speak uProtocol as it is today: numbers for addresses, which both have names for."""
+"""A vehicle and a phone that speak today's uProtocol: addresses are numbers, and both sides have names for them."""
 
 import anyio
 
@@ -6,7 +6,7 @@ from polybus import Bus, Code, Context, RequestError, connect
 from polybus.protocols import Up
 from polybus.protocols.up import names_in
 
-# A file that both programs would read. Topics from 8000 on, methods below; the seat is a service of its own.
+# A file for both programs. Topics from 8000 on, methods below; the seat is a separate service.
 NAMES = names_in("""
 "door.opened" = 0x80CD
 UpdateDoor = 0xB
@@ -25,7 +25,7 @@ async def update(body: dict[str, int], ctx: Context) -> str:
         raise RequestError(Code.NOT_FOUND, f"there is no door {body['door']}")
     await vehicle.publish("door.opened", body)
     assert ctx.peer is not None
-    await ctx.peer.notify("lights", {"on": True})  # to the phone alone, and without an answer
+    await ctx.peer.notify("lights", {"on": True})  # only to the phone, without an answer
     return "done"
 
 

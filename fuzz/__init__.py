@@ -1,1 +1,1 @@
-"""Fuzzing of the decoders: one target each, under coverage guidance (`python -m fuzz`) and, shortly, in every test run."""
+"""Fuzzing of the decoders: one target each, guided by coverage (`python -m fuzz`) and, briefly, in every test run."""

@@ -28,7 +28,7 @@ def main() -> None:
         folders = [str(given.corpus)] if given.corpus else []
         if given.corpus:
             given.corpus.mkdir(parents=True, exist_ok=True)
-        # What fails is written beside this, as crash-<hash>: run it again with ``fuzz.targets.TARGETS[name](data)``.
+        # Failing input is written beside this, as crash-<hash>: repeat it with ``fuzz.targets.TARGETS[name](data)``.
         atheris.Setup([sys.argv[0], f"-max_total_time={given.seconds}", "-max_len=4096", *folders, made], target)
         atheris.Fuzz()
 

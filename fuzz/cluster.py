@@ -1,7 +1,7 @@
-"""The target of the dialect among the nodes of a cluster: operations of the engine, or of a member that lies.
+"""Target for the dialect among the nodes of a cluster: operations of the engine, or of a lying member.
 
-A session has asked, opened and been asked. Whatever then comes, it never raises; what it writes is one operation that the
-engine takes, whose line is not longer than an engine allows; and of what it has asked each is still under way, or has ended.
+A session has sent and received requests and opens. For any further input it never raises; it writes one operation that the
+engine accepts, with a line of permitted length; and each of its requests is still pending, or has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.doubles.driven import Driven
 __all__ = ["ClusterTarget"]
 
 _LINE: Final = 4096
-"""Bytes of an operation's first line, as servers are set up."""
+"""Default limit of servers for an operation's first line, in bytes."""
 _HELLO: Final = json.dumps({"hello": "other1", "bus": "b2", "name": "host:1"}).encode()
 _WORDS: Final = {
     b"PUB": (2, 3), b"HPUB": (3, 4), b"SUB": (2, 3), b"UNSUB": (1,), b"PING": (0,), b"PONG": (0,), b"CONNECT": (1,),
@@ -32,7 +32,7 @@ _ENDS: Final = (Kind.RESPONSE, Kind.ERROR, Kind.END)
 
 
 def operation(subject: str, sid: str, payload: bytes = b"", reply: str = "", block: str | None = None) -> bytes:
-    """Make what the engine delivers."""
+    """Delivery of the engine."""
     names = f"{subject} {sid} {reply}".strip()
     if block is None:
         return f"MSG {names} {len(payload)}\r\n".encode() + payload + b"\r\n"
@@ -41,7 +41,7 @@ def operation(subject: str, sid: str, payload: bytes = b"", reply: str = "", blo
 
 
 class _Scene:
-    """A session amid its work; always the same one."""
+    """A session with requests in progress; always the same one."""
 
     def __init__(self, adapter: Nats, let_in: Iterable[bytes]) -> None:
         self.session: Driven = Driven(adapter.session("client", Limits(), random.Random(7)))
@@ -69,7 +69,7 @@ class _Scene:
         return token
 
     def take(self) -> None:
-        """Take away what has happened."""
+        """Discard recorded events."""
         self.events += self.session.events()
         self.written += self.session.frames_to_send()
 
@@ -79,21 +79,21 @@ class ClusterTarget:
     """As `fuzz.targets.Target`.
 
     Attributes:
-        before: What the session hears first.
+        before: Earlier input of the session.
     """
 
     before: tuple[bytes, ...]
 
     @property
     def adapters(self) -> tuple[Nats, ...]:
-        """Its only variant."""
+        """The only variant."""
         return (Nats(cluster="shop", member="b1"),)
 
     def __call__(self, data: bytes) -> None:
         """Try one input: an operation, or several.
 
         Raises:
-            Exception: The dialect is at fault.
+            Exception: The dialect has a fault.
         """
         (adapter,) = self.adapters
         scene = _Scene(adapter, self.before)
@@ -127,7 +127,7 @@ class ClusterTarget:
         assert {*scene.tokens} <= ended | dialect._asked.keys()
 
     def seeds(self) -> list[bytes]:
-        """Operations to begin with, among them lies of a member."""
+        """Initial operations, including lies of a member."""
         scene = _Scene(self.adapters[0], self.before)
         mine, first, of_user, of_node, _, opened = scene.mine, *scene.tokens
         answers = f"{mine}a."

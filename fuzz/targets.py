@@ -1,7 +1,8 @@
-"""The targets: for each protocol its decoders and sessions, and frames to begin with.
+"""Targets: decoders and sessions of each protocol, with initial frames.
 
-A target takes any bytes. Whatever they are, a codec gives messages or `RemoteProtocolError`, a body is a value or `BadRequest`,
-what was read can be written again or is refused with an error of ours, a session never raises, and what it answers can be read.
+A target takes any bytes. A codec must return messages or raise `RemoteProtocolError`; a body is a value or `BadRequest`;
+decoded messages can be encoded again or are refused with one of our errors; a session never raises, and its answers can be
+read.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _CONNECTED = bytes.fromhex("00000007 d000000000000000")
 
 @frozen
 class Target:
-    """What is fuzzed of one protocol.
+    """Target for one protocol.
 
     Attributes:
-        adapters: Its variants; each sees every input.
-        seeds: Frames to begin with.
-        before: What a session has heard before.
+        adapters: Its variants; each gets every input.
+        seeds: Initial frames.
+        before: Earlier input of a session.
     """
 
     adapters: tuple[Any, ...]
@@ -49,7 +50,7 @@ class Target:
         """Try one input.
 
         Raises:
-            Exception: The target is at fault.
+            Exception: The target has a fault.
         """
         for adapter in self.adapters:
             _decoder(adapter, data)
@@ -82,7 +83,7 @@ def _decoder(adapter: Any, data: bytes) -> None:
 
 
 def _framing(adapter: Any, data: bytes) -> None:
-    """However a stream comes in, the same frames are cut out of it, and nothing is kept beyond the limit."""
+    """Any split of a stream yields the same frames, and nothing is kept beyond the limit."""
     framing = getattr(adapter, "framing", None)
     if framing is None:
         return
@@ -219,4 +220,4 @@ TARGETS: Mapping[str, Target | ClusterTarget] = {
     "up": Target((Up(), Up(entity="//device2/CD/4", names={"UpdateDoor": 0xB}, per_authority=1)), _up),
     "uprotocol": Target((UProtocol(), UProtocol(mode="lenient"), UProtocol(format="protobuf", mode="lenient")), _uprotocol),
 }
-"""By the name of the protocol, and of its dialect."""
+"""By protocol and dialect."""

@@ -1,7 +1,7 @@
-"""Writes the types of the blocking twin, ``polybus/sync/verbs.pyi``, from the verbs of the originals.
+"""Writes the types of the blocking twin, ``polybus/sync/verbs.pyi``, from the methods of the originals.
 
-``python scripts/make_blocking.py`` writes the stub, ``--check`` only compares it with what it would write. A verb keeps its
-parameters, overloads and docstring; `polybus.sync.twin` says what it gives to a thread.
+``python scripts/make_blocking.py`` writes the stub, ``--check`` only compares it. A method keeps its parameters, overloads
+and docstring; `polybus.sync.twin` determines its return type.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class {name}(Twin):
 
 
 class Source:
-    """A module as it is written: its classes, and where its names come from."""
+    """Source of a module: its classes, and the origin of its names."""
 
     def __init__(self, path: Path) -> None:
         module = ast.parse(path.read_text())
@@ -84,14 +84,14 @@ class Source:
                     self._imports[target] = f"from {here} import {target}"
 
     def imported(self, *nodes: ast.AST) -> set[str]:
-        """The imports of what is named there."""
+        """Imports of the names used there."""
         names = {node.id for root in nodes for node in ast.walk(root) if isinstance(node, ast.Name)}
         return {self._imports[name] for name in names & set(self._imports)}
 
 
 @functools.cache
 def source_of(cls: type) -> Source:
-    """Not by `inspect.getsource`: public classes say that they are of `polybus`."""
+    """Not by `inspect.getsource`: public classes claim to belong to `polybus`."""
     for member in vars(cls).values():
         function = member.fget if isinstance(member, property) else member
         if inspect.isfunction(function):
@@ -100,7 +100,7 @@ def source_of(cls: type) -> Source:
 
 
 class Stub:
-    """The members of one class, as text, from those of its original."""
+    """Members of one class as text, from its original."""
 
     def __init__(self, original: type, twin: type[Twin]) -> None:
         self._twin = twin
@@ -157,7 +157,7 @@ class Stub:
 
 
 def documented(thing: Any, indent: str) -> str:
-    """The docstring, as it is written."""
+    """The docstring as written."""
     lines = [part for line in (inspect.getdoc(thing) or "").splitlines() for part in wrapped(line)]
     return textwrap.indent('"""' + "\n".join(lines) + ('\n"""' if len(lines) > 1 else '"""'), indent)
 
@@ -168,7 +168,7 @@ def wrapped(line: str) -> list[str]:
 
 
 def stub() -> str:
-    """The text of ``polybus/sync/verbs.pyi``, as ruff has it."""
+    """Text of ``polybus/sync/verbs.pyi`` in ruff's format."""
     parts = [Stub(original, twin) for original, twin in twins().items()]
     named = {*re.findall(r"\w+", MODULE)} - {"Peer", "RemotePeer"}
     imports = sorted(set().union(*(part.imports for part in parts)))

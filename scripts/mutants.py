@@ -1,11 +1,11 @@
-"""Bugs put into the core on purpose, and how many of them the tests find: ``python -m scripts.mutants --count 200 --seed 1``.
+"""Deliberate bugs in the core, and how many of them the tests find: ``python -m scripts.mutants --count 200 --seed 1``.
 
-A mutant is one change within a function of the core: another comparison or small number, a condition turned round, a statement
-left out. Which are tried follows from the seed and the text of each, so that changes elsewhere leave the choice as it is. First
-the tests run once under coverage, which notes what each of them executes; then each mutant has those run that execute its line,
-until one fails.
+A mutant is one change within a function of the core: another comparison or small number, an inverted condition, a removed
+statement. The choice depends on the seed and each mutant's text, so that changes elsewhere do not affect it. The tests run
+once under coverage, which records the lines of each; then the tests that execute a mutant's line run until one
+fails.
 
-Wings are left out: tests of theirs are of theirs.
+Wings are left out: they have their own tests.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ ALWAYS = {
     ast.IsNot: "is",
 }
 AT_FIRST = 150
-"""Tests that are tried before all the others, from as many files as there are: they find nearly all that is found."""
+"""Tests to try first, from as many files as possible: they find nearly all mutants that are found."""
 HANGS = 1200.0
-"""Seconds after which pytest has hung with a mutant, and has found it: some keep it from ending."""
+"""Seconds after which pytest counts as hanging, which finds the mutant: some prevent its end."""
 
 
 @frozen
 class Mutant:
-    """One change: the text between two places of a file is another."""
+    """One change: a replacement for the text between two positions of a file."""
 
     file: Path
     line: int
@@ -76,14 +76,14 @@ class Mutant:
 
 
 def core() -> list[Path]:
-    """The modules of the core."""
+    """Modules of the core."""
     package = SDK / "polybus"
     wings = [package / wing for wing in WINGS]
     return [file for file in sorted(package.rglob("*.py")) if not any(file.is_relative_to(wing) for wing in wings)]
 
 
 def mutants_of(file: Path) -> Iterator[Mutant]:
-    """All that this file can have."""
+    """All possible mutants of a file."""
     source = file.read_text()
     lines = [0]
     for line in source.encode().splitlines(keepends=True):
@@ -101,7 +101,7 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
 
 
 def _others(node: ast.AST) -> Iterator[str]:
-    """What may stand in place of this."""
+    """Replacements for a node."""
     match node:
         case ast.Compare(left=left, ops=[one], comparators=[right]) if (other := ALWAYS.get(type(one))) is not None:
             yield f"{_text(left)} {other} {_text(right)}"
@@ -126,20 +126,20 @@ def _text(node: ast.expr) -> str:
 
 
 def chosen(count: int, seed: int) -> list[Mutant]:
-    """So many of all that the core can have."""
+    """Random choice of the core's mutants."""
     every = [mutant for file in core() for mutant in mutants_of(file)]
     return sorted(every, key=lambda mutant: mutant.rank(seed))[:count]
 
 
 def measure(tiers: list[str]) -> None:
-    """Run the tests once, and note which line is executed by which."""
+    """Run the tests once, and record which lines each executes."""
     options = "-m pytest -q -n auto -p no:randomly --cov=polybus --cov-context=test --cov-report=".split()
     environment = {**_environment(SDK), "COVERAGE_FILE": str(DATA)}
     subprocess.run([sys.executable, *options, *tiers], cwd=ROOT, env=environment, check=False)
 
 
 def tests_of(data: CoverageData, mutant: Mutant) -> list[str]:
-    """The tests that execute the line of a mutant, those from different files first."""
+    """Tests that execute the line of a mutant, those from different files first."""
     contexts = data.contexts_by_lineno(str(mutant.file)).get(mutant.line, [])
     names = sorted({context.partition("|")[0] for context in contexts if context})
     by_file: dict[str, list[str]] = {}
@@ -150,10 +150,10 @@ def tests_of(data: CoverageData, mutant: Mutant) -> list[str]:
 
 
 def found(mutant: Mutant, tests: list[str]) -> bool:
-    """Whether one of these tests fails with the mutant."""
+    """True if one of these tests fails with the mutant."""
     with tempfile.TemporaryDirectory() as folder:
         sdk = Path(folder, "sdk")
-        shutil.copytree(SDK, sdk)  # with what is compiled: Python compiles the mutant's file alone
+        shutil.copytree(SDK, sdk)  # with compiled modules: Python compiles only the mutant's file
         (sdk / mutant.file.relative_to(SDK)).write_text(mutant.source())
         for some in (tests[:AT_FIRST], tests[AT_FIRST:]):
             if some and _fails(sdk, Path(folder), some):
@@ -178,7 +178,7 @@ def _environment(sdk: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """Tell which of the mutants no test finds; the status is 1 if they are more than allowed."""
+    """Print the mutants that no test finds; the status is 1 if there are more than allowed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,7 +1,7 @@
-"""Build of the interpreter that runs this: exits with 0 where it is an optimised one, else with 1.
+"""Checks the build of this interpreter: exits with 0 for an optimised one, else with 1.
 
-An optimised build (profile and link time) does the same work in two thirds of the time. What a version manager compiled
-is often none.
+An optimised build (profile and link time) does the same work in two thirds of the time. Builds by version managers often lack
+it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _SYSTEM = "a package of the system"
 
 
 def build(arguments: str | None = None, prefix: str = sys.base_prefix) -> str:
-    """How an interpreter that was configured with these arguments and lies under this prefix was built.
+    """Description of an interpreter's build, from its configure arguments and prefix.
 
-    Linux distributions optimise theirs, and Debian's does not say so in its arguments.
+    Linux distributions optimise theirs, although Debian's arguments do not show it.
     """
     if arguments is None:
         arguments = sysconfig.get_config_var("CONFIG_ARGS") or ""
@@ -30,7 +30,7 @@ def build(arguments: str | None = None, prefix: str = sys.base_prefix) -> str:
 
 
 def is_optimised(said: str) -> bool:
-    """Whether `build` said so."""
+    """True if `build` reports an optimised one."""
     return said in (_SYSTEM, f"built with {_OPTION}")
 
 

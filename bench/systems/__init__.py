@@ -1,7 +1,7 @@
-"""The systems that are measured, each with its driver in a module of this folder.
+"""The measured systems, each with its driver in a module of this folder.
 
 To add a peer, write a module with `serve` and `connect` (see `base.Driver`; with `light` for fan-out and idle connections)
-and name it here with the workloads that it takes part in.
+and register it here with its workloads.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _WEBSOCKET, _NATS = "ubre-ws@asyncio", "nats-native@asyncio"
 class System:
     """One row: a driver with its options on one event loop.
 
-    `beside` is the system of ours that a peer is compared with, of the same kind of way: TCP, WebSocket, or an engine in
-    between. `needs` are distributions of Python's, and ``nats-server``.
+    `beside` is our system for comparison, over the same kind of way: TCP, WebSocket, or an engine in between. `needs` are
+    Python distributions, and ``nats-server``.
     """
 
     name: str
@@ -51,19 +51,19 @@ class System:
 
     @property
     def missing(self) -> str:
-        """What it needs and is not installed; empty where all is there."""
+        """Requirement that is not installed; empty if all are."""
         return ", ".join(need for need in self.needs if not version(need))
 
     def load(self) -> Driver:
         return cast(Driver, import_module(f"bench.systems.{self.driver}"))
 
     def light(self) -> Wire:
-        """The wire for light clients, of a system that takes part in what needs them."""
+        """Wire for light clients, of a system with workloads that need them."""
         wire: Wire = import_module(f"bench.systems.{self.driver}").light(self.options)
         return wire
 
     def run(self, main: Callable[[], Awaitable[None]]) -> None:
-        """Runs `main` on this system's event loop."""
+        """Run `main` on this system's event loop."""
         import anyio
 
         if self.loop == "trio":
@@ -73,7 +73,7 @@ class System:
 
 
 def version(need: str) -> str:
-    """Of a distribution of Python's or of nats-server; empty where it is not installed."""
+    """Version of a Python distribution or of nats-server; empty if not installed."""
     if need == "nats-server":
         path = nats_server()
         if path is None:
@@ -89,7 +89,7 @@ def version(need: str) -> str:
 def _ours(
     name: str, url: str, body: str, workloads: frozenset[str], *, way: str = "direct", trio: bool = True
 ) -> Iterable[System]:
-    """polybus at both ends, on every event loop that can have it."""
+    """polybus at both ends, on every event loop that supports it."""
     for loop in ("asyncio", "uvloop", "trio") if trio else ("asyncio", "uvloop"):
         options = {"url": url, "body": body, "way": way, "loop": loop}
         needs = ("nats-server",) if url.startswith("nats") else ()
@@ -144,4 +144,4 @@ PEERS = (
     "nats-cluster@asyncio",
     *(key for key, system in SYSTEMS.items() if system.beside),
 )
-"""What is measured with ``--peers``: the peers, with ours and the limits."""
+"""Systems of ``--peers``: the peers, ours and the limits."""

@@ -1,6 +1,6 @@
-"""The asyncio API of ``websockets``, without anything on top: an echo, a counter, and its own broadcast.
+"""The asyncio API of ``websockets`` alone: an echo, a counter, and its own broadcast.
 
-Or with what a program adds to it: JSON at both ends, and a future that each request waits for.
+Or with what a program adds to it: JSON at both ends, and a future for each request.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class WebSocketClient(Client):
     async def requests(self, in_flight: int, seconds: float) -> Laps:
         if in_flight == 1:
             return await super().requests(in_flight, seconds)
-        # Replies come in order, so one task may send and receive for all that are in flight.
+        # Replies come in order, so one task may send and receive all requests in flight.
         send, receive, body, count = self.connection.send, self.connection.recv, self.body, 0
         for _ in range(in_flight):
             await send(body)

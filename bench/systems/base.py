@@ -1,4 +1,4 @@
-"""What every system offers to the harness: a server, a client and the bytes that light raw clients send to it."""
+"""Interface between a system and the harness: a server, a client and the bytes that light raw clients send to it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ __all__ = [
 
 BACKLOG = 4096
 YIELD_EVERY = 64
-"""After so many publications a client whose library has no await of its own there gives the loop a turn."""
+"""Publications after which a client yields to the loop if its library has no await there."""
 _PR_SET_PDEATHSIG = 1
 
 
 def json_text(size: int) -> bytes:
-    """The JSON text of an object, exactly `size` bytes long."""
+    """JSON text of an object, exactly `size` bytes long."""
     start, end = b'{"id":7,"name":"', b'"}'
     return start + b"x" * (size - len(start) - len(end)) + end
 
@@ -55,16 +55,16 @@ def split_address(url: str) -> tuple[str, int]:
 
 @frozen
 class Laps:
-    """What a run of a client gave: how many messages, and for serial ones the seconds that each took."""
+    """Result of a client's run: number of messages, and for serial ones the seconds of each."""
 
     count: int
     seconds: list[float] = field(factory=list)
 
 
 class Client(ABC):
-    """One connection of a system, with the body that it sends already made.
+    """A connection of a system, with its body prepared.
 
-    The defaults await each request in one of as many tasks as requests are in flight, which is how a program uses a library.
+    By default each request is awaited in one of as many tasks as requests are in flight, as programs use a library.
     """
 
     def __init__(self, size: int) -> None:
@@ -73,18 +73,18 @@ class Client(ABC):
 
     @abstractmethod
     async def request(self) -> object:
-        """Sends the body and waits until it is back."""
+        """Send the body and wait until it is back."""
 
     @abstractmethod
     async def publish(self) -> object:
-        """Sends the body one-way."""
+        """Send the body one-way."""
 
     @abstractmethod
     async def counted(self, total: int) -> int:
-        """Returns how many one-way messages of this connection the server has counted, when these are `total`."""
+        """Number of one-way messages of this connection that the server has counted, out of `total`."""
 
     async def requests(self, in_flight: int, seconds: float) -> Laps:
-        """Keeps `in_flight` requests under way for `seconds`."""
+        """Keep `in_flight` requests in flight for `seconds`."""
         if in_flight == 1:
             return await self._serial(seconds)
         counts: list[int] = []
@@ -113,7 +113,7 @@ class Client(ABC):
         return Laps(len(laps), laps)
 
     async def publications(self, seconds: float) -> Laps:
-        """Publishes for `seconds`, as fast as it is let, and waits until all have been counted."""
+        """Publish for `seconds`, as fast as possible, and wait until all have been counted."""
         publish, count = self.publish, 0
         end = perf_counter() + seconds
         while perf_counter() < end:
@@ -127,7 +127,7 @@ class Client(ABC):
 
 
 class Counter:
-    """Counts publications and wakes whoever waits for a number of them."""
+    """Counts publications and wakes waiters for a number of them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -149,9 +149,9 @@ class Counter:
 
 @frozen
 class Wire:
-    """The bytes with which a client that knows no library plays its part in fan-out and idle connections.
+    """Bytes of a client without a library for fan-out and idle connections.
 
-    `burst` asks the server to publish ``%d`` times to everybody that subscribed; `path` is that of a WebSocket, or empty.
+    `burst` asks the server to publish ``%d`` times to all subscribers; `path` is a WebSocket's, or empty.
     """
 
     subscribe: bytes
@@ -163,14 +163,14 @@ class Driver(Protocol):
     """A module of this folder."""
 
     async def serve(self, options: dict[str, Any], ready: Callable[[str], None]) -> None:
-        """Serves until it is cancelled; calls `ready` with its URL once."""
+        """Serve until cancelled; calls `ready` with its URL once."""
 
     def connect(self, options: dict[str, Any], url: str, size: int) -> AbstractAsyncContextManager[Client]:
-        """Opens one connection."""
+        """Open a connection."""
 
 
 async def serve_uvicorn(app: Any, ready: Callable[[int], None]) -> None:
-    """Serves an application under uvicorn as `polybus.fastapi.run` sets it up; calls `ready` with its port."""
+    """Serve an application under uvicorn as `polybus.fastapi.run` configures it; calls `ready` with its port."""
     import uvicorn
 
     largest = 4 * 1024 * 1024
@@ -186,7 +186,8 @@ async def serve_uvicorn(app: Any, ready: Callable[[int], None]) -> None:
             ready(sock.getsockname()[1])
 
 
-# -- processes that a server needs beside itself -----------------------------------------------------------------------------
+# -- additional processes of a server
+# --------------------------------------------------------------------------------------------
 
 
 def _end_with_parent() -> None:
@@ -195,20 +196,20 @@ def _end_with_parent() -> None:
 
 
 def start(*command: str) -> subprocess.Popen[bytes]:
-    """A process that ends when this one does, however that happens (Linux)."""
+    """Start a process that ends with this one in any case (Linux)."""
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent
     )
 
 
 def nats_server() -> str | None:
-    """Debian's package installs it here; or wherever BENCH_NATS_SERVER says."""
+    """Path of Debian's package, or BENCH_NATS_SERVER."""
     return os.environ.get("BENCH_NATS_SERVER") or shutil.which("nats-server", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
 @contextmanager
 def started_nats() -> Iterator[str]:
-    """A NATS server of its own, on its way; its address."""
+    """Start a separate NATS server; yields its address."""
     path = nats_server()
     assert path is not None
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,6 +1,6 @@
-"""grpc.aio with generic handlers, so without protobuf: opaque bytes, or JSON as its serializer at both ends.
+"""grpc.aio with generic handlers, without protobuf: opaque bytes, or JSON as its serializer at both ends.
 
-One way is a stream of the client's in which the server counts.
+One-way is a client stream in which the server counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def _echo(request: object, context: object) -> object:
 async def _count(requests: AsyncIterator[Any], context: object) -> AsyncIterator[Any]:
     count = 0
     async for request in requests:
-        if len(request) == 1:  # a question; a body has two keys, or many bytes
+        if len(request) == 1:  # a question: bodies have two keys, or many bytes
             yield b"%d" % count if isinstance(request, bytes) else count
         else:
             count += 1
@@ -59,7 +59,7 @@ class GrpcClient(Client):
         coding = {"request_serializer": encode, "response_deserializer": decode}
         text = json_text(size)
         self.body = decode(text) if decode else text
-        # No text: grpc makes bytes of it before its serializer sees it.
+        # Not text: grpc encodes it before the serializer.
         self.question: Any = ["?"] if decode else b"?"
         self.echo = channel.unary_unary(f"/{_SERVICE}/Echo", **coding)
         self.count = channel.stream_stream(f"/{_SERVICE}/Count", **coding)

@@ -1,7 +1,7 @@
 """polybus as a program uses it: ``async def`` handlers, awaited requests and publications, every feature at its default.
 
-The ``way`` is how the two ends meet: directly, in a FastAPI application under uvicorn, through a CSB broker that is a process
-of its own, over Debian's nats-server as programs on a NATS network use it, or as two nodes of a cluster there.
+The ``way`` is the connection between the two ends: direct, in a FastAPI application under uvicorn, through a CSB broker as a
+separate process, over Debian's nats-server as programs on a NATS network use it, or as two nodes of a cluster there.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _make_bus(options: dict[str, Any], cluster: Cluster | None = None) -> Bus:
     async def burst(body: int) -> None:
         for _ in range(body):
             await bus.publish("bench.fan", _value(64))
-            # A turn of the loop for each, so that none is joined with the next one in one write, as a raw peer would not.
+            # One loop iteration for each, so that writes are not joined, as with a raw peer.
             await checkpoint()
 
     return bus
@@ -73,7 +73,7 @@ _ACTIONS = {"bench.echo": 0x00010001, "bench.count": 0x00010002, "bench.counted"
 
 
 def _protocol_of(options: dict[str, Any], **more: Any) -> Any:
-    """CSB with numbers for the subjects, as its users have; None leaves it to the URL."""
+    """CSB with numbers for the subjects, as its users have; None for the URL's protocol."""
     from polybus.protocols import Csb
 
     return Csb(actions=_ACTIONS, **more) if options["url"].startswith("csb+") else None

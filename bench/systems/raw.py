@@ -1,8 +1,8 @@
-"""R and F: what an asyncio ``Protocol`` with a length prefix does without any library, and nothing is decoded.
+"""R and F: an asyncio ``Protocol`` with a length prefix, without any library or decoding.
 
-R writes each message by itself and has no future anywhere, as a careful but simple program would: the reference of all ratios.
-F (``futures``) has one future per request, and joins the writes of a turn of the loop: the honest ceiling of a bus whose
-request can be awaited.
+R writes each message separately without futures, as a careful but simple program would: the reference of all ratios. F
+(``futures``) has one future per request, and joins the writes of a loop iteration: the honest ceiling of a bus with awaitable
+requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .base import BACKLOG, YIELD_EVERY, Client, Laps, Wire, json_text, split_add
 __all__ = ["connect", "light", "serve"]
 
 _LENGTH = Struct(">I")
-# The first frame of a connection is one byte that says what it is for. Later frames of one byte ask for the count.
+# The first frame of a connection is one byte for its purpose. Later frames of one byte request the count.
 ECHO, COUNT, SUBSCRIBE, BURST = b"E", b"C", b"S", b"B"
 
 
@@ -29,7 +29,7 @@ def framed(body: bytes) -> bytes:
 
 
 class FrameProtocol(asyncio.Protocol):
-    """Calls `frame_received` for each frame; of a big one the chunks are joined once."""
+    """Calls `frame_received` for each frame; chunks of a large one are joined once."""
 
     transport: asyncio.Transport
 
@@ -39,7 +39,7 @@ class FrameProtocol(asyncio.Protocol):
         self._resumed: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are of no class of asyncio's.
+        # uvloop's transports do not inherit from asyncio's.
         self.transport = cast(asyncio.Transport, transport)
 
     def frame_received(self, frame: bytes) -> None:
@@ -121,7 +121,7 @@ class Server(FrameProtocol):
 
 
 class JoiningServer(Server):
-    """The answers to one chunk leave in one write."""
+    """Joins the answers to one chunk in one write."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -136,7 +136,7 @@ class JoiningServer(Server):
 
 
 class Connection(FrameProtocol):
-    """The asking side: replies meet a queue of callbacks."""
+    """The client: replies go to a queue of callbacks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class Connection(FrameProtocol):
 
 
 class JoiningConnection(Connection):
-    """What is sent in one turn of the loop leaves in one write."""
+    """Joins the frames of one loop iteration in one write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class FutureClient(Client):
 
 
 class RawClient(FutureClient):
-    """R: callbacks ask again, and writing stops where the other side is behind."""
+    """R: callbacks send the next request, and writing stops while the other side is behind."""
 
     async def requests(self, in_flight: int, seconds: float) -> Laps:
         self.enter(ECHO)

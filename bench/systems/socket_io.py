@@ -1,4 +1,4 @@
-"""python-socketio, its asyncio client and its server under uvicorn, over WebSocket alone; msgspec reads and writes its JSON."""
+"""python-socketio, its asyncio client and its server under uvicorn, only over WebSocket; msgspec reads and writes its JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["connect", "serve"]
 
 
 class Json:
-    """What it asks of a module for JSON."""
+    """Interface of a JSON module for python-socketio."""
 
     @staticmethod
     def dumps(value: object, **_: object) -> str:
@@ -61,7 +61,7 @@ class SocketioClient(Client):
         await self.client.emit("count", self.body)
         self.since_yield += 1
         if self.since_yield % YIELD_EVERY == 0:
-            # It queues without a bound and without a turn of the loop.
+            # It queues without a bound and without yielding to the loop.
             await asyncio.sleep(0)
 
     async def counted(self, total: int) -> int:

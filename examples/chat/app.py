@@ -1,4 +1,4 @@
-"""A chat with a page for the browser, which uses `polybus.js`.
+"""A chat with a browser page that uses `polybus.js`.
 
     python examples/chat/app.py
 
@@ -22,18 +22,18 @@ from polybus.plugins import Handshake
 HERE = Path(__file__).parent
 
 sessions: dict[str, str] = {}
-"""Which token belongs to whom. A real application signs its tokens or keeps them in a database."""
+"""User by token. A real application signs its tokens or keeps them in a database."""
 history: deque[dict[str, str]] = deque(maxlen=50)
 
 
 def authenticate(handshake: Handshake) -> Identity | None:
-    """The browser sends the cookie with the upgrade; whoever has none stays outside."""
+    """Admit browsers with the right cookie, which they send with the upgrade."""
     name = sessions.get(handshake.cookies.get("session", ""))
     return None if name is None else Identity(name, key=name)
 
 
 def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
-    """Clients talk by requests, which the server checks: what they published themselves would pass for lines of others."""
+    """Clients only send requests, which the server checks: publications could imitate other users."""
     return verb != "publish" and str(subject).startswith("chat.")
 
 

@@ -1,9 +1,9 @@
-"""A page with frames of another site, one of which opens the door of a vehicle: through the page, this server and a bridge.
+"""A page with frames of another site. One frame opens the door of a vehicle, through the page, this server and a bridge.
 
     python examples/door/app.py
 
-and open http://127.0.0.1:8000. The frame *panel* talks with the page alone; the frame *door* is joined to the server with a
-token of its own, and the vehicle behind the bridge speaks uProtocol. Both frames speak by `polybus.js`.
+and open http://127.0.0.1:8000. The frame *panel* talks only with the page; the frame *door* is connected to the server with its
+own token, and the vehicle behind the bridge speaks uProtocol. Both frames use `polybus.js`.
 """
 
 import os
@@ -20,7 +20,7 @@ from polybus import Bus, Identity, NotFound, Route, bridge, connect
 from polybus.plugins import Handshake
 
 HERE = Path(__file__).parent
-TOKEN = "Bearer door-frame"  # a real application makes one for each frame, as examples/frames does
+TOKEN = "Bearer door-frame"  # a real application creates one per frame, as in examples/frames
 ROUTES = (Route("vehicle.>", "{rest}"), Route("door.*", "vehicle.door.{1}", {"publish"}, reverse=True))
 
 vehicle = Bus()
@@ -29,7 +29,7 @@ doors = {"front left": 0, "front right": 0, "rear": 0}
 
 @vehicle.handle("door.move")
 async def move(body: dict[str, Any]) -> dict[str, Any]:
-    """Opens a door so far, in percent, and tells all who watch it."""
+    """Open a door to a percentage, and publish its position."""
     if body["door"] not in doors:
         raise NotFound(f"this vehicle has no {body['door']} door")
     doors[body["door"]] = body["position"]
@@ -38,7 +38,7 @@ async def move(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def authenticate(handshake: Handshake) -> Identity | None:
-    """Decided by the token alone: a browser sends the page's cookies along with the request of any frame."""
+    """Decide only by the token: a browser sends the page's cookies with the request of any frame."""
     return Identity("the door frame") if handshake.headers.get("authorization") == TOKEN else None
 
 

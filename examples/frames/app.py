@@ -1,9 +1,9 @@
-"""A page that shows somebody else's widget in a frame of another site, and lets it talk to the page and to the server.
+"""A page that shows a third party's widget in a frame of another site, and lets it talk to the page and to the server.
 
     python examples/frames/app.py
 
-and open http://127.0.0.1:8000. The page is of 127.0.0.1, its frames of localhost: for a browser these are two sites, so
-that the widgets run in a process of their own and can do nothing but what the page and the server answer.
+and open http://127.0.0.1:8000. The page is of 127.0.0.1, its frames of localhost: for a browser these are two sites, so the
+widgets run in a separate process and can only use what the page and the server offer.
 """
 
 import os
@@ -23,11 +23,11 @@ from polybus.plugins import Handshake
 HERE = Path(__file__).parent
 
 widgets: dict[str, str] = {}
-"""Which token belongs to which widget. A real application signs its tokens, and lets them expire."""
+"""Widget by token. A real application signs its tokens, and lets them expire."""
 
 
 def authenticate(handshake: Handshake) -> Identity | None:
-    """Decided by the token alone: a browser sends the page's cookies along, whoever asks."""
+    """Decide only by the token: a browser sends the page's cookies with any request."""
     name = widgets.get(handshake.headers.get("authorization", "").removeprefix("Bearer "))
     return None if name is None else Identity(name, key=name)
 
@@ -41,7 +41,7 @@ async def now(ctx: Context) -> str:
 
 
 async def change() -> None:
-    """The weather does not stay."""
+    """Change the weather."""
     temperature = 12
     while True:
         temperature = 12 + (temperature - 11) % 9
@@ -73,7 +73,7 @@ async def widget() -> FileResponse:
 
 @app.post("/widgets/{name}")
 async def add(name: str) -> str:
-    """The page asks for a token before it shows a widget."""
+    """Create a token before the page shows a widget."""
     token = secrets.token_urlsafe(16)
     widgets[token] = name[:30]
     return token

@@ -1,4 +1,4 @@
-"""Notifications for each user, whatever tabs and programs they have open.
+"""Notifications for each user, in all of the user's tabs and programs.
 
     python examples/notifications/app.py
     python examples/notifications/client.py http://127.0.0.1:8000 ann
@@ -37,18 +37,18 @@ class Notification:
 
 sessions: dict[str, Session] = {}
 inbox: dict[str, list[Notification]] = {}
-"""What each user has been told. A connection that is lost loses what is said meanwhile; this is where it can be asked for."""
+"""Notifications by user. A lost connection misses some; clients fetch them here."""
 
 
 def authenticate(handshake: Handshake) -> Identity | None:
-    """A cookie from a browser, a header from a program, or a token as sub-protocol, which is shown as that header."""
+    """Accepts a cookie from a browser, a header from a program, or a token as sub-protocol, which arrives as that header."""
     token = handshake.cookies.get("session") or handshake.headers.get("authorization", "").removeprefix("Bearer ")
     session = sessions.get(token)
     return None if session is None else Identity(session.user, key=session.user, expires_at=session.expires_at)
 
 
 def authorize(peer: polybus.Peer, verb: str, subject: str | int) -> bool:
-    """Clients read: they subscribe to notifications and ask what they have missed."""
+    """Clients only read: they subscribe to notifications and fetch missed ones."""
     return (verb, subject) in {
         ("subscribe", "notification"),
         ("deliver", "notification"),

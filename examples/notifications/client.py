@@ -1,4 +1,4 @@
-"""Prints the notifications of one user, each once, however often the connection or the token ends.
+"""Prints the notifications of one user, each once, across lost connections and expired tokens.
 
 python examples/notifications/client.py http://127.0.0.1:8000 ann
 """
@@ -13,11 +13,11 @@ from polybus import Bus, BusError, Disconnected, connect
 from polybus.events import LinkUp
 
 WAIT = float(os.environ.get("WAIT_SECONDS", "10"))
-"""How long the server may take to come up."""
+"""Seconds for the server to start."""
 
 
 class Reader:
-    """Asks for what is new, and prints it."""
+    """Fetches new notifications, and prints them."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -25,7 +25,7 @@ class Reader:
         self._one_at_a_time = anyio.Lock()
 
     async def catch_up(self) -> None:
-        """What was said while the connection was down has not come by itself."""
+        """Fetch notifications published while the connection was down."""
         async with self._one_at_a_time:
             for one in await self._since():
                 print(f"{one['number']}: {one['text']}", flush=True)
@@ -36,7 +36,7 @@ class Reader:
             try:
                 return await self._bus.request("notifications.since", self._last, returns=list[dict[str, object]])
             except Disconnected:
-                pass  # the link broke before the answer came; to ask twice does no harm
+                pass  # the link broke before the answer came; a second request does no harm
 
     async def after_each_loss(self) -> None:
         async for event in self._bus.events():

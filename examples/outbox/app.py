@@ -1,10 +1,11 @@
-"""A shop with an outbox: an order and its publication are one transaction, and each order is billed once, whoever is killed.
+"""A shop with an outbox: an order and its publication are one transaction, and each order is billed once, even if processes are
+killed.
 
     POLYBUS_CLUSTER=nats+tcp://127.0.0.1:4222/shop python examples/outbox/app.py
     curl -X POST http://127.0.0.1:8000/orders -H 'content-type: application/json' -d '{"article": "paint", "cents": 1250}'
     curl http://127.0.0.1:8000/bills
 
-It needs a NATS server that keeps (nats-server -js -sd FOLDER), and SQLAlchemy.
+It needs a NATS server with JetStream (nats-server -js -sd FOLDER), and SQLAlchemy.
 """
 
 import logging
@@ -41,7 +42,7 @@ class Order(Base):
 
 
 class Outgoing(Base):
-    """A publication that the engine may not have yet."""
+    """A publication that the engine may not have stored yet."""
 
     __tablename__ = "outbox"
     number: Mapped[int] = mapped_column(primary_key=True)
@@ -51,7 +52,7 @@ class Outgoing(Base):
 
 
 class Bill(Base):
-    """One for each order: its key is what makes the handler idempotent."""
+    """One for each order: its key makes the handler idempotent."""
 
     __tablename__ = "bills"
     order_id: Mapped[str] = mapped_column(primary_key=True)
@@ -108,7 +109,7 @@ def bills() -> dict[str, int]:
 
 
 async def publish_outbox(bus: Bus) -> None:
-    """Publish what is in the outbox. What was published and not removed is published again, under the same id."""
+    """Publish the contents of the outbox. A publication that was not removed afterwards is repeated with the same id."""
     while True:
         try:
             for waiting in await anyio.to_thread.run_sync(oldest):
@@ -135,7 +136,8 @@ def remove(number: int) -> None:
 
 @bus.on("orders.placed", durable="billing")
 def bill(placed: Placed) -> None:
-    """Bill an order. It may come twice; of two at the same time one fails at the key, comes again, and finds the other's."""
+    """Bill an order. It may come twice; at the same time one attempt fails at the key, is repeated, and finds the other's
+    bill."""
     with Session(engine) as session, session.begin():
         if session.get(Bill, placed.order_id) is None:
             session.add(Bill(order_id=placed.order_id, cents=placed.cents))

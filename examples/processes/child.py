@@ -1,4 +1,4 @@
-"""A helper that its parent starts and asks: it has no address. See parent.py."""
+"""A helper without an address: its parent starts it and sends requests. See parent.py."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ bus = Bus()
 
 @bus.handle("double")
 async def double(number: int) -> int:
-    print("doubling", number)  # over standard streams this goes to the standard error
+    print("doubling", number)  # over standard streams print() goes to the standard error
     return 2 * number
 
 
@@ -24,7 +24,7 @@ async def length(text: str) -> int:
 
 
 async def serve(port: ProcessPort) -> None:
-    """Until the parent has left."""
+    """Serve until the parent has left."""
     async with bus.serve(PortTransport(port), protocol="ubre"):
         async for event in bus.events():
             if isinstance(event, LinkDown):

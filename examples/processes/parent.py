@@ -1,4 +1,4 @@
-"""Starts helpers and asks them: over their standard streams, line by line, and over a pipe of `multiprocessing`."""
+"""Starts helpers and sends them requests: over their standard streams, line by line, and over a pipe of `multiprocessing`."""
 
 import multiprocessing
 import subprocess
@@ -19,7 +19,7 @@ for line in sys.stdin:
     asked = json.loads(line)
     print(json.dumps({"success": asked["id"], "body": 2 * asked["body"]}), flush=True)
 """
-"""A helper that does not use polybus."""
+"""A helper without polybus."""
 
 
 async def ask(how: str, port: ProcessPort) -> None:

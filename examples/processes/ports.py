@@ -1,6 +1,7 @@
-"""Message ports to other processes: over standard input and output, and over a pipe of `multiprocessing`. Take what you need.
+"""Message ports to other processes: over standard input and output, and over a pipe of `multiprocessing`. Copy the parts you
+need.
 
-A port is anything with the methods of `polybus.transports.postmessage.MessagePort`.
+A port is any object with the methods of `polybus.transports.postmessage.MessagePort`.
 """
 
 import os
@@ -23,24 +24,24 @@ from anyio.streams.stapled import StapledByteStream
 from polybus.transports.postmessage import PortInfo
 
 TEXT = 0x8000_0000
-"""The bit in the length of a message that says that it is text."""
+"""Bit in the length of a message that marks text."""
 LIMIT = 64 * 1024 * 1024
-"""Bytes of the largest message that is taken."""
+"""Bytes of the largest accepted message."""
 BACKLOG = 8 * 1024 * 1024
-"""Bytes that may wait to be written; a peer of polybus asks for less by its acknowledgements."""
+"""Unwritten bytes; the acknowledgements of a polybus peer keep it lower."""
 LAST_WORDS = 2.0
-"""Seconds for what was posted before the end."""
+"""Seconds to write earlier messages at the end."""
 
 
 class ProcessPort(ABC):
-    """The callbacks of a port, and an end that is told once."""
+    """Callbacks of a port, and an end that is reported once."""
 
     def __init__(self, address: str) -> None:
         self.info: PortInfo = PortInfo(address=address)
         self._callback: Callable[[str | bytes], None] = lambda data: None
         self._on_close: Callable[[str], None] | None = None
         self._waiting = 0
-        """Bytes that are posted and not written."""
+        """Posted but unwritten bytes."""
         self._closed = False
 
     def on_message(self, callback: Callable[[str | bytes], None]) -> None:
@@ -50,7 +51,7 @@ class ProcessPort(ABC):
         self._on_close = callback
 
     def post(self, data: str | bytes) -> None:
-        """Hand over a message without waiting. After the end it is ignored."""
+        """Post a message without waiting. Ignored after the end."""
         if self._closed:
             return
         if self._waiting > BACKLOG:
@@ -73,15 +74,15 @@ class ProcessPort(ABC):
 
     @abstractmethod
     def frame(self, data: str | bytes) -> bytes:
-        """Make the bytes of a message."""
+        """Bytes of a message."""
 
     @abstractmethod
     def put(self, frame: bytes) -> None:
-        """Have them written."""
+        """Queue a frame for writing."""
 
     @abstractmethod
     def wake(self) -> None:
-        """Let `run` see that it is over."""
+        """Wake `run` for the end."""
 
     @abstractmethod
     async def run(self) -> None:
@@ -91,11 +92,11 @@ class ProcessPort(ABC):
 class StdioPort(ProcessPort):
     """A port over the standard streams of a process of ``anyio.open_process(command)``, or, for None, of this one (POSIX).
 
-    What a child prints meanwhile goes to its standard error, as it would not be understood.
+    Other output of a child goes to its standard error, to keep it out of the messages.
 
     Args:
-        lines: Each message is a line of text, for a peer that reads line by line. Else four bytes with the length, big endian,
-            come before it; the highest bit says that it is text.
+        lines: Each message is a line of text, for a peer that reads line by line. Otherwise four bytes with the length, big
+            endian, precede it; the highest bit marks text.
     """
 
     def __init__(self, process: Process | None = None, *, lines: bool = False) -> None:
@@ -143,7 +144,7 @@ class StdioPort(ProcessPort):
                 await anyio.aclose_forcefully(self._stream)
 
     async def _write(self) -> None:
-        """Messages leave whole: nothing follows what could not be written in time."""
+        """Messages leave whole: after a failed write nothing follows."""
         while self._out:
             out, self._out = b"".join(self._out), []
             with anyio.CancelScope(shield=True) as self._writing:
@@ -169,7 +170,7 @@ class StdioPort(ProcessPort):
         self.end("the other end has closed its side")
 
     def _message(self) -> str | bytes | None:
-        """Take the first message of what has come, where it is whole."""
+        """Take the first message of the input if it is complete."""
         if self._lines:
             line, found, rest = self._in.partition(b"\n")
             if not found:
@@ -191,7 +192,7 @@ class OwnStreams(ByteStream):
     def __init__(self) -> None:
         sys.stdout.flush()
         self._out = os.dup(1)
-        os.dup2(2, 1)  # what the program prints would be taken for messages
+        os.dup2(2, 1)  # other output would be taken for messages
         os.set_blocking(self._out, False)
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
@@ -216,9 +217,9 @@ class OwnStreams(ByteStream):
 
 
 class PipePort(ProcessPort):
-    """A port over one end of ``multiprocessing.Pipe()``; the other end is one too, in the other process.
+    """A port over one end of ``multiprocessing.Pipe()``; the other process has another one at the other end.
 
-    Messages are bytes and never pickled. Two threads read and write, because such a pipe can only be waited for by blocking.
+    Messages are bytes and never pickled. Two threads read and write, because such a pipe has only blocking calls.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -252,11 +253,11 @@ class PipePort(ProcessPort):
                 for thread in (reader, writer):
                     await anyio.to_thread.run_sync(thread.join, LAST_WORDS)
             woken.close()
-            if not writer.is_alive():  # else the other end does not read, and what it was sent last is lost
+            if not writer.is_alive():  # else the other end does not read, and loses the last messages
                 self._connection.close()
 
     def _read(self, woken: Any, token: Any) -> None:
-        with suppress(RuntimeError, anyio.RunFinishedError):  # the event loop is over
+        with suppress(RuntimeError, anyio.RunFinishedError):  # the event loop is closed
             try:
                 while woken not in pipes.wait([self._connection, woken]):
                     anyio.from_thread.run_sync(self._arrived, self._connection.recv_bytes(LIMIT), token=token)
@@ -264,7 +265,7 @@ class PipePort(ProcessPort):
                 anyio.from_thread.run_sync(self.end, "the other end has closed its side", token=token)
 
     def _write(self) -> None:
-        with suppress(OSError):  # the reader finds out as well
+        with suppress(OSError):  # the reader finds out, too
             while frame := self._out.get():
                 self._connection.send_bytes(frame)
                 self._waiting -= len(frame)

@@ -1,4 +1,4 @@
-"""A service that stops without losing anything: ``python service.py [URL...]``. See README.md for systemd and Kubernetes."""
+"""A service with a graceful shutdown: ``python service.py [URL...]``. See README.md for systemd and Kubernetes."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""What the two services agree on: the only file that both import."""
+"""Agreement between the two services: the only file that both import."""
 
 from attrs import frozen
 

@@ -1,4 +1,4 @@
-"""A service that asks another one, and serves customers itself: ``python shop.py [URL OF THE STOCK]``"""
+"""A service for customers that calls another one: ``python shop.py [URL OF THE STOCK]``"""
 
 import sys
 from itertools import count
@@ -17,7 +17,7 @@ async def order(wanted: Order, ctx: Context) -> Receipt:
     try:
         left = await ctx.bus.request(TAKE, Take(wanted.article, wanted.pieces), timeout=2)
     except (NotFound, Conflict) as error:
-        raise error.relay() from None  # the customer may know; any other error of the stock is none of their business
+        raise error.relay() from None  # for the customer; other errors of the stock stay hidden
     return Receipt(next(numbers), wanted.customer, left.pieces)
 
 

@@ -1,4 +1,4 @@
-"""A service that others ask: ``python stock.py [URL]``"""
+"""A service for other services: ``python stock.py [URL]``"""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""The doors of a vehicle, and a console that requests and watches: uProtocol with the messages of its own document.
+"""The doors of a vehicle, and a console that sends requests and subscribes: uProtocol with the messages of its own document.
 
-`body.access` on the vehicle computer takes ``UpdateDoor`` and publishes each door as it changes. The console locks and opens
-doors, watches all of them with one pattern, and is told no in two ways: by the application (a google.rpc.Status), and by the
+`body.access` on the vehicle computer takes ``UpdateDoor`` and publishes each change of a door. The console locks and opens
+doors, watches all of them with one pattern, and gets two refusals: from the application (a google.rpc.Status), and from the
 bus, because its permission level is too low. In real life these are two processes; `//VCU.VIN` stands for one vehicle.
 """
 
@@ -13,7 +13,7 @@ from polybus.protocols import UProtocol
 
 ENTITY = "//VCU.VIN.veh.up.gm.com/body.access/1"
 CONSOLE = "//VCU.VIN.veh.up.gm.com/console/1"
-# A door that moves is more urgent than its telling; telling is what waits when the line is slow.
+# Moving a door is more urgent than its publication, which waits when the line is slow.
 PRIORITIES = {"UpdateDoor": "CS5", f"{ENTITY}/>": "CS1"}
 
 
@@ -26,7 +26,7 @@ class Doors:
         self.bus.handle("UpdateDoor")(self.update)
 
     def may(self, peer, verb: str, subject, message: Message | None = None) -> bool:
-        """Only who has permission level 2 may move doors; everybody may watch."""
+        """Moving doors needs permission level 2; everyone may watch."""
         return verb != "request" or message is None or message.attributes.get("plevel", 0) >= 2
 
     async def update(self, body: UpdateDoorRequest) -> Door:
@@ -46,7 +46,7 @@ def shown(door) -> str:
 
 
 async def watch(bus: Bus, changes: int, *, task_status) -> None:
-    """Print what the doors do."""
+    """Print the changes of doors."""
     async with bus.subscribe(f"{ENTITY}/door.*#Door") as doors:
         task_status.started()
         for _ in range(changes):

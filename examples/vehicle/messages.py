@@ -1,7 +1,7 @@
-"""The messages of ``org.eclipse.uprotocol.vehicle.body.access.v1``, as far as the example needs them.
+"""Messages of ``org.eclipse.uprotocol.vehicle.body.access.v1``, as far as the example needs them.
 
-A real project generates this module from its ``.proto`` files; here the description is written down, so that nothing has to be
-built first.
+A real project generates this module from its ``.proto`` files; here the description is written out, so that no build is
+needed.
 """
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

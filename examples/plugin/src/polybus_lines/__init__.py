@@ -1,4 +1,4 @@
-"""Lines: a protocol for polybus that one can read. The form of a frame is in the README."""
+"""Lines: a human-readable protocol for polybus. The README describes its frames."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def refused(text: str, reason: str = "malformed") -> RemoteProtocolError:
 
 @frozen(eq=False)
 class LinesCodec:
-    """Pure: it knows the limits and the options, but not who asks and who answers."""
+    """Pure: it knows the limits and the options, but neither client nor server."""
 
     limits: Limits
     upper: bool
@@ -67,12 +67,12 @@ class LinesCodec:
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
         try:
-            check_json(frame, self.limits.depth)  # UTF-8, and nested not too deep
+            check_json(frame, self.limits.depth)  # UTF-8, and not nested too deep
             verb, id, where, rest = str(frame, "utf-8").split(" ", 3)
             kind = VERBS[verb.upper()]
             members = _read(rest)
             subject = "" if where == "-" else unquote(where, errors="strict")
-        except (ValueError, KeyError, RecursionError) as error:  # ValueError: whatever msgspec and unicode find
+        except (ValueError, KeyError, RecursionError) as error:  # ValueError: errors of msgspec and unicode
             raise refused(f"not a line of this protocol: {error}") from error
         if (id == "-") is not (kind in WITHOUT_ID) or len(id) > self.limits.id:
             raise refused(f"{verb} with the id {id[:20]!r}", "invalid_id")
@@ -86,7 +86,7 @@ class LinesCodec:
         return [message]
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        (message,) = messages  # a line holds one
+        (message,) = messages  # one per line
         kind, subject, raw = message.kind, message.subject, message.encoded(self.formats)
         if not isinstance(subject, str) or kind.name not in VERBS:
             raise Unsupported(f"lines have no form for {kind.value} on {subject!r}: subjects are text")
@@ -97,7 +97,7 @@ class LinesCodec:
         members.ttl = None if message.ttl is None else int(message.ttl * 1000)
         members.code = None if message.code is None else int(message.code)
         if members.detail is not None:
-            members.detail = msgspec.Raw(JSON.encode(members.detail))  # whose errors name the path of the value
+            members.detail = msgspec.Raw(JSON.encode(members.detail))  # its errors name the path of the value
         verb = kind.name if self.upper else kind.name.lower()
         id = "-" if kind in WITHOUT_ID else message.id
         where = "-" if kind in WITHOUT_SUBJECT else quote(subject, safe="/>*#").replace("-", "%2D")
@@ -108,13 +108,13 @@ class LinesCodec:
 
 
 class LinesSession(QuietSession):
-    """Gives out ids and recognises them. There is no handshake, so it is ready at once, and nothing happens by time."""
+    """Creates ids and recognises them. It is ready at once, without a handshake, and has no timers."""
 
     capabilities = Capabilities(shared_publish=True)
 
     def __init__(self, codec: LinesCodec, rng: random.Random) -> None:
         self.codec = codec
-        self._prefix = f"{rng.getrandbits(64):x}-"  # nobody guesses it, so nobody forges an answer
+        self._prefix = f"{rng.getrandbits(64):x}-"  # unpredictable, so that answers cannot be forged
         self._count = 0
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
@@ -138,7 +138,7 @@ class LinesSession(QuietSession):
             key = f"{self._prefix}{self._count}"
             ask = Message(message.kind, message.subject, key, message.raw, message.format, message.headers, message.ttl)
             ask.attributes.update(message.attributes)
-            message = ask  # the bus may send the message that it gave us to others too
+            message = ask  # the bus may send the original to others
         frame = self.codec.encode([message])
         if len(frame) > self.codec.limits.message:
             raise TooLarge(f"a line of {len(frame)} bytes, the limit is {self.codec.limits.message} (Limits.message)")
@@ -147,7 +147,7 @@ class LinesSession(QuietSession):
 
 @frozen(kw_only=True)
 class Lines:
-    """The adapter, which the entry point names: the protocol with its options. `upper` is how verbs are written."""
+    """The adapter behind the entry point: the protocol with its options. `upper` is the spelling of verbs."""
 
     name: ClassVar[str] = "lines"
     option_names: ClassVar[frozenset[str]] = frozenset(("upper",))
