@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
 
 import anyio
 import pytest
@@ -50,6 +51,22 @@ async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_go
         assert asker.stats().pending == 0
         gone = await next_event(events, NodeGone)
         assert not gone.orderly
+
+
+async def test_a_stream_from_a_node_that_is_gone_breaks_at_its_reader(engine: NatsEngine) -> None:
+    asker, worker = Bus(cluster=engine.url), Bus(cluster=engine.url)
+
+    @worker.handle("rows")
+    async def rows() -> AsyncIterator[int]:
+        yield 1
+        await anyio.sleep_forever()
+
+    async with cluster(asker, worker, url=engine.url), asker.stream("rows") as items:
+        assert await anext(items) == 1
+        _, client = engine.clients
+        client.transport.abort(Closed(1006, "killed"))
+        with anyio.fail_after(2), pytest.raises(Disconnected, match="is gone"):
+            await anext(items)
 
 
 async def test_that_holds_on_a_quiet_connection_too_of_what_nobody_has_taken() -> None:
