@@ -162,14 +162,13 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
                 select *, said in ('request', 'stream') as asks, said in ('response', 'end') as answers,
                     coalesce(until_ns - own_ns, ({ttl}) * 1000000) as asked_ns
                 from (
-                    select /*+ broadcast(sides) */ *, case when sides.asker then 'left' else kind end as said,
+                    select *, case when side = 1 then 'left' else kind end as said,
                         {_of_a_clock("mono_ns")} as own_ns, {_of_a_clock("deadline_ns")} as until_ns
                     from (
-                        select * from {{events}}
+                        -- Either side ends a stream: it answers what the other one has opened, or leaves what is its own.
+                        select *, explode(sequence(0, cast(kind = 'end' as int))) as side from {{events}}
                         where kind in ('request', 'response', 'cancel', 'stream', 'item', 'end') and correlation_id is not null
-                    ) as events
-                    -- Either side ends a stream: it answers what the other one has opened, or leaves what is its own.
-                    join (select false as asker union all select true) as sides on not sides.asker or kind = 'end'
+                    ) as sided
                 ) as told
             ) as asking
         ) as waiting
@@ -181,12 +180,14 @@ def closes_of(engine: Engine, events: Any) -> Any:
     """The ends of connections among events, and of clients behind them: each with the number of the frame that says so, and of
     the one that said so before."""
     made = """
-        select capture_id, conn_id, client, seq, at_ns,
-            coalesce(lag(seq) over (partition by capture_id, conn_id, client order by seq), -1) as after_seq
-        from (
-            select capture_id, conn_id, coalesce(client, '') as client, seq, min(mono_ns) as at_ns
-            from {events} where kind = 'close' group by capture_id, conn_id, coalesce(client, ''), seq
-        ) as closes
+        select * from (
+            select capture_id, conn_id, client, seq, at_ns, coalesce(lag(seq) over earlier, -1) as after_seq
+            from (
+                select capture_id, conn_id, coalesce(client, '') as client, seq, mono_ns as at_ns from {events} where kind = 'close'
+            ) as closes
+            window earlier as (partition by capture_id, conn_id, client order by seq, at_ns is null, at_ns)
+        ) as ordered
+        where after_seq < seq
     """
     return engine.sql(made, events=events)
 

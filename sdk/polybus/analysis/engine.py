@@ -68,6 +68,8 @@ BATCH: Final = 50_000
 """Rows of a result that are taken from DuckDB at a time."""
 _AS_SPARK: Final = (
     "create macro div(whole, part) as whole // part",
+    "create macro sequence(first, last) as generate_series(first, last)",
+    "create macro explode(list) as unnest(list)",
     "create macro timestamp_micros(micros) as make_timestamp(micros)",
     "set default_null_order = 'nulls_first_on_asc_last_on_desc'",
 )
