@@ -193,13 +193,17 @@ def test_the_first_requests_without_an_answer_are_the_first_by_the_clock(tmp_pat
     assert [row["request_time_ns"] % 10_000_000 // 1_000_000 for row in day.metrics(tmp_path)["dead_letters"]] == [5, 9]
 
 
-def test_sums_of_a_run_that_was_killed_while_it_wrote_them_are_removed_by_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("locks", [True, False])
+def test_half_written_sums_are_removed_by_the_next_run_unless_another_one_may_be_at_work(tmp_path: Path, locks: bool) -> None:
     day = Day()
     day.ask(1, "user.get", GOOD)
     _added(tmp_path, [(pa.RecordBatch.from_pylist(day.rows, FRAMES), "a")], [1])
     left = tmp_path / "out" / "_sums" / "0123456789ab"
     left.mkdir()
     (left / "links.parquet").write_bytes(b"half")
-    _measured(tmp_path / "capture", tmp_path / "out")
-    [ours] = [one for one in left.parent.iterdir() if one.is_dir()]
-    assert ours != left
+    output = Output.of(tmp_path / "out")
+    output.storage.local = locks
+    with DuckEngine(threads=1) as engine:
+        measure(engine, output)
+    [_] = [one for one in left.parent.iterdir() if one.is_dir() and one != left]
+    assert left.exists() is not locks

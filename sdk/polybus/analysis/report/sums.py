@@ -279,14 +279,15 @@ class Sums:
 
     def keep(self, storage: TableStorage) -> None:
         """Keep them for the next run."""
-        self.now.folder = f"{SUMS}/{uuid.uuid4().hex[:12]}"
+        before, self.now.folder = self.now.folder, f"{SUMS}/{uuid.uuid4().hex[:12]}"
         tables = {name: self.parts[name] for name in PARTS}
         tables |= {"rows": pa.Table.from_pylist(self.rows, LISTED), "samples": pa.Table.from_pylist(self.samples, QUARANTINE)}
         for name, table in tables.items():
             storage.write(f"{self.now.folder}/{name}.parquet", as_parquet(table))
         storage.write(_NOW, msgspec.json.encode(self.now))
-        # Those of before, and of runs that were killed in here.
-        for folder in {name.rpartition("/")[0] for name in storage.files(SUMS)} - {self.now.folder}:
+        # Those of before, and of runs that were killed in here: where nothing keeps others out they may be at work.
+        there = {name.rpartition("/")[0] for name in storage.files(SUMS)} - {self.now.folder}
+        for folder in there if storage.local else there & {before}:
             if _OURS.fullmatch(folder):
                 storage.remove(folder)
 
