@@ -183,7 +183,8 @@ def closes_of(engine: Engine, events: Any) -> Any:
         select * from (
             select capture_id, conn_id, client, seq, at_ns, coalesce(lag(seq) over earlier, -1) as after_seq
             from (
-                select capture_id, conn_id, coalesce(client, '') as client, seq, mono_ns as at_ns from {events} where kind = 'close'
+                select capture_id, conn_id, coalesce(client, '') as client, seq, mono_ns as at_ns
+                from {events} where kind = 'close'
             ) as closes
             window earlier as (partition by capture_id, conn_id, client order by seq, at_ns is null, at_ns)
         ) as ordered

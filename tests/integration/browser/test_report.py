@@ -55,7 +55,9 @@ def metrics(size: int, word: str) -> dict[str, Any]:
         "kinds": [{"protocol": word, "kind": "request", "direction": 0, "n": size, "nbytes": size * 1000}],
         "latency": [{**wide, "n": size, "answered": size, **times}],
         "latency_histogram": [{"from_ns": 1_000_000 * MS, "n": size}],
-        "latency_over_time": [{"window_ns": BEGIN + n * SECOND, "p50_ns": size, "p95_ns": size * 1000} for n in range(3)],
+        "latency_over_time": [
+            {"window_ns": BEGIN + n * SECOND, "n": size, "not_ok": 1, "p50_ns": size, "p95_ns": size * 1000} for n in range(3)
+        ],
         "streams": [{**wide, "n": size, "items": size, **dict.fromkeys(("ok", "error", "cancelled", "lost"), size), **times}],
         "throughput": [{"window_ns": BEGIN + n * SECOND, "subject": wide["subject"], "n": size} for n in range(3)],
         "peers": [{"peer": word, "protocol": "uprotocol", "direction": 1, "n": size, "nbytes": size * 1000}],
@@ -163,5 +165,48 @@ async def test_the_filters_show_the_rows_that_fit_and_then_all_of_them(chromium:
         assert found["found"] == [4, 2, 1, 0, 1, 0]
         assert " of " in found["told"]
         assert found["all"] == 4
+    finally:
+        await tab.aclose()
+
+
+ZOOMED = """
+(() => {
+  const form = document.getElementById('filter'), plot = document.querySelector('svg[data-begin]')
+  const told = () => form.querySelector('output').textContent
+  const begin = Number(plot.dataset.begin), end = Number(plot.dataset.end)
+  const pixel = (ms) => {
+    const {left, right} = plot.dataset, box = plot.getBoundingClientRect()
+    const x = Number(left) + (ms - begin) / (end - begin) * (right - left)
+    return box.left + x / plot.viewBox.baseVal.width * box.width
+  }
+  for (const [name, ms] of [['pointerdown', begin + 1900], ['pointerup', begin + 1200]])
+    plot.dispatchEvent(new PointerEvent(name, {clientX: pixel(ms)}))
+  const zoomed = [told(), form.elements.from.value.slice(0, 20), form.elements.to.value.slice(0, 20)]
+  form.reset()
+  const found = ['c-1', 'NOBODY'].map((id) => {
+    form.elements.id.value = id
+    form.dispatchEvent(new Event('input'))
+    return [document.querySelectorAll('#exchanges tr[data-id]:not([hidden])').length, told()]
+  })
+  return {zoomed, found}
+})()
+"""
+
+
+async def test_a_stretch_of_a_plot_has_its_own_numbers_and_an_id_or_connection_is_found(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    made = metrics(10, "x")
+    made["rows"] = [{**made["rows"][0], "correlation_id": f"c-{number}", "subject": f"s{number}"} for number in range(3)]
+    report = tmp_path / "report.html"
+    report.write_text(render(made), encoding="utf-8")
+    tab = await chromium.tab(report.as_uri())
+    try:
+        found = await tab.run(ZOOMED)
+        said, begin, end = found["zoomed"]
+        assert "in this time 10 messages, 10 requests, 1 not ok" in said
+        assert (begin, end) == ("2025-11-22T08:26:41.", "2025-11-22T08:26:41.")
+        assert found["found"][0][0] == 1
+        assert found["found"][1][0] == 0 and "polybus journey --id" in found["found"][1][1]
     finally:
         await tab.aclose()

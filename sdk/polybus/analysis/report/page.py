@@ -64,6 +64,7 @@ def render(metrics: dict[str, Any]) -> str:
             kept=[metrics.get(name, ()) for name in ("store_publications", "store_deliveries", "store_letters")],
             leads=leads,
             span=span,
+            windows=_windows(metrics),
             share_of_most=lambda row: (0, 100 * row["n"] / most),
             leads_to_code=lambda row: leads(row, code=row["code"]),
             style=style,
@@ -72,6 +73,18 @@ def render(metrics: dict[str, Any]) -> str:
             digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
     )
+
+
+def _windows(metrics: dict[str, Any]) -> list[list[float]]:
+    """Of each window of time its begin, ms, and the messages, the requests and those that did not go well."""
+    found: dict[int, list[float]] = {}
+    for table, names in (("throughput", {"n": 1}), ("latency_over_time", {"n": 2, "not_ok": 3})):
+        for row in metrics[table]:
+            if (begin := row["window_ns"]) is not None:
+                numbers = found.setdefault(begin, [begin / 1e6, 0, 0, 0])
+                for name, place in names.items():
+                    numbers[place] += row[name]
+    return list(found.values())
 
 
 @cache

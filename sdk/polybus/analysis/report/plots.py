@@ -39,6 +39,8 @@ class Axis:
     ticks: Sequence[tuple[float, str]]
     label: str = ""
     scale: Callable[[float], float] = lambda number: number
+    timed: bool = False
+    """True where the numbers are moments, ns since 1970 UTC."""
 
     def share(self, number: float) -> float:
         """The place of a number: 0 at the low end, 1 at the high one."""
@@ -64,7 +66,7 @@ def _times(low: int, high: int) -> Axis:
     step = next(step for step in _STEPS_NS if high - low <= 5 * step)
     begin, end = next(part for size, part in _PARTS.items() if step >= size)
     ticks = range(-(-low // step) * step, high + 1, step)
-    return Axis(low, max(high, low + 1), [(tick, moment(tick)[begin:end]) for tick in ticks], f"from {moment(low)}")
+    return Axis(low, max(high, low + 1), [(tick, moment(tick)[begin:end]) for tick in ticks], f"from {moment(low)}", timed=True)
 
 
 def _short(text: str | None) -> str:

@@ -1,7 +1,8 @@
 (() => {
   const form = document.getElementById('filter')
   const told = form.querySelector('output')
-  const named = ['subject', 'peer', 'outcome']
+  const named = ['subject', 'peer', 'id', 'outcome']
+  const windows = JSON.parse(form.dataset.windows), width = Number(form.dataset.width)
   const value = (name) => form.elements[name].value.trim().toLowerCase()
   const moment = (name) => form.elements[name].value ? Date.parse(form.elements[name].value + 'Z') : NaN
   const fits = (data) => {
@@ -23,7 +24,29 @@
     }
     for (const group of document.querySelectorAll('table.groups tbody'))
       group.hidden = !group.querySelector('tr[data-subject]:not([hidden])')
-    told.textContent = shown === all ? '' : shown.toLocaleString('en') + ' of ' + all.toLocaleString('en') + ' rows'
+    const number = (n, what) => n.toLocaleString('en') + ' ' + what
+    const within = windows.filter(([at]) => !(at + width <= moment('from')) && !(at > moment('to')))
+    const sum = (place) => within.reduce((n, one) => n + one[place], 0)
+    const said = shown === all ? [] : [number(shown, 'of ') + number(all, 'rows')]
+    if (moment('from') || moment('to')) said.push('in this time ' + number(sum(1), 'messages'), number(sum(2), 'requests'), number(sum(3), 'not ok'))
+    if (value('id') && !document.querySelector('#exchanges tr[data-id]:not([hidden]), #journeys [data-id]:not([hidden])'))
+      said.push('the page has a few exchanges of each kind: polybus journey --id finds any other')
+    told.textContent = said.join(', ')
+  }
+  for (const plot of document.querySelectorAll('svg[data-begin]')) {
+    const [begin, end, left, right] = ['begin', 'end', 'left', 'right'].map((name) => Number(plot.dataset[name]))
+    const at = (event) => {
+      const box = plot.getBoundingClientRect(), x = (event.clientX - box.left) / box.width * plot.viewBox.baseVal.width
+      return begin + Math.min(Math.max((x - left) / (right - left), 0), 1) * (end - begin)
+    }
+    let first
+    plot.addEventListener('pointerdown', (event) => { first = at(event) })
+    plot.addEventListener('pointerup', (event) => {
+      const [from, to] = [first, at(event)].sort((one, other) => one - other)
+      if (to - from < (end - begin) / 100) return
+      for (const [name, ms] of [['from', from], ['to', to]]) form.elements[name].value = new Date(ms).toISOString().slice(0, 23)
+      show()
+    })
   }
   form.addEventListener('input', show)
   form.addEventListener('submit', (event) => event.preventDefault())
