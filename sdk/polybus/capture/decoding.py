@@ -1,7 +1,7 @@
-"""Frames to events: an Arrow batch in, Arrow batches out. No Spark here; Spark uses this.
+"""Decoding of frames to events: Arrow batches in, Arrow batches out. Used with and without Spark.
 
-It stands on the codecs that the bus uses. A codec has no role and no state, so frames of both directions are read, from the
-middle of a connection on, each by itself.
+The codecs of the bus do the work. They have no role and no state, so they read frames of both directions one by one, from any
+point of a connection.
 """
 
 from __future__ import annotations
@@ -29,45 +29,45 @@ from .schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, FRAM
 from .store.compute import dates_of, pc
 
 ROWS_AT_ONCE: Final = 4096
-"""So many rows, or a few more, are decoded together. Eight times as many take 15 % longer, for what is made of them does not
-stay in the caches of the processor; an eighth takes 25 % longer."""
+"""Rows that are decoded together, with one batch more. Eight times as many take 15 % longer, because their results do not stay
+in the processor's caches; an eighth takes 25 % longer.
+"""
 BYTES_AT_ONCE: Final = 16 << 20
-"""No more batches are joined when there are so many bytes."""
+"""Stop joining batches at this number of bytes."""
 LIMITS: Final = Limits(message=1 << 30)
-"""A frame that has passed a link was within its limits; only the depth protects the decoder itself."""
+"""A recorded frame was within the limits of its link; only the depth protects the decoder."""
 MARK: Final = "link"
-"""The member of the options by which a row without a frame marks the begin or the end of its connection."""
+"""Member of the options of a row without a frame that marks the beginning or end of a connection."""
 
 
 class Decoded(NamedTuple):
     """The events of a batch of frames.
 
-    ``frames`` is the number of frames that went in: those with at least one event, plus the rows of the quarantine, plus
-    ``empty`` ones. Rows that only mark a gap are no frames; those that mark the begin or end of a connection count as frames,
-    and are events.
+    ``frames`` counts the input: frames with events, rows of the quarantine, and ``empty`` frames. Gap rows are not counted;
+    rows that mark the beginning or end of a connection are, and are events.
     """
 
     events: pa.RecordBatch
-    """In the columns of `schema.EVENTS`, by (seq, sub)."""
+    """With the columns of `schema.EVENTS`, ordered by (seq, sub)."""
     quarantine: pa.RecordBatch
-    """In the columns of `schema.QUARANTINE`; those of the frame that the batch lacks are null."""
+    """With the columns of `schema.QUARANTINE`; null where the batch lacks one."""
     empty: int
     """Frames without a message, by the rules of their protocol."""
     frames: int
     refused: int
-    """Messages that could not be read, of frames that hold others that could."""
+    """Unreadable messages in frames with readable ones."""
 
 
 def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str] | None = None) -> Decoded:
-    """The events and the quarantine of a batch of `schema.FRAMES` rows.
+    """Decode a batch of `schema.FRAMES` rows.
 
     Args:
-        batch: Rows of a capture, in any cut and any order; of their columns at least those that `frame_columns` names.
+        batch: Rows of a capture in any order, with at least the columns of `frame_columns`.
         limits: For the codecs.
-        columns: Of the events, at least one; None for all. Others are not made.
+        columns: Columns of the events, at least one; None for all. Others are not made.
 
     Raises:
-        KeyError: A column is missing, or there is none of this name.
+        KeyError: A column is missing or unknown.
     """
     work = _BatchDecoder(batch)
     gaps = 0
@@ -75,7 +75,7 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
     given = pc.fill_null(batch.column("flags"), 0)
     frames, flags = batch.column("frame").to_pylist(), given.to_pylist()
     for row in pc.indices_nonzero(pc.bit_wise_and(given, FLAG_TRUNCATED)).to_pylist():
-        # What was cut off is its body, or a part of that: the message stays one.
+        # The recorder has cut off a body or a part of it: the message remains one.
         whole = headers_only(batch.column("protocol")[row].as_py(), decoders[which[row]].options, frames[row] or b"", cut=True)
         frames[row] = whole or frames[row]
     for row, (frame, flag, number) in enumerate(zip(frames, flags, which, strict=True)):
@@ -89,7 +89,7 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
 
 
 def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = None) -> Iterator[Decoded]:
-    """Decodes batches of frames, joined to larger ones; of the events some columns, or all."""
+    """Decode batches of frames, joined to larger ones, with some or all columns of the events."""
     for rows in joined(batches, ROWS_AT_ONCE, BYTES_AT_ONCE):
         with _collection_paused():
             made = decode(rows, columns=columns)
@@ -97,7 +97,7 @@ def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = N
 
 
 def joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches, none of them empty, of so many rows or bytes and one batch more."""
+    """Join batches up to a number of rows or bytes, plus one batch; none of them is empty."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -115,7 +115,7 @@ def joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -
 
 @contextmanager
 def _collection_paused() -> Iterator[None]:
-    """Pauses the search for cycles: decoding makes none, and hundreds of thousands of objects that would be searched."""
+    """Pause the garbage collector: decoding makes no cycles, and hundreds of thousands of objects to search."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -130,8 +130,6 @@ def _collection_paused() -> Iterator[None]:
 
 @frozen(eq=False)
 class FrameDecoder:
-    """Decodes the frames of some connections."""
-
     decode: Callable[[bytes], Sequence[Message | RemoteProtocolError]]
     mapper: EventMapper
     options: str
@@ -139,7 +137,7 @@ class FrameDecoder:
 
 @lru_cache(maxsize=256)
 def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDecoder:
-    """The decoder for a protocol with the options that a row has; where it has none, the one that reads the most."""
+    """Return the decoder for a protocol with a row's options; without options the one that reads the most."""
     names: dict[int, str] = {}
     try:
         given = json.loads(options) if options else None
@@ -165,7 +163,7 @@ def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDe
 
 
 def _decoders(batch: pa.RecordBatch, limits: Limits) -> tuple[list[FrameDecoder], list[int]]:
-    """The decoders of the frames, and the number of each row's decoder."""
+    """Return the decoders of a batch, and each row's decoder by number."""
     protocols, options = (batch.column(name).dictionary_encode("encode") for name in ("protocol", "options"))
     codes = protocols.indices.to_numpy().astype(np.int64) * len(options.dictionary) + options.indices.to_numpy()
     known = pa.array(codes).dictionary_encode()
@@ -182,21 +180,18 @@ class _BatchDecoder:
         self.batch = batch
         self.empty = self.refused = 0
         self.fields: list[Any] = []
-        """Of the messages, one after the other, as `EventColumns` takes them."""
+        """Fields of all messages in sequence, for `EventColumns`."""
         self.rows: list[int] = []
-        """Of each message."""
         self.subs: list[int] = []
-        """Its number in its row."""
+        """Number of each message in its row."""
         self._bad: list[tuple[int, str, str, int | None]] = []
 
     def take(self, row: int, fields: Sequence[Any], sub: int = 0) -> None:
-        """Take the fields of a message."""
         self.fields.extend(fields)
         self.rows.append(row)
         self.subs.append(sub)
 
     def read(self, row: int, frame: bytes, decoder: FrameDecoder, flags: int) -> None:
-        """Reads one frame."""
         try:
             messages = decoder.decode(frame)
         except RemoteProtocolError as error:
@@ -218,7 +213,6 @@ class _BatchDecoder:
             self.empty += 1
 
     def read_mark(self, row: int, decoder: FrameDecoder) -> None:
-        """Reads a row that marks the begin or the end of a connection."""
         try:
             mark = json.loads(decoder.options)[MARK]
             fields = EventFields("open")
@@ -226,7 +220,7 @@ class _BatchDecoder:
                 data = json.dumps({name: mark[name] for name in ("code", "reason") if name in mark}).encode()
                 fields = EventFields("close", datacontenttype="application/json", data=data, code_name=str(mark.get("code")))
         except (ValueError, KeyError, TypeError, RecursionError):
-            self._bad.append((row, "malformed", "a row without a frame, that says neither of a gap nor of a connection", None))
+            self._bad.append((row, "malformed", "a row without a frame that is neither a gap nor about a connection", None))
             return
         self.take(row, fields)
 
@@ -235,11 +229,9 @@ class _BatchDecoder:
         self._bad.append((row, reason, str(error), error.offset))
 
     def events(self, columns: Sequence[str] | None) -> pa.RecordBatch:
-        """The events, in the order of the rows."""
         return EventColumns(self.batch, self.rows, self.subs, self.fields).table(columns)
 
     def quarantine(self) -> pa.RecordBatch:
-        """The frames that could not be read."""
         rows, reasons, details, offsets = zip(*self._bad, strict=True) if self._bad else ((), (), (), ())
         frame = self.batch.take(pa.array(rows, pa.int64()))
         columns = dict(zip(frame.schema.names, frame.columns, strict=True)) | {
@@ -283,7 +275,7 @@ _BY_TEXT: Final = (
 
 
 def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
-    """The word for an error, given the flags of the row: a frame that the recorder has cut or blanked is not at fault."""
+    """Return the word for an error; `flags` of the row excuse a frame that the recorder has cut or blanked."""
     if flags & FLAG_TRUNCATED:
         return "truncated"
     if flags & FLAG_REDACTED:
@@ -318,33 +310,33 @@ _STORED: Final = {"stored": pa.string(), "store": pa.string(), "store_seq": pa.i
     "attempt": pa.int32(),
     "reason": pa.string(),
 }
-"""The columns that come from `StoredFacts`, which few messages have."""
+"""Columns from `StoredFacts`, which few messages have."""
 _FIELDS: Final = frozenset(FIELDS) - {"id", "source", "stored"}
-"""The columns that come from the message alone."""
+"""Columns from the message itself."""
 _DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
-"""The columns of frames without which nothing is decoded."""
+"""Columns of frames that decoding always needs."""
 _FROM: Final[Mapping[str, Sequence[str]]] = {
     "id": ("capture_id", "seq"),
     "source": ("capture_id", "direction", "peer"),
     **dict.fromkeys(("time", "time_ns", "expires_at", "date"), ("ts_ns",)),
     "deadline_ns": ("deadlines_ns",),
 }
-"""Sources of columns of events, beside the decoded message and beside columns of the same name."""
+"""Columns of frames for a column of events, in addition to the message and columns of the same name."""
 _STAMP: Final = pa.timestamp("us", tz="UTC")
 _LAST_US: Final = 253_402_300_799_999_999
-"""The end of the year 9999, in microseconds: as far as time stamps are read everywhere."""
+"""Microseconds of the end of the year 9999, the last time stamp that all readers support."""
 
 
 def frame_columns(names: Iterable[str]) -> list[str]:
-    """The columns of frames that some columns of events are made of, in the order of `schema.FRAMES`."""
+    """Return the columns of frames that some columns of events need, in the order of `schema.FRAMES`."""
     needed = _DECODED.union(*(_FROM.get(name, (name,)) for name in names))
     return [name for name in FRAMES.names if name in needed]
 
 
 class EventColumns:
-    """Makes the columns of `schema.EVENTS` of messages: of their rows, and their numbers in these.
+    """Makes the columns of `schema.EVENTS` from messages, their rows and their numbers in these.
 
-    `fields` are their `EventFields`, one after the other: what stands so is taken apart ten times faster than a list of lists.
+    `fields` has the `EventFields` of all messages in sequence, which is ten times faster to take apart than a list of lists.
     """
 
     def __init__(self, batch: pa.RecordBatch, rows: list[int], subs: list[int], fields: list[Any]) -> None:
@@ -372,16 +364,16 @@ class EventColumns:
         }
 
     def table(self, names: Sequence[str] | None) -> pa.RecordBatch:
-        """Some of the columns, or all.
+        """Return some or all columns.
 
         Raises:
-            KeyError: There is no such column.
+            KeyError: A column does not exist.
         """
         schema = EVENTS if names is None else pa.schema([EVENTS.field(name) for name in names], EVENTS.metadata)
         return pa.RecordBatch.from_arrays([self.column(name) for name in schema.names], schema=schema)
 
     def column(self, name: str) -> pa.Array:
-        """One column, also one of the frame that no event has."""
+        """Return one column, also one that only frames have."""
         if name not in self._made:
             if name in _FIELDS:
                 self._made[name] = self._field(name)
@@ -399,7 +391,6 @@ class EventColumns:
         return self._fields[FIELDS.index(name) :: len(FIELDS)]
 
     def _fact(self, name: str) -> pa.Array:
-        """A column about what is stored."""
         if self._facts is None:
             self._facts = self._values("stored")
             self._is_stored = any(self._facts)
@@ -431,7 +422,7 @@ class EventColumns:
         return pc.if_else(pc.equal(self.column("sub"), 0), sizes, 0).cast(pa.int32())
 
     def _deadlines(self) -> pa.Array:
-        """The deadlines of a frame belong to its requests, in their order."""
+        """Assign the deadlines of a frame to its requests, in order."""
         given, count = self._batch.column("deadlines_ns"), len(self._message_rows)
         if given.null_count == len(given) or not len(given.flatten()):
             return pa.nulls(count, pa.int64())
@@ -444,6 +435,5 @@ class EventColumns:
 
 
 def _ends(time: pa.Array, ttl: pa.Array) -> pa.Array:
-    """The ends of times to live, in microseconds."""
     longest = pc.divide(pc.subtract(_LAST_US, time), 1000)
     return pc.add(time, pc.multiply(pc.min_element_wise(ttl, longest, skip_nulls=False), 1000))

@@ -1,11 +1,10 @@
-"""Saying again what was recorded: to another server, as fast or as slowly as wanted.
+"""Replay: sends recorded messages again, to another server and at any speed.
 
-What the clients of a recording said is sent again, over connections made anew: so handshakes, ids and deadlines are those of
-today, and what the servers said is what the new server says. Subscriptions come first.
+The messages of a recording's clients are sent over new connections. So handshakes, ids and deadlines are new, and the answers
+come from the new server. Subscriptions come first.
 
-The messages of the clients of a capture come in their order. A folder may hold several recordings, made one after the other or
-at the same time, each with a monotonic clock of its own. Here they are one story: a recording begins when the wall clock says
-so, and goes on by its own clock.
+Messages keep their order. A folder may hold several recordings, made one after the other or at the same time, each with its own
+monotonic clock. They are merged: a recording begins at its wall-clock time, and continues by its own clock.
 """
 
 from __future__ import annotations
@@ -42,20 +41,18 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _PATIENCE: Final = 30.0
 _HASTY: Final = 1000
-"""Requests that are waited for at the same time where nothing else sets the pace: an outbox takes four times as many."""
+"""Requests awaited at once at full speed; an outbox takes four times as many."""
 _PACED: Final = 50_000
-"""The same where the recording sets it, and should not be held up."""
+"""The same at recorded speed, which should not be delayed."""
 _REPLAYED: Final = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL})
 _OWN: Final = "_polybus."
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
-"""With the moment of each, ns."""
+"""Each with its time, ns."""
 
 
 @define
 class Replayed:
-    """The report of a replay."""
-
     connections: int = 0
     said: Counter[str] = field(factory=Counter)
     """Number of messages by kind."""
@@ -63,14 +60,14 @@ class Replayed:
     failed: int = 0
     """Requests that the new server has refused, or not answered in time."""
     skipped: Counter[str] = field(factory=Counter)
-    """Number of messages not replayed, by kind or reason; ``damaged`` are frames that the capture has lost, if known."""
+    """Number of messages not replayed, by kind or reason; ``damaged`` counts frames that the capture has lost, if known."""
     seconds: float = 0.0
-    """Length of the recording that was replayed."""
+    """Length of the replayed recording."""
 
 
 @frozen
 class Selection:
-    """The part of a recording to replay; by default all of it.
+    """The part of a recording to replay; by default all.
 
     Attributes:
         start, end: Seconds after the first frame, or points in time (aware datetimes).
@@ -84,7 +81,7 @@ class Selection:
     connections: tuple[str, ...] = ()
 
     def window(self, first_ns: int) -> tuple[float, float]:
-        """In ns since 1970."""
+        """Return start and end in ns since 1970."""
 
         def point(value: float | datetime | None, default: float) -> float:
             if value is None:
@@ -94,7 +91,7 @@ class Selection:
         return point(self.start, -math.inf), point(self.end, math.inf)
 
     def wants(self, subject: str | int) -> bool:
-        """True for a subject that was chosen."""
+        """True for a selected subject."""
         name = f"0x{subject:08X}" if isinstance(subject, int) else subject
         return not self.subjects or any(pattern in (name, subject) or matches(pattern, subject) for pattern in self.subjects)
 
@@ -109,22 +106,22 @@ async def replay(
     dry_run: bool = False,
     **options: Any,
 ) -> Replayed:
-    """Say again to a server what the clients of a recording said, over a connection for each of theirs.
+    """Send the recorded messages of all clients to a server, over one connection for each of theirs.
 
     Args:
         capture: The recording.
-        url: The server, with a protocol of its own if need be.
-        speed: 2 is twice as fast; `math.inf` waits for nothing but the answers that were waited for.
-        selection: What of it.
-        record: A folder for the capture of the replay, which says of what it is one.
-        dry_run: Open no connection; only count the messages.
+        url: The server; its protocol may differ from the recorded one.
+        speed: 2 is twice as fast; `math.inf` waits only for answers.
+        selection: The part to replay.
+        record: A folder for a capture of the replay, which names its source.
+        dry_run: Only count the messages, without a connection.
         options: For `polybus.connect`.
 
     Raises:
-        ValueError: `speed` is not above 0.
-        CaptureError: A segment is missing; the capture of the replay cannot be written, or is to be the one that is replayed.
-        ConnectFailed, Unauthorized, Forbidden: The server is not there, or refuses the first connection; what was said over
-            others that it refuses is counted in `skipped`.
+        ValueError: `speed` is not positive.
+        CaptureError: A segment is missing; or `record` cannot be written, or is the folder of `capture`.
+        ConnectFailed, Unauthorized, Forbidden: The server is away, or refuses the first connection. Messages of later refused
+            connections are counted in `skipped`.
     """
     if not speed > 0:
         raise ValueError(f"speed={speed!r}: a number above 0")
@@ -147,11 +144,11 @@ async def replay(
 
 
 def _another(capture: Capture, record: str) -> str:
-    """The name of a capture for that of its replay.
+    """Return the source's name for the capture of a replay.
 
     Raises:
-        CaptureError: That is to be written into the same folder: it would be replayed the next time, and retention would remove
-            the first one for it.
+        CaptureError: Both are the same folder: the next replay would include the copy, and retention would remove the original
+            for it.
     """
     if "://" in capture.path:
         return capture.path
@@ -174,7 +171,7 @@ def _count(plan: Iterator[RecordedMessage], report: Replayed) -> None:
 
 
 class _Client:
-    """A connection of a client of the recording, made anew; an async context manager that may be left before its time."""
+    """A new connection for a recorded client; an async context manager that may be left early."""
 
     def __init__(self, url: str, recorder: Any, options: dict[str, Any]) -> None:
         self.bus = Bus()
@@ -208,9 +205,10 @@ class _Client:
 
     @property
     def link(self) -> BusLink:
-        """
+        """The client's link.
+
         Raises:
-            Disconnected: The server has ended it, for good.
+            Disconnected: The server has closed it for good.
         """
         for link in links_of(self.bus):
             return link
@@ -218,8 +216,6 @@ class _Client:
 
 
 class _Player:
-    """Says things at their time."""
-
     def __init__(self, url: str, speed: float, report: Replayed, options: dict[str, Any]) -> None:
         self._url = url
         self._speed = speed
@@ -227,21 +223,20 @@ class _Player:
         self._options = options
         self._open: dict[_Client, None] = {}
         self._clients: dict[str, dict[str, _Client | None]] = {}
-        """By connection and client behind it; None for those that the server has refused."""
+        """By connection and client behind it; None if the server has refused it."""
         self._leaving: list[_Client] = []
-        """Their connection had ended by now; answers are still waited for."""
+        """Their connection has ended; answers are still awaited."""
         self._asked = 0
         self._first: float | None = None
-        """Time of the first one, ns since 1970; `_began` is the time of its repetition, by the clock of the event loop."""
+        """Time of the first message, ns since 1970; `_began` is the time of its replay, on the event loop's clock."""
         self._began = 0.0
         self.recorder: Any = None
 
     async def play(self, plan: Iterator[RecordedMessage]) -> None:
-        """All of it."""
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self._close)
             ended: list[RecordedMessage] = []
-            # Arrow reads in the event loop's own thread: a batch of 1,024 rows takes about 1 ms, the largest ones 5 ms.
+            # Arrow reads in the event loop's thread: a batch of 1,024 rows takes about 1 ms, the largest ones 5 ms.
             for recorded in plan:
                 if recorded.message is None:
                     if recorded.conn[0] in self._clients:
@@ -250,7 +245,7 @@ class _Player:
                 if self._first is None:
                     await self._client(recorded.conn)
                     self._first, self._began = recorded.at, anyio.current_time()
-                for one in ended:  # where a message follows: else there is nothing to wait for
+                for one in ended:  # only once a message follows: otherwise the pause is pointless
                     await self._wait_for(one)
                     await self._end(one.conn[0])
                 ended.clear()
@@ -262,22 +257,21 @@ class _Player:
             await self._answers(all_of_them=True)
 
     async def _wait_for(self, recorded: RecordedMessage) -> None:
-        """Until it is its time."""
         due = self._began + (recorded.at - (self._first or 0.0)) / 1e9 / self._speed
         if due > anyio.current_time():
             await anyio.sleep_until(due)
 
     async def _close(self, *error: Any) -> None:
-        """All connections that are still there, also where one of them fails."""
         stack = AsyncExitStack()
         for client in self._open:
             stack.push_async_exit(client)
         await stack.__aexit__(*error)
 
     async def _client(self, conn: tuple[str, str]) -> _Client | None:
-        """
+        """Return the client of a connection; None if the server refuses it.
+
         Raises:
-            ConnectFailed, Unauthorized, Forbidden: It is the first, and the server is not there or refuses it.
+            ConnectFailed, Unauthorized, Forbidden: It is the first, and the server is away or refuses it.
         """
         there = self._clients.setdefault(conn[0], {})
         if conn[1] in there:
@@ -290,17 +284,16 @@ class _Player:
         except BusError as error:
             if not self._report.connections:
                 raise
-            logger.warning("what was said over %s cannot be said again: %s", conn[0], error, extra=log_fields(address=conn[0]))
+            logger.warning("the messages of %s cannot be replayed: %s", conn[0], error, extra=log_fields(address=conn[0]))
         there[conn[1]] = client
         return client
 
     async def _end(self, conn_id: str) -> None:
-        """A connection had ended, with all clients behind it."""
+        """End a recorded connection, with all clients behind it."""
         self._leaving += [client for client in self._clients.pop(conn_id, {}).values() if client is not None]
         await self._leave()
 
     async def _leave(self) -> None:
-        """Close the connections whose answers are there."""
         for client in self._leaving:
             await self._answers_of(client)
             if not client.asked:
@@ -314,7 +307,7 @@ class _Player:
             said = client is not None and await self._say(client, recorded, message)
         except BusError as error:
             logger.warning(
-                "%s of %r cannot be said again: %s", kind, message.subject, error, extra=log_fields(subject=message.subject)
+                "%s of %r cannot be replayed: %s", kind, message.subject, error, extra=log_fields(subject=message.subject)
             )
         (self._report.said if said else self._report.skipped)[kind] += 1
 
@@ -330,7 +323,7 @@ class _Player:
         elif kind is Kind.SUBSCRIBE:
             await client.subscribe(subject)
         elif kind is Kind.UNSUBSCRIBE:
-            if subject not in client.subscriptions:  # that could not be made
+            if subject not in client.subscriptions:  # its subscription was not possible
                 return False
             await client.unsubscribe(subject)
         elif (reply := client.asked.get(message.id)) is not None:
@@ -344,12 +337,12 @@ class _Player:
         if peer is None:
             raise Unsupported("a server behind a broker asks nobody")
         again = Message(Kind.REQUEST, subject, None, headers=message.headers)
-        if message.raw is not None and link.adapter.name == recorded.protocol:  # its format is kept
+        if message.raw is not None and link.adapter.name == recorded.protocol:  # keeps its format
             again.raw, again.format, again.checked = message.raw, message.format, message.checked
         elif message.has_body:
             again.decoded = message.body
         earlier = client.asked.pop(message.id, None)
-        if earlier is not None:  # an id of 16 bits comes again
+        if earlier is not None:  # 16-bit ids repeat
             client.asked[object()] = earlier
         client.asked[message.id] = peer.pass_on(again, message.ttl if message.ttl else _PATIENCE)
         self._asked += 1
@@ -359,7 +352,7 @@ class _Player:
                 await self._answers(all_of_them=True)
 
     async def _answers(self, *, all_of_them: bool = False) -> None:
-        """Count those that are there, or wait for all."""
+        """Count finished answers, or wait for all."""
         for client in list(self._open):
             await self._answers_of(client, all_of_them=all_of_them)
         await self._leave()
@@ -381,21 +374,20 @@ class _Player:
 
 @define
 class RecordedMessage:
-    """One message of a client; None where its connection has ended."""
+    """One message of a client; None if its connection has ended."""
 
     at: float
     """Time in ns since 1970 UTC."""
     conn: tuple[str, str]
-    """Its connection, and which client behind it; the latter is empty but for those of a broker."""
+    """Connection, and the client behind it; the latter is empty except behind a broker."""
     protocol: str
     """Of the connection."""
     options: str
     """As in the capture."""
     message: Message | None
-    """Message that was recorded."""
 
     def subject_for(self, subject: str | int, protocol: str) -> str | int:
-        """A subject on a connection of a protocol: a number where it was one, and only the recording knows its name."""
+        """Return the subject for a new connection: a number if only the recording knows its name."""
         if protocol != self.protocol or '"actions"' not in self.options:
             return subject
         number: str | int = json.loads(self.options)["actions"].get(subject, subject)
@@ -403,10 +395,9 @@ class RecordedMessage:
 
 
 def client_messages(capture: Capture, selection: Selection, skipped: Counter[str]) -> Iterator[RecordedMessage]:
-    """All that is to be said again, in its order, a batch of each recording at a time.
+    """Yield all messages to send, in order, reading one batch of each recording at a time.
 
-    What was subscribed to before the window is said when that begins. `skipped` counts what is not said again, by kind or
-    reason.
+    Subscriptions made before the window are sent at its beginning. `skipped` counts the rest, by kind or reason.
 
     Raises:
         CaptureError: A segment is missing, or of an unknown version.
@@ -433,7 +424,7 @@ def client_messages(capture: Capture, selection: Selection, skipped: Counter[str
 def _of_row(
     row: dict[str, Any], at: float, selection: Selection, inside: bool, skipped: Counter[str]
 ) -> Iterator[RecordedMessage]:
-    """The messages of a row; of rows before the window, only the subscriptions and the connections that ended."""
+    """Yield the messages of a row; before the window only subscriptions and ends of connections."""
     frame, options = row["frame"], row["options"] or ""
     if frame is None:
         if _is_end(options):
@@ -441,10 +432,10 @@ def _of_row(
         return
     if not _from_client(row, options):
         return
-    if row["tunnel"]:  # it was meant for who is behind the tunnel, and not for the server that is there now
+    if row["tunnel"]:  # addressed to the other end of the tunnel, not to the new server
         skipped["tunnel"] += 1
         return
-    if (row["flags"] or 0) & FLAG_TRUNCATED:  # half a body is not what the client said
+    if (row["flags"] or 0) & FLAG_TRUNCATED:  # half a body is not the client's message
         skipped["cut"] += 1
         return
     for message in _messages(row["protocol"], options, frame, skipped):
@@ -457,7 +448,7 @@ def _of_row(
 
 
 class _OpenSubscriptions:
-    """The subscriptions that stand when the window begins: those of closed connections, and ended ones, are left out."""
+    """The subscriptions open at the beginning of the window; closed connections and ended ones are left out."""
 
     def __init__(self) -> None:
         self._of: dict[str, dict[tuple[str, str | int], RecordedMessage]] = {}
@@ -473,7 +464,6 @@ class _OpenSubscriptions:
             self._of.get(conn_id, {}).pop((client, recorded.message.subject), None)
 
     def at(self, begin: float) -> Iterator[RecordedMessage]:
-        """All of it, to be said then."""
         for wanted in self._of.values():
             for recorded in wanted.values():
                 recorded.at = begin
@@ -482,20 +472,18 @@ class _OpenSubscriptions:
 
 @frozen
 class _Recording:
-    """The segments of one recording."""
-
     capture: Capture
     segments: list[Segment] = field(factory=list)
 
     def begin(self) -> tuple[int, int] | None:
-        """Time of its first frame, ns by the wall clock and by its own; None where there is none."""
+        """Return the time of its first frame, ns on the wall clock and on its own; None without frames."""
         row = next(self._read(Counter(), ["ts_ns", "mono_ns", "flags"]), None)
         return None if row is None else (row["ts_ns"], row["mono_ns"])
 
     def rows(self, ahead: int, skipped: Counter[str]) -> Rows:
-        """Its rows but for those that say that others are missing, and when each was recorded by its own clock.
+        """Yield its rows without gap rows, each with its time on the recording's own clock.
 
-        The wall clock is so many ns `ahead` of that. `skipped` counts the rows that cannot be read.
+        The wall clock is `ahead` ns of that. `skipped` counts unreadable rows.
         """
         return ((row["mono_ns"] + ahead, row) for row in self._read(skipped))
 
@@ -515,7 +503,7 @@ class _Recording:
 
 
 def _in_order(capture: Capture, skipped: Counter[str]) -> Rows:
-    """The rows of all recordings, those of the same time beside each other. A recording is opened when its time has come."""
+    """Yield the rows of all recordings, ordered by time. A recording is opened when its time comes."""
     recordings: dict[str, _Recording] = {}
     for segment in capture.segments():
         name = capture.reader(segment).schema_metadata().get("capture_id", "")
@@ -541,7 +529,7 @@ def _in_order(capture: Capture, skipped: Counter[str]) -> Rows:
 
 
 def _from_client(row: dict[str, Any], options: str) -> bool:
-    """True if it comes from a client: the end that dialled, or one behind a broker."""
+    """True for a frame from a client: the end that dialled, or one behind a broker."""
     if '"broker-server"' in options:
         return bool(row["direction"] == DIRECTION_IN)
     return bool(row["direction"] == (DIRECTION_OUT if row["role"] == 0 else DIRECTION_IN))

@@ -1,4 +1,4 @@
-"""Rows of a capture before they are columns: what those of a connection have in common, and those that say what is missing."""
+"""Rows of a capture before they become columns: the common part of a connection's rows, and rows about gaps."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ DIRECTION_OUT: Final = 0
 DIRECTION_IN: Final = 1
 
 FLAG_TRUNCATED: Final = 1
-"""The frame was longer than the recorder keeps; its beginning is there."""
+"""The frame was longer than the recorder keeps, and was cut."""
 FLAG_REDACTED: Final = 2
-"""Something secret was blanked, or the body was left out."""
+"""A secret was blanked, or the body was left out."""
 FLAG_GAP_BEFORE: Final = 4
-"""Frames are missing before this row; a row without a frame says how many in its `options`."""
+"""Frames are missing before this row; the `options` of a row without a frame have their number."""
 
 RETENTION: Final = "retention"
-"""Of frames that were removed for their age, or for the size of all."""
+"""Frames were removed by age or total size."""
 
 Ttl: TypeAlias = "float | tuple[float | None, ...] | None"
 RecordedFrame: TypeAlias = "tuple[RowHeader, int, bytes | None, Ttl]"
-"""A recorded frame: its end, the monotonic clock, the bytes, the seconds for which its requests are waited for."""
+"""A recorded frame: its header, monotonic time, bytes, and the timeouts of its requests in seconds."""
 FIELDS: Final = 4
-"""Rows wait as one flat list, four entries for each: a million tuples would keep the garbage collector busy."""
+"""Entries per row. Rows wait as one flat list: a million tuples would keep the garbage collector busy."""
 MOST: Final = 16_384 * FIELDS
-"""Entries that may wait."""
 SMALL: Final = 4096
-"""Bytes: what is smaller is bounded by its number alone."""
+"""Bytes; smaller frames are only bounded by their number."""
 
 
 @define(eq=False)
 class RowHeader:
-    """One direction of one connection, or something that is said about it: what all its rows have in common."""
+    """Common part of all rows of one direction of a connection, or of a row about it."""
 
     direction: int
     conn_id: str = ""
@@ -47,12 +46,12 @@ class RowHeader:
 
 
 class Gap(RowHeader):
-    """The end of a row that says that frames are missing before it.
+    """Header of a row about missing frames.
 
     Args:
-        what: Why, a word.
-        frames: Their number; 0 where it is not known.
-        facts: More about it, as JSON has it.
+        what: The reason, one word.
+        frames: Their number; 0 if unknown.
+        facts: More facts, as JSON members.
     """
 
     __slots__ = ("frames", "what")
@@ -65,18 +64,17 @@ class Gap(RowHeader):
 
 @frozen
 class Missing:
-    """The contents of such a row."""
+    """The contents of a row about missing frames."""
 
     what: str
-    """Why, a word; "unknown" where it says nothing that can be read."""
+    """The reason, one word; "unknown" if unreadable."""
     frames: int
-    """Number of them."""
     segments: tuple[int, ...] = ()
-    """The numbers of the first and the last segment that they were in, where it names them."""
+    """Numbers of their first and last segment, if given."""
 
     @classmethod
     def of(cls, options: str | None) -> Missing:
-        """From the options of a row, which may hold anything."""
+        """Parse the options of a row, which may hold anything."""
         try:
             facts = json.loads(options or "")
             what, frames = facts["gap"], facts["frames"]

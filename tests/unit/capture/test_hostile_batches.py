@@ -84,7 +84,7 @@ def test_a_schema_that_is_none_is_refused_or_read(damage: str, tmp_path: Path, m
         return
     monkeypatch.setattr(segments, "marked", lambda batch, seq, rows: f"crc32=-------- batch=-1 seq={seq} rows={rows}")
     write_segment(tmp_path, run(0, 3), ends=True)
-    with pytest.raises(CaptureError, match="its schema is none"):
+    with pytest.raises(CaptureError, match="its schema cannot be read"):
         list(Capture(tmp_path).batches())
 
 

@@ -640,9 +640,7 @@ def test_leaving_does_not_wait_for_a_writer_that_does_nothing_and_says_what_it_d
             _look_at(_Clock(), patched)
             recorder.close()
         assert caplog.records[-1].levelname == "ERROR"
-        assert (
-            "does not wait any more for 1 frames that are not written: " in caplog.text and "is still blanking" in caplog.text
-        )
+        assert "no longer waits for 1 unwritten frames: " in caplog.text and "is still blanking" in caplog.text
         going.set()
     assert _numbers(rows_in(tmp_path)) == [0]
     assert info(Capture(tmp_path)).ended == [recorder.capture_id]

@@ -1,1 +1,1 @@
-"""Events as Parquet beside the segments: what the codecs make of frames, written once, and read in place of decoding."""
+"""Events as Parquet beside the segments: decoded once, and read instead of decoding again."""

@@ -1,4 +1,4 @@
-"""Decoding beside a recording: one process at a time, of the lowest priority, for what was sealed before it began."""
+"""Decoding beside a recording: one process at a time, at lowest priority, for segments sealed before it began."""
 
 from __future__ import annotations
 
@@ -19,23 +19,21 @@ from ..errors import CaptureError
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _PATIENCE: Final = 1.0
-"""Seconds in which it removes what it has not finished, before it is killed."""
 _LOOK: Final = 0.2
-"""Seconds between two looks at whether the process that has begun it is still there."""
 _LONGEST: Final = 1000
-"""Characters of why it could not go on."""
+"""Characters of an error."""
 _PROGRAM: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {} import main; main()"
 
 
 def possible() -> bool:
-    """True where a process can be begun, on this platform and from this program: one frozen file has no interpreter."""
+    """True if this platform and program can start a process: a frozen program has no interpreter."""
     return os.name == "posix" and sys.platform != "emscripten" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 class DecodingProcess:
-    """Has the sealed segments of a folder decoded by another process, which ends when it has no more of them.
+    """Decodes the sealed segments of a folder in another process, which ends when none is left.
 
-    What it does not come to is decoded by those who read it. Nothing here waits for it, but `stop`.
+    Readers decode the segments that it does not reach. Only `stop` waits for it.
     """
 
     def __init__(self, folder: str) -> None:
@@ -45,15 +43,14 @@ class DecodingProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None while there is none."""
         return None if self._process is None else self._process.pid
 
     def ask(self) -> None:
-        """There is something to decode: `turn` sees to it."""
+        """Note that there is something to decode; `turn` starts it."""
         self._due = True
 
     def turn(self) -> None:
-        """Begin a process, where that is asked for and the one before has ended."""
+        """Start a process if requested and the previous one has ended."""
         if self._process is not None and self._process.poll() is not None:
             self._reap(self._process)
         if self._due and self._process is None:
@@ -95,17 +92,16 @@ class DecodingProcess:
 
 
 def _begin_interpreter(folder: str) -> subprocess.Popen[bytes]:
-    """Begin a process that calls `main`: it finds the same modules, and its work is not known to a terminal.
+    """Start a process that calls `main`, with the same modules and outside the terminal's process group.
 
-    There `sys.argv` has this process's number and the folder, from the second on. Ctrl-C is not for it: it ends when this
-    one does.
+    Its `sys.argv` has this process's id and the folder, from the second on. It ignores Ctrl-C, and ends with this process.
 
     Raises:
-        OSError: It cannot be begun.
+        OSError: It cannot be started.
     """
     arguments = json.dumps([str(one) for one in sys.path]), str(os.getpid()), folder
     command = [sys.executable, "-I", "-c", _PROGRAM.format(__name__), *arguments]
-    # Where there is no standard error, the first file that is opened there would be taken for it.
+    # Without standard error, the first file opened there would take its place.
     errors = None if _is_open(2) else subprocess.DEVNULL
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
 
@@ -118,11 +114,11 @@ def _is_open(file: int) -> bool:
 
 
 def main() -> None:
-    """Decode until nothing is left, this process is told to end, or the one that has begun it is gone."""
+    """Decode until nothing is left, this process gets SIGTERM, or its parent is gone."""
     from .writer import write_columns
 
     owner, folder = int(sys.argv[2]), sys.argv[3]
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # and what is not finished is removed on the way
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # removes unfinished files on the way
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _step_back()
@@ -135,7 +131,7 @@ def main() -> None:
 
 
 def _leave_with(owner: int) -> None:
-    """End this process when the one that has begun it is gone, whatever it is at: a disk may keep it waiting."""
+    """End this process with its parent, even while it waits for a disk."""
     while os.getppid() == owner:
         time.sleep(_LOOK)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -144,10 +140,10 @@ def _leave_with(owner: int) -> None:
 
 
 def _step_back() -> None:
-    """Take only what nobody else wants: one processor at most, where no other process asks for it."""
+    """Use only idle resources, and one processor at most."""
     import pyarrow as pa
 
     pa.set_cpu_count(1)
     os.nice(19)
-    with suppress(AttributeError, OSError):  # Linux has it; reading and writing wait for others then, too
+    with suppress(AttributeError, OSError):  # only on Linux; lowers the priority of reading and writing, too
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -1,4 +1,4 @@
-"""Reads the columns of segments, some of them and some of the rows."""
+"""Reads the columns of segments, all or some, and some of their rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from .sizes import check_groups, check_size, unpacked_size
 from .stamp import KEY, TABLES, BatchGroup, ColumnStamp, SegmentIdentity, columns_path
 
 _ROWS: Final = 32_768
-"""Of a batch that is read."""
 
 
 class SegmentColumns:
-    """The columns of a segment, which are there and fresh."""
+    """The existing and fresh columns of a segment."""
 
     def __init__(self, filesystem: pafs.FileSystem, paths: dict[str, str], stamp: ColumnStamp) -> None:
         self.paths: dict[str, str] = paths
@@ -30,7 +29,7 @@ class SegmentColumns:
 
     @classmethod
     def of(cls, capture: Capture, segment: Segment) -> Self | None:
-        """The columns of a segment; None where there are none, or others than it would be decoded to now."""
+        """Return the columns of a segment; None if they do not exist, or decoding would give others now."""
         if not segment.sealed:
             return None
         files = capture.filesystem
@@ -42,25 +41,24 @@ class SegmentColumns:
             return None
         try:
             return cls(files, paths, last) if last.is_fresh(SegmentIdentity.of(files, segment.path)) else None
-        except OSError:  # retention has removed it: who reads it will say so
+        except OSError:  # removed by retention: the segment's reader reports it
             return None
 
     def within(self, first: int, stop: int | None) -> list[BatchGroup]:
-        """The groups all of whose batches are from one on up to another, which is not included."""
+        """Return the groups with all batches from `first` up to, but not including, `stop`."""
         return [group for group in self.groups if group.first >= first and (stop is None or group.after <= stop)]
 
     def following(self, group: BatchGroup) -> BatchGroup | None:
-        """The group behind another one."""
         place = self.groups.index(group) + 1
         return self.groups[place] if place < len(self.groups) else None
 
     def read(
         self, table: str, groups: Sequence[BatchGroup], columns: Sequence[str] | None = None, condition: Any = None
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of some groups for which a condition (an expression of Arrow) holds, in all columns of the table or some.
+        """Yield rows of some groups that match a condition (an Arrow expression), in all columns of the table or some.
 
         Raises:
-            CaptureError: They unpack to more than what has been decoded from a segment.
+            CaptureError: They unpack to more than decoding a segment gives.
         """
         wanted = set(map(id, groups))
         numbers = [
@@ -93,7 +91,7 @@ class SegmentColumns:
 
 
 def _texts(schema: pa.Schema) -> list[str]:
-    """The columns whose values may have any length, also those within lists, by either name that Parquet gives these."""
+    """Return the columns with values of any length, also inside lists, by either name that Parquet uses."""
     lists = {field.name: field.type.value_type for field in schema if pa.types.is_list(field.type)}
     kinds = {field.name: field.type for field in schema}
     kinds |= {f"{name}.list.{inner}": kind for name, kind in lists.items() for inner in ("item", "element")}
@@ -101,7 +99,6 @@ def _texts(schema: pa.Schema) -> list[str]:
 
 
 def _stamp(files: pafs.FileSystem, path: str) -> ColumnStamp | None:
-    """The stamp of a file; None where there is no such file, or one without."""
     try:
         metadata = pq.read_metadata(path, filesystem=files).metadata or {}
     except (OSError, pa.ArrowException):

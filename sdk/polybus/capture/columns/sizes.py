@@ -1,7 +1,7 @@
-"""The unpacked size of files of Parquet, before memory is reserved: one of some kilobytes may say gigabytes, or hold them.
+"""The unpacked size of Parquet files, checked before memory is reserved: a file of kilobytes may claim or hold gigabytes.
 
-A file says how large its columns are at its end, and once more in front of each page. Where the two agree, a page may still
-hold a value once that is the value of each row.
+A file states the sizes of its columns at its end, and again in front of each page. Even if they agree, a page may contain one
+value once that every row uses.
 
 Sources: parquet.thrift, `PageHeader`; the compact protocol of Thrift.
 """
@@ -20,17 +20,17 @@ from ..store.compute import pc
 from ..store.segments import MOST_BYTES
 
 MOST_OF_GROUP: Final = 2 * MOST_BYTES
-"""Bytes of a group of rows, unpacked: it is of 64 MiB of frames and one batch more."""
+"""Unpacked bytes of a row group: 64 MiB of frames plus one batch, and their decoding."""
 _ROWS: Final = 131_072
-"""Rows that readers of Arrow take at once."""
+"""Rows that Arrow readers take at once."""
 _DICTIONARY_PAGE: Final = 2
 
 
 def check_file(files: pafs.FileSystem, path: str) -> None:
-    """Check a file for whoever reads it without a limit. Of one that is not on this machine only what it says is checked.
+    """Check a file for readers without a limit. A remote file is only checked by its own metadata.
 
     Raises:
-        CaptureError: Its groups of rows, or so many rows as are taken at once, unpack to more than the limit; it is damaged.
+        CaptureError: A row group, or the rows that are read at once, unpack to more than the limit; or the file is damaged.
     """
     try:
         metadata = pq.read_metadata(path, filesystem=files)
@@ -46,13 +46,13 @@ def check_file(files: pafs.FileSystem, path: str) -> None:
 def check_groups(
     files: pafs.FileSystem, path: str, metadata: pq.FileMetaData, groups: Sequence[int], names: Collection[str] | None = None
 ) -> list[str]:
-    """Check some groups of rows by what a file says, and what is said in front of its pages, of some columns or all.
+    """Check row groups by a file's metadata and its page headers, for some columns or all.
 
     Returns:
-        Columns of which not even so much is known: the value of each row may be a large one that stands there once.
+        Columns that need another check: the value of each row may be a large one that is stored once.
 
     Raises:
-        CaptureError: They unpack to more than the limit; a page to more than its column.
+        CaptureError: They unpack to more than the limit, or a page to more than its column.
     """
     pages = memoryview(pa.memory_map(path).read_buffer()).cast("B") if isinstance(files, pafs.LocalFileSystem) else None
     size, many = 0, dict[str, None]()
@@ -74,17 +74,16 @@ def check_groups(
 
 
 def check_size(size: int, groups: int, path: str) -> None:
-    """Raise CaptureError for groups of rows that are too large."""
     if size > MOST_OF_GROUP * groups:
         raise CaptureError(
             f"{path}: {groups} groups of rows unpack to {size >> 20} MiB or more, the limit is {MOST_OF_GROUP >> 20} MiB for "
-            "each: nothing that is recorded or made of it comes to so much. Remove what decoding or analysing has made, and "
-            "make it anew"
+            "each: no recording or decoding of one is that large. Remove the decoded or analysed files, and create them "
+            "again"
         )
 
 
 def unpacked_size(column: pa.Array) -> int:
-    """Bytes of a column when each row has its value for itself."""
+    """Return the bytes of a column if each row stores its own value."""
     if isinstance(column, pa.ListArray):
         return 4 * len(column) + unpacked_size(column.flatten())
     if isinstance(column, pa.DictionaryArray):
@@ -93,7 +92,6 @@ def unpacked_size(column: pa.Array) -> int:
 
 
 def _chunks(metadata: pq.FileMetaData, groups: Sequence[int], names: Collection[str] | None) -> Iterator[Any]:
-    """The parts of columns in groups of rows."""
     for group in map(metadata.row_group, groups):
         for chunk in map(group.column, range(group.num_columns)):
             if names is None or chunk.path_in_schema.partition(".")[0] in names:
@@ -101,7 +99,7 @@ def _chunks(metadata: pq.FileMetaData, groups: Sequence[int], names: Collection[
 
 
 def _pages(data: memoryview, chunk: Any) -> Iterator[tuple[int, int]]:
-    """Kinds and sizes, unpacked, of the pages of a part of a column."""
+    """Yield kind and unpacked size of each page of a column chunk."""
     at = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
     end = at + chunk.total_compressed_size
     while at < end:
@@ -115,7 +113,7 @@ def _pages(data: memoryview, chunk: Any) -> Iterator[tuple[int, int]]:
 
 
 def _struct(data: memoryview, at: int, numbers: dict[int, int] | None = None) -> int:
-    """Read the numbers of a struct of Thrift, by their fields; the place behind it."""
+    """Read the numbers of a Thrift struct by field; returns its end."""
     field = 0
     while head := data[at]:
         at += 1
@@ -132,7 +130,7 @@ def _struct(data: memoryview, at: int, numbers: dict[int, int] | None = None) ->
 
 
 def _behind(data: memoryview, at: int, kind: int) -> int:
-    """The place behind a value of a kind of Thrift's that pages have; ValueError of another."""
+    """Return the end of a Thrift value of the kinds in page headers; ValueError for another kind."""
     if kind in (1, 2):  # true and false
         return at
     if kind == 3:

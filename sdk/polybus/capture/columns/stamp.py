@@ -1,7 +1,7 @@
-"""Places of the columns of a capture, a file for each table and segment, and their stamp.
+"""Paths of a capture's columns, one file per table and segment, and their stamp.
 
-It says of which segment they are, what has made them, and which batches each group of rows holds. Columns that another version
-of a decoder has made are not read.
+The stamp names the segment, the versions of the decoders, and the batches of each row group. Columns of another decoder version
+are not read.
 """
 
 from __future__ import annotations
@@ -21,31 +21,30 @@ from ..schema import EVENTS, FLAG_GAP_BEFORE, QUARANTINE
 from ..store.compute import pc
 
 TABLES: Final = MappingProxyType({"quarantine": QUARANTINE, "events": EVENTS})
-"""Their columns, in the order in which the files of a segment appear; where the last one is there, all are."""
+"""Columns by table, in the order in which a segment's files appear: the last file shows that the others exist."""
 FORMAT: Final = 5
 KEY: Final = b"polybus.decoded"
 """In the metadata of the files."""
 _ENDS: Final = 4096
-"""Bytes: the first ones hold the name of the recording, the last ones the checksum of the last batch."""
+"""Bytes: the first ones contain the recording's name, the last ones the checksum of the last batch."""
 _OURS: Final[Mapping[str, int]] = MappingProxyType({"csb": 4, "jrep": 4, "nats": 5, "ubre": 4, "up": 5, "uprotocol": 4})
-"""Another number when other events are made of the same frames: `test_columns.py` knows what they make of some."""
+"""Increase a number when the same frames give other events; `test_columns.py` compares some."""
 
 
 def columns_path(folder: str, table: str, segment: int) -> str:
-    """The file of a table of a segment."""
     return f"{folder}/{table}/segment-{segment:08d}.parquet"
 
 
 @frozen
 class SegmentIdentity:
-    """Enough of a segment to tell it from any other."""
+    """Distinguishes a segment from any other."""
 
     size: int
     crc32: int
 
     @classmethod
     def of(cls, filesystem: pafs.FileSystem, path: str) -> Self:
-        """Of a file, of which little is read. May raise `OSError`."""
+        """Read little of a file. May raise `OSError`."""
         with filesystem.open_input_file(path) as file:
             size: int = file.size()
             count = min(size, _ENDS)
@@ -54,54 +53,50 @@ class SegmentIdentity:
 
 @frozen
 class BatchGroup:
-    """Some batches of a segment, one after the other, and what a count of them needs beside their rows."""
+    """Consecutive batches of a segment, with counts that are not in their rows."""
 
     first: int
-    """Number of the first one."""
     after: int
-    """Number of the one behind the last."""
     offset: int
-    """Byte of the segment at which the first one begins."""
+    """Byte of the segment at which the first batch begins."""
     events: int
-    """Rows: a row group, where there are some."""
+    """Rows: a row group, unless 0."""
     quarantined: int
     """The same in the quarantine."""
     frames: int
     empty: int
     refused: int
     gaps: int
-    """Rows that say that frames are missing."""
+    """Rows about missing frames."""
     gap_rows: Sequence[Mapping[str, Any]] = ()
-    """The first of them."""
+    """The first gap rows."""
     ended: str | None = None
-    """The recording that is over with the last batch."""
+    """Name of the recording if the last batch ends it."""
     rows: Sequence[Any] = ()
-    """The recording of its rows, the number of the first, and that behind the last; empty where it has none."""
+    """Recording, number of the first row, number after the last; empty without rows."""
 
 
 @frozen
 class ColumnStamp:
-    """The stamp of the columns of a segment."""
+    """The stamp of a segment's columns."""
 
     segment: SegmentIdentity
     decoders: Mapping[str, str | None]
-    """Versions by protocol."""
     token: str
-    """The same in the files of all tables that were written together."""
+    """The same in all files that were written together."""
     groups: Sequence[BatchGroup]
     format: int = FORMAT
 
     def is_fresh(self, segment: SegmentIdentity) -> bool:
-        """True where they are of this very segment, and what decodes it now would make the same."""
+        """True if they belong to this segment, and the current decoders would give the same."""
         return self.segment == segment and _is_current(self.decoders)
 
     def to_json(self) -> bytes:
-        """As it stands in a file."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Self | None:
-        """From a file; None where it is of another format, or none at all."""
+        """Parse a stamp; None for another format or other text."""
         try:
             given = json.loads(text)
             if given["format"] != FORMAT:
@@ -112,7 +107,7 @@ class ColumnStamp:
             return None
 
     def row_groups(self) -> Iterator[tuple[BatchGroup, int | None, int | None]]:
-        """The groups, with the number of the row group in the events and in the quarantine; None where there are no rows."""
+        """Yield the groups, with their row group in the events and in the quarantine; None without rows."""
         events = quarantined = 0
         for group in self.groups:
             yield group, events if group.events else None, quarantined if group.quarantined else None
@@ -121,7 +116,6 @@ class ColumnStamp:
 
 
 def rows_of(batches: Sequence[pa.RecordBatch]) -> Sequence[Any]:
-    """`BatchGroup.rows` of some batches."""
     if not batches:
         return ()
     first, last = batches[0], batches[-1]
@@ -129,20 +123,18 @@ def rows_of(batches: Sequence[pa.RecordBatch]) -> Sequence[Any]:
 
 
 def gaps_in(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that say that frames are missing."""
     marked = pc.not_equal(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
     return rows.filter(pc.and_(marked, pc.is_null(rows.column("frame"))))
 
 
 def gap_rows(rows: pa.RecordBatch, most: int) -> tuple[int, list[dict[str, Any]]]:
-    """The number of rows that say that frames are missing, and the first ones of them."""
     gaps = gaps_in(rows)
     noted = gaps.select(["capture_id", "seq", "ts_ns", "conn_id", "options"]).slice(0, max(0, most))
     return gaps.num_rows, noted.rename_columns({"options": "detail"}).to_pylist()
 
 
 def decoder_version(protocol: str) -> str | None:
-    """The version of what decodes a protocol here; None where nothing does. Of a plugin it is that of its distribution."""
+    """Return the version of a protocol's decoder here, of a plugin its distribution's version; None without a decoder."""
     if protocol in _OURS:
         return str(_OURS[protocol])
     try:
@@ -156,7 +148,7 @@ def decoder_version(protocol: str) -> str | None:
 
 
 def _is_current(versions: Mapping[str, str | None]) -> bool:
-    """True where these decoders of protocols are as good as those that there are: the same, or of what nothing here decodes."""
+    """True if each decoder has this version here, or is not installed."""
     for protocol, version in versions.items():
         here = decoder_version(protocol)
         if here is not None and here != version:

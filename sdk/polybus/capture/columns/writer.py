@@ -1,7 +1,7 @@
-"""Writes the columns of segments: decoded once, for all who read them later.
+"""Writes the columns of segments, decoded once for all readers.
 
-The two files of a segment appear one after the other, each whole under its name or not at all. A process that is killed leaves
-hidden files behind, which the next one removes.
+The two files of a segment appear one after the other, each complete or not at all. A killed process leaves hidden files, which
+the next one removes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .reader import SegmentColumns
 from .stamp import KEY, TABLES, BatchGroup, ColumnStamp, SegmentIdentity, columns_path, decoder_version, gap_rows, rows_of
 
 _ROWS_OF_GROUP: Final = 65_536
-"""Twice as many take 60 MB more while they are written, and more of the disk."""
+"""Twice as many need 60 MB more memory while writing, and more disk."""
 _BYTES_OF_GROUP: Final = 64 << 20
-"""Of frames; a group of rows is not of more, but for one batch: a frame may have megabytes."""
+"""Bytes of frames in a row group, plus one batch: a frame may have megabytes."""
 _SAMPLES: Final = 100
-"""Gap rows that a group names one by one; all are counted."""
+"""Gap rows listed per group; all are counted."""
 _COMPRESSION: Final[Any] = {
     table: {name: "zstd" if name in ("data", "raw") else "lz4" for name in schema.names} for table, schema in TABLES.items()
 }
 """By column: bodies shrink most, and are read least."""
 _ASCENDING: Final = ("seq", "time", "time_ns", "ts_ns", "mono_ns", "expires_at", "deadline_ns")
-"""Written as differences, which takes two fifths off the files; nothing is slower for it, neither here nor in Spark."""
+"""Written as differences, which makes files two fifths smaller and slows nothing, neither here nor in Spark."""
 
 
 @define
@@ -45,12 +45,12 @@ class DecodedCapture:
     """Result of `write_columns`.
 
     Attributes:
-        segments: How many were decoded now.
-        fresh: Those whose columns were there, and are as good.
-        damaged: Numbers of segments without columns, for parts of them are lost: those who read them count what is missing.
-        busy: Segments that another process decodes just now.
-        open: Segments that are still written, or were left by a recorder that was killed.
-        frames, events: Of the segments that were decoded now.
+        segments: Number of segments decoded now.
+        fresh: Number of segments that were decoded already.
+        damaged: Numbers of damaged segments, which get no columns, so that their readers count the missing frames.
+        busy: Segments that another process is decoding.
+        open: Segments with a writer, or left by a killed recorder.
+        frames, events: Of the segments decoded now.
         bytes: Of their columns.
     """
 
@@ -65,17 +65,17 @@ class DecodedCapture:
 
 
 def write_columns(path: AnyPath, progress: Callable[[int], None] | None = None) -> DecodedCapture:
-    """Decode the sealed segments of a capture, as far as that was not done before, and write what they say beside them.
+    """Decode the sealed segments of a capture that are not decoded yet, and write the events beside them.
 
-    A recorder may write to the folder meanwhile, others may read, and several may decode: each segment is decoded by one of
-    them. The newest is the first, as retention begins with the oldest.
+    A recorder may write to the folder at the same time, others may read, and several may decode: each segment is decoded by one
+    of them. Begins with the newest, because retention removes the oldest first.
 
     Args:
         path: The capture, in a folder on this machine.
-        progress: Told the number of frames, now and then.
+        progress: Called with the number of frames from time to time.
 
     Raises:
-        CaptureError: It is no capture, it is elsewhere, or a segment is of an unknown version.
+        CaptureError: Not a capture, or on another machine, or a segment of an unknown version.
         OSError: The columns cannot be written.
     """
     if "://" in os.fspath(path):
@@ -91,14 +91,14 @@ def write_columns(path: AnyPath, progress: Callable[[int], None] | None = None) 
             with naming(folder):
                 _decode(capture, segment, folder, done, progress if progress is not None else lambda frames: None)
         except (CaptureError, FileNotFoundError):
-            if Path(segment.path).exists():  # else retention was faster
+            if Path(segment.path).exists():  # otherwise removed by retention
                 raise
     done.damaged.reverse()
     return done
 
 
 def _decode(capture: Capture, segment: Segment, folder: Path, done: DecodedCapture, progress: Callable[[int], None]) -> None:
-    """Decode one segment, where that is to be done, and nobody else is at it."""
+    """Decode one segment unless it is decoded or another process does so."""
     if SegmentColumns.of(capture, segment) is not None:
         done.fresh += 1
         return
@@ -115,12 +115,12 @@ def _decode(capture: Capture, segment: Segment, folder: Path, done: DecodedCaptu
 
 @contextmanager
 def _claimed(segment: Segment) -> Iterator[bool]:
-    """Claim a segment; False where another process decodes it.
+    """Claim a segment; False if another process decodes it.
 
-    Where no such claim is possible, several may decode it: what the last one writes is whole, or not read.
+    Without locks several may decode it: the last one's files are complete, or not read.
     """
     try:
-        file = os.open(segment.path, os.O_RDWR | getattr(os, "O_BINARY", 0))  # which claims over a network ask for
+        file = os.open(segment.path, os.O_RDWR | getattr(os, "O_BINARY", 0))  # network file systems need write access for locks
     except OSError:
         yield True
         return
@@ -143,7 +143,6 @@ def _write(capture: Capture, segment: Segment, folder: Path, done: DecodedCaptur
 
 
 def _tidy(folder: Path, numbers: set[int]) -> None:
-    """Remove what killed decoders have left, and the columns of segments that are not there any more."""
     for table in TABLES:
         whole = {Path(columns_path(str(folder), table, number)).name for number in numbers}
         for path in folder.glob(f"{table}/*segment-*"):
@@ -151,7 +150,7 @@ def _tidy(folder: Path, numbers: set[int]) -> None:
                 continue
             try:
                 file = os.open(path, os.O_RDWR)
-            except FileNotFoundError:  # another decoder was faster, or has given it its name
+            except FileNotFoundError:  # another decoder was faster, or has renamed it
                 continue
             try:
                 if lock(file):
@@ -162,18 +161,15 @@ def _tidy(folder: Path, numbers: set[int]) -> None:
 
 @define
 class _Batches:
-    """Batches of a segment, one after the other."""
-
     first: int
     offset: int
     after: int = 0
     rows: list[pa.RecordBatch] = field(factory=list)
     ended: str | None = None
-    """The recording that is over with the last one."""
+    """Name of the recording if the last batch ends it."""
 
 
 def _groups(reader: SegmentReader) -> Iterator[_Batches]:
-    """The batches of a segment, as many as make a group of rows each time."""
     group, rows, size = None, 0, 0
     for message in reader.messages():
         group = group or _Batches(message.batch, message.offset)
@@ -190,7 +186,7 @@ def _groups(reader: SegmentReader) -> Iterator[_Batches]:
 
 
 class _Files:
-    """The files of a segment while they are written, hidden until they are whole."""
+    """The files of a segment, hidden until they are complete."""
 
     def __init__(self, folder: Path, segment: int) -> None:
         self._protocols: set[str] = set()
@@ -230,7 +226,7 @@ class _Files:
         for path in self._hidden.values():
             path.unlink(missing_ok=True)
         for writer in self._writers.values():
-            with suppress(OSError, ValueError):  # a full disk, which has been said
+            with suppress(OSError, ValueError):  # a full disk, already reported
                 writer.close()
             writer.is_open = False
         for file in self._files.values():
@@ -238,7 +234,6 @@ class _Files:
                 file.close()
 
     def write(self, batches: _Batches) -> BatchGroup:
-        """Decode some batches, and write what they say as one group of rows."""
         frames = empty = refused = gaps = 0
         samples: list[dict[str, Any]] = []
         for rows in batches.rows:
@@ -260,7 +255,7 @@ class _Files:
         return BatchGroup(batches.first, batches.after, batches.offset, *counts, samples, batches.ended, rows_of(batches.rows))
 
     def finish(self, groups: Sequence[BatchGroup], identity: SegmentIdentity, segment: Path) -> int:
-        """Give the files their names. Gives the number of their bytes."""
+        """Rename the files; returns their bytes."""
         stamp = ColumnStamp(identity, {name: decoder_version(name) for name in sorted(self._protocols)}, self._token, groups)
         size: int = 0
         for table, writer in self._writers.items():

@@ -1,4 +1,4 @@
-"""The frames of each protocol as recording and decoding see them: a module for each."""
+"""The frames of each protocol for recording and decoding: one module each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import csb, jrep, nats, ubre, up, uprotocol
 from .shared import plain_event
 
 EventMapper: TypeAlias = Callable[[Message], list[Any]]
-"""A function that makes the fields of an event of a message."""
+"""Returns the fields of an event for a message."""
 
 _WITHOUT_BODY: Final[Mapping[str, Callable[[bytes, Mapping[str, Any], bool], bytes]]] = {
     "ubre": ubre.without_body,
@@ -24,9 +24,9 @@ _WITHOUT_BODY: Final[Mapping[str, Callable[[bytes, Mapping[str, Any], bool], byt
     "uprotocol": uprotocol.without_body,
 }
 BLANK: Final[Mapping[str, Callable[[bytes], bytes]]] = {"csb": csb.blank, "nats": nats.blank, "up": up.blank}
-"""Functions that blank the secrets of a protocol that are not seen by their names."""
+"""Functions that blank a protocol's secrets without secret names."""
 SUSPECT: Final[Mapping[str, str]] = {"nats": nats.SUSPECT, "up": up.SUSPECT}
-"""Expressions for what makes a frame worth a look, besides names."""
+"""Expressions for suspicious frames, in addition to names."""
 _EVENTS: Final[Mapping[str, EventMapper]] = {
     "jrep": jrep.event,
     "nats": nats.event,
@@ -36,14 +36,14 @@ _EVENTS: Final[Mapping[str, EventMapper]] = {
 
 
 def mapper_for(protocol: str, names: Mapping[int, str]) -> EventMapper:
-    """The mapper of a protocol, with the names of CSB's actions; for UBRE and plugins of the fields that all protocols have."""
+    """Return the mapper of a protocol, with the names of CSB's actions; a default for UBRE and plugins."""
     return partial(csb.event, names) if protocol == "csb" else _EVENTS.get(protocol, plain_event)
 
 
 def headers_only(protocol: str, options: str, frame: bytes, *, cut: bool = False) -> bytes:
-    """The frame without bodies; empty where that cannot be done (it is no frame of the protocol, or that of a plugin).
+    """Return the frame without bodies; empty if it cannot be read, or its protocol is a plugin.
 
-    One that was `cut` off by who recorded it is read as well, where the cut is in a body.
+    A frame that was `cut` off by the recorder is read if the cut is in a body.
     """
     strip = _WITHOUT_BODY.get(protocol)
     if strip is None:

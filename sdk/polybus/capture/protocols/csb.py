@@ -21,12 +21,11 @@ _WITH_SUBJECT: Final = (wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.REQ
 _WITHOUT_BODY: Final = (wire.CANCEL, wire.CREDIT, wire.DEADLINE)
 _NUMBERED: Final = 0xFFFF
 _HIDING: Final = (wire.URLENCODED, wire.BASE64)
-"""Encodings that are looked at from where they begin: in a header, or after an address of four bytes."""
+"""Encodings that are searched from the beginning of a payload: behind a header, or behind a client number of four bytes."""
 _WORDS: Final = {"connected": "open", "closed": "close", "close": "close"}
 
 
 def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
-    """See `headers_only`."""
     front = 4 if options.get("side") == "broker-server" else 0
     head = frame[front : front + 8]
     if len(head) < 8:
@@ -35,12 +34,12 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
     end = front + 8
     if head[0] >> 4 == wire.REQUEST and action >= wire.FIRST_RESERVED:
         end = _start_of_body(frame, front, action)
-    # Binary: no payload at all is one that can be read.
+    # Binary: an empty payload of that encoding is readable.
     return frame[:front] + bytes((head[0] & 0xF0,)) + frame[front + 1 : end]
 
 
 def _start_of_body(frame: bytes, front: int, action: int) -> int:
-    """The place of the body in an action of the bus itself."""
+    """Return the position of the body in a reserved action."""
     start = front + 8
     if action in _WITH_SUBJECT:
         size = int.from_bytes(frame[start : start + 2], "big")
@@ -52,7 +51,7 @@ def _start_of_body(frame: bytes, front: int, action: int) -> int:
 
 
 def blank(frame: bytes) -> bytes:
-    """The frame with secrets of a payload that is a form or base64 blanked; the same object where there are none."""
+    """Return the frame with secrets of a form or base64 payload blanked; the same object if nothing changes."""
     for start in (8, 12):
         if len(frame) > start and frame[start - 8] >> 4 in (1, 2) and frame[start - 8] & 15 in _HIDING:
             frame = frame[:start] + blank_all(frame[start:])
@@ -60,7 +59,7 @@ def blank(frame: bytes) -> bytes:
 
 
 def hiding(frames: pa.Array) -> list[int]:
-    """The rows whose first bytes say that their payload is a form or base64."""
+    """Return the rows with a form or base64 payload, by their first bytes."""
     ends, data = bytes_of(frames)
     octets = np.frombuffer(data, np.uint8)
     hiding = np.zeros(len(frames), bool)
@@ -71,7 +70,7 @@ def hiding(frames: pa.Array) -> list[int]:
 
 
 def event(names: Mapping[int, str], message: Message) -> list[Any]:
-    """The fields of an event of a message, with the names of actions."""
+    """Return the fields of an event for a message, with the names of actions."""
     row = plain_event(message)
     row[_CORRELATION] = None
     if message.peer is not None:
@@ -80,7 +79,7 @@ def event(names: Mapping[int, str], message: Message) -> list[Any]:
         id = message.id if message.id >= 0 else ~message.id
         action = id >> 16
         row[_CORRELATION] = f"{id & 0xFFFF:04x}{action:08x}"
-        # From there on they are actions of the bus itself, whose subject stands in the payload.
+        # Higher actions are the bus's own, with the subject in the payload.
         if row[_SUBJECT] is None and action < wire.FIRST_RESERVED:
             row[_SUBJECT] = names.get(action) or f"0x{action:08X}"
     elif row[0] == "control":

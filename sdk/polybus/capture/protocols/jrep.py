@@ -23,7 +23,6 @@ _REPLY: Final = ":RespondTo:RPC"
 
 
 def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
-    """See `headers_only`."""
     if not frame.strip():
         return frame
     kept = []
@@ -34,7 +33,6 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
 
 
 def event(message: Message) -> list[Any]:
-    """The fields of an event of a message."""
     row = plain_event(message)
     if row[0] == "request":
         row[_CORRELATION] = (message.reply_to or "").removesuffix(_REPLY)

@@ -1,8 +1,8 @@
-"""Meaning of what stands on a wire of NATS, beyond what every protocol has: stored publications, and the words of nodes.
+"""Stored publications and messages of nodes on a wire of NATS, in addition to the fields that every protocol has.
 
-A stored publication makes exchanges of three kinds: the publication, which a stream says that it has; each delivery, which the
-reader settles; and the dead letter, where no delivery has helped. Sources: NATS documentation, "NATS JetStream wire API
-Reference" (acknowledgements, ``pub_ack_response``); for nodes of a cluster `polybus.protocols.nats.cluster.subjects`.
+A stored publication makes exchanges of three kinds: the publication, confirmed by a stream; each delivery, acknowledged by its
+reader; and the dead letter after the last failure. Sources: NATS documentation, "NATS JetStream wire API Reference"
+(acknowledgements, ``pub_ack_response``); for nodes of a cluster `polybus.protocols.nats.cluster.subjects`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _SETTLED: Final[Mapping[bytes, tuple[Code, str]]] = {
     b"-NAK": (Code.ABORTED, "NAK"),
     b"+TERM": (Code.FAILED_PRECONDITION, "TERM"),
 }
-"""The words of a consumer that say anything else than that a delivery is dealt with."""
+"""Acknowledgements that do not report success."""
 _FULL: Final = "maximum "
-"""The beginning of what a stream says that is full."""
+"""First word of a full stream's answer."""
 _READER: Final = re.compile(r"_INBOX\.\w{20}\.j\.\d{1,20}", re.ASCII)
-"""The subjects at which a client of a stream of others is given what it has asked for."""
+"""Subjects for the answers to a client's requests for publications of an external stream."""
 _WORDS_OF_NODES: Final = ("c", "h", "j", "p", "t")
 _DEAD: Final = ".dead."
 _MOST: Final = 2**63 - 1
@@ -44,7 +44,7 @@ _ACKS, _INBOX = ACKS.encode(), INBOX.encode()
 _SETTLING: Final = (b"+ACK", b"+NXT", b"-NAK", b"+TERM", b"+WPI")
 _TEXTS: Final = (b"nats-service-error", b"polybus-text")
 SUSPECT: Final = r"|^connect[ \t]"
-"""Besides names this makes a frame worth a look: every CONNECT."""
+"""Expression for suspicious frames in addition to names: every CONNECT."""
 _CONNECT: Final = re.compile(rb"\s*connect\s", re.I)
 _MEMBER: Final = re.compile(rb'"(?:pass|auth_token|jwt|sig)"\s*:\s*"((?:[^"\\]|\\.)*)"', re.I)
 _WITH_HEADERS: Final = re.compile(rb"\s*h(?:pub|msg)\s[^\r\n]*?(\d{1,9})\s+\d+\r\n", re.I)
@@ -52,7 +52,7 @@ _HEADER: Final = re.compile(rb"([!-9;-~]+):[ \t]*([^\r\n]+)")
 
 
 class _Facts(NamedTuple):
-    """Fields of an event that are not those which every protocol has."""
+    """Fields of an event that differ from the common ones."""
 
     kind: str
     subject: str | None
@@ -66,7 +66,6 @@ _FACTS: Final = tuple(map(FIELDS.index, _Facts.__annotations__))
 
 
 def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
-    """See `headers_only`."""
     line, end, rest = frame.partition(b"\r\n")
     verb, *names = line.split()
     kind = verb.upper()
@@ -80,7 +79,7 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
 
 
 def _said_to_engine(subject: bytes, payload: bytes) -> bytes:
-    """The words by which a stored publication is settled, and those of the engine that it is stored; nothing of any other."""
+    """Return an acknowledgement of a delivery, or a stream's answer to a publication; empty for other payloads."""
     if subject.startswith(_ACKS):
         return payload.partition(b" ")[0] if payload.startswith(_SETTLING) else b""
     is_answer = subject.startswith(_INBOX) or node_word(subject.decode("utf-8", "replace")) == "a"
@@ -88,14 +87,14 @@ def _said_to_engine(subject: bytes, payload: bytes) -> bytes:
 
 
 def _told_by_nats(block: bytes) -> bytes:
-    """Headers without what the text of an error says."""
     lines = block.split(b"\r\n")
     return b"\r\n".join(line for line in lines if line.partition(b":")[0].lower() not in _TEXTS)
 
 
 def blank(frame: bytes) -> bytes:
-    """The frame with secrets of CONNECT and of headers blanked, cut behind what is looked at of these; the same object where
-    there is neither."""
+    """Return the frame with secrets of CONNECT and of headers blanked, and its end cut if too long to search; the same object
+    if nothing changes.
+    """
     if _CONNECT.match(frame):
         frame = frame[:MOST]
         return starred(frame, (found.span(1) for found in _MEMBER.finditer(frame)))
@@ -109,7 +108,6 @@ def blank(frame: bytes) -> bytes:
 
 
 def event(message: Message) -> list[Any]:
-    """The fields of an event of a message."""
     row = plain_event(message)
     facts = _read(message)
     if facts is not None:
@@ -119,11 +117,11 @@ def event(message: Message) -> list[Any]:
 
 
 def _read(message: Message) -> _Facts | None:
-    """Find what a message is beyond its form; None where that is all."""
+    """Return the special fields of a message; None without any."""
     subject, reply = str(message.subject), message.reply_to
     if message.kind is Kind.RESPONSE:
         return _answer(message)
-    if message.kind is Kind.ERROR and _READER.fullmatch(str(message.id)):  # a word of the engine, which answers nothing
+    if message.kind is Kind.ERROR and _READER.fullmatch(str(message.id)):  # a status of the engine, not an answer
         return _Facts(_CONTROL, str(message.id))
     if message.kind not in (Kind.PUBLISH, Kind.REQUEST):
         return None
@@ -136,17 +134,16 @@ def _read(message: Message) -> _Facts | None:
     word = None if reply is None else node_word(reply)
     if word == "a":
         return _of_node(message, subject, str(reply))
-    if word in ("h", "p"):  # a node that greets, or whose publications nobody answers
+    if word in ("h", "p"):  # a node's greeting, or a publication without an answer
         return _Facts(_CONTROL if word == "h" else _PUBLISH, subject)
     return None
 
 
 def _of_node(message: Message, subject: str, reply: str) -> _Facts | None:
-    """Read a question of a node."""
     if node_word(subject) == "y":
         return _Facts(_HEARTBEAT, subject)
     came = "sid" in message.attributes
-    if subject.partition(".")[2].startswith("p."):  # to whom it was published the answer does not come
+    if subject.partition(".")[2].startswith("p."):  # subscribers of a publication do not see the answer
         return _Facts(_PUBLISH, subject) if came else _Facts(_REQUEST, subject, reply, stored=StoredFacts(PUBLICATION))
     if _DEAD in subject and not came and (letter := _dead_letter(subject, message.headers or {})) is not None:
         return _Facts(_REQUEST, subject, reply, stored=letter)
@@ -168,7 +165,7 @@ def _delivery(subject: str, reply: str) -> _Facts | None:
     except RemoteProtocolError:
         return None
     stored = _given(ack)
-    if ack.consumer.startswith(REPLAY):  # who only reads settles nothing
+    if ack.consumer.startswith(REPLAY):  # a replay acknowledges nothing
         return _Facts(_PUBLISH, subject, stored=stored)
     return _Facts(_REQUEST, subject, reply, stored=stored)
 
@@ -178,7 +175,7 @@ def _settlement(subject: str, said: bytes) -> _Facts | None:
         ack = read_ack(subject)
     except RemoteProtocolError:
         return None
-    # Each has a subject of its own, which says no more than its columns do.
+    # Each has its own subject, which repeats the columns.
     short = f"{ACKS}{ack.stream}.{ack.consumer}"
     word, _, rest = said.partition(b" ")
     if word == _WORKING:
@@ -195,7 +192,6 @@ def _given(ack: AckSubject, reason: str | None = None) -> StoredFacts:
 
 
 def _answer(message: Message) -> _Facts | None:
-    """Read the word of a stream about a publication, or a refusal of the engine."""
     said = engine_says(message.raw or b"")
     if said is None:
         return None
@@ -211,12 +207,12 @@ def _answer(message: Message) -> _Facts | None:
 
 
 _ABOUT: Final = frozenset(("stream", "seq", "domain", "duplicate", "error", "batch", "count", "val"))
-"""The members of what a stream says of a publication."""
+"""Members of a stream's answer to a publication."""
 _LONGEST: Final = 2000
 
 
 def engine_says(payload: bytes) -> dict[str, Any] | None:
-    """Read what a stream says of a publication, or an error of the engine; None where it is an answer of anybody else."""
+    """Parse a stream's answer to a publication, or an error of the engine; None for other answers."""
     if not payload.startswith(b"{") or len(payload) > _LONGEST:
         return None
     said = read_stored(payload)
@@ -231,5 +227,5 @@ def _number(most: int, text: str) -> int | None:
 
 
 def _up_to(most: int, number: Any) -> int | None:
-    """A number that fits its column: others may have written it."""
+    """Return a number that fits its column; any program may have written it."""
     return number if type(number) is int and 0 <= number <= most else None

@@ -1,4 +1,4 @@
-"""Parts that the frames of several protocols have: the fields of an event, members of JSON, fields of protocol buffers."""
+"""Common parts of several protocols: the fields of an event, members of JSON, fields of protocol buffers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _value: Final = json.JSONDecoder(strict=False).raw_decode
 BEGINNING: Final = 256
-"""Characters of a body that was cut, to see whether it is an error's; a multiple of four, as base64 is read."""
+"""Characters of a cut body that show whether it is an error's; a multiple of four for base64."""
 _FIXED: Final = {1: 8, 5: 4}
-"""Bytes of fields of protocol buffers, by their type."""
+"""Bytes of protobuf fields by wire type."""
 _KINDS: Final[Mapping[str, str]] = {
     **{kind.value: kind.value for kind in Kind},
     Kind.ERROR.value: "response",
@@ -33,7 +33,7 @@ _TRACE: Final = "traceparent"
 
 
 class StoredFacts(NamedTuple):
-    """The columns of an event about what is stored. The names are those of `schema.EVENTS`."""
+    """The columns of an event about stored publications, named as in `schema.EVENTS`."""
 
     stored: str
     store: str | None = None
@@ -44,7 +44,7 @@ class StoredFacts(NamedTuple):
 
 
 class EventFields(NamedTuple):
-    """The columns of an event that depend on its message; the rest is the frame's. The names are those of `schema.EVENTS`."""
+    """The columns of an event that depend on its message, named as in `schema.EVENTS`; the others depend on its frame."""
 
     kind: str
     subject: str | None = None
@@ -68,7 +68,7 @@ FIELDS: Final = tuple(EventFields.__annotations__)
 
 
 def plain_event(message: Message) -> list[Any]:
-    """The fields as far as every protocol has them."""
+    """Return the fields that every protocol has."""
     kind = _KINDS[message.kind.value]
     data, content = message.raw, message.format.content_type
     code: int | None = None
@@ -87,7 +87,7 @@ def plain_event(message: Message) -> list[Any]:
 
 
 def _made_body(message: Message) -> tuple[bytes | None, str]:
-    """A body for a message without one: of a failure its text, of control its attributes."""
+    """Return a body for a message without one: the text of a failure, the attributes of a control message."""
     attributes, kept = message.attributes, {}
     if message.code is not None:
         kept = {name: attributes[name] for name in ("text", "reason", "detail") if attributes.get(name) not in (None, "")}
@@ -97,11 +97,13 @@ def _made_body(message: Message) -> tuple[bytes | None, str]:
         value = kept or (message.body if message.has_body else None)
         return (None, "") if value is None else (msgspec.json.encode(value, enc_hook=str), "application/json")
     except (TypeError, ValueError, RecursionError, BusError):
-        return None, ""  # a value that JSON has no form for
+        return None, ""  # JSON has no form for the value
 
 
 def objects_in(frame: bytes, cut: bool, body: re.Pattern[str]) -> list[dict[str, Raw]]:
-    """The members of an object, or of those in an array; of one that is cut those before, and the beginning of its body."""
+    """Return the members of an object, or of the objects in an array; if cut, those before the cut, with the beginning of the
+    body.
+    """
     if not cut:
         return [_members(bytes(one)) for one in (_elements(frame) if frame.lstrip()[:1] == b"[" else [Raw(frame)])]
     text = frame.decode("utf-8", "ignore").lstrip()
@@ -118,9 +120,10 @@ def objects_in(frame: bytes, cut: bool, body: re.Pattern[str]) -> list[dict[str,
 
 
 def _before_the_cut(text: str, at: int, *, within: bool = False) -> tuple[dict[str, Raw], str | None]:
-    """Members of the object at a place, and the name of the one whose value is not whole; None where the cut is elsewhere.
+    """Return the members of the object at a position, and the name of the one with an incomplete value; None if the cut is
+    elsewhere.
 
-    Of that value there is the beginning, but not of one `within` it: each level is read once more.
+    The incomplete value is included as far as it goes, except `within` it: each level is parsed once more.
     """
     members: dict[str, Raw] = {}
     while True:
@@ -148,7 +151,7 @@ def _after_blanks(text: str, at: int) -> int:
 
 
 def parted(frame: bytes, cut: bool, bodies: range) -> tuple[bytes, bytes]:
-    """The fields of a message of protocol buffers, but for those that are bodies, and the last one of these."""
+    """Return a protobuf message without its `bodies` fields, and the last one of those."""
     kept, body, at = list[bytes](), b"", 0
     while at < len(frame):
         start, (tag, at) = at, read_varint(frame, at)
@@ -165,7 +168,7 @@ def parted(frame: bytes, cut: bool, bodies: range) -> tuple[bytes, bytes]:
 
 
 def starred(frame: bytes, places: Iterable[tuple[int, int]]) -> bytes:
-    """The frame with stars from one place to another; the same object where there is nothing between them."""
+    """Return the frame with stars in some ranges; the same object if they are empty."""
     some = [(start, end) for start, end in places if start < end]
     data = bytearray(frame)
     for start, end in some:

@@ -17,7 +17,6 @@ _HEADER: Final = struct.Struct(">BHI")
 
 
 def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
-    """See `headers_only`."""
     if frame[:1] in (b"{", b" ", b"\t", b"\r", b"\n"):
         (kept,) = objects_in(frame, cut, _BODY)
         body = kept.pop("body", None)

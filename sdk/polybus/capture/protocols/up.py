@@ -16,13 +16,12 @@ _SUBJECT, _ID, _SOURCE, _TTL, _PRIORITY, _REPLY_TO = map(
     FIELDS.index, ("subject", "id", "source", "ttl_ms", "priority", "reply_to")
 )
 SUSPECT: Final = "|(?-i:R)"
-"""Besides names this makes a frame worth a look: the tag of the token, which is the letter R."""
+"""Expression for suspicious frames in addition to names: the tag of the token, the letter R."""
 _ATTRIBUTES: Final = 1
 _TOKEN: Final = 10
 
 
 def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
-    """See `headers_only`."""
     attributes, _ = split_message(parted(frame, cut, range(2, 3))[0])
     kept = read_attributes(attributes or b"")
     kept.payload_format = 0
@@ -30,13 +29,13 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
 
 
 def blank(frame: bytes) -> bytes:
-    """The frame with its token blanked, also where it is cut off; the same object where there is none."""
+    """Return the frame with its token blanked, also a cut one; the same object if nothing changes."""
     attributes = _fields(frame, 0, len(frame), _ATTRIBUTES)
     return starred(frame, (place for part in attributes for place in _fields(frame, *part, _TOKEN)))
 
 
 def _fields(frame: bytes, at: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:
-    """Places at which the bytes of the fields of a number begin and end, as far as the message goes."""
+    """Yield the ranges of the fields with a number, as far as the message goes."""
     while at < end:
         try:
             tag, at = read_varint(frame, at)
@@ -56,7 +55,6 @@ def _fields(frame: bytes, at: int, end: int, wanted: int) -> Iterator[tuple[int,
 
 
 def event(message: Message) -> list[Any]:
-    """The fields of an event of a message."""
     row = plain_event(message)
     if isinstance(message, UpMessage):
         given = message.given

@@ -23,13 +23,12 @@ _STATUS: Final = re.compile(
     rb"(?:\x12[\x80-\xff]*[\0-\x7f]\x08([\x01-\x10]))?",
     re.S,
 )
-"""An error in an ``Any``: its code, where it is one of those that there are."""
+"""An error in an ``Any``, with its code if valid."""
 _COMMSTATUS: Final = b"\x2a\x10\n\ncommstatus\x12"
 """An attribute of a CloudEvent, up to the length of its value."""
 
 
 def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
-    """See `headers_only`."""
     if options.get("format") == "protobuf":
         kept, body = parted(frame, cut, range(6, 9))
         code = _code_in(body)
@@ -46,13 +45,12 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
 
 
 def _code_in(body: bytes) -> int | None:
-    """The code of an error, whose body it is; None of other bodies."""
+    """Return the code of an error's body, or None."""
     found = _STATUS.match(body)
     return None if found is None else found[1][0] if found[1] else Code.UNKNOWN
 
 
 def event(message: Message) -> list[Any]:
-    """The fields of an event of a message."""
     row = plain_event(message)
     event = getattr(message, "event", None)
     if event is not None:

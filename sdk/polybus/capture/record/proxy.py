@@ -1,6 +1,6 @@
-"""A recording proxy: it listens, connects each client on to a server, and writes down every frame in between.
+"""A recording proxy: listens, connects each client to a server, and records every frame between them.
 
-Frames are handed on as they are, and never read, so also what no bus would take is recorded.
+It forwards frames unchanged and unread, so it also records frames that a bus would refuse.
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ logger: logging.Logger = logging.getLogger("polybus.capture")
 _HOP: Final = frozenset({"host", "connection", "upgrade", "origin", "content-length", "transfer-encoding", "keep-alive"})
 _AT_THE_ENDS: Final = "record at one of the programs, with connect(..., record=) or bus.record()"
 _PATIENT: Final = 4 << 20
-"""Bytes that wait for one side before the other is cut, where it cannot be held back."""
+"""Unread bytes of one side before the other is disconnected, if it cannot be paused."""
 
 
 class _Side:
-    """One of the two connections of a client; the receiver of its transport."""
-
     def __init__(self, transport: plugins.Transport) -> None:
         self.transport = transport
         self.other: _Side | None = None
@@ -63,20 +61,20 @@ class _Side:
 
 
 class RecordingProxy:
-    """Listens and records, while it is entered: ``async with RecordingProxy(url, recorder, listen) as proxy: ...``
+    """Listens and records while entered: ``async with RecordingProxy(url, recorder, listen) as proxy: ...``
 
     Args:
         url: The server.
         recorder: Writes; the proxy opens and closes it.
-        listen: Where, for example ``ubre+tcp://127.0.0.1:0``.
+        listen: Address, for example ``ubre+tcp://127.0.0.1:0``.
         insecure: Allow an address that other machines can reach, although the proxy authenticates no client.
-        tls: For the connections to a server with ``wss`` or ``tls``.
-        listen_tls: The same for the address where it listens.
+        tls: For connections to a server with ``wss`` or ``tls``.
+        listen_tls: The same for the listening address.
 
     Raises:
-        TypeError: `tls` is no `ssl.SSLContext`.
+        TypeError: `tls` is not an `ssl.SSLContext`.
         ValueError: A URL is wrong, or `tls` is for servers.
-        Unsupported: Over HTTP, protocols carry their messages in more than frames, and a fabric has no two ends.
+        Unsupported: HTTP carries more than frames, and a Zenoh fabric has no two ends.
         LocalProtocolError: Other machines could reach it.
     """
 
@@ -115,12 +113,13 @@ class RecordingProxy:
         self._dialled: dict[int, plugins.Transport] = {}
         self._knocking = 0
         self.url: str = ""
-        """The real, connectable URL, while it is entered."""
+        """Connectable URL, while entered."""
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """
+        """Listen.
+
         Raises:
             OSError: The address cannot be bound.
             CaptureError: The folder cannot be written.
@@ -177,18 +176,18 @@ class RecordingProxy:
     # -- as a gate -------------------------------------------------------------------------------------------------------
 
     def knock(self, address: str) -> BusError | None:
-        """Count a newcomer, or say why it has to stay outside."""
+        """Count a new client, or return the reason to refuse it."""
         if self._knocking >= self._limits.handshakes or len(self._sides) >= 2 * self._limits.peers:
             return TooManyRequests("too many connections to this proxy")
         self._knocking += 1
         return None
 
     def left(self, address: str) -> None:
-        """A newcomer gave up before it was let in."""
+        """Note that a client gave up before it was accepted."""
         self._knocking -= 1
 
     def admit(self, handshake: plugins.Handshake, decided: Callable[[plugins.Admission | BusError], None]) -> None:
-        """Let a client in that the server takes."""
+        """Accept a client if the server accepts its connection."""
         self._runtime.spawn(self._dial, handshake, decided)
 
     async def _dial(self, handshake: plugins.Handshake, decided: Callable[[plugins.Admission | BusError], None]) -> None:
@@ -203,12 +202,12 @@ class RecordingProxy:
             return
         self._dialled[id(handshake)] = transport
         decided(plugins.Admission(plugins.Identity(), handshake))
-        if self._dialled.pop(id(handshake), None) is not None:  # the client has gone meanwhile
+        if self._dialled.pop(id(handshake), None) is not None:  # the client has gone by now
             transport.start(_Side(transport))
             transport.abort(plugins.Closed(1000, "the client has gone"))
 
     def _connector_for(self, handshake: plugins.Handshake) -> plugins.Connector:
-        """With what the client has put behind the question mark: a server may go by that, as by its headers."""
+        """Return a connector with the client's query, which the server may use like headers."""
         if not handshake.query:
             return self._connector
         parts = urlsplit(self._target)
@@ -216,7 +215,6 @@ class RecordingProxy:
         return self._there.connector(urlunsplit((*parts[:3], query, parts.fragment)))
 
     def opened(self, transport: plugins.Transport, admission: plugins.Admission) -> None:
-        """A newcomer is in: join it to its connection to the server."""
         self._knocking -= 1
         client, server = _Side(transport), _Side(self._dialled.pop(id(admission.handshake)))
         tap = self.recorder.tap(self._reads, transport, opened=False)

@@ -1,7 +1,7 @@
 """The recorder: links fill a bounded list, and a thread writes it to segments.
 
-The bus never waits for it. What the writer cannot keep up with, and what the disk does not take, is dropped and counted, and a
-row without a frame says so where it is missing.
+The bus never waits for it. If the writer or the disk is too slow, frames are dropped and counted, and a row without a frame
+marks the gap.
 """
 
 from __future__ import annotations
@@ -40,77 +40,74 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 PATIENCE: Final = 30.0
-"""Seconds that `close` waits for a writer that does nothing. Then it goes on by itself, while the program does."""
+"""Seconds that `close` waits for an idle writer. After that the writer continues until the program ends."""
 _LONG: Final = 10.0
-"""Seconds after which it says that it waits."""
+"""Seconds before the wait is logged."""
 _LOOK: Final = 0.5
-"""Seconds between two looks."""
 _GIB: Final = 1 << 30
 BATCH_ROWS: Final = 4096
-"""At most in one batch: a quarter of what one of 1,024 rows costs is the same however many rows there are."""
+"""Rows of a batch: a quarter of the cost of 1,024 rows does not depend on their number."""
 FLUSH_SECONDS: Final = 0.1
-"""After which also fewer are written."""
+"""Smaller batches are written after this time."""
 _MOST_LARGE: Final = 64 << 20
-"""Bytes of larger frames that may wait."""
+"""Bytes of queued large frames."""
 _TOGETHER: Final = 8 << 20
-"""Bytes of rows that are taken away together, but for one frame: what is done with them shall soon be seen to be done."""
+"""Bytes of rows that are taken together, plus one frame, so that progress shows soon."""
 
 
 @frozen(kw_only=True)
 class WriterSettings:
-    """Settings of a recording, for its recorder and for the writer of its segments."""
+    """Settings of a recording, for its recorder and its writer."""
 
     path: str
-    """The folder; it is made where there is none (mode 0700)."""
+    """The folder; created with mode 0700."""
     capture_id: str
-    """Of the recording."""
+    """Name of the recording."""
     max_bytes: int
-    """Of all sealed segments in it: beyond that the oldest are removed."""
+    """Bytes of all sealed segments in the folder; beyond that the oldest are removed."""
     max_age: float
-    """Seconds after which sealed segments are removed."""
     segment_bytes: int = 64 << 20
-    """Of a segment, when it is sealed."""
+    """Bytes of a segment before it is sealed."""
     segment_seconds: float = 60.0
-    """After which one is sealed."""
     frame_bytes: int = 4 << 20
-    """Kept of a frame; the rest of a longer one is cut off."""
+    """Bytes kept of a frame; a longer one is cut."""
     redact: Any = "default"
-    """Filter of what must not be written: a function, ``"default"``, or None for nothing."""
+    """Redaction: a function, ``"default"``, or None for nothing."""
     bodies: bool = True
-    """True if bodies are written."""
+    """False leaves bodies out."""
     decode: bool = False
-    """True if another process decodes what has been sealed."""
+    """True to decode sealed segments in another process."""
     metadata: Mapping[str, str] = field(factory=dict)
-    """Goes into each segment."""
+    """Written into each segment."""
 
 
 class RowBuffer:
-    """A list with bounds: what there is no room for is dropped and counted, and a row says so where it is missing."""
+    """A bounded list: frames without room are dropped and counted, and a row marks the gap."""
 
     def __init__(self, longest: int) -> None:
         self.rows: list[Any] = []
-        """The fields of rows, one after the other. Only links append, only who has called `next` removes."""
+        """Fields of rows, one after the other. Links append, and only `next` removes."""
         self.dropped: int = 0
-        """Number of frames that there was no room for."""
-        self._longest = longest  # bytes that are kept of a frame
-        self._large = 0  # bytes of large frames that wait
-        self._taken = 0  # rows given out
+        """Number of frames dropped for lack of room."""
+        self._longest = longest  # bytes kept of a frame
+        self._large = 0  # bytes of queued large frames
+        self._taken = 0  # rows taken so far
         self._lock = threading.Lock()
-        self._gaps: list[list[int]] = []  # [number of the row before which frames are missing, how many]
+        self._gaps: list[list[int]] = []  # [number of the row after the gap, missing frames]
 
     def __len__(self) -> int:
         return len(self.rows) // FIELDS
 
     @property
     def heavy(self) -> bool:
-        """True where large frames wait that are more than what is taken away together."""
+        """True if more bytes of large frames wait than are taken together."""
         return self._large > _TOGETHER
 
     def take(self, row: RecordedFrame, *, room: bool) -> None:
-        """Take a row if there is room for it, else count it."""
+        """Add a row if there is room, else count it."""
         end, time_ns, frame, ttl = row
         if frame is not None and len(frame) > self._longest:
-            frame = frame[: self._longest + 1]  # one more, so that the writer sees that it was longer
+            frame = frame[: self._longest + 1]  # one byte more, so that the writer sees the cut
         size = 0 if frame is None else len(frame)
         large = size >= SMALL
         if not room or len(self.rows) >= MOST or (large and self._large + size > _MOST_LARGE):
@@ -122,7 +119,6 @@ class RowBuffer:
         self.rows += (end, time_ns, frame, ttl)
 
     def lose(self, frames: int) -> None:
-        """So many are missing at the end of what waits."""
         with self._lock:  # never held for long
             place = self._taken + len(self)
             if self._gaps and self._gaps[-1][0] == place:
@@ -132,7 +128,7 @@ class RowBuffer:
             self.dropped += frames
 
     def next(self, most: int) -> list[Any]:
-        """Take away up to so many rows, the longest waiting first, with rows that say where frames are missing."""
+        """Remove and return up to `most` rows, oldest first, with rows that mark gaps."""
         with self._lock:
             flat = self.rows[: most * FIELDS]
             if self.heavy:
@@ -157,10 +153,10 @@ class RowBuffer:
 
 
 class CaptureRecorder:
-    """Writes the frames of links to a folder. Its thread has to win the interpreter lock from the event loop for each step."""
+    """Writes the frames of links to a folder. Its thread competes with the event loop for the interpreter lock at each step."""
 
     enough: Final = 3072
-    """Rows for which it is worth waking up: what comes until it has its turn mostly fits into the batch."""
+    """Rows worth waking up for: most of what arrives before the thread's turn still fits into the batch."""
 
     def __init__(self, settings: WriterSettings) -> None:
         self.path: Path = Path(settings.path)
@@ -168,8 +164,8 @@ class CaptureRecorder:
         self._settings = settings
         self._waiting = RowBuffer(settings.frame_bytes)
         self.rows: list[Any] = self._waiting.rows
-        """The rows that wait to be written: their fields, one after the other. Only links append."""
-        self._given = 0  # rows that the writer was given
+        """Fields of queued rows, one after the other. Only links append."""
+        self._given = 0  # rows passed to the writer
         self._blanking, self._blanked = False, 0
         self._writer: CaptureWriter | None = None
         self._claimed = self._stopping = False
@@ -177,7 +173,7 @@ class CaptureRecorder:
         self._event = threading.Event()
         self._connections = 0
         self._lock = threading.Lock()
-        self._process: int | None = None  # that has opened it
+        self._process: int | None = None  # that opened it
 
     # -- for links: on the event loop ------------------------------------------------------------------------------------
 
@@ -187,17 +183,15 @@ class CaptureRecorder:
         return ConnectionTap(self, adapter, transport, f"{self.capture_id[-8:]}-{self._connections}", opened=opened)
 
     def wake(self) -> None:
-        """There is enough for a batch."""
+        """Wake the thread: a batch is full."""
         self._event.set()
 
     def take(self, row: RecordedFrame) -> None:
-        """Take a row if there is room for it, else count it."""
         self._waiting.take(row, room=not self._stopping)
         if self._waiting.heavy or len(self._waiting) % self.enough == 0:
             self.wake()
 
     def stats(self) -> RecorderStats:
-        """Figures so far."""
         waiting, dropped = len(self._waiting), self._waiting.dropped
         if self._writer is None:
             return RecorderStats(0, 0, dropped, 0, waiting)
@@ -218,10 +212,10 @@ class CaptureRecorder:
         self._claimed = True
 
     def open(self) -> None:
-        """Make the folder, seal what a killed recorder has left there, begin to write. May take a while: not for event loops.
+        """Create the folder, seal segments that a killed recorder has left, start writing. Blocks: not for event loops.
 
         Raises:
-            CaptureError: The folder cannot be made or written, or no thread can be begun.
+            CaptureError: The folder cannot be created or written, or no thread can start.
         """
         from .writer import CaptureWriter  # loads Arrow, in the thread that opens
 
@@ -237,8 +231,8 @@ class CaptureRecorder:
             except RuntimeError as error:
                 raise CaptureError(f"cannot record to {self.path}: {error}") from error
             self._thread = thread
-            stopping = self._stopping  # closed meanwhile, by a task that was cancelled
-        atexit.register(self.close)  # of a program that ends without
+            stopping = self._stopping  # closed by now, by a cancelled task
+        atexit.register(self.close)  # for a program that does not close it
         if stopping:
             self.close()
 
@@ -252,7 +246,6 @@ class CaptureRecorder:
             self._blanked += 1
 
     def _write(self, writer: CaptureWriter) -> None:
-        """Write until it is closed, then what is left."""
         due = time.monotonic() + FLUSH_SECONDS
         while not self._stopping:
             self._event.wait(FLUSH_SECONDS)
@@ -273,8 +266,8 @@ class CaptureRecorder:
         return bool(flat)
 
     def close(self) -> None:
-        """Write what waits, seal the segment, end the writer. Waits while something is written: not for event loops."""
-        if self._process not in (None, os.getpid()):  # in a child that was forked: what waits and the writer are the parent's
+        """Write what waits, seal the segment, end the writer. Blocks: not for event loops."""
+        if self._process not in (None, os.getpid()):  # a forked child: rows and writer belong to the parent
             return
         with self._lock:
             self._stopping = True
@@ -291,14 +284,13 @@ class CaptureRecorder:
             if not said and time.monotonic() - begun > _LONG:
                 said = True
                 logger.warning("leaving %s waits for %d frames: %s", self.path, self.stats().waiting, self._why(), extra=more)
-        if thread.is_alive():  # it is waited for once more when the program ends
-            what = "leaving %s does not wait any more for %d frames that are not written: %s"
+        if thread.is_alive():  # the program waits for it once more when it ends
+            what = "leaving %s no longer waits for %d unwritten frames: %s"
             logger.error(what, self.path, self.stats().waiting, self._why(), extra=more)
         else:
             atexit.unregister(self.close)
 
     def _why(self) -> str:
-        """The reason why it takes so long."""
         name = getattr(self._settings.redact, "__qualname__", "...")
         return f"redact={name} is still blanking" if self._blanking else "the disk is slow"
 
@@ -313,11 +305,11 @@ def make_recorder(
     decode: bool = False,
     source: str | None = None,
 ) -> CaptureRecorder:
-    """A recorder, not open yet.
+    """Return a recorder, not open yet.
 
     Raises:
-        TypeError, ValueError: An argument is not what it should be.
-        Unsupported: There are no threads here.
+        TypeError, ValueError: An argument is wrong.
+        Unsupported: The platform has no threads.
         ImportError: pyarrow is not installed.
     """
     if not isinstance(path, (str, os.PathLike)):
@@ -332,7 +324,7 @@ def make_recorder(
     if redact is not None and redact != "default" and not callable(redact):
         raise TypeError(f"redact={redact!r:.80}: a function redact(protocol, frame), 'default', or None")
     if sys.platform == "emscripten":
-        raise Unsupported("recording needs threads and files, which this platform has not")
+        raise Unsupported("recording needs threads and files, which this platform lacks")
     for module in ("pyarrow", "numpy"):  # loaded by the thread that opens it
         if not _installed(module):
             raise ImportError(f"captures need {module}: pip install 'polybus[capture]'", name=module)

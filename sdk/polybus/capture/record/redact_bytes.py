@@ -1,11 +1,10 @@
-"""Finding secrets in the bytes of a frame, and blanking them in place: the length stays, so the frame can still be read. One
-that would take long to look at is cut.
+"""Blanking of secrets in the bytes of a frame, in place: the length stays, so the frame remains readable. A frame that takes
+too long to search is cut.
 
-What is looked for are members whose name says that they are secret (`is_secret`), wherever they stand: in JSON (a body,
-headers, the parts of J.REP, the attributes of uProtocol, also in JSON that is written as text inside JSON), beside their name
-(`_found_pairs`), in protobuf maps (attributes of uProtocol, ``google.protobuf.Struct``), in forms, in the query of URLs, behind
-``name=`` in text, in all of these inside base64. Besides them what follows ``Bearer``, the password of a URL, and what has the
-shape of a JSON Web Token (RFC 7519).
+The search finds members with secret names (`is_secret`) anywhere: in JSON (a body, headers, the parts of J.REP, the attributes
+of uProtocol, also in JSON written as text inside JSON), beside their name (`_found_pairs`), in protobuf maps (attributes of
+uProtocol, ``google.protobuf.Struct``), in forms, in the query of URLs, behind ``name=`` in text, and in all of these inside
+base64. It also finds the token behind ``Bearer``, the password of a URL, and the shape of a JSON Web Token (RFC 7519).
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ from .redact_protobuf import blank_protobuf
 from .redact_search import BASE64, MOST, NAME, Parts, is_name, is_named, name_of, names, places, whole_base64, within
 
 _KEY: Final = re.compile(rf'((?<!\\)\\*|\\{{0,7}})"({NAME})\1"\s*:\s*'.encode())
-"""The part before its quotes is a whole run of backslashes, or the end of one: but not any end, or a frame of nothing but
-backslashes, of which each may be the first, took minutes."""
+"""Matches a whole run of backslashes before the quotes, or the end of one. It must not match every end: a frame of only
+backslashes, each a possible first, took minutes.
+"""
 _BEARER: Final = re.compile(rb"(?i)bearer\s+([A-Za-z0-9._~+/=-]+)")
 _JWT: Final = re.compile(rb"(?:(?<![\w-])|(?<=\\[nrt]))" + JWT.encode())
 _EQUALS: Final = re.compile(rb"=|%(?:25){0,3}3[dD]")
 _OF_NAMES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.%+-"
 _LONGEST: Final = 96
-"""Characters of a name before ``=``, percents and all."""
+"""Characters of a name before ``=``, with percent signs."""
 _ESCAPED_AND: Final = b"\\u0026"
 _QUERY: Final = (b"?", b"&", b"#", b";")
 _OF_QUERY: Final = re.compile("[?&#;]")
@@ -38,50 +38,47 @@ _LOGIN: Final = re.compile(
     rb":\\{0,2}/\\{0,2}/(?:[^\s/?#:@\"\\\[]{0,255}:(?:([^\s/?#\"\\]{1,255})|(?!\d*(?:[/?#\"\\\s]|$))([^\s\"\\]{1,255}))"
     rb"|([^\s/?#:@\"\\\[]{1,255}))@"
 )
-"""The password of a URL, or its user alone, which may be a token. A password with ``/``, ``?`` or ``#`` in it is told
-from a port: that is a number."""
+"""The password of a URL, or a user without password, which may be a token. A password may contain ``/``, ``?`` or ``#``; a port
+does not match, because it is a number.
+"""
 _BY_SHAPE: Final = (((b"earer", b"EARER"), _BEARER), ((b"@",), _LOGIN), ((b"eyJ",), _JWT))
-"""Secrets by their shape, or by the word before them: bytes of which one is in the frame, and an expression with a group."""
+"""Secrets by shape or by the word before them: bytes that some frames with one contain, and an expression with a group."""
 _COLON: Final = re.compile(rb"[ \t\r\n]*:")
 _SCALAR: Final = re.compile(rb"[-+.0-9eEa-z]+")
 _MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType\1"\s*:\s*\1"[\w.$;\[]{1,200})\1"')
-"""Members that J.REP writes into objects beside their values, so that they can be read."""
+"""Members that J.REP writes beside the values of objects; they stay readable."""
 _NUMBER: Final = re.compile(rb'(\\*)"\^NumVal\1"\s*:\s*\1"(-?\d+)\1"')
 _LONG: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{512,}")
 _ENDS: Final = 128
-"""Bytes at the ends of long base64 that a name or the beginning of a secret may have: there is none between them."""
+"""Bytes at each end of long base64 that a name or the beginning of a secret may occupy; the middle contains none."""
 _FILLER: Final = b"_"
-"""In place of what is between them: no base64, and it may be in a token."""
+"""Replaces the middle: not a letter of base64, and allowed in a token."""
 _DEPTH: Final = 4
-"""Base64 within base64."""
 _NAMED: Final = re.compile(rf'[:\[]\s*(\\*)"({NAME})\1"\s*(?:[,}}\]]|$)'.encode())
 _FAR: Final = 64 << 10
-"""Bytes, before and behind a place worth a look, within which the rest of an object is looked for."""
+"""Bytes around a suspicious place that are searched for the rest of an object."""
 
 
 def blank(frame: bytes) -> bytes:
-    """The frame with its secrets blanked, cut behind what is looked at; the same object where there is neither."""
+    """Return the frame with secrets blanked, cut behind the searched part; the same object if nothing changes."""
     return _blank(frame, _DEPTH, _Looks(), MOST)
 
 
 class _Looks:
-    """A number of bytes that may still be looked at, of all that is in base64 of a frame, at any depth."""
+    """Bytes that may still be searched in all base64 of a frame, at any depth."""
 
     def __init__(self) -> None:
         self.left: int = MOST
 
 
 class _Frame:
-    """The bytes while they are blanked: what stands in them as it is at once."""
-
     def __init__(self, frame: bytes) -> None:
         self.data = bytearray(frame)
         self.changed = False
         self.left = MOST
-        """Steps that may still be taken through values."""
+        """Steps through values that may still be taken."""
 
     def fill(self, start: int, end: int) -> None:
-        """Stars, from one place to another."""
         if end > start:
             self.data[start:end] = b"*" * (end - start)
             self.changed = True
@@ -89,7 +86,7 @@ class _Frame:
     # -- JSON ------------------------------------------------------------------------------------------------------------
 
     def json(self, parts: Parts) -> None:
-        """Values of members with secret names, at any level of text inside text."""
+        """Blank the values of members with secret names, at any level of text inside text."""
         place = 0
         for start, end in parts:
             place = max(place, start)
@@ -99,14 +96,14 @@ class _Frame:
                     place = self.value(place, bytes(found[1]))
 
     def pairs(self, parts: Parts) -> None:
-        """Values that stand beside a secret name."""
+        """Blank values beside a secret name."""
         place = 0
         for start, escape in _found_pairs(self.data, parts, self.close):
             if start >= place:
                 place = self.value(start, escape)
 
     def value(self, start: int, escape: bytes) -> int:
-        """Blank one JSON value; where it ends. `escape` is what stands before each of its quotes."""
+        """Blank one JSON value; returns its end. `escape` precedes each of its quotes."""
         data, end = self.data, len(self.data)
         quote = escape + b'"'
         depth, place = 0, start
@@ -120,7 +117,7 @@ class _Frame:
                 begin = place + len(quote)
                 close = self.close(begin, escape)
                 place = close + len(quote)
-                if depth and _COLON.match(data, place):  # the name of a member
+                if depth and _COLON.match(data, place):  # a member's name
                     marker = _MARKER.match(data, begin - len(quote))
                     number = _NUMBER.match(data, begin - len(quote))
                     if number is not None:
@@ -144,7 +141,6 @@ class _Frame:
         return end
 
     def close(self, begin: int, escape: bytes) -> int:
-        """The place of the closing quote of a string that begins here."""
         data, place = self.data, begin
         while (place := data.find(b'"', place)) >= 0:
             slashes = 0
@@ -156,7 +152,7 @@ class _Frame:
         return len(data)
 
     def scalar(self, start: int, end: int) -> None:
-        """A number becomes another one, of the same kind; true, false and null say nothing and stay."""
+        """Replace a number by another of the same kind; true, false and null are not secret."""
         if self.data[start] in b"-0123456789":
             self.data[start:end] = b"0" if end - start == 1 else b"1" + b"0" * (end - start - 1)
             self.changed = True
@@ -164,11 +160,11 @@ class _Frame:
     # -- the rest --------------------------------------------------------------------------------------------------------
 
     def assigned(self, parts: Parts) -> None:
-        """Values behind ``name=``: in forms, in queries, also of a URL in the query of another, in texts."""
+        """Blank values behind ``name=``: in forms, in queries (also nested URLs), in texts."""
         place = 0
         for found in self.all(_EQUALS, parts):
             if found.start() < place:
-                continue  # in the value before
+                continue  # inside the previous value
             before = bytes(self.data[max(0, found.start() - _LONGEST) : found.start()])
             name = before[len(before.rstrip(_OF_NAMES)) :]
             sign = before[-len(name) - 1 : -len(name)]
@@ -182,7 +178,6 @@ class _Frame:
                     place = value.end()
 
     def base64(self, parts: Parts, depth: int, looks: _Looks) -> None:
-        """All that is base64 and holds a secret."""
         place = 0
         for start, end in parts:
             place = max(place, start)
@@ -197,7 +192,7 @@ class _Frame:
                     self.changed = True
 
     def show(self, runs: Parts, frame: bytes) -> None:
-        """Put back what was left out of a frame, but where it belongs to a secret."""
+        """Restore the left-out parts of a frame, unless they belong to a secret."""
         for begin, stop in runs:
             start, end = begin + _ENDS, min(stop - _ENDS, len(self.data))
             if self.data.count(_FILLER, start, end) == end - start:
@@ -206,7 +201,6 @@ class _Frame:
                 self.fill(start, end)
 
     def all(self, expression: re.Pattern[bytes], parts: Parts) -> list[re.Match[bytes]]:
-        """All that an expression finds in some parts."""
         return [found for start, end in parts for found in expression.finditer(self.data, start, end)]
 
 
@@ -218,7 +212,7 @@ def _blank(frame: bytes, depth: int, looks: _Looks, most: int) -> bytes:
     runs: Parts = ()
     seen = frame
     if cut is not None and (runs := [one.span() for one in _LONG.finditer(frame)]):
-        # By chance they have all short words, so there is much that is worth a look, and nothing to be found.
+        # Random bytes contain every short word by chance: much to search, nothing to find.
         without = bytearray(frame)
         for start, end in runs:
             without[start + _ENDS : end - _ENDS] = _FILLER * (end - start - 2 * _ENDS)
@@ -230,7 +224,7 @@ def _blank(frame: bytes, depth: int, looks: _Looks, most: int) -> bytes:
         looks.left -= sum(end - start for start, end in parts)
     work.json(parts)
     work.pairs(parts)
-    if b"\n" in frame and b"\x12" in frame:  # the tags of a key and a value
+    if b"\n" in frame and b"\x12" in frame:  # tags of a key and a value
         work.changed |= blank_protobuf(work.data, parts)
     for signs, expression in _BY_SHAPE:
         if any(sign in frame for sign in signs):
@@ -245,7 +239,7 @@ def _blank(frame: bytes, depth: int, looks: _Looks, most: int) -> bytes:
 
 
 def _unquoted(raw: bytes) -> str:
-    """A name without percents, also where a URL in a query has them twice."""
+    """Decode percent signs, also twice, as in a URL within a query."""
     for _ in range(_DEPTH):
         if b"%" not in raw:
             break
@@ -257,12 +251,12 @@ def _unquoted(raw: bytes) -> str:
 
 
 def _found_pairs(data: bytearray, parts: Parts, close: Callable[[int, bytes], int]) -> list[tuple[int, bytes]]:
-    """Find values that are secrets by a name beside them: where they begin, and what stands before each of their quotes.
+    """Find values that are secret by a name beside them: their positions, and the text before each of their quotes.
 
     Args:
         data: A frame.
-        parts: The parts of it that are worth a look.
-        close: Gives the place of the closing quote of a string, by where it begins and what stands before its quotes.
+        parts: The suspicious parts of it.
+        close: Returns the closing quote of a string, by its beginning and the text before its quotes.
     """
     found: set[tuple[int, bytes]] = set()
     for start, end in parts:
@@ -273,11 +267,9 @@ def _found_pairs(data: bytearray, parts: Parts, close: Callable[[int, bytes], in
 
 
 class _Open:
-    """An object or a list that has begun."""
-
     def __init__(self, sign: int) -> None:
         self._list = sign == 0x5B
-        self._naming = self._list  # what comes next names what is beside it
+        self._naming = self._list  # whether the next text names the values beside it
         self._commas = 0
         self._values: list[int] = []
         self.secret = False
@@ -288,7 +280,7 @@ class _Open:
             self._values.append(place)
 
     def text(self, text: str) -> bool:
-        """True if this is the first that makes values here secret."""
+        """True if this is the first text that makes values here secret."""
         first = not self.secret and self._naming and is_name(text)
         self.secret |= first
         return first
@@ -300,7 +292,7 @@ class _Open:
             self._values.append(place)
 
     def secrets(self) -> list[int]:
-        """The begins of the values that are secret. Of lists only pairs are meant."""
+        """Return the positions of secret values. A list counts only as a pair."""
         return self._values if self.secret and not (self._list and self._commas > 1) else []
 
 
@@ -308,11 +300,11 @@ def _walk(data: bytearray, start: int, end: int, escape: bytes, close: Callable[
     quote = escape + b'"'
     text = rb"(?<!\\)" + re.escape(quote)
     sign_or_text = re.compile(rb"[{}\[\],]|" + text)
-    opening = re.compile(rb"[{\[](?=\s*" + text + rb")")  # in all else, quotes may be of anything
+    opening = re.compile(rb"[{\[](?=\s*" + text + rb")")  # elsewhere a quote may belong to anything
     start = max(0, start - _FAR)
     found: list[int] = []
     within: list[_Open] = []
-    waiting = 0  # of these, those with secrets
+    waiting = 0  # open ones with secrets
     while (here := (sign_or_text if within else opening).search(data, start, end + _FAR)) is not None:
         start = here.end()
         sign = data[here.start()]

@@ -1,4 +1,4 @@
-"""Finding secrets in the entries of protobuf maps, in ``google.protobuf.Struct`` and its kin, and blanking them in place."""
+"""Blanking of secrets in the entries of protobuf maps and in ``google.protobuf.Struct``, in place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_MAP: Final = 0x0A
 _OF_VALUE: Final = 0x1A
 """Tags of the key of an entry, and of a text in a ``google.protobuf.Value``."""
 _SHORT: Final = 128
-"""Of a text that is shorter the size is one byte."""
+"""The size of a shorter text is one byte."""
 _TEXT: Final = re.compile(rb"[\n\x1a](?=[\0-\x7f])")
 _ANY: Final = re.compile(rb"google\.protobuf\.(Value|Struct|ListValue)\x12")
 _FIELDS_OF_VALUES: Final = frozenset({(1, 0), (2, 0), (2, 1), (3, 2), (4, 0), (4, 2), (5, 2), (6, 2), (7, 2)})
@@ -29,7 +29,7 @@ _DEPTH: Final = 100
 
 
 def blank_protobuf(data: bytearray, parts: Parts) -> bool:
-    """Blank what is secret by its name in some parts of a frame; True if anything was."""
+    """Blank values with secret names in some parts of a frame; True if anything was blanked."""
     work = _Protobuf(data)
     work.parts(parts)
     return work.changed
@@ -41,7 +41,7 @@ class _Protobuf:
         self.changed = False
 
     def parts(self, parts: Parts) -> None:
-        """Entries of maps: a key (field 1, text) and a value (field 2)."""
+        """Blank map entries: a key (field 1, text) and a value (field 2)."""
         beside = False
         for tag, begin, end in self.names(parts):
             text = self.text(begin, end)
@@ -57,13 +57,13 @@ class _Protobuf:
                 self.pairs([(_STRUCT if found[1] == b"Struct" else _LIST, *field[1:])], _DEPTH)
 
     def names(self, parts: Parts) -> Iterator[tuple[int, int, int]]:
-        """Texts with the names of secrets: the tag before each, and where it begins and ends."""
+        """Yield texts with the names of secrets: tag, beginning and end."""
         for start, end in parts:
             found = [(name.start(), name.end() - 1) for name in _NAME.finditer(self.data, start, end)]
             yield from list(self.around(found, start, end)) if found else ()
 
     def around(self, names: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Texts in which some names stand, the first of them in each: names and tags are gone through once, side by side."""
+        """Yield texts that contain some names, the first in each; names and tags are walked once, side by side."""
         at = 0
         for tag in _TEXT.finditer(self.data, max(0, start - _SHORT), end):
             begin = tag.end() + 1
@@ -79,7 +79,7 @@ class _Protobuf:
         return self.data[begin:end].decode("utf-8", "replace")
 
     def entry(self, place: int) -> None:
-        """The value of an entry, if there is one here."""
+        """Blank the value of a map entry, if one begins here."""
         if self.data[place : place + 1] != b"\x12":
             return
         size, begin = _varint(self.data, place + 1)
@@ -87,7 +87,7 @@ class _Protobuf:
             self.message(begin, begin + size)
 
     def message(self, start: int, end: int) -> None:
-        """A ``google.protobuf.Value`` or an attribute of a CloudEvent; what is neither is text."""
+        """Blank a ``google.protobuf.Value`` or an attribute of a CloudEvent; anything else as text."""
         fields = _fields(self.data, start, end)
         if not fields or any(field[:2] not in _FIELDS_OF_VALUES for field in fields):
             self.fill(start, end)
@@ -97,12 +97,12 @@ class _Protobuf:
                 self.items(begin, stop)
             elif kind == 2:
                 self.fill(begin, stop)
-            elif number == 2:  # a number; the others are true, false and null
+            elif number == 2:  # a number; true, false and null are not secret
                 self.data[begin:stop] = bytes(stop - begin) if kind else bytes(byte & 128 for byte in self.data[begin:stop])
                 self.changed = True
 
     def items(self, start: int, end: int) -> None:
-        """The entries of a Struct or the values of a ListValue; else it is the text of an address."""
+        """Blank the entries of a Struct or the values of a ListValue; anything else as text."""
         fields = _fields(self.data, start, end)
         if not fields or any(field[:2] != (1, 2) for field in fields):
             self.fill(start, end)
@@ -115,7 +115,6 @@ class _Protobuf:
                 self.message(begin, stop)
 
     def pairs(self, value: list[Field], depth: int) -> None:
-        """Blank what stands beside the name of a secret, at any level of a Value."""
         for number, _, begin, end in value if depth else ():
             fields = _fields(self.data, begin, end) if number in (_STRUCT, _LIST) else []
             if number == _LIST:
@@ -134,7 +133,6 @@ class _Protobuf:
                 self.pairs(inner, depth - 1)
 
     def is_name(self, value: list[Field]) -> bool:
-        """True for the name of a secret in a Value."""
         return len(value) == 1 and value[0][:2] == (3, 2) and is_name(self.text(*value[0][2:]))
 
     def fill(self, start: int, end: int) -> None:
@@ -154,7 +152,6 @@ def _varint(data: bytearray, place: int) -> tuple[int | None, int]:
 
 
 def _fields(data: bytearray, start: int, end: int) -> list[Field]:
-    """The fields of a protobuf message; none where it is none."""
     found: list[Field] = []
     place = start
     while place < end:

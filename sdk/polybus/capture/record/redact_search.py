@@ -1,4 +1,4 @@
-"""A cheap search for the places of secrets: expressions that run over all bytes once, in Arrow, and find too much."""
+"""A cheap search for possible secrets: expressions that run over all bytes once, in Arrow, and find too much."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ from ...secrets import ENDINGS, OF_QUERIES, SHORT, TAIL, WORDS, words_of
 from ..store.compute import pc
 
 Parts: TypeAlias = Sequence[tuple[int, int]]
-"""Begins and ends of the parts of a frame that are worth a look."""
+"""Beginnings and ends of the suspicious parts of a frame."""
 
 NAME: Final = r'(?:[^"\\]|\\u[0-9a-fA-F]{4}){1,256}'
-"""An expression for the text between the quotes of a name."""
+"""Expression for the text between the quotes of a name."""
 OF_NAMES: Final = frozenset(
     "name key k field id label header parameter param property attribute variable setting option".split()
 )
 OF_VALUES: Final = frozenset("value values val v content contents default current input".split())
-"""Last words of the members of an object of which the first names the second."""
+"""Last words of member names: a member of `OF_NAMES` holds the name of a value, one of `OF_VALUES` the value."""
 _WORDS: Final = 3
-"""Words of a name: more are a sentence."""
+"""Words of a name: a longer text is a sentence."""
 _CAPITALS: Final = "|".join(form for word in SHORT for form in (word.title(), word.upper()))
 _BORDER: Final = r"(?:\b|_|[0-9])"
 _SHORT: Final = (
     rf"(?:{_BORDER}(?:{'|'.join(SHORT)})|(?-i:[a-z](?:{_CAPITALS})))[-_ ]?(?:(?:{'|'.join(ENDINGS)})s?)?{TAIL}"
     r"[\"\\=:%\x12]"
 )
-"""It ends with the end of a name: a quote, the sign before its value, or the tag of a value in protobuf."""
+"""Ends at the end of a name: a quote, the sign before its value, or the tag of a protobuf value."""
 NAMES: Final = rf"{'|'.join(WORDS).replace('_', '[-_ .]?')}|{_SHORT}"
-"""An expression for the names of secrets, without regard to case."""
+"""Expression for the names of secrets, ignoring case."""
 
 SUSPECT: Final = (
     rf"(?i){NAMES}|[?&#;](?:{'|'.join(OF_QUERIES)})=|%[2-7][0-9a-f][\w.%+-]*=|"
     r":\\*/\\*/[^\s\"/?#]+@|:\\*/\\*/[^\s\"/?#]*:[^\s\"]*@|"
     r"(?-i:eyJ[\w-]{8,}\.)|\\u00"
 )
-"""An expression for RE2, linear and fast: where it finds nothing there is no secret, but in base64."""
+"""Expression for RE2, linear and fast. Without a match a frame has no secret outside base64."""
 
 _HINTS: Final = tuple(
     {hint.encode() for hint in (*(word.split("_")[0] for word in WORDS), *SHORT, *map("{}=".format, OF_QUERIES))}
     | {b"://", b":\\/", b"eyj", rb"\u00"}
 )
-"""One of these is in all lower-case bytes that hold a secret, or this:"""
+"""Lower-case bytes with a secret contain one of these, or match the next expression."""
 _PERCENT: Final = re.compile(rb"%[2-7][0-9a-f][\w.%+-]*=")
 _HIDING: Final = "[A-Za-z0-9+/]{20}"
 BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{20,}={0,2}")
 _REST_OF_BASE64: Final = re.compile(rb"[A-Za-z0-9+/]*={0,2}")
 _DECODED: Final = f"{SUSPECT.replace(_BORDER, '')}|{_HIDING}"
-"""A short name may stand at the begin of base64, which touches the end of other base64 here."""
+"""A short name may begin base64, which touches the end of other base64 here."""
 
 MOST: Final = 128 << 10
-"""Bytes of a frame that are looked at, where they are worth it: whoever sends names of secrets alone, or base64, costs a tenth
-of a second, and not seconds. A frame with more of them is cut there, as one that is too long is."""
+"""Suspicious bytes of a frame that are searched. A frame that consists of secrets' names or base64 thus costs a tenth of a
+second, not seconds; it is cut there like one that is too long.
+"""
 _PIECE: Final = 8 << 10
 _OVERLAP: Final = 1 << 10
-"""Bytes of the next piece of a frame that are looked at with each: a name, a login or the head of a token is no longer."""
+"""Bytes of the next piece that are searched with each: no name, login or head of a token is longer."""
 
 
 def suspicious(frames: pa.Array, more: str = "") -> list[int]:
-    """The rows worth a look; `more` is an expression for what else is."""
     either = _matching(frames, rf"{SUSPECT}|(?-i:{_HIDING}){more}")
     if not either:
         return []
@@ -79,7 +79,7 @@ def suspicious(frames: pa.Array, more: str = "") -> list[int]:
 
 
 def places(frame: bytes) -> Parts:
-    """The parts of a frame worth a look: where they begin and end. Of a short one that is all of it."""
+    """Return the suspicious parts of a frame; a short frame is one part."""
     if len(frame) <= _PIECE:
         return [(0, len(frame))] if _hides(frame) else []
     pieces = list(_pieces(frame))
@@ -93,7 +93,7 @@ def places(frame: bytes) -> Parts:
 
 
 def within(parts: Parts, most: int) -> tuple[Parts, int | None]:
-    """The first so many bytes of some parts, and where they end; None where those are all."""
+    """Return the first `most` bytes of some parts, and their end; None if those are all."""
     taken: list[tuple[int, int]] = []
     for start, end in parts:
         if end - start > most:
@@ -104,14 +104,13 @@ def within(parts: Parts, most: int) -> tuple[Parts, int | None]:
 
 
 def whole_base64(frame: bytes | bytearray, start: int) -> bytes:
-    """The base64 that begins there, however long it is."""
     rest = _REST_OF_BASE64.match(frame, start)
     assert rest is not None
     return bytes(rest[0])
 
 
 def _hides(text: bytes) -> bool:
-    """True if a short text may hide a secret: no expression is made, which costs more than looking for some words."""
+    """True if a short text may hide a secret. Looking for some words costs less than building an array for an expression."""
     found = _may_hide(text)
     if not found and BASE64.search(text) is not None:
         plain = decoded([text])[0].as_py()
@@ -125,7 +124,7 @@ def _may_hide(text: bytes) -> bool:
 
 
 def decoded(texts: list[bytes]) -> pa.Array:
-    """Decode all base64 in each of some texts, piece after piece. Also words, which decode to anything."""
+    """Decode all base64 in each text, piece after piece. Words count as base64 too."""
     octets = np.frombuffer(b"\n".join([b"", *texts, b""]), np.uint8)
     kept = (octets | 32) - np.uint8(97) < 26
     kept |= octets - np.uint8(47) < 11
@@ -144,7 +143,7 @@ def decoded(texts: list[bytes]) -> pa.Array:
 
 
 def _pieces(frame: bytes) -> Iterator[tuple[int, int]]:
-    """None begins within base64, which could not be decoded from there."""
+    """Yield pieces that do not begin within base64, which could not be decoded from there."""
     start = 0
     while start < len(frame):
         stop = min(start + _PIECE, len(frame))
@@ -162,7 +161,6 @@ def _matching(array: pa.Array, expression: str) -> list[int]:
 
 
 def name_of(raw: bytes) -> str:
-    """The text between the quotes of a name."""
     try:
         text: Any = json.loads(b'"%s"' % raw) if b"\\" in raw else raw.decode("utf-8", "replace")
     except ValueError:
@@ -171,15 +169,15 @@ def name_of(raw: bytes) -> str:
 
 
 def names(member: str) -> bool:
-    """True for the member of an object that names another."""
+    """True for the member of an object that holds a name."""
     return words_of(member)[-1] in OF_NAMES
 
 
 def is_named(member: str) -> bool:
-    """True for a member that another one names."""
+    """True for the member of an object that holds the named value."""
     return words_of(member)[-1] in OF_VALUES
 
 
 def is_name(text: str) -> bool:
-    """True for the name of a secret where it is a value itself."""
+    """True for the name of a secret that is itself a value."""
     return is_secret(text) and len(text.split()) <= _WORDS

@@ -1,4 +1,4 @@
-"""Redaction of secrets: a stage between the recorder's list and its file."""
+"""Redaction of secrets, between the recorder's list and its file."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .redact_bytes import blank
 from .redact_search import suspicious
 
 Redact: TypeAlias = Callable[[str, bytes], bytes]
-"""``redact(protocol, frame)`` gives what is to be written in place of a frame."""
+"""``redact(protocol, frame)`` returns the bytes to write instead of a frame."""
 Int32s: TypeAlias = npt.NDArray[np.int32]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 
 def redact_default(protocol: str, frame: bytes) -> bytes:
-    """The default redaction: blanks members named like secrets, cookies and tokens; see `redact_bytes`."""
+    """Blank members with secret names, cookies and tokens; see `redact_bytes`."""
     special = BLANK.get(protocol)
     return blank(frame if special is None else special(frame))
 
 
 class Redaction:
-    """Blanks frames, leaves out bodies (but for the fields that say what a message is for), cuts what is too long (bytes).
+    """Blanks frames, leaves out bodies (except fields that tell the message's purpose), and cuts frames after `longest` bytes.
 
     `redact` is ``"default"``, a function, or None for nothing.
     """
@@ -45,14 +45,14 @@ class Redaction:
         self._failed = False
 
     def apply(self, ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
-        """The bytes to write of some frames, the flags to add to each (None for nothing), and the number of blanked frames.
+        """Return the frames to write, the flags to add to each (None for nothing), and the number of blanked frames.
 
-        `numbers` are those of the ends of the frames, which are null where a row has none.
+        `numbers` are the indexes of the frames' headers; frames may be null.
         """
         flags = np.zeros(len(frames), np.int32)
         if frames.nbytes > self._longest:
             frames = self._cut(frames, flags)
-        cut = np.flatnonzero(flags).tolist()  # a secret may go on behind the cut: what it looks like is not to be relied on
+        cut = np.flatnonzero(flags).tolist()  # a secret may continue behind the cut, where its shape is unknown
         if not self._bodies:
             rows = ((row, ends[numbers[row]]) for row in range(len(frames)))
             frames = self._changed(rows, frames, flags, self._without_body)
@@ -77,8 +77,8 @@ class Redaction:
             try:
                 changed: Any = change(end, frame)
                 if not isinstance(changed, (bytes, bytearray, memoryview)):
-                    raise TypeError(f"redact gave {type(changed).__name__}: it gives the bytes that are to be written")
-            except BaseException:  # SystemExit too: it would end the recording, and nobody would hear of it
+                    raise TypeError(f"redact returned {type(changed).__name__}: it must return the bytes to write")
+            except BaseException:  # SystemExit too would end the recording unnoticed
                 if not self._failed:
                     self._failed = True
                     logger.exception(
@@ -101,7 +101,6 @@ class Redaction:
 
 
 def _with(frames: pa.Array, made: dict[int, bytes]) -> pa.Array:
-    """The frames, some of them replaced."""
     if not made:
         return frames
     mask = np.zeros(len(frames), bool)
@@ -111,7 +110,6 @@ def _with(frames: pa.Array, made: dict[int, bytes]) -> pa.Array:
 
 
 def _suspicious(ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> Iterable[int]:
-    """The rows worth a look."""
     of: dict[str, list[int]] = {}
     for number in np.flatnonzero(np.bincount(numbers)).tolist():
         of.setdefault(ends[number].protocol, []).append(number)

@@ -1,7 +1,6 @@
-"""Taps: wrappers of the session and the transport of a link that record each frame.
+"""Taps: wrappers of a link's session and transport that record each frame.
 
-A link that is not recorded knows nothing of this. One that is has a session and a transport that write down each frame, with
-the time, before they hand it on. What that costs is paid for each message, so it is one tuple and one append.
+A link without recording has no taps. A tap adds one tuple and one append per frame.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _REQUEST: Final = Kind.REQUEST
 
 
 def tunnels_of(transport: Any) -> tuple[str, ...]:
-    """The names of the tunnels that carry a connection, the outermost first."""
+    """Return the names of the tunnels that carry a connection, outermost first."""
     names: list[str] = []
     while (channel := getattr(transport, "_channel", None)) is not None and getattr(transport, "name", "") == "tunnel":
         names.insert(0, str(channel.subject))
@@ -35,11 +34,9 @@ def tunnels_of(transport: Any) -> tuple[str, ...]:
 
 
 class ConnectionTap:
-    """One connection of a link that is recorded."""
-
     def __init__(self, recorder: CaptureRecorder, adapter: Any, transport: Any, conn_id: str, *, opened: bool) -> None:
         self.recorder: CaptureRecorder = recorder
-        # Without these the frames cannot be read; there are no secrets among them.
+        # Decoding needs these options; they contain no secrets.
         self._options: dict[str, Any] = dict(adapter.url_options)
         if actions := ProtocolFeatures.of(adapter).actions:
             self._options["actions"] = dict(actions)
@@ -47,42 +44,41 @@ class ConnectionTap:
         common = conn_id, transport.address, adapter.name, transport.name, tunnels_of(transport), options, role
         self._outgoing = RowHeader(DIRECTION_OUT, *common)
         self._incoming = evolve(self._outgoing, direction=DIRECTION_IN)
-        self._asked: list[Ttl] = []  # of the frames that are about to be sent, the next one last
+        self._asked: list[Ttl] = []  # timeouts of frames about to be sent, the next one last
         self._say({"state": "open"})
 
     def _say(self, what: dict[str, Any]) -> None:
-        """A row without a frame: what became of the connection."""
+        """Write a row without a frame about the connection."""
         options = json.dumps({**self._options, "link": what}, separators=(",", ":"))
         self.recorder.take((evolve(self._outgoing, options=options), monotonic_ns(), None, None))
 
     def over(self, why: Closed) -> None:
-        """The connection has ended."""
         self._say({"state": "close", "code": why.code, "reason": why.reason[:200]})
 
     def around(self, session: Any, transport: Any) -> tuple[RecordedSession, RecordedTransport]:
-        """A session and a transport that record, for a link to use in place of these."""
+        """Return a recording session and transport for a link to use instead."""
         says = not session.capabilities.deadlines or self._outgoing.protocol in _SILENT
         recorded = RecordedSession(session, self.came_in(session.receive))
         if says:
             recorded.send = _asking(session, self._asked)
-            recorded.ask = None  # it would pass by
+            recorded.ask = None  # a shortcut past the tap
         return recorded, RecordedTransport(transport, self.goes_out(transport.send, self._asked if says else None))
 
     def listening_in(self, transport: Any) -> tuple[Any, Callable[[Receiver], Receiver]]:
-        """For those who have no session: what to use in place of a transport, and what makes what it is to report to."""
+        """Return a recording transport, and a function that wraps its receiver, for users without a session."""
         recorded = RecordedTransport(transport, self.goes_out(transport.send))
         return recorded, lambda receiver: cast("Receiver", RecordedReceiver(self, receiver))
 
     def came_in(self, hand_on: Callable[[bytes, float], Any]) -> Callable[[bytes, float], Any]:
-        """A function that records an incoming frame and hands it on."""
+        """Return a function that records an incoming frame and passes it on."""
         return self._writing(self._incoming, hand_on)
 
     def goes_out(self, hand_on: Callable[[bytes], None], asked: list[Ttl] | None = None) -> Callable[[bytes], None]:
-        """The same for an outgoing frame, with how long its requests are waited for."""
+        """Return a function that passes an outgoing frame on and records it, with the timeouts of its requests."""
         return self._writing(self._outgoing, hand_on, asked)
 
     def _writing(self, end: RowHeader, hand_on: Callable[..., Any], asked: list[Ttl] | None = None) -> Callable[..., Any]:
-        """A function that writes a frame down and hands it on: in first writes, out first hands on."""
+        """Return a function that records a frame and passes it on: incoming records first, outgoing passes on first."""
         rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
         extend, wakes = rows.extend, self.recorder.enough * FIELDS - FIELDS
 
@@ -99,7 +95,7 @@ class ConnectionTap:
         def goes_out(frame: bytes) -> None:
             try:
                 hand_on(frame)
-            except BaseException:  # what the transport refuses is not written down, and what comes behind it is not sent
+            except BaseException:  # a refused frame is not recorded, and the frames behind it are not sent
                 if asked:
                     asked.clear()
                 raise
@@ -115,16 +111,16 @@ class ConnectionTap:
 
 
 _SILENT: Final = frozenset({"csb"})
-"""Protocols whose requests do not always say how long they are worth."""
+"""Protocols with requests that do not always carry their timeout."""
 
 
 class RecordedTransport:
-    """A transport that writes down what is sent; everything else is the transport's own."""
+    """A transport that records sent frames; everything else is the inner transport's."""
 
     send_framed: None = None
-    """A fan-out makes bytes for many connections at once, which would pass by."""
+    """A fan-out makes bytes for many connections at once, past the tap."""
     send_alone: None = None
-    """It would pass by too."""
+    """This goes past the tap, too."""
 
     def __init__(self, inner: Any, send: Callable[[bytes], None]) -> None:
         self._inner = inner
@@ -135,8 +131,6 @@ class RecordedTransport:
 
 
 class RecordedReceiver:
-    """A receiver of frames for which they are written down before it gets them."""
-
     def __init__(self, tap: ConnectionTap, inner: Receiver) -> None:
         self._tap, self._inner = tap, inner
         self._write = tap.came_in(lambda frame, now: None)
@@ -155,7 +149,7 @@ class RecordedReceiver:
 
 
 class RecordedSession:
-    """A session that writes down what comes in; everything else is the session's own."""
+    """A session that records received frames; everything else is the inner session's."""
 
     def __init__(self, inner: Any, receive: Callable[[bytes, float], Any]) -> None:
         self._inner = inner
@@ -172,7 +166,7 @@ class RecordedSession:
 
 
 def _asking(session: Any, asked: list[Ttl]) -> Callable[..., tuple[Any, Any]]:
-    """A session's ``send`` that puts into `asked` how long the request in a frame is waited for, the next frame last."""
+    """Return a session's ``send`` that puts the timeout of each frame's request into `asked`, the next frame last."""
     send, append = session.send, asked.append
 
     def sending(message: Message, now: float, peer_key: Any = None) -> tuple[Any, Any]:
@@ -180,7 +174,7 @@ def _asking(session: Any, asked: list[Ttl]) -> Callable[..., tuple[Any, Any]]:
         if message.kind is _REQUEST:
             if isinstance(frames, bytes):
                 append(message.ttl)
-            else:  # a request and what goes with it
+            else:  # a request with other frames
                 first = next((frame for frame in frames if _has_request(session.codec, frame)), None)
                 asked[:] = [message.ttl if frame is first else None for frame in frames][::-1]
         return key, frames

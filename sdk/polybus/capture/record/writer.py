@@ -1,6 +1,6 @@
-"""The writer: takes rows, blanks what must not be written, writes segments. It has no thread, and may wait for the disk.
+"""The writer: takes rows, redacts them, writes segments. It has no thread, and may wait for the disk.
 
-What the disk does not take is dropped and counted, and a row without a frame says so where it is missing.
+Frames that the disk does not take are dropped and counted, and a row without a frame marks the gap.
 """
 
 from __future__ import annotations
@@ -36,42 +36,36 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _ROOM: Final = 32 << 10
-"""Bytes kept free for the end, which says what a full disk has not taken."""
+"""Bytes reserved for the end, which reports the frames that a full disk did not take."""
 RETRY: Final = 0.5
-"""Seconds between attempts to write to a disk that is full."""
 _OF_ENDS: Final = ("direction", "conn_id", "peer", "protocol", "transport", "tunnel", "options", "role", "flags")
 _LONGEST: Final = 1e9
-"""Seconds, some thirty years: a deadline beyond cannot be told from none, and might not fit."""
+"""Seconds, about thirty years: a longer deadline is as good as none, and might not fit."""
 
 
 @define
 class WriterCounts:
-    """Figures of a writer so far."""
-
     done: int = 0
-    """Rows that it was given, and that are written or lost."""
+    """Rows that are written or lost."""
     frames: int = 0
-    """Frames written, with the rows that say what became of connections."""
+    """Frames written, including rows about connections."""
     bytes: int = 0
-    """Bytes written."""
     refused: int = 0
-    """Frames lost."""
     redacted: int = 0
-    """Frames in which something was blanked."""
+    """Frames with something blanked."""
     seq: int = 0
-    """Number of the next row."""
 
 
 class Rows:
-    """Rows as they have waited, four fields each, on the way to a batch."""
+    """Queued rows, four fields each, on the way to a batch."""
 
     def __init__(self, flat: list[Any]) -> None:
         each = flat[::FIELDS]
         self.ends: list[RowHeader] = list(dict.fromkeys(each))
-        """Each once."""
+        """Headers, each once."""
         places = {end: place for place, end in enumerate(self.ends)}
         self.numbers: npt.NDArray[np.int32] = np.fromiter(map(places.__getitem__, each), np.int32, len(each))
-        """The place of its end, for each row."""
+        """Index of each row's header."""
         self.frames: pa.Array = pa.array(flat[2::FIELDS], pa.binary())
         self._times = np.array(flat[1::FIELDS], np.int64)
         self._ttls: list[Ttl] = flat[3::FIELDS]
@@ -79,9 +73,9 @@ class Rows:
     def batch(
         self, capture_id: str, seq: int, offset_ns: int, frames: pa.Array, flags: npt.NDArray[np.int32] | None
     ) -> pa.RecordBatch:
-        """A batch of `FRAMES`, with the frames after redaction, which adds `flags` to those of each row.
+        """Return a batch of `FRAMES` with redacted frames; `flags` are added to each row's.
 
-        `offset_ns` leads from the monotonic clock to the wall clock.
+        `offset_ns` converts the monotonic clock to the wall clock.
         """
         given = {name: [getattr(end, name) for end in self.ends] for name in _OF_ENDS}
         given["capture_id"] = [capture_id] * len(self.ends)
@@ -111,8 +105,6 @@ class Rows:
 
 
 class CaptureWriter:
-    """Writes rows to a folder."""
-
     def __init__(self, settings: WriterSettings) -> None:
         self.counts: WriterCounts = WriterCounts()
         self.path: str = settings.path
@@ -122,42 +114,42 @@ class CaptureWriter:
         self._segment_bytes = max(1 << 16, min(settings.segment_bytes, settings.max_bytes // 4))
         self._redaction = Redaction(settings.redact, bodies=settings.bodies, longest=settings.frame_bytes)
         self._metadata = {"capture_id": settings.capture_id, **settings.metadata}
-        self._notes: list[Gap] = []  # of what is missing: rows of their own, before the next ones
+        self._notes: list[Gap] = []  # about missing frames: rows written before the next ones
         self._decoding = DecodingProcess(settings.path) if settings.decode else None
         self._segment: SegmentWriter | None = None
         self._room: Any = None
-        self._in_segment = self._said = 0  # frames, and those that its gap rows are about
+        self._in_segment = self._said = 0  # frames, and those that its gap rows count
         self._since = 0.0
-        self._lost = 0  # not written since the last gap row that was
+        self._lost = 0  # since the last gap row that was written
         self._lost_to, self._lost_because = "disk", ""
         self._not_before = 0.0
-        self._failing = False  # and that has been said
+        self._failing = False  # already logged
 
     def open(self) -> None:
-        """Make the folder, seal what a killed recorder has left there.
+        """Create the folder, and seal segments that a killed recorder has left.
 
         Raises:
-            CaptureError: The folder cannot be made or written.
+            CaptureError: The folder cannot be created or written.
         """
         try:
             self._notes += self._folder.open()
             if self._decoding is not None and not self._folder.is_empty:
                 self._decoding.ask()
             self._warm_up()
-            with suppress(OSError):  # a full disk has none
+            with suppress(OSError):  # a full disk has no room for it
                 self._room = TemporaryFile(dir=self.path, buffering=0)
                 self._room.write(os.urandom(_ROOM))
         except OSError as error:
             raise CaptureError(f"cannot record to {self.path}: {error.strerror or error}") from error
 
     def _warm_up(self) -> None:
-        """Uses parts of Arrow for the first time, which takes longer than many batches, before there is traffic."""
+        """Use parts of Arrow once before there is traffic: the first use takes longer than many batches."""
         rows = Rows([RowHeader(0, protocol="ubre"), 0, b"{}", None])
         frames, flags, _ = self._redaction.apply(rows.ends, rows.numbers, rows.frames)
         encode_batch(rows.batch("", 0, 0, frames, flags), FRAMES, "")
 
     def write(self, flat: list[Any]) -> None:
-        """Write rows, four fields each, as a batch, or lose them and remember how many were lost."""
+        """Write rows, four fields each, as a batch, or count them as lost."""
         try:
             self._try(flat)
         finally:
@@ -173,7 +165,7 @@ class CaptureWriter:
         except OSError as error:
             self._failed(error)
             self._give_up(flat[::FIELDS])
-        except Exception:  # a mistake of ours: it costs this batch, and neither the bus nor the rest of the recording
+        except Exception:  # a bug: loses this batch, but neither the bus nor the recording
             logger.exception(
                 "the recorder of %s has failed on a batch; it goes on", self.path, extra=log_fields(path=str(self.path))
             )
@@ -181,7 +173,7 @@ class CaptureWriter:
             self._give_up(flat[::FIELDS])
 
     def turn(self) -> None:
-        """Does what is due without new rows: marks gaps, and seals segments that are old enough."""
+        """Mark gaps, and seal segments that are old enough."""
         try:
             if not self._held_back():
                 self._say_what_is_missing(time.monotonic_ns())
@@ -191,24 +183,24 @@ class CaptureWriter:
                 self._decoding.turn()
         except OSError as error:
             self._failed(error)
-        except Exception:  # a mistake of ours
+        except Exception:  # a bug
             logger.exception(
-                "the recorder of %s could not take or seal what it has; it goes on",
+                "the recorder of %s could not mark gaps or seal its segment; it goes on",
                 self.path,
                 extra=log_fields(path=str(self.path)),
             )
 
     def finish(self) -> None:
-        """Write what is missing, and that the recording is over; seal the segment.
+        """Write pending gaps and the end of the recording; seal the segment.
 
-        What is not decoded by now is left to those who read it.
+        Segments that are not decoded by now are decoded by their readers.
         """
         decoding, self._decoding = self._decoding, None
         if self._room is not None:
             self._room.close()
         try:
             self._end()
-            if self._notes or self._lost:  # as sealing has shown
+            if self._notes or self._lost:  # sealing may have added some
                 self._end()
         except Exception:
             logger.exception("the recorder of %s could not write its end", self.path, extra=log_fields(path=str(self.path)))
@@ -222,7 +214,7 @@ class CaptureWriter:
         self._not_before = 0.0
         self.turn()
         if self.counts.seq and not self._lost and not self._notes:
-            with suppress(OSError):  # then the end of the recording is not marked, and nothing else is lost
+            with suppress(OSError):  # then only the mark of the end is missing
                 self._write(NOTHING)
         self._seal()
 
@@ -251,7 +243,7 @@ class CaptureWriter:
         except OSError as error:
             if error.errno != errno.EFBIG or not segment.rows:
                 raise
-            self._seal()  # the limit of one file: the next takes more
+            self._seal()  # the size limit of a file: the next one takes more
             segment = self._new_segment()
             self.counts.bytes += segment.write(batch, self.counts.seq)
         return segment
@@ -295,12 +287,12 @@ class CaptureWriter:
         return bool(self._not_before) and time.monotonic() < self._not_before
 
     def _say_what_is_missing(self, now: int) -> None:
-        """Rows without frames, in a batch of their own: of these nothing is counted again if it cannot be written."""
+        """Write gap rows as a batch of their own, so that a failure counts nothing twice."""
         notes, lost = list(self._notes), self._lost
         gaps = [*notes, Gap(self._lost_to, lost, error=self._lost_because)] if lost else notes
         if gaps:
             self._put([field for gap in gaps for field in (gap, now, None, None)])
-            del self._notes[: len(notes)]  # to write them may have made others
+            del self._notes[: len(notes)]  # writing them may have added others
             self._lost -= lost
 
     def _failed(self, error: OSError) -> None:
@@ -312,7 +304,7 @@ class CaptureWriter:
         self._not_before = time.monotonic() + RETRY
 
     def _give_up(self, ends: Sequence[RowHeader]) -> None:
-        """These are not written: remember how many, and what earlier gaps said."""
+        """Count unwritten rows, and the frames that their gap rows counted."""
         for end in ends:
             if not isinstance(end, Gap):
                 self._lost += 1

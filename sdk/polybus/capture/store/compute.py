@@ -9,19 +9,18 @@ import pyarrow as pa
 import pyarrow.compute
 
 pc: Any = pyarrow.compute
-"""Made when it is imported: no type checker knows its functions."""
+"""Filled at import: no type checker knows its functions."""
 
 
 DAY_NS: Final = 86_400_000_000_000
 
 
 def dates_of(times: Any) -> Any:
-    """The dates in UTC of some times, ns since 1970."""
     return pc.divide(times, DAY_NS).cast(pa.int32()).cast(pa.date32())
 
 
 def bytes_of(values: Any) -> tuple[Any, memoryview]:
-    """The begins of some binary values and the end of the last one (int32), and the bytes of all."""
+    """Return the offsets of binary values (int32, one more than values), and their bytes."""
     _, offsets, data = values.buffers()
     edges = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     return edges, memoryview(b"" if data is None else data)

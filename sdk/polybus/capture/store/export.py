@@ -1,4 +1,4 @@
-"""A capture as files for other programs: Parquet, and JSON in lines."""
+"""Export of a capture for other programs: Parquet, and JSON lines."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from .folders import new_folder
 from .reader import Capture, Loss
 
 Progress = Callable[[int], None]
-"""Told how many rows have been done, now and then."""
+"""Called with the number of rows from time to time."""
 _SCHEMAS: Final = {"frames": FRAMES, "events": EVENTS, "quarantine": QUARANTINE}
 _ROWS_OF_FILE: Final = 4_000_000
 _ROWS_OF_GROUP: Final = 131_072
 _BYTES_OF_GROUP: Final = 64 << 20
-"""Most bytes that wait to be written, but for one batch: a row may have megabytes."""
+"""Bytes that may wait to be written, plus one batch: a row may have megabytes."""
 
 
 def _quietly(rows: int) -> None: ...
 
 
 def compact(capture: Capture, out: AnyPath, progress: Progress | None = None) -> list[Path]:
-    """Write the frames as Parquet, in few large files. Gives their paths; `Capture.losses` tells what is not in them.
+    """Write the frames as Parquet, in few large files. Returns their paths; `Capture.losses` has the missing parts.
 
     Raises:
-        CaptureError: `out` is not empty; a segment is missing.
-        OSError: They cannot be written.
+        CaptureError: `out` is not empty, or a segment is missing.
+        OSError: A file cannot be written.
     """
     return export(capture, out, table="frames", progress=progress)
 
@@ -62,7 +62,7 @@ def _write_parquet(
                 writer.close()
                 writer, in_file = None, 0
             progress(done)
-        if not paths:  # a reader finds the columns also where there are no rows
+        if not paths:  # a reader finds the columns even without rows
             writer = begin()
     finally:
         if writer is not None:
@@ -78,20 +78,20 @@ def export(
     table: Literal["frames", "events", "quarantine"] = "events",
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write a table of a capture for other programs. Gives their paths; `Capture.losses` tells what is not in them.
+    """Write a table of a capture for other programs. Returns the paths; `Capture.losses` has the missing parts.
 
     Args:
-        capture: What is exported.
-        out: A folder, empty or not there yet.
-        format: ``parquet``, or ``jsonl``: an object a line, bytes as text where they are UTF-8, else as base64 under
+        capture: The capture to export.
+        out: A folder, empty or new.
+        format: ``parquet``, or ``jsonl``: one object per line, bytes as text if they are UTF-8, else as base64 under
             ``<name>_base64``.
-        table: ``frames`` as they were recorded, ``events`` (what they say) or ``quarantine`` (those that say nothing).
-        progress: Told the number of rows.
+        table: ``frames`` as recorded, ``events`` (decoded) or ``quarantine`` (unreadable frames).
+        progress: Called with the number of rows.
 
     Raises:
-        CaptureError: `out` is not empty; a segment is missing.
+        CaptureError: `out` is not empty, or a segment is missing.
         ValueError: An unknown format or table.
-        OSError: They cannot be written.
+        OSError: A file cannot be written.
     """
     if table not in _SCHEMAS:
         raise ValueError(f"table={table!r}: one of {', '.join(_SCHEMAS)}")
@@ -118,7 +118,7 @@ def _written(capture: Capture, folder: Path, format: str, table: str, progress: 
 
 
 def _decoded_rows(capture: Capture, table: str) -> Iterator[pa.RecordBatch]:
-    """The rows of events or quarantine: of columns, where a segment has some."""
+    """Yield the rows of events or quarantine, from columns if a segment has some."""
     losses: list[Loss] = []
     for segment in capture.segments():
         columns = SegmentColumns.of(capture, segment)
@@ -132,7 +132,6 @@ def _decoded_rows(capture: Capture, table: str) -> Iterator[pa.RecordBatch]:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with values that JSON has."""
     found: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, bytes):

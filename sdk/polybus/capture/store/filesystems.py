@@ -14,7 +14,7 @@ from ..errors import CaptureError
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 _LONGEST = 300
-"""Of what a library says; where it finds no library of Hadoop's it lists every place in which it has looked."""
+"""Characters of a library's error: without Hadoop it lists every place that it has searched."""
 _HADOOP = (
     "pyarrow finds no Hadoop client: set JAVA_HOME, HADOOP_HOME and CLASSPATH (`hadoop classpath --glob`) as its pages say"
 )
@@ -22,7 +22,7 @@ _HADOOP = (
 
 @contextmanager
 def naming(path: AnyPath) -> Iterator[None]:
-    """Errors of the system that name no file say where it was: a library says "no space left", and not where."""
+    """Add the path to OSErrors without a file name, such as "no space left"."""
     try:
         yield
     except OSError as error:
@@ -32,10 +32,10 @@ def naming(path: AnyPath) -> Iterator[None]:
 
 
 def find_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a path here, or of a URI that `pyarrow.fs` knows, and the path in it. Its ``s3://`` is Spark's ``s3a://``.
+    """Return the file system of a path, or of a URI that `pyarrow.fs` supports, and the path in it. Accepts Spark's ``s3a://``.
 
     Raises:
-        CaptureError: The URI is not understood, or nothing there answers.
+        CaptureError: The URI is wrong, or the server does not answer.
     """
     if "://" not in path:
         return pafs.LocalFileSystem(), os.path.abspath(path)

@@ -1,4 +1,4 @@
-"""Folders that are written: numbers of segments, what killed recorders left behind, and what must go."""
+"""Folders of recorders: segment numbers, leftovers of killed recorders, retention."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ATTEMPTS: Final = 1000
 
 
 class Folder:
-    """The folder of a recorder, which keeps so many bytes of segments for so many seconds.
+    """The folder of a recorder, with limits on the bytes and age of its segments.
 
-    Several recorders may share one: a segment belongs to one of them.
+    Several recorders may share a folder: each segment belongs to one of them.
 
     Raises:
-        OSError: Of its methods: it, or a segment in it, cannot be made, read or written.
+        OSError: By its methods: the folder or a segment cannot be created, read or written.
     """
 
     def __init__(self, path: Path, max_bytes: int, max_age: float) -> None:
@@ -41,11 +41,11 @@ class Folder:
 
     @property
     def is_empty(self) -> bool:
-        """True where there was no segment when it was opened, and none was made since."""
+        """True if there was no segment when it was opened, and none was created since."""
         return not self._next
 
     def open(self) -> list[Gap]:
-        """Make it, and seal what recorders that are gone have left open. Says what these have lost."""
+        """Create it, and seal segments left open by ended recorders. Returns the gaps that these have left."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise PermissionError(13, "the folder cannot be written")
@@ -60,14 +60,13 @@ class Folder:
         return gaps + self.trim(time.time())
 
     def new_segment(self, metadata: Mapping[str, str]) -> SegmentWriter:
-        """The next one."""
         for _ in range(_ATTEMPTS):
             number, self._next = self._next, self._next + 1
             try:
                 return SegmentWriter(self.path, number, metadata)
             except FileExistsError:  # another recorder's
                 continue
-            except FileNotFoundError:  # the folder was removed: with all that held it, it was not for being made again
+            except FileNotFoundError:  # the folder was removed; its parents must exist
                 self._next = number
                 self.path.mkdir(mode=0o700)
             except OSError:
@@ -76,11 +75,11 @@ class Folder:
         raise FileExistsError(17, f"no free number for a segment below {self._next}")
 
     def trim(self, now: float) -> list[Gap]:
-        """Remove the oldest sealed segments that are too many or too old, with their columns. Says what has gone."""
+        """Remove the oldest sealed segments that exceed a limit, with their columns. Returns the gaps."""
         segments = [(number, sealed, path, self._stat(number, path)) for number, sealed, path in self._segments()]
         total = sum(size for _, _, _, (size, _) in segments)
         removed: list[int] = []
-        frames = 0  # with those of which only a row in there knows
+        frames = 0  # including frames that only a gap row counts
         for number, sealed, path, (size, changed) in segments:
             if not sealed or (total <= self._max_bytes and now - changed <= self._max_age):
                 break  # in order, so that no number is missing in between
@@ -90,7 +89,7 @@ class Folder:
                     columns.unlink(missing_ok=True)
                 path.unlink()
             except OSError as error:
-                logger.error("%s is to be removed, and cannot be: %s", path, error, extra=log_fields(path=str(path)))
+                logger.error("%s cannot be removed: %s", path, error, extra=log_fields(path=str(path)))
                 break
             removed += (first, number)
             frames += gone
@@ -101,7 +100,7 @@ class Folder:
         return [Path(columns_path(str(self.path), table, number)) for table in reversed(TABLES)]
 
     def _stat(self, number: int, path: Path) -> tuple[int, float]:
-        """Bytes, with those of its columns, and when it was written last."""
+        """Return bytes including the columns' files, and time of the last change."""
         size, changed = _stat(path)
         return size + sum(_stat(columns)[0] for columns in self._columns(number)), changed
 
@@ -118,7 +117,7 @@ def _stat(path: Path) -> tuple[int, float]:
 
 
 def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
-    """Of a segment and those that were removed before, as its rows say: the number of the first one, and all their frames."""
+    """Return the first segment and the number of frames that go with a segment, including removed ones that its rows report."""
     first, frames = number, 0
     try:
         reader = SegmentReader(pa.memory_map(str(path)).read_buffer(), path.name)
@@ -135,7 +134,7 @@ def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
 
 
 def seal_left_open(path: Path) -> int | None:
-    """Seal a segment that has no writer any more. Gives the number of bytes lost at its end; None where it has a writer.
+    """Seal a segment without a writer. Returns the bytes lost at its end; None if it has a writer.
 
     Raises:
         OSError: It cannot be read or renamed.
@@ -148,9 +147,9 @@ def seal_left_open(path: Path) -> int | None:
         try:
             torn = [stretch for stretch in SegmentReader(pa.py_buffer(data), path.name).all_damage() if stretch.torn]
         except CaptureError:
-            return None  # of another version: not ours to touch
+            return None  # another version's
         size = torn[0].offset if torn else len(data)
-        if torn or not data.endswith(END_OF_STREAM):  # an older polybus wrote it when it sealed
+        if torn or not data.endswith(END_OF_STREAM):  # an older polybus wrote the end when sealing
             os.ftruncate(file, size)
             os.lseek(file, size, os.SEEK_SET)
             os.write(file, END_OF_STREAM)
@@ -162,10 +161,10 @@ def seal_left_open(path: Path) -> int | None:
 
 
 def new_folder(out: AnyPath) -> Path:
-    """A folder to write into, made where there is none.
+    """Create a folder to write into.
 
     Raises:
-        CaptureError: Something is there already; it is no folder on this machine.
+        CaptureError: It exists and is not empty, or is not a folder on this machine.
     """
     if "://" in os.fspath(out):
         raise CaptureError(f"{os.fspath(out)}: this is written into a folder on this machine only; copy it from there")

@@ -1,4 +1,4 @@
-"""Inspection of a capture: its contents, and its damage."""
+"""Inspection of a capture: contents and damage."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ class Info:
     """Contents of a capture.
 
     Attributes:
-        segments: How many files; `open` of them are still written, or were left by a recorder that was killed.
-        bytes: Of all of them.
+        segments: Number of files; `open` of them have a writer, or were left by a killed recorder.
+        bytes: Of all files.
         frames: Frames that went over the wire.
-        marks: Rows that say that a connection has begun or ended. Decoding counts them as frames, and so does the pipeline.
-        gaps: Frames that the recorders know to be missing, by reason.
-        losses: Frames in damaged batches, as far as that can be told, and how many stretches are damaged.
-        first_ns, last_ns: Wall clock of the first and the last frame, ns since 1970; None where there is none.
+        marks: Rows about the beginning or end of a connection. Decoding and the pipeline count them as frames.
+        gaps: Missing frames known to the recorders, by reason.
+        lost_stretches, lost_frames: Number of damaged stretches, and of frames in them as far as known.
+        first_ns, last_ns: Wall clock of the first and the last frame, ns since 1970; None without frames.
         frame_bytes: Of all frames.
-        connections, captures, protocols: How many connections; which recordings; frames by protocol.
-        ended: Those of the recordings that are over, as their recorders have written; one that was killed with the process that
-            wrote for it has not.
-        sources: Captures of which this one is a replay.
+        connections, captures, protocols: Number of connections; names of recordings; frames by protocol.
+        ended: Recordings with an end; a killed recorder writes none.
+        sources: Captures that this one replays.
     """
 
     path: str
@@ -52,7 +51,7 @@ class Info:
 
 
 def info(capture: Capture) -> Info:
-    """Look at a capture. Reads all of it, a batch at a time.
+    """Inspect a capture; reads all of it, one batch at a time.
 
     Raises:
         CaptureError: A segment is missing, or of an unknown version.
@@ -81,7 +80,7 @@ def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
     found.frames += frames.num_rows
     found.frame_bytes += pc.sum(pc.binary_length(frames.column("frame"))).as_py() or 0
     conns.update(pc.unique(frames.column("conn_id")).to_pylist())
-    # A row that says what `recover` has not found is of no recording.
+    # A gap row of `recover` belongs to no recording.
     names = filter(None, pc.unique(rows.column("capture_id")).to_pylist())
     found.captures = list(dict.fromkeys([*found.captures, *names]))
     for part in pc.value_counts(frames.column("protocol")).to_pylist():
@@ -96,16 +95,13 @@ def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
 
 @frozen
 class Verdict:
-    """Findings of `verify`."""
-
     frames: int
     """Rows in good batches."""
     batches: int
-    """Good ones."""
     losses: tuple[Loss, ...]
-    """Parts that are damaged."""
+    """Damaged parts."""
     missing: tuple[int, ...]
-    """Numbers of segments that are not there."""
+    """Numbers of missing segments."""
 
     @property
     def good(self) -> bool:
@@ -114,11 +110,11 @@ class Verdict:
 
 
 def verify(capture: Capture, progress: Callable[[int], None] | None = None) -> Verdict:
-    """Check every byte of a capture, and that the rows of every batch can be read.
+    """Check every byte of a capture, and that the rows of every batch are readable.
 
     Args:
-        capture: What is checked.
-        progress: Told the number of rows, now and then.
+        capture: The capture to check.
+        progress: Called with the number of rows from time to time.
 
     Raises:
         CaptureError: A segment is of an unknown version.

@@ -1,4 +1,4 @@
-"""A capture as a whole: its segments, their batches, and what is lost of it."""
+"""A capture as a whole: segments, batches, and losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .segments import ArrowMessage, SegmentReader, Stretch, segment_number
 
 
 class Position(NamedTuple):
-    """A place in a capture: before a batch. Positions are ordered as the batches were written."""
+    """A position before a batch of a capture. Positions are ordered as the batches were written."""
 
     segment: int
     batch: int
@@ -32,30 +32,29 @@ class Segment:
 
     number: int
     path: str
-    """For the capture's file system."""
+    """In the capture's file system."""
     sealed: bool
     size: int
-    """Bytes."""
+    """In bytes."""
 
 
 @frozen
 class Loss:
-    """Something that is not there any more: a stretch of a segment."""
+    """A lost stretch of a segment."""
 
     segment: int
     stretch: Stretch
 
 
 class Batch(NamedTuple):
-    """Rows of a capture and where they stand."""
+    """Rows of a capture and their position."""
 
     position: Position
     rows: pa.RecordBatch
-    """In the columns of `schema.FRAMES`, or those that were asked for."""
+    """With the columns of `schema.FRAMES`, or the selected ones."""
 
     @property
     def next(self) -> Position:
-        """The position after it."""
         return Position(self.position.segment, self.position.batch + 1)
 
 
@@ -63,23 +62,22 @@ class Capture:
     """A folder of segments.
 
     Args:
-        path: A folder here, or a URI that `pyarrow.fs` knows (``hdfs://...``, ``s3://...``).
-        filesystem: A `pyarrow.fs.FileSystem` in which `path` is to be looked up instead.
+        path: A local folder, or a URI that `pyarrow.fs` supports (``hdfs://...``, ``s3://...``).
+        filesystem: A `pyarrow.fs.FileSystem` that contains `path`.
 
     Raises:
-        CaptureError: There is no such folder, or it is no capture.
+        CaptureError: The folder does not exist, or is not a capture.
     """
 
     def __init__(self, path: AnyPath, filesystem: pafs.FileSystem | None = None) -> None:
         self.path: str = os.fspath(path)
         found = (filesystem, self.path) if filesystem is not None else find_filesystem(self.path)
         self.filesystem: pafs.FileSystem = found[0]
-        """Its file system."""
         self._folder = found[1]
         self.losses: list[Loss] = []
-        """Losses that the last pass over the batches has found."""
+        """Losses found by the last pass over the batches."""
         self.ended: list[str] = []
-        """The recordings that say that they are over, as it has found them."""
+        """Ended recordings found by that pass."""
         self.local: bool = isinstance(self.filesystem, pafs.LocalFileSystem)
         """True for a folder on this machine."""
         if not self.segments(complete=False):
@@ -90,13 +88,13 @@ class Capture:
             raise CaptureError(f"{self.path} {what}")
 
     def segments(self, *, complete: bool = True) -> list[Segment]:
-        """The files, in order. Retention may have removed the first ones.
+        """Return the files, in order. Retention may have removed the first ones.
 
         Args:
-            complete: Whether one that is missing in between is an error.
+            complete: Raise for a missing segment in between.
 
         Raises:
-            CaptureError: No such folder; a segment is missing.
+            CaptureError: The folder does not exist, or a segment is missing.
         """
         try:
             infos = self.filesystem.get_file_info(pafs.FileSelector(self._folder))
@@ -108,7 +106,7 @@ class Capture:
         for info in infos:
             if info.type == pafs.FileType.File and (known := segment_number(info.base_name)) is not None:
                 number, sealed = known
-                # Sealed between the listing of one and of the other: it is the same file.
+                # Sealed between two listings: the same file.
                 if sealed or number not in found:
                     found[number] = Segment(number, info.path, sealed, info.size or 0)
         segments = [found[number] for number in sorted(found)]
@@ -128,18 +126,18 @@ class Capture:
     def batches(
         self, start: tuple[int, int] = BEGIN, stop: tuple[int, int] | None = None, *, columns: Sequence[str] | None = None
     ) -> Iterator[Batch]:
-        """The good batches with rows from one position to another, with where they stand; what is lost is found in `losses`.
+        """Yield the good batches between two positions; fills `losses`.
 
-        A torn batch at the end of a segment that is still written is not lost: it will be there later.
+        A torn batch at the end of a segment with a writer is not lost: it will be complete later.
 
         Args:
-            start: The first position: (segment, batch).
-            stop: The first that is not wanted; None for all that is there.
-            columns: Some of them; None for all. The others are not decompressed.
+            start: First position: (segment, batch).
+            stop: First position that is not included; None for all.
+            columns: Selected columns; None for all. The others are not decompressed.
 
         Raises:
             CaptureError: A segment is missing, or of an unknown version.
-            KeyError: There is no such column.
+            KeyError: A column does not exist.
         """
         self.losses, self.ended = [], []
         for segment in self.segments():
@@ -155,14 +153,14 @@ class Capture:
                 if message.rows:
                     yield Batch(position, reader.rows(message, columns))
             self.losses += lost(segment, reader)
-            # The last word counts: a recording may have been taken for one that is over, and have gone on.
+            # The last segment decides: a recording that looked ended may have continued.
             name = reader.metadata.get("capture_id")
             self.ended = [one for one in self.ended if one != name]
             if name is not None and reader.ended:
                 self.ended.append(name)
 
     def messages(self, segment: Segment) -> Iterator[ArrowMessage]:
-        """Numbers and sizes of the good batches of a segment, without decompressing them.
+        """Yield numbers and sizes of the good batches of a segment, without decompressing them.
 
         Raises:
             CaptureError: It is of an unknown version.
@@ -170,10 +168,10 @@ class Capture:
         return self.reader(segment).messages()
 
     def reader(self, segment: Segment, offset: int = 0, batch: int = 0) -> SegmentReader:
-        """A reader of one segment, from its beginning or from where another one ended.
+        """Return a reader of one segment, from its beginning or from the end of an earlier reader.
 
         Raises:
-            CaptureError: It is not there any more.
+            CaptureError: The segment is gone.
         """
         data = self._bytes(segment.path, segment.sealed)
         return SegmentReader(data, segment.path, sealed=segment.sealed, offset=offset, batch=batch)
@@ -182,7 +180,7 @@ class Capture:
         try:
             if self.local and sealed:
                 return pa.memory_map(path).read_buffer()
-            # One that is still written may be cut (a batch that did not fit the disk): a map of it would be a trap.
+            # A segment with a writer may be truncated (a batch that did not fit the disk), and a memory map of it would crash.
             with self.filesystem.open_input_file(path) as file:
                 return file.read_buffer()
         except FileNotFoundError:
@@ -197,10 +195,10 @@ class Capture:
 
 
 def lost(segment: Segment, reader: SegmentReader) -> list[Loss]:
-    """The damage of a segment that has been read, but for the torn end of one that is open."""
+    """Return the damage that a reader has found, without the torn end of an open segment."""
     return [Loss(segment.number, stretch) for stretch in reader.damage if not stretch.torn]
 
 
 def missing_among(numbers: Sequence[int]) -> tuple[int, ...]:
-    """The numbers of segments that are not there, between the first and the last that are."""
+    """Return the numbers missing between the first and the last segment."""
     return tuple(sorted({*range(numbers[0], numbers[-1])}.difference(numbers)))

@@ -1,4 +1,4 @@
-"""A whole capture of what is good of a damaged one."""
+"""Recovery: a whole capture from the good parts of a damaged one."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class Recovered:
     lost_frames: int
     """Number of frames known to be missing; stretches with an unknown number count as none."""
     lost_stretches: int
-    """Number of stretches of bytes that were skipped."""
+    """Number of skipped stretches of bytes."""
     lost_bytes: int
     """Bytes in them."""
     missing: tuple[int, ...]
-    """Numbers of segments that are not there."""
+    """Numbers of missing segments."""
 
 
 def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None = None) -> Recovered:
-    """Make a whole capture of a damaged one: its good batches, with a row that says so where others are missing.
+    """Copy the good batches of a damaged capture into a new one, with a gap row wherever some are missing.
 
-    Nothing is added to the new one later: it says of each recording in it that this is over, also where a recorder was killed.
+    The new one is complete: it marks each recording as ended, even if its recorder was killed.
 
     Args:
-        path: The damaged one; it is not changed.
-        out: A folder for the new one, empty or not there yet.
-        progress: Told the number of rows, now and then.
+        path: The damaged capture; it is not changed.
+        out: A folder for the new one, empty or new.
+        progress: Called with the number of rows from time to time.
 
     Raises:
-        CaptureError: `out` is not empty; `path` is no capture.
+        CaptureError: `out` is not empty, or `path` is not a capture.
         OSError: The new one cannot be written.
     """
     capture = Capture(path)
@@ -66,17 +66,15 @@ def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None 
 
 
 class _Left(NamedTuple):
-    """A recording that has not said that it is over."""
+    """A recording without an end."""
 
     metadata: Mapping[str, str]
     seq: int
-    """Of its next frame."""
+    """Number of its next frame."""
 
 
 @define
 class _Recovery:
-    """From one segment to the next."""
-
     capture: Capture
     folder: Path
     progress: Callable[[int], None]
@@ -87,13 +85,12 @@ class _Recovery:
     left: dict[str, _Left] = field(factory=dict)
 
     def take(self, segment: Segment) -> None:
-        """Copy what is good of a segment."""
         reader = self.capture.reader(segment)
         writer: SegmentWriter | None = None
         name, seq = "", 0
         for _, rows in reader.batches():
             writer = writer or self._follower(reader.metadata)
-            first, last = (rows.column("seq")[place].as_py() for place in (0, -1))  # None in a capture that is none of ours
+            first, last = (rows.column("seq")[place].as_py() for place in (0, -1))  # None in a foreign capture
             writer.write(rows, seq if first is None else first)
             name, seq = rows.column("capture_id")[-1].as_py() or name, (seq if last is None else last) + 1
             self.frames += rows.num_rows
@@ -101,7 +98,7 @@ class _Recovery:
             self.progress(self.frames)
         for stretch in reader.damage:
             writer = writer or self._follower(reader.metadata)
-            # A row says so, and counts as one, or what is lost of this copy later could be less than nothing.
+            # The gap row counts as one row; otherwise a later loss of this copy could count less than nothing.
             writer.write(_gap_row(segment, stretch), seq)
             seq += 1
         self.lost += reader.damage
@@ -110,14 +107,13 @@ class _Recovery:
             writer.end(seq)
         if writer is not None:
             writer.seal()
-        # The recording: as the schema says, or the rows where that is damaged.
+        # The recording's name is in the schema, or in the rows if the schema is damaged.
         if name := reader.metadata.get("capture_id", name):
             self.left.pop(name, None)
             if not reader.ended:
                 self.left[name] = _Left({**reader.metadata, "capture_id": name}, seq)
 
     def end(self) -> None:
-        """Say of each recording that it is over."""
         for metadata, seq in self.left.values():
             writer = self._follower(metadata)
             writer.end(seq)

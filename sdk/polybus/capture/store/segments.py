@@ -1,13 +1,12 @@
 """Segments: the files of a capture. ``segment-<n>.open`` while it is written, ``segment-<n>.arrows`` when it is sealed.
 
-A segment is an Arrow IPC stream, one record batch a flush, that any reader of Arrow opens. Batches are written whole, with one
-system call each, so what a killed process leaves behind ends in at most one torn batch. A batch without rows says that the
-recording is over. Behind the last one stands the end of the stream, over which the next one is written: a sealed segment
-without it has been cut short.
+A segment is an Arrow IPC stream with one record batch per flush; any reader of Arrow opens it. Each batch is written with one
+system call, so that a killed process leaves at most one torn batch. A batch without rows marks the end of the recording. The
+end of the stream follows the last batch, and the next batch overwrites it: a sealed segment without it has been cut short.
 
-A message of the stream is a prefix (``FF FF FF FF`` and the length of the header), the header and the body. A checksum of all
-its bytes stands in the header, in the custom metadata, as eight hexadecimal digits; it is that of the message with eight
-hyphens in their place. So one flipped bit anywhere is found without parsing anything.
+A message of the stream is a prefix (``FF FF FF FF`` and the length of the header), the header and the body. The custom metadata
+in the header contain a checksum as eight hexadecimal digits, computed over the message with eight hyphens in their place. So
+one flipped bit anywhere is found without parsing.
 """
 
 from __future__ import annotations
@@ -29,47 +28,47 @@ from ..schema import FRAMES, SCHEMA_VERSION
 
 _NAME: Final = re.compile(r"segment-(\d+)\.(open|arrows)")
 MOST_BYTES: Final = 256 << 20
-"""Of a batch, unpacked. A recorder keeps at most 64 MiB of large frames before it writes them."""
+"""Unpacked bytes of a batch. A recorder keeps at most 64 MiB of large frames before it writes them."""
 _VERSION: Final = "polybus.capture"
 _LEVEL: Final = 1
-"""Of zstd: beyond it, time grows faster than the files shrink."""
+"""Of zstd: at higher levels, time grows faster than the files shrink."""
 _PREFIX: Final = b"\xff\xff\xff\xff"
 _LENGTH: Final = struct.Struct("<i")
 _LENGTH_AND_ROOT: Final = struct.Struct("<iI")
-"""The length of the header, and where in it its table begins."""
+"""Length of the header, and position of its table."""
 END_OF_STREAM: Final = _PREFIX + b"\0\0\0\0"
 MARK: Final = "polybus"
-"""The key of the metadata that holds a message's checksum and numbers."""
+"""Metadata key of a message's checksum and numbers."""
 _BLANK: Final = b"--------"
 _MARKED: Final = re.compile(rb"crc32=([0-9a-f]{8}) batch=(-?\d{1,18}) seq=(-?\d{1,19}) rows=(\d{1,18})(?!\d)")
 _UNSEALED: Final = re.compile(rb"crc32=-------- batch=")
 _PIECE: Final = 5 * 1024
 _LONGEST_HEADER: Final = 1 << 20
 _BEGIN: Final = re.compile(rb"\xff\xff\xff\xff(?=..[\0-\x10]\0)", re.DOTALL)
-"""A prefix, before a length that is no more than that."""
+"""A prefix before a length up to `_LONGEST_HEADER`."""
 _IN_VAIN: Final = 8
-"""Sizes of a segment that are read at most for messages that turn out to be none. Damage costs one of them at most; bytes that
-look like thousands of messages, each of them as long as the file, come from an attacker."""
+"""Bytes read in vain for false messages, in sizes of the segment. Damage costs one at most; thousands of false messages as long
+as the file come from an attacker.
+"""
 _UNCOMPRESSED: Final = -1
-"""In front of a buffer that would not have become smaller."""
+"""Precedes a buffer that compression did not shrink."""
 
 
 def segment_name(number: int, *, sealed: bool) -> str:
-    """The name of a segment's file."""
     return f"segment-{number:08d}.{'arrows' if sealed else 'open'}"
 
 
 def segment_number(name: str) -> tuple[int, bool] | None:
-    """The number of a segment and True if it is sealed, by the name of its file; None of another file."""
+    """Return a segment's number, and True if it is sealed, from its file name; None for another file."""
     found = _NAME.fullmatch(name)
     return (int(found[1]), found[2] == "arrows") if found else None
 
 
 def lock(file: int, *, wait: bool = False) -> bool | None:
-    """Claim a file for as long as it is open here. False where another process has; None where that cannot be known."""
+    """Lock a file until it is closed. False if another process has it; None if unknown."""
     try:
         import fcntl
-    except ImportError:  # Windows: a segment that was left open is taken for one that is still written
+    except ImportError:  # Windows: a segment that was left open counts as one with a writer
         return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -81,10 +80,10 @@ def lock(file: int, *, wait: bool = False) -> bool | None:
 
 
 class SegmentWriter:
-    """Writes one segment, into a folder that is there; `metadata` goes into the schema of the file, beside its version.
+    """Writes one segment into an existing folder; `metadata` goes into the schema of the file, with its version.
 
     Raises:
-        OSError: It cannot be made; `FileExistsError` where there is one of this number. Of its methods: that was not possible.
+        OSError: It cannot be created; `FileExistsError` if the number exists. By its methods: the operation failed.
     """
 
     def __init__(self, folder: str | os.PathLike[str], number: int, metadata: Mapping[str, str] | None = None) -> None:
@@ -111,9 +110,9 @@ class SegmentWriter:
             raise
 
     def write(self, batch: pa.RecordBatch, seq: int) -> int:
-        """Write a batch of `FRAMES` rows, the first of which has this number. Gives the bytes that it took.
+        """Write a batch of `FRAMES` rows, the first with number `seq`. Returns its bytes.
 
-        Where it could not be written, nothing of it is there, and the next one may be tried.
+        After an error nothing of it is in the file, and the next batch may be tried.
         """
         stream = encode_batch(batch, self._schema, marked(self.batches, seq, batch.num_rows))
         data = sealed_message(stream.slice(self._head).to_pybytes())
@@ -123,14 +122,14 @@ class SegmentWriter:
         return len(data)
 
     def end(self, seq: int) -> int:
-        """Write that the recording is over, and has no frame of this number. Gives the bytes that it took."""
+        """Write the end of the recording; `seq` is the number after the last frame. Returns its bytes."""
         return self.write(NOTHING, seq)
 
     def _write(self, data: bytes) -> None:
         try:
             self._put(data + END_OF_STREAM)
         except OSError:
-            os.ftruncate(self._file, self.size + len(END_OF_STREAM))  # a full disk still has room for what it held before
+            os.ftruncate(self._file, self.size + len(END_OF_STREAM))  # a full disk still has room for earlier contents
             self._put(END_OF_STREAM)
             raise
         self.size += len(data)
@@ -142,28 +141,27 @@ class SegmentWriter:
             view = view[os.write(self._file, view) :]
 
     def seal(self) -> Path:
-        """Give the file its final name."""
         sealed = self.path.with_name(segment_name(self.number, sealed=True))
         self.path.rename(sealed)
         self.close()
         return sealed
 
     def close(self) -> None:
-        """Leave the file as it is; any number of times."""
+        """Close the file without sealing; may be repeated."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 NOTHING: Final = pa.RecordBatch.from_pylist([], schema=FRAMES)
-"""The batch that says that a recording is over."""
+"""Batch that marks the end of a recording."""
 
 
 def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buffer:
-    """A stream of the schema and one batch, with a mark in its metadata, without an end.
+    """Return a stream of the schema and one batch, with a mark in its metadata, without an end.
 
-    A stream of its own for each batch, in memory: Arrow writes in many small pieces, and to a Python object each of them would
-    have to wait for the interpreter lock.
+    A stream per batch, in memory: Arrow writes many small pieces, and to a Python object each of them would wait for the
+    interpreter lock.
     """
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_LEVEL), use_threads=False)
@@ -174,25 +172,23 @@ def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buff
 
 @frozen
 class Stretch:
-    """A part of a segment that is lost."""
+    """A lost part of a segment."""
 
     offset: int
-    """Offset at which it begins, in bytes."""
+    """Position in bytes."""
     size: int
-    """Number of its bytes; 0 where the segment was cut short there, between two batches."""
+    """Number of bytes; 0 if the segment was cut short there, between two batches."""
     batch: int
-    """The number of the first batch in it; -1 for the schema."""
     batches: int | None = None
-    """Number of batches; None where it is not known."""
+    """Number of batches; None if unknown."""
     frames: int | None = None
-    """Number of rows; None where it is not known."""
+    """Number of rows; None if unknown."""
     torn: bool = False
-    """It is the beginning of a batch at the end of a segment that is open: its writer was killed, or is writing it."""
+    """It is an incomplete batch at the end of an open segment: the writer was killed, or is writing it."""
 
 
 @lru_cache(maxsize=8)
 def _head(schema: pa.Schema) -> bytes:
-    """A schema as the beginning of a stream."""
     return bytes(schema.serialize())
 
 
@@ -201,12 +197,12 @@ class SegmentReader:
 
     Args:
         data, name: The bytes of the file, and its name for errors.
-        sealed: Nothing is added to it any more: where its end is not there, it is damaged.
-        offset: Where to begin (bytes): 0, or the `offset` of a reader that has read this file before.
-        batch: The number of the batch there.
+        sealed: The segment is complete: without an end it is damaged.
+        offset: Where to begin (bytes): 0, or the `offset` of an earlier reader of the file.
+        batch: Number of the batch there.
 
     Raises:
-        CaptureError: Of its methods: the segment's version is not known, or it has other columns.
+        CaptureError: By its methods: an unknown version, or other columns.
     """
 
     def __init__(
@@ -216,11 +212,11 @@ class SegmentReader:
         self._name = name
         self._sealed = sealed
         self.damage: list[Stretch] = []
-        """Losses that were found, as far as it has been read."""
+        """Losses found so far."""
         self.offset: int = offset
-        """The end of the last good batch that was given out."""
+        """End of the last good batch."""
         self.ended: bool = False
-        """True if that one says that the recording is over."""
+        """True if that batch ends the recording."""
         self.metadata: Mapping[str, str] = {}
         """Of the schema: version, recorder, source."""
         self._schema = FRAMES
@@ -228,7 +224,7 @@ class SegmentReader:
         self._seq: int | None = None
 
     def messages(self) -> Iterator[ArrowMessage]:
-        """The batches, checked and not yet decompressed; also the one without rows."""
+        """Yield the batches, checked but not decompressed, including the one without rows."""
         lost: ArrowMessage | None = None
         for message in messages(self._data, self.offset):
             if not message.good:
@@ -252,28 +248,28 @@ class SegmentReader:
             self.damage.append(Stretch(self.offset, 0, self._batch))
 
     def all_damage(self) -> list[Stretch]:
-        """Losses, of all of it: by the checksums, which takes a hundredth of the time of decoding."""
+        """Return all losses, by checksums, which takes a hundredth of the time of decoding."""
         for _ in self.messages():
             pass
         return self.damage
 
     def schema_metadata(self) -> Mapping[str, str]:
-        """The metadata of the schema: version, recorder, source; empty where it is damaged."""
+        """Return the metadata of the schema: version, recorder, source; empty if it is damaged."""
         first = next(messages(self._data), None)
         if first is not None and first.good and first.batch < 0:
             self._take_schema(first)
         return self.metadata
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Numbers and rows of the good batches that have some, in order."""
+        """Yield numbers and rows of the good batches with rows, in order."""
         for message in self.messages():
             if message.rows:
                 yield message.batch, self.rows(message)
 
     def rows(self, message: ArrowMessage, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The rows of a batch, in the columns of `FRAMES` or some of them.
+        """Return the rows of a batch, with the columns of `FRAMES` or some of them.
 
-        Others are not decompressed (six of them: a third of the time of all).
+        Other columns are not decompressed (six columns take a third of the time of all).
         """
         wanted = FRAMES if columns is None else pa.schema([FRAMES.field(name) for name in columns], FRAMES.metadata)
         batch = self._read(message, wanted.names)
@@ -287,11 +283,11 @@ class SegmentReader:
             raise CaptureError(f"{self._name}: its columns are not those of a capture: {error}") from error
 
     def _read(self, message: ArrowMessage, names: Sequence[str]) -> pa.RecordBatch:
-        """As Arrow reads it: only a stream can be read in part, so the batch gets a schema in front. What it says is looked at
-        before Arrow reserves memory for it, and afterwards: a checksum says nothing of who has made a file.
+        """Let Arrow read a batch: only a stream can be read in part, so the batch gets a schema in front. Its sizes are checked
+        before Arrow reserves memory, and its contents afterwards: a checksum does not show who has made a file.
 
         Raises:
-            CaptureError: It is too large, or does not hold what it says.
+            CaptureError: It is too large, or inconsistent.
         """
         size = unpacked_size(pa.ipc.read_message(message.data), self._schema, names)
         if size > MOST_BYTES:
@@ -315,7 +311,7 @@ class SegmentReader:
     def _report(self, lost: ArrowMessage | None, following: ArrowMessage) -> None:
         first, frames = self._batch, None if self._seq is None else following.seq - self._seq
         if self._seq is None and self._batch == following.batch == 0:
-            first, frames = -1, 0  # the schema alone
+            first, frames = -1, 0  # only the schema
         offset, size = (self.offset, 0) if lost is None else (lost.offset, lost.size)
         self.damage.append(Stretch(offset, size, first, following.batch - self._batch, frames))
 
@@ -323,7 +319,7 @@ class SegmentReader:
         try:
             schema = pa.ipc.read_schema(pa.ipc.read_message(message.data))
         except (pa.ArrowException, OSError) as error:
-            raise CaptureError(f"{self._name}: its schema is none: {error}") from error
+            raise CaptureError(f"{self._name}: its schema cannot be read: {error}") from error
         metadata = {_text(name): _text(value) for name, value in (schema.metadata or {}).items()}
         version = metadata.get(_VERSION, "")
         if version != SCHEMA_VERSION:
@@ -344,12 +340,12 @@ def _text(data: bytes) -> str:
 
 
 def marked(batch: int, seq: int, rows: int) -> str:
-    """The text that `sealed_message` looks for: number of the batch (-1: the schema), of its first frame, and how many rows."""
+    """Return the mark for `sealed_message`: number of the batch (-1: the schema), of its first frame, and of its rows."""
     return f"crc32={_BLANK.decode()} batch={batch} seq={seq} rows={rows}"
 
 
 def sealed_message(message: bytes) -> bytes:
-    """A message, with its checksum in place of the hyphens."""
+    """Replace the hyphens in a message by its checksum."""
     header = _LENGTH.unpack_from(message, 4)[0] + 8
     found = _UNSEALED.search(message, 8, header)
     assert found is not None
@@ -358,7 +354,7 @@ def sealed_message(message: bytes) -> bytes:
 
 
 def _checksum(data: bytes) -> int:
-    """CRC32, in pieces so small that the interpreter lock is kept: it would have to be won back from a busy event loop."""
+    """CRC32 in pieces small enough to keep the interpreter lock: a busy event loop would return it late."""
     checksum = 0
     for start in range(0, len(data), _PIECE):
         checksum = zlib.crc32(data[start : start + _PIECE], checksum)
@@ -367,17 +363,17 @@ def _checksum(data: bytes) -> int:
 
 @frozen
 class ArrowMessage:
-    """One message of a segment, or a stretch of bytes that is none."""
+    """One message of a segment, or a stretch of other bytes."""
 
     offset: int
     size: int
     data: Any = None
-    """The bytes (`pyarrow.Buffer`) of a good one."""
+    """The bytes (`pyarrow.Buffer`) of a good message."""
     batch: int = -1
     seq: int = 0
     rows: int = 0
     torn: bool = False
-    """Of bytes that are no message: they are the beginning of one, at the end of the file."""
+    """The stretch is an incomplete message at the end of the file."""
 
     @property
     def good(self) -> bool:
@@ -386,7 +382,7 @@ class ArrowMessage:
 
 
 def messages(data: pa.Buffer, offset: int = 0) -> Iterator[ArrowMessage]:
-    """The messages of a segment, from where an earlier one ended; what is damaged is one stretch, up to the next good one."""
+    """Yield the messages of a segment, from the end of an earlier one; damage up to the next good message is one stretch."""
     search = _Search(data, offset)
     while offset < len(search.view) and not search.is_end(offset):
         message = search.message(offset)
@@ -399,21 +395,20 @@ def messages(data: pa.Buffer, offset: int = 0) -> Iterator[ArrowMessage]:
 
 
 class _Search:
-    """Finds messages in a segment, at offsets that only rise, in a time that grows with its size alone."""
+    """Finds messages at rising offsets, in time proportional to the size of the segment."""
 
     def __init__(self, data: pa.Buffer, offset: int) -> None:
         self.view = memoryview(data).cast("B")
         self._data = data
         self._mark = _MARKED.search(self.view, offset)
-        """The first one after the offset that was asked about last."""
+        """First mark after the last offset."""
         self._in_vain = _IN_VAIN * len(self.view)
 
     def is_end(self, offset: int) -> bool:
-        """True if nothing but the end of the stream stands there."""
+        """True if only the end of the stream follows."""
         return offset + 8 == len(self.view) and self.view[offset:] == END_OF_STREAM
 
     def message(self, offset: int) -> ArrowMessage | None:
-        """The good message at an offset, or None."""
         if offset + 12 > len(self.view) or bytes(self.view[offset : offset + 4]) != _PREFIX:
             return None
         length, root = _LENGTH_AND_ROOT.unpack_from(self.view, offset + 4)
@@ -440,7 +435,6 @@ class _Search:
         return ArrowMessage(offset, size, self._data.slice(offset, size), int(mark[2]), int(mark[3]), int(mark[4]))
 
     def next_good(self, offset: int) -> int | None:
-        """The begin of the next good message after a damaged one."""
         while (found := _BEGIN.search(self.view, offset + 1)) is not None:
             offset = found.start()
             if self.is_end(offset) or self.message(offset) is not None:
@@ -449,7 +443,7 @@ class _Search:
 
 
 def _is_beginning(view: memoryview, offset: int) -> bool:
-    """True if the bytes up to the end of the file may be a message that was not written to its end."""
+    """True if the bytes up to the end of the file may be an incomplete message."""
     rest = bytes(view[offset : offset + 8])
     if len(rest) < 8:
         return _PREFIX.startswith(rest[:4]) or rest[:4] == _PREFIX
@@ -460,7 +454,7 @@ def _is_beginning(view: memoryview, offset: int) -> bool:
         return True
     try:
         pa.ipc.read_message(pa.BufferReader(pa.py_buffer(view[offset:])))
-    except OSError as error:  # ArrowInvalid, of a header that does not parse, is none
+    except OSError as error:  # ArrowInvalid means a header that does not parse
         return not isinstance(error, pa.ArrowInvalid)
     return False
 
@@ -469,13 +463,13 @@ def _is_beginning(view: memoryview, offset: int) -> bool:
 
 
 def unpacked_size(message: pa.Message, schema: pa.Schema, names: Collection[str]) -> int:
-    """Bytes of some columns of a record batch when they are unpacked.
+    """Return the unpacked bytes of some columns of a record batch.
 
     Each compressed buffer begins with its real length (Arrow columnar format, "IPC buffer compression"), and Arrow reserves
     that much.
 
     Args:
-        message: As `pyarrow.ipc.read_message` gives it, which has verified its flatbuffer.
+        message: From `pyarrow.ipc.read_message`, which has verified its flatbuffer.
         schema: Of the stream.
         names: The columns.
     """
@@ -499,7 +493,7 @@ def _real(body: memoryview, offset: int, length: int) -> int:
 
 
 def _buffers(kind: pa.DataType) -> int:
-    """Number of the buffers of a column: validity, offsets where its values differ in length, and values."""
+    """Return the number of buffers of a column: validity, offsets for variable lengths, and values."""
     if pa.types.is_null(kind):
         return 0
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -513,7 +507,7 @@ def _buffers(kind: pa.DataType) -> int:
 
 
 class _Table:
-    """A table of a flatbuffer: its fields are found by way of another table, of their places."""
+    """A table of a flatbuffer; another table has the positions of its fields."""
 
     def __init__(self, data: memoryview, start: int) -> None:
         self._data, self._start = data, start
@@ -539,7 +533,7 @@ class _Table:
         return _Table(self._data, self._followed(field))
 
     def pairs(self, field: int) -> Iterator[tuple[int, int]]:
-        """A vector of structs of two numbers of 64 bits."""
+        """Yield the structs of a vector, two 64-bit numbers each."""
         if not self.has(field):
             return
         place = self._followed(field)
