@@ -1,11 +1,11 @@
-"""Python in a frame, npm `ubre` in the page around it: a plain message port between them, and nothing of polybus in the page.
+"""Python in a frame, `polybus.js` in the page around it: a plain message port between them.
 
     make peers
     .venv/bin/python -m hatchling build -t wheel -d examples/pyodide/wheels
     .venv/bin/python examples/pyodide/app.py
 
-and open http://127.0.0.1:8000. `make peers` brings npm ubre, Pyodide, and the wheels that polybus needs there. This server has
-only files: page.html, frame.html, and frame.py, which is what runs in the frame. The page is of 127.0.0.1, the frame of
+and open http://127.0.0.1:8000. `make peers` brings Pyodide, and the wheels that polybus needs there. This server has only
+files: page.html, frame.html, and frame.py, which is what runs in the frame. The page is of 127.0.0.1, the frame of
 localhost: for a browser these are two sites, so that Python runs in a process of its own, and never blocks the page.
 """
 
@@ -33,13 +33,17 @@ wheels = {
 }
 
 app = FastAPI()
-app.mount("/ubre", StaticFiles(directory=MODULES / "ubre" / "src", check_dir=False))
 app.mount("/pyodide", StaticFiles(directory=MODULES / "pyodide", check_dir=False))
 
 
 @app.get("/")
 async def page() -> FileResponse:
     return FileResponse(HERE / "page.html")
+
+
+@app.get("/polybus.js")
+async def script() -> FileResponse:
+    return FileResponse(Path(polybus.__file__).parent / "javascript" / "polybus.js", media_type="text/javascript")
 
 
 @app.get("/frame")
@@ -63,7 +67,7 @@ async def wheel(name: str) -> FileResponse:
 
 
 if __name__ == "__main__":
-    for needed in (MODULES / "ubre", MODULES / "pyodide", NEEDED):
+    for needed in (MODULES / "pyodide", NEEDED):
         if not needed.is_dir():
             sys.exit(f"{needed} is missing: make peers")
     if not any(name.startswith("polybus-") for name in wheels):

@@ -22,8 +22,7 @@ def middle() -> float:
 
 
 async def main(port: Any) -> None:
-    # The page knows nothing of polybus: it neither greets nor says goodbye, so the port is `bare`. And npm ubre publishes only
-    # what was subscribed to; whoever connects tells that, so it is Python that connects.
+    # Nobody greets on a port of the page's own making, so it is `bare`.
     async with connect(PortTransport(port, bare=True), protocol="ubre", bus=bus):
         await bus.publish("greeting", f"Hello, {await bus.request('title', returns=str)}")
         await bus.wait_closed()

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.anyio
 PAGE = (ROOT / "docs/how-to/frames.md").read_text()
 (MARKUP,) = re.findall(r"```html\n(.*?)```", PAGE, re.S)
 BY_ITSELF, IN_THE_FRAME = re.findall(r"```js\n(.*?)```", PAGE, re.S)
-UBRE = "const { default: Ubre } = await import(`${base}/ubre/ubre.js`); "
 AT_HOME = (
     "console.log = (text) => heard.push(text); const frame = document.createElement('iframe'); document.body.append(frame); "
 )
@@ -31,7 +30,7 @@ def here(server: Site, code: str) -> str:
 
 
 def facts(server: Site) -> dict[str, Any]:
-    program = f"const base = {server.here!r}; console.log = (said) => parent.postMessage({{ said }}, '*'); {UBRE}"
+    program = f"const base = {server.here!r}; console.log = (said) => parent.postMessage({{ said }}, '*'); "
     return {"base": server.here, "origin": server.elsewhere, "program": program + here(server, IN_THE_FRAME)}
 
 
@@ -47,6 +46,6 @@ async def test_the_page_joins_the_frame_to_the_server(tab: Tab, server: Site) ->
 
 
 async def test_the_page_talks_with_the_frame_itself(tab: Tab, server: Site) -> None:
-    script = here(server, BY_ITSELF) + "ubre.handle('weather', () => 'sun, says the page'); frame.src = widget;"
+    script = here(server, BY_ITSELF) + "frame.src = widget;"
     story = WIDGET + "{" + AT_HOME + script + "} await until(() => heard.length === 2); return heard.sort()"
-    assert await run(tab, story, **facts(server)) == ["The weather", "sun, says the page"]
+    assert await run(tab, story, **facts(server)) == ["The weather", "sun"]

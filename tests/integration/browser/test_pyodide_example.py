@@ -1,4 +1,4 @@
-"""The example of Python in a frame with npm `ubre` in the page: a plain port between them, and no polybus in the page."""
+"""The example of Python in a frame and `polybus.js` in the page: a plain port between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support import free_port
 pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(200)]
 
 
-async def test_a_page_with_npm_ubre_and_python_in_a_frame_ask_and_tell_each_other(chromium: Browser, server: Site) -> None:
+async def test_a_page_and_python_in_a_frame_ask_and_tell_each_other(chromium: Browser, server: Site) -> None:
     chromium.problems.clear()
     port = free_port()
     variables = {"MODULES": str(MODULES), "NEEDED": str(WHEELS), "WHEEL": server.wheel_folder}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +16,9 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from polybus import Backoff, Bus, Handshake, Identity, Limits, Peer, connect
+from polybus._core.runtime.runtime import ALL_ANSWERED
 from polybus.events import LinkRetrying
+from polybus.transports._ws.policy import CLOSES, HandshakeRejected
 from tests.support import bounded, next_event
 
 pytestmark = pytest.mark.anyio
@@ -74,20 +78,39 @@ async def test_a_hello_that_asks_about_too_many_patterns_is_refused_and_says_how
         assert (await ask(hello(confirm=patterns[:1024])))["body"]["refused"] == patterns[1021:1024]
 
 
-@bounded
-async def test_a_token_that_is_no_text_or_too_long_renews_nothing() -> None:
-    shown = list[str]()
+class Door:
+    """An `authenticate` for a minute."""
 
-    def authenticate(handshake: Handshake) -> Identity:
-        shown.append(handshake.headers.get("authorization", ""))
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def __call__(self, handshake: Handshake) -> Identity:
+        self.shown.append(handshake.headers.get("authorization", ""))
         return Identity("ann", expires_at=datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=60))
 
-    async with asked(Bus(authenticate=authenticate, limits=LIMITS)) as ask:
+
+@bounded
+async def test_the_reference_has_each_member_of_an_answer_each_code_of_a_close_and_the_last_word_of_a_drain() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/ubre.md").read_text()
+    members = page.partition("| member of a hello |")[2].partition("\n\n")[0]
+    async with asked(Bus(authenticate=Door(), limits=LIMITS), retry=RETRY) as ask:
+        answer = (await ask(hello(limits=True, confirm=["a"], token="x")))["body"]
+    assert {*answer, *answer["limits"], *answer["retry"]} <= {*re.findall(r"\w+", members)}
+    closes = [HandshakeRejected(status, "").close([CLOSES]) for status in (401, 403, 429, 503)]
+    codes = {"1001", *(str(close[0]) for close in closes if close is not None)}
+    assert codes == {*re.findall(r"^\| (\d{4})", page, re.M)}
+    assert f"| 1001, `{ALL_ANSWERED}` |" in page
+
+
+@bounded
+async def test_a_token_that_is_no_text_or_too_long_renews_nothing() -> None:
+    door = Door()
+    async with asked(Bus(authenticate=door, limits=LIMITS)) as ask:
         for token in ("x" * 101, 7, None, ["a"]):
             assert 50_000 < (await ask(hello(token=token)))["body"]["expires_in"] <= 60_000
-        assert shown == [""]
+        assert door.shown == [""]
         assert (await ask(hello(token="x" * 100)))["body"]["expires_in"] > 50_000
-        assert shown == ["", "Bearer " + "x" * 100]
+        assert door.shown == ["", "Bearer " + "x" * 100]
 
 
 @bounded
