@@ -677,7 +677,7 @@ export class Bus extends EventTarget {
       this.#woke = -Infinity
       this.#failures = delay = 0
     }
-    if (delay < Infinity) this.#timer = setTimeout(() => this.#dial(), delay)
+    if (delay < Infinity) this.#timer = later(() => this.#dial(), delay)
     this.#become('waiting', { code, reason, delay, failures: this.#failures, error })
   }
 

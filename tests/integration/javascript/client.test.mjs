@@ -112,6 +112,11 @@ test('what are no pauses is not heeded', async (t) => {
     assert.equal(world.states.at(-1).delay, 250)
     world.bus.close()
   }
+  const world = new World(t)
+  await world.opened({}, { retry: { initial: 1e12, maximum: 1e12 } })
+  world.socket.drops()
+  await world.pass(2 ** 31 - 2)
+  assert.equal(world.knocks, 1)
 })
 
 test('three hundred clients are back soon after an outage of ten seconds, and not all at once', async (t) => {

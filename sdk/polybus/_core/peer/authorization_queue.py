@@ -166,6 +166,7 @@ class InboundAuthorization:
                     peer.release(asked.popleft().message)
                     if not asked and self._waiting:
                         asked.append(self._next())
+                self.lost()  # leaving the group takes a turn, and what comes in it begins anew
         finally:
             for question in asked:
                 peer.release(question.message)
@@ -209,8 +210,8 @@ class InboundAuthorization:
 
     def lost(self) -> None:
         """End: the peer has left, or no answer will come."""
-        for message in self._waiting:
-            self._peer.release(message)
+        while self._waiting:
+            self._peer.release(self._waiting.popleft())
         self._peer.undecided = None
 
 
