@@ -813,13 +813,13 @@ class BlockingBus(Twin):
     ) -> Any:
         """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
-        It goes to this bus's own handler if the subject has one, otherwise to the only link that this bus opened, otherwise to
-        the opened link with a matching ``serves=``.
+        It goes to this bus's own handler if there is one, otherwise to the only link that this bus opened, otherwise to the
+        opened link with a matching ``serves=``.
 
         Args:
             subject: Subject of the handler.
             body: Any value that the wire can carry.
-            timeout: Seconds until `DeadlineExceeded`, finite; sent with the request if the wire carries it.
+            timeout: Seconds until `DeadlineExceeded`, finite; sent along if the wire carries it.
             returns: The type that the answer is converted to.
             to: The peer to send to.
             headers: Text to text.
@@ -860,8 +860,8 @@ class BlockingBus(Twin):
             subject: Subject of the handler.
             body: Any value that the wire can carry.
             headers: Text to text.
-            to: The peer to notify. Or an address, if one link leads to several (``//phone/CD/4`` of `protocols.Up`); the link
-                is then chosen as for a request without ``to``, or, for a bus that only serves, it is its only peer.
+            to: The peer to notify. Or an address behind a link (``//phone/CD/4`` of `protocols.Up`): then the link is chosen as
+                for a request without ``to``; for a bus that only serves, it is its only peer.
 
         Raises:
             EncodeError: The body cannot be encoded.
@@ -897,12 +897,12 @@ class BlockingBus(Twin):
         """Publish: every matching subscription receives it once, of the bus itself and of every linked peer.
 
         Links that this bus opened always get it. On return it has been passed to the transports or waits in an outbox; that is
-        no acknowledgement. A subject of a cluster's `Store`, or a publication with `id` to an external stream over a NATS link,
-        is stored on return.
+        no acknowledgement. It is stored, if a `Store` of the cluster has the subject, or if `id` is given and a NATS link leads
+        to an external stream.
 
         Args:
             to: One peer or several: only they receive it, and no store of the cluster stores it; an empty list means no peer.
-            timeout: Seconds to wait for room, to stay in the outbox of a link that is down, and to be stored.
+            timeout: Seconds to wait for room, in the outbox of a link that is down, and for the store.
             id: For a `Store` or an external stream: stored once, however often it is published with this id.
 
         Raises:
@@ -991,16 +991,16 @@ class BlockingBus(Twin):
 
         Entering returns once the connected links know the subscription.
 
-        With ``durable="audit"`` it consumes a `Store` of the cluster, and resumes at its position when it is entered again: one
-        of the readers with that name gets each publication, until `Message.ack`. With ``start=`` and no `durable` it reads
-        stored and then new publications, in the order of the store, and keeps no position. A bus without a cluster reads the
-        external stream that stores the pattern, behind its link to a NATS network.
+        With ``durable="audit"`` it consumes a `Store` of the cluster, and resumes at its position: one reader with that name
+        gets each publication, until `Message.ack`. With only ``start=`` it reads stored and then new publications, in the order
+        of the store, and keeps no position. A bus without a cluster reads the external stream that stores the pattern, behind a
+        link to a NATS network.
 
         Args:
             pattern: ``*`` one token, ``>`` the rest.
             returns: The type that bodies are converted to; publications that do not fit are skipped and counted.
-            queue: Publications that may wait to be read, as for `on`; with ``start=`` and no `durable` 64. With `durable` the
-                unsettled publications of this reader, including those it has read: 1; more is faster.
+            queue: Publications that may wait to be read, as for `on`; with only ``start=`` 64. With `durable` the unsettled
+                ones of this reader: 1; more is faster.
             when_full: Policy for a full queue; see `WhenFull`.
             local: Receive the bus's own publications too. A member of a `group` receives its share from every publisher.
             group: Queue group: one of the subscriptions with the same group and pattern gets each publication; see `on`.
@@ -1012,8 +1012,8 @@ class BlockingBus(Twin):
 
         Raises:
             LocalProtocolError: The pattern is not valid; (on entering) the bus does not run, or this thread runs its event
-                loop, or no store stores
-                the pattern.
+                loop, or no store has the
+                pattern.
             AmbiguousRoute: (on entering) Several links could lead to the stream: connect with ``serves=``.
             ReservedSubject: It begins with ``_polybus.``.
             ValueError: The queue, the policy or the group is invalid, or an argument requires `durable` or excludes it.
@@ -1120,9 +1120,7 @@ class BlockingBus(Twin):
             hosts: Further ``Host`` values of a loopback server, behind a proxy.
             tls: For ``tls`` and ``wss``: a server-side context.
             when_full: Policy for publications to a peer with a full outbox: ``drop_oldest``, ``drop_newest``, ``disconnect``.
-            insecure: Allow an address that other machines can reach, directly or through a proxy, although every connection is
-                accepted.
-            retry: Pauses of polybus clients before they reconnect: its `initial` and `maximum` replace their own.
+            insecure: Allow other machines to connect, directly or through a proxy, although every connection is accepted.
 
         Raises:
             ValueError: The URL or an option is invalid.
@@ -1141,18 +1139,18 @@ class BlockingBus(Twin):
     ) -> BlockingBlock[Recording]:
         """Record every frame of every link, in both directions: ``with bus.record("captures/"): ...``
 
-        The bus never waits for the recorder: frames that the disk cannot take are dropped and counted, and the capture marks
-        the gap. Needs ``pip install 'polybus[capture]'``.
+        The bus never waits: frames that the disk cannot take are dropped and counted, and the capture marks the gap. Needs
+        ``pip install 'polybus[capture]'``.
 
         Args:
             path: A folder, made if missing. Several recordings may share it.
-            max_bytes: Limit of the folder; the oldest segments beyond it are removed.
-            max_age: Segments are removed after this time; seconds or a `timedelta`.
-            bodies: Record bodies; without them, only the kind and target of each message.
-            redact: ``redact(protocol, frame)`` returns the bytes to write in place of a frame. The default blanks tokens,
-                cookies and members with names of secrets; None writes everything unchanged.
-            decode: Decode sealed segments (after 64 MiB or a minute) in the background, once for all readers, in a process of
-                the lowest priority. Readers decode the rest themselves.
+            max_bytes: Limit of the folder; the oldest segments are removed.
+            max_age: Age limit of segments; seconds or a `timedelta`.
+            bodies: Record bodies, not only the kind and target of each message.
+            redact: ``redact(protocol, frame)`` returns the bytes to write. The default blanks tokens, cookies and members with
+                names of secrets; None writes everything unchanged.
+            decode: Decode sealed segments (after 64 MiB or a minute) in a process of the lowest priority, once for all readers.
+                Readers decode the rest themselves.
 
         Raises:
             ImportError: pyarrow is not installed.
@@ -1160,9 +1158,9 @@ class BlockingBus(Twin):
             CaptureError: (on entering) The folder cannot be made or written.
         """
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
-        """A connection that runs inside a link of this bus: ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``.
+        """A connection inside a link of this bus: ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``.
 
-        It goes to the peer for requests to `name`. It reconnects like any connection, once the outer link is back.
+        It goes to the peer for requests to `name`, and reconnects once the outer link is back.
 
         Args:
             name: A name that the other side serves with `handle_tunnels`.
@@ -1176,9 +1174,9 @@ class BlockingBus(Twin):
     def peers(self) -> list[BlockingPeer]:
         """The peers of all links."""
     def peers_of(self, key: str) -> list[BlockingPeer]:
-        """The peers of one identity (its `Identity.key`), except those that are leaving: for ``publish(..., to=...)``."""
+        """The peers of one identity (its `Identity.key`), except leaving ones: for ``publish(..., to=...)``."""
     def user(self, key: str) -> BlockingUser:
-        """A user by the key of the identity, connected here or to another node of the cluster.
+        """A user by identity key, connected here or to another node of the cluster.
 
         Raises:
             TypeError: `key` is not text.
@@ -1190,9 +1188,8 @@ class BlockingBus(Twin):
             LocalProtocolError: The bus is not entered, or this thread runs its event loop.
         """
     def present(self, pattern: str | int) -> Survey[BlockingPeer | BlockingRemotePeer]:
-        """Find the clients that have subscribed to this exact pattern, here and at all other nodes, within 2 s.
-
-        There is no cache: a node that was killed has no clients.
+        """Find the clients with a subscription to this exact pattern, at all nodes, within 2 s. There is no cache: a killed
+        node has no clients.
 
         Raises:
             LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus is not entered.
@@ -1208,10 +1205,9 @@ class BlockingBus(Twin):
     def drain(self, timeout: float = DRAIN) -> None:
         """Stop accepting requests, let running handlers finish, notify the peers, write the outboxes, close the links.
 
-        Streams and channels get a quarter of the time to end on their own; then they end as `Unavailable`. A call in a handler,
-        a middleware or the lifespan of this bus returns at once while the bus drains, since the drain waits for these.
-
-        Cancelling the call stops the wait: running handlers are cut, peers are notified, and the bus is drained.
+        Streams and channels get a quarter of the time; then they end as `Unavailable`. A handler, a middleware or the lifespan
+        of this bus does not wait in this call, since the drain waits for them. Cancelling the call cuts running handlers; the
+        peers are still notified.
 
         Args:
             timeout: Seconds for everything; then the rest is cut. The end of the lifespan gets the same time again.

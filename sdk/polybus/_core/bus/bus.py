@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """An async context manager that records every frame of every link of a bus.
+    """An async context manager that records every frame of a bus's links.
 
     Attributes:
         recorder: Writes the frames.
@@ -118,29 +118,28 @@ class Recording:
 class Bus(BusVerbs):
     """Handlers, subscriptions and any number of links. A client is a bus with one link, a server a bus with many.
 
-    A bus runs while it is entered: ``async with bus:``; `connect`, `serve` and `testing.pair` enter it too. Entering is
-    counted; the last exit drains. The bus may be entered again later, even in another event loop; handlers stay.
+    A bus runs while it is entered: ``async with bus:``; `connect`, `serve` and `testing.pair` enter it too. Entries are
+    counted; the last exit drains. A bus may be entered again later, even in another event loop; handlers stay.
 
     Args:
         limits: Sizes and times; see `Limits`.
         authenticate: ``authenticate(handshake)`` returns the identity of a new connection; None and other empty values refuse;
             True admits without an identity. Without it every connection is accepted.
-        authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. Without it everything is allowed. A parameter
-            ``message`` receives the message, including sender data of the wire (for example a token of uProtocol).
-        lifespan: ``lifespan(bus)`` is an async context manager that runs inside the entered bus; its value is ``ctx.state``. It
-            runs in its own task, so it may hold a task group. Until its yield the bus is not `ready`, and other callers that
-            enter wait; entering raises its errors. It ends after the handlers, always in an orderly way even after an error in
-            the block, and within the timeout of the drain (20 s by default), after which it is cancelled. The block raises an
-            error of its end (logged instead if the block raises another). A failure in between, such as of its task group,
+        authorize: ``authorize(peer, verb, subject)`` decides what a peer may do; without it everything. A parameter ``message``
+            receives the message, with sender data of the wire (such as a uProtocol token).
+        lifespan: ``lifespan(bus)`` is an async context manager around the handlers; its value is ``ctx.state``. It runs in its
+            own task, so it may hold a task group. Until its yield the bus is not `ready`, and entering waits, or raises its
+            error. Its end comes after the handlers, without the exception of the block, and is cancelled after the timeout of
+            the drain (20 s by default). The block raises an error of the end, or logs it next to its own. An error in between
             closes the bus.
         debug: Send the text of unexpected exceptions to clients. Never in production.
-        check_answers: Validate return values and items of handlers by their annotations, and drop fields that the type lacks:
-            ``-> User`` sends a ``User`` even for a larger object. Types that a `Subject` or contract promises, and publications
-            to a `Subject`, are checked in the same way. A value that does not fit becomes INTERNAL, with its details in the
-            log; an annotation that cannot be checked is a TypeError at registration. ``"validate"`` sends fitting values
-            unchanged, with all their fields. None means False, and under `polybus.testing.pair` ``"validate"``.
-        cluster: Make this bus a node of a cluster, in which many processes are one bus, over an engine (NATS): its URL,
-            ``auto`` for the URL in ``POLYBUS_CLUSTER`` (without that the bus stays alone), or `Cluster`.
+        check_answers: Validate answers and items of handlers by their annotations, and drop fields that the type lacks: ``->
+            User`` sends a ``User`` even for a larger object. The types of a `Subject` or contract, and publications to a
+            `Subject`, are checked too. A value that does not fit becomes INTERNAL, with its details in the log; an annotation
+            that cannot be checked is a TypeError at registration. ``"validate"`` sends valid values unchanged. None means
+            False, under `polybus.testing.pair` ``"validate"``.
+        cluster: Make this bus a node of a cluster, in which many processes are one bus: the URL of its engine (NATS), ``auto``
+            for the URL in ``POLYBUS_CLUSTER`` (if unset, the bus stays alone), or `Cluster`.
 
     Raises:
         TypeError: `limits` or `cluster` has a wrong type, or a hook cannot be called.
@@ -240,9 +239,7 @@ class Bus(BusVerbs):
             hosts: Further ``Host`` values of a loopback server, behind a proxy.
             tls: For ``tls`` and ``wss``: a server-side context.
             when_full: Policy for publications to a peer with a full outbox: ``drop_oldest``, ``drop_newest``, ``disconnect``.
-            insecure: Allow an address that other machines can reach, directly or through a proxy, although every connection is
-                accepted.
-            retry: Pauses of polybus clients before they reconnect: its `initial` and `maximum` replace their own.
+            insecure: Allow other machines to connect, directly or through a proxy, although every connection is accepted.
 
         Raises:
             ValueError: The URL or an option is invalid.
@@ -257,13 +254,13 @@ class Bus(BusVerbs):
         return [peer.public for peer in self._links.peers]
 
     def peers_of(self, key: str) -> list[Peer]:
-        """The peers of one identity (its `Identity.key`), except those that are leaving: for ``publish(..., to=...)``."""
+        """The peers of one identity (its `Identity.key`), except leaving ones: for ``publish(..., to=...)``."""
         return [peer.public for peer in self._links.peers_of(key)]
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
-        """A connection that runs inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.
+        """A connection inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.
 
-        It goes to the peer for requests to `name`. It reconnects like any connection, once the outer link is back.
+        It goes to the peer for requests to `name`, and reconnects once the outer link is back.
 
         Args:
             name: A name that the other side serves with `handle_tunnels`.
@@ -280,7 +277,7 @@ class Bus(BusVerbs):
     ) -> None:
         """Lead tunnels with these names to another bus, as if their openers had connected to it.
 
-        A bus that does not run yet is entered with the first tunnel, and left together with this one. First ``authorize(peer,
+        The inner bus is entered with the first tunnel, unless it runs, and left together with this one. First ``authorize(peer,
         "tunnel", name)`` of this bus is called, then ``authenticate`` of `inner`, with the outer peer in `Handshake.outer`;
         without one, the opener keeps its identity.
 
@@ -320,10 +317,10 @@ class Bus(BusVerbs):
 
     @property
     def why_not_ready(self) -> str:
-        """Reason why a load balancer should send no requests now; empty if it should.
+        """Reason why a load balancer should send no requests now, or empty.
 
         The bus has not started, is ending or has failed, or its cluster's engine has been down for longer than
-        `Cluster.outage`. ``/readyz`` returns this text. Requests are accepted as long as `ready` is true.
+        `Cluster.outage`. ``/readyz`` returns this text. Requests are accepted while `ready` is true.
         """
         if not self._services.ready:
             failed = self._services.failed
@@ -343,10 +340,9 @@ class Bus(BusVerbs):
     async def drain(self, timeout: float = DRAIN) -> None:
         """Stop accepting requests, let running handlers finish, notify the peers, write the outboxes, close the links.
 
-        Streams and channels get a quarter of the time to end on their own; then they end as `Unavailable`. A call in a handler,
-        a middleware or the lifespan of this bus returns at once while the bus drains, since the drain waits for these.
-
-        Cancelling the call stops the wait: running handlers are cut, peers are notified, and the bus is drained.
+        Streams and channels get a quarter of the time; then they end as `Unavailable`. A handler, a middleware or the lifespan
+        of this bus does not wait in this call, since the drain waits for them. Cancelling the call cuts running handlers; the
+        peers are still notified.
 
         Args:
             timeout: Seconds for everything; then the rest is cut. The end of the lifespan gets the same time again.
@@ -360,7 +356,7 @@ class Bus(BusVerbs):
     async def aclose(self) -> None:
         """Leave at once, regardless of entered blocks: close links, cancel handlers. May be called at any time.
 
-        A call in a handler, a middleware or the lifespan of this bus returns at once; the caller is cancelled at its next wait.
+        A handler, a middleware or the lifespan of this bus does not wait in this call, and is cancelled at its next wait.
 
         Raises:
             LocalProtocolError: The bus runs in another event loop.
@@ -376,7 +372,7 @@ class Bus(BusVerbs):
         """
         await self._life.wait_closed()
 
-    # -- recording ------------------------------------------------------------------------------------------------------
+    # -- recording -------------------------------------------------------------------------------------------------------
 
     def record(
         self,
@@ -390,18 +386,18 @@ class Bus(BusVerbs):
     ) -> AbstractAsyncContextManager[Recording]:
         """Record every frame of every link, in both directions: ``async with bus.record("captures/"): ...``
 
-        The bus never waits for the recorder: frames that the disk cannot take are dropped and counted, and the capture marks
-        the gap. Needs ``pip install 'polybus[capture]'``.
+        The bus never waits: frames that the disk cannot take are dropped and counted, and the capture marks the gap. Needs
+        ``pip install 'polybus[capture]'``.
 
         Args:
             path: A folder, made if missing. Several recordings may share it.
-            max_bytes: Limit of the folder; the oldest segments beyond it are removed.
-            max_age: Segments are removed after this time; seconds or a `timedelta`.
-            bodies: Record bodies; without them, only the kind and target of each message.
-            redact: ``redact(protocol, frame)`` returns the bytes to write in place of a frame. The default blanks tokens,
-                cookies and members with names of secrets; None writes everything unchanged.
-            decode: Decode sealed segments (after 64 MiB or a minute) in the background, once for all readers, in a process of
-                the lowest priority. Readers decode the rest themselves.
+            max_bytes: Limit of the folder; the oldest segments are removed.
+            max_age: Age limit of segments; seconds or a `timedelta`.
+            bodies: Record bodies, not only the kind and target of each message.
+            redact: ``redact(protocol, frame)`` returns the bytes to write. The default blanks tokens, cookies and members with
+                names of secrets; None writes everything unchanged.
+            decode: Decode sealed segments (after 64 MiB or a minute) in a process of the lowest priority, once for all readers.
+                Readers decode the rest themselves.
 
         Raises:
             ImportError: pyarrow is not installed.
@@ -415,11 +411,11 @@ class Bus(BusVerbs):
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster of this bus, as it was given; None for a single bus."""
+        """The cluster of this bus, as given; None for a single bus."""
         return self._cluster
 
     def user(self, key: str) -> User:
-        """A user by the key of the identity, connected here or to another node of the cluster.
+        """A user by identity key, connected here or to another node of the cluster.
 
         Raises:
             TypeError: `key` is not text.
@@ -428,7 +424,7 @@ class Bus(BusVerbs):
         return User(self._links, key)
 
     def forward(self, pattern: str | int) -> None:
-        """Forward clients' requests that this bus does not handle to the cluster, after `authorize`. Off by default.
+        """Forward clients' requests without a handler here to the cluster, after `authorize`. Off by default.
 
         Raises:
             LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus was made without ``cluster=``.
@@ -450,9 +446,8 @@ class Bus(BusVerbs):
         return await self._links.mesh.nodes()
 
     async def present(self, pattern: str | int) -> Survey[Peer | RemotePeer]:
-        """Find the clients that have subscribed to this exact pattern, here and at all other nodes, within 2 s.
-
-        There is no cache: a node that was killed has no clients.
+        """Find the clients with a subscription to this exact pattern, at all nodes, within 2 s. There is no cache: a killed
+        node has no clients.
 
         Raises:
             LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus is not entered.
@@ -472,17 +467,15 @@ class Bus(BusVerbs):
     def use(self, middleware: Any, *, outgoing: bool = False) -> Any:
         """Run around every handler: ``async def middleware(message, ctx, call_next): return await call_next(message)``.
 
-        The first one used is the outermost. May be used as a decorator.
+        The first one is the outermost. May be used as a decorator.
 
         Args:
             middleware: A middleware, or with `outgoing` an `OutgoingHook`, a plain function.
-            outgoing: Call it for every request, publication, notification, stream and channel of the application on this bus,
-                before it leaves. It may add to ``message.headers``, for peers that read headers, and may return a function for
-                the `Outcome`.
+            outgoing: Call it before each request, publication, notification, stream and channel of the application leaves. It
+                may add to ``message.headers``, for peers that read headers, and may return a function for the `Outcome`.
 
         Raises:
-            TypeError: It cannot be called with these arguments, is a class, or is a coroutine function where `outgoing` needs a
-                plain one.
+            TypeError: It cannot be called with these arguments, is a class, or is a coroutine function with `outgoing`.
         """
         if isinstance(middleware, type):
             name = middleware.__name__
@@ -514,7 +507,7 @@ class Bus(BusVerbs):
 
     @property
     def check_answers(self) -> bool | Literal["validate"] | None:
-        """Validation of handlers' return values, and of publications to a `Subject`; see `Bus`."""
+        """Validation of answers, and of publications to a `Subject`; see `Bus`."""
         return self._services.check_answers
 
     @check_answers.setter
@@ -524,7 +517,7 @@ class Bus(BusVerbs):
                 handler.check_that_answers_are_checked()
         self._services.check_answers = check_answers
 
-    # -- watching --------------------------------------------------------------------------------------------------------
+    # -- statistics and events -------------------------------------------------------------------------------------------
 
     def stats(self) -> Stats:
         """A snapshot of what the bus has done and has to do."""

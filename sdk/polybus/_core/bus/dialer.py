@@ -479,7 +479,7 @@ class Connecting:
         """Adopt the server's pauses between attempts: it knows the number of its clients."""
         self._backoff = backoff_told(self._backoff, retry)
 
-    # -- coming back -----------------------------------------------------------------------------------------------------
+    # -- reconnecting ----------------------------------------------------------------------------------------------------
 
     def link_up(self) -> None:
         if self._decided is not None:

@@ -509,7 +509,7 @@ class Lifecycle:
         if self._closed_event is not None:
             self._closed_event.set()
 
-    # -- where it stands -------------------------------------------------------------------------------------------------
+    # -- phases ----------------------------------------------------------------------------------------------------------
 
     def _move(self, phase: Phase) -> None:
         self._phase = phase
@@ -532,7 +532,7 @@ class Lifecycle:
         """Check whether this is a task of the bus, which cannot wait for its drain or end."""
         return self._services.runtime in inside.get()
 
-    # -- handlers that are registered while it runs ----------------------------------------------------------------------
+    # -- handlers registered at run time ---------------------------------------------------------------------------------
 
     def _check_handler(self, handler: Handler) -> None:
         if self._services.check_answers:

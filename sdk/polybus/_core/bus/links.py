@@ -235,7 +235,7 @@ class LinkRegistry:
         except BusError:
             return
 
-    # -- what links and peers tell ---------------------------------------------------------------------------------------
+    # -- reports of links and peers --------------------------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
         """Handle a link that is up, first or again."""
@@ -311,7 +311,7 @@ class LinkRegistry:
             self._forget(peer)
             self.pubsub.peer_gone(peer, gone)
 
-    # -- ends ------------------------------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------------------------
 
     async def close(self, link: Link, *, drain: bool, code: int = 1000) -> None:
         """Close one link; `drain` writes its outbox first."""

@@ -93,8 +93,7 @@ class BusParts:
             lifespan = mesh.around(lifespan)
         self.life: Lifecycle = Lifecycle(services, lifespan, lookup, self.pubsub, self.loopback, self.links)
 
-    # -- for extensions: documented in `plugins.parts.BusPort`
-    # ------------------------------------------------------------------
+    # -- for extensions: documented in `plugins.parts.BusPort` -----------------------------------------------------------
 
     @property
     def mesh(self) -> Mesh | None:

@@ -58,9 +58,8 @@ class Router:
         Args:
             subject: One subject, or `Subject`. The empty subject answers requests that name none (UBRE as in its document).
             inline: Call a plain function on the event loop.
-            running: Limit of concurrent calls of this function, streams and channels included; None for as many as `Limits`
-                allow. Further calls wait for a slot without occupying those of other handlers. Calls beyond `Cluster.waiting`
-                of a node go to another node.
+            running: Limit of concurrent calls of this function, streams and channels included; by default only `Limits` apply.
+                Further calls wait without occupying slots of other handlers; beyond `Cluster.waiting` they go to another node.
 
         Raises:
             TypeError: The signature does not fit, the subject already has a handler, this router is already included, or
@@ -133,10 +132,10 @@ class Router:
     ) -> Any:
         """Register a function that receives the publications of a pattern, one at a time and in order.
 
-        With ``durable="billing"`` it consumes a `Store` of the cluster: one of the workers with that name gets each
-        publication, and it is redelivered until the function has returned, even after a crash. The function may run twice for
-        one publication, with the same ``ctx.message.id``. A bus without a cluster reads the external stream that stores the
-        pattern, behind its link to a NATS network; it looks for that stream when the link opens.
+        With ``durable="billing"`` it consumes a `Store` of the cluster: one worker with that name gets each publication, again
+        until the function has returned, even after a crash. It may run twice for one publication, with the same
+        ``ctx.message.id``. A bus without a cluster reads the external stream that stores the pattern, if a link to a NATS
+        network leads to one when it opens.
 
         Args:
             pattern: ``*`` one token, ``>`` the rest, ``{name}`` one token as the argument of that name.
@@ -149,15 +148,14 @@ class Router:
                 all nodes of its cluster, and in other programs on wires with groups (NATS).
             durable: The name of a durable handler: letters, digits, ``-`` and ``_``.
             retry: For a durable handler: `Retry.attempts` and `Retry.backoff` after the function raises; five attempts by
-                default. A publication that does not fit the annotation is never retried. After the last attempt it becomes a
-                dead letter.
-            ack_wait: For a durable handler: seconds until a publication is redelivered after its worker is lost; 30 by default.
-                A function may run longer.
+                default. The last failure makes a dead letter, as does a body that does not fit, at once.
+            ack_wait: For a durable handler: seconds until redelivery after its worker is lost; 30 by default. A function may
+                run longer.
             start: For a new durable handler: ``"all"`` stored publications (default), ``"new"`` ones, a `timedelta` for those
                 not older, or a publication's number.
             ordered: For a durable handler: one publication at a time in the whole cluster, in the order of the store.
             peers: False: only publications of this bus (in a cluster: of each node) and from bridges reach the function, and
-                peers are not told of the subscription. Not with `group` or `durable`.
+                peers do not see the subscription. Not with `group` or `durable`.
 
         Raises:
             TypeError: The signature does not fit, an argument has a wrong type, or this router is already included.
@@ -195,9 +193,9 @@ class Router:
 
         Args:
             contract: As for `Bus.client`; plain ``def`` methods are allowed too, and run in threads.
-            implementation: An object with all its methods, best of a derived class, which type checkers can check: ``class
+            implementation: An object with all its methods, best of a derived class, for type checkers: ``class
                 UsersInDatabase(Users): ...``
-            prefix: As for `Bus.client`. The prefix of a router, or of its inclusion, is put before it.
+            prefix: As for `Bus.client`, after the prefixes of routers.
 
         Raises:
             TypeError: Not a contract, the object does not implement it, a subject already has a handler, or a router's prefix
@@ -216,9 +214,8 @@ class Router:
         This only documents it: `Bus.publish` also publishes undeclared subjects.
 
         Args:
-            subject: With the type of the bodies; a pattern if part of it varies. Write it in full, as for `Bus.publish`: a
-                router adds no prefix.
-            description: Read like the docstring of a handler: a summary, details, and ``Args:`` for the names in a pattern.
+            subject: With the type of the bodies, in full (a router adds no prefix); a pattern if part of it varies.
+            description: Like the docstring of a handler: a summary, details, and ``Args:`` for the names in a pattern.
 
         Returns:
             The subject, for `Bus.publish`.

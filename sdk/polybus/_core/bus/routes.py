@@ -238,7 +238,7 @@ class RouteSide:
         if self._publications is not None:
             self._publications.clear()
 
-    # -- what is done to a message ---------------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------------------------------
 
     def fits(self, subject: str | int, kind: str) -> bool:
         return kind in self.route.kinds and matches(self.route.source, subject)
@@ -293,7 +293,7 @@ class RouteSide:
             raise RequestError(Code.FAILED_PRECONDITION, too_far(subject, hops, limit))
         return hops + 1
 
-    # -- what does not cross ---------------------------------------------------------------------------------------------
+    # -- losses ----------------------------------------------------------------------------------------------------------
 
     def lost(self, message: Message, error: BusError) -> None:
         """Count a message that could not cross; rate-limited, since peers must not fill the log."""

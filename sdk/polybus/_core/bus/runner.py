@@ -62,13 +62,13 @@ def connect(
         bus: Add the link to this bus in place of a new one.
         protocol: For a transport object: name or adapter. With a URL: an adapter with options that URLs cannot express.
         serves: Patterns of the requests for this link, if a bus opens several.
-        headers: For the handshake; a callable (plain or async) runs before every attempt. An exception of it fails the attempt;
+        headers: For the handshake; a callable (plain or async) runs before every attempt. If it raises, the attempt fails;
             `Unauthorized` and `Forbidden` are refusals.
         tls: A client-side context for ``tls`` and ``wss``; the default verifies against the system's authorities.
         backoff: Waits between reconnect attempts.
         wait: Seconds to retry the first connect; `math.inf` for no limit.
         limits: For a new bus; see `Limits`.
-        record: A folder: every frame of this link is recorded there, as by `Bus.record` with its defaults.
+        record: A folder: records every frame of this link, as `Bus.record` with its defaults.
 
     Raises:
         ValueError: The URL or an option is invalid, or `limits` is given together with `bus`.
@@ -109,14 +109,11 @@ def run(
     workers: int = 1,
     **options: Any,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then drain. A second signal ends at once.
-
-    A signal before the bus serves (during a long lifespan start) also ends at once. A lifespan or thread that has not ended 3 s
-    later ends with the process; the exit status is then 128 plus the signal's number.
+    """Serve until SIGINT or SIGTERM, then drain. A second signal ends at once, as does one before the bus serves. A lifespan or
+    thread that still runs 3 s later ends with the process, with the exit status 128 plus the signal's number.
 
     With several workers this process binds the addresses, starts the same program again for each worker, and restarts workers
-    that die. `run` serves in the workers; here it returns when all have drained. Code of the program before `run` runs in every
-    worker.
+    that die. Here `run` returns when all have drained. Code of the program before `run` runs in every worker.
 
     The logger ``polybus`` logs the addresses at INFO; if no log shows that, ``serving URL`` is printed.
 
@@ -124,17 +121,16 @@ def run(
         bus: The bus to serve.
         urls: Addresses; see `Bus.serve`.
         drain: Seconds for running handlers after the signal; see `Bus.drain`.
-        delay: Seconds between the signal and the drain. In this time requests are accepted and ``/readyz`` returns 503, so that
-            load balancers stop sending.
+        delay: Seconds between the signal and the drain, in which requests are accepted and ``/readyz`` returns 503: load
+            balancers stop sending.
         health: ``http://127.0.0.1:8081`` answers ``/livez`` and ``/readyz`` there, from before the bus starts until its end.
-        metrics: Answer ``/metrics`` at that address, for Prometheus: the text of `polybus.prometheus.scrape`, with several
-            workers for all of them. The page is public to everyone who can reach the address. Needs ``pip install
-            'polybus[prometheus]'``.
+        metrics: Answer ``/metrics`` there, for Prometheus: the text of `polybus.prometheus.scrape`, for all workers. Everyone
+            who can reach the address can read it. Needs ``pip install 'polybus[prometheus]'``.
         backend: ``asyncio`` or ``trio``.
         uvloop: Use uvloop on asyncio.
-        workers: Number of serving processes (POSIX). More than one needs a bus with `cluster`, since each would otherwise be a
-            separate bus; with ``"auto"`` and no ``POLYBUS_CLUSTER`` a NATS server is started for them.
-        options: Further options of `Bus.serve`, for all URLs; `tls` for those with TLS. If the bus connects by all URLs
+        workers: Number of serving processes (POSIX). More than one needs a bus with `cluster`, which makes them one bus; with
+            ``"auto"`` and no ``POLYBUS_CLUSTER`` a NATS server is started.
+        options: Further options of `Bus.serve`, for all URLs; `tls` for URLs with TLS. If the bus connects by all URLs
             (``nats``), `tls` is a client-side context.
 
     Raises:

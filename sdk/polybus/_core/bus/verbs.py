@@ -36,7 +36,7 @@ P = TypeVar("P")
 T = TypeVar("T")
 
 AnyPeer: TypeAlias = Peer | RemotePeer
-"""A peer for the verbs: one of this bus, or a client of another node of its cluster."""
+"""A peer of this bus, or a client of another node of its cluster."""
 
 TIMEOUT = 30.0
 """Default seconds, which need no check per message."""
@@ -121,13 +121,13 @@ class BusVerbs(Router):
     ) -> Reply[Any]:
         """Send a request. It is queued at once, without waiting; await the `Reply`.
 
-        It goes to this bus's own handler if the subject has one, otherwise to the only link that this bus opened, otherwise to
-        the opened link with a matching ``serves=``.
+        It goes to this bus's own handler if there is one, otherwise to the only link that this bus opened, otherwise to the
+        opened link with a matching ``serves=``.
 
         Args:
             subject: Subject of the handler.
             body: Any value that the wire can carry.
-            timeout: Seconds until `DeadlineExceeded`, finite; sent with the request if the wire carries it.
+            timeout: Seconds until `DeadlineExceeded`, finite; sent along if the wire carries it.
             returns: The type that the answer is converted to.
             to: The peer to send to.
             headers: Text to text.
@@ -209,8 +209,8 @@ class BusVerbs(Router):
             subject: Subject of the handler.
             body: Any value that the wire can carry.
             headers: Text to text.
-            to: The peer to notify. Or an address, if one link leads to several (``//phone/CD/4`` of `protocols.Up`); the link
-                is then chosen as for a request without ``to``, or, for a bus that only serves, it is its only peer.
+            to: The peer to notify. Or an address behind a link (``//phone/CD/4`` of `protocols.Up`): then the link is chosen as
+                for a request without ``to``; for a bus that only serves, it is its only peer.
 
         Raises:
             EncodeError: The body cannot be encoded.
@@ -391,12 +391,12 @@ class BusVerbs(Router):
         """Publish: every matching subscription receives it once, of the bus itself and of every linked peer.
 
         Links that this bus opened always get it. On return it has been passed to the transports or waits in an outbox; that is
-        no acknowledgement. A subject of a cluster's `Store`, or a publication with `id` to an external stream over a NATS link,
-        is stored on return.
+        no acknowledgement. It is stored, if a `Store` of the cluster has the subject, or if `id` is given and a NATS link leads
+        to an external stream.
 
         Args:
             to: One peer or several: only they receive it, and no store of the cluster stores it; an empty list means no peer.
-            timeout: Seconds to wait for room, to stay in the outbox of a link that is down, and to be stored.
+            timeout: Seconds to wait for room, in the outbox of a link that is down, and for the store.
             id: For a `Store` or an external stream: stored once, however often it is published with this id.
 
         Raises:
@@ -576,16 +576,16 @@ class BusVerbs(Router):
 
         Entering returns once the connected links know the subscription.
 
-        With ``durable="audit"`` it consumes a `Store` of the cluster, and resumes at its position when it is entered again: one
-        of the readers with that name gets each publication, until `Message.ack`. With ``start=`` and no `durable` it reads
-        stored and then new publications, in the order of the store, and keeps no position. A bus without a cluster reads the
-        external stream that stores the pattern, behind its link to a NATS network.
+        With ``durable="audit"`` it consumes a `Store` of the cluster, and resumes at its position: one reader with that name
+        gets each publication, until `Message.ack`. With only ``start=`` it reads stored and then new publications, in the order
+        of the store, and keeps no position. A bus without a cluster reads the external stream that stores the pattern, behind a
+        link to a NATS network.
 
         Args:
             pattern: ``*`` one token, ``>`` the rest.
             returns: The type that bodies are converted to; publications that do not fit are skipped and counted.
-            queue: Publications that may wait to be read, as for `on`; with ``start=`` and no `durable` 64. With `durable` the
-                unsettled publications of this reader, including those it has read: 1; more is faster.
+            queue: Publications that may wait to be read, as for `on`; with only ``start=`` 64. With `durable` the unsettled
+                ones of this reader: 1; more is faster.
             when_full: Policy for a full queue; see `WhenFull`.
             local: Receive the bus's own publications too. A member of a `group` receives its share from every publisher.
             group: Queue group: one of the subscriptions with the same group and pattern gets each publication; see `on`.
@@ -596,8 +596,8 @@ class BusVerbs(Router):
             ordered: With `durable`, as for `on`.
 
         Raises:
-            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop, or no store stores
-                the pattern.
+            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop, or no store has the
+                pattern.
             AmbiguousRoute: (on entering) Several links could lead to the stream: connect with ``serves=``.
             ReservedSubject: It begins with ``_polybus.``.
             ValueError: The queue, the policy or the group is invalid, or an argument requires `durable` or excludes it.

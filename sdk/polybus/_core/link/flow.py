@@ -46,7 +46,7 @@ class LinkFlow(LinkWire, ABC):
     _ending: Ending | None = field(default=None, init=False)
     _arriving: MemoryBudget | None = field(default=None, init=False)
 
-    # -- what leaves -----------------------------------------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message, peer: PeerPort, deadline: float) -> bool:
         """Send or queue a publication. False, without effect, if there is no room."""
@@ -106,7 +106,7 @@ class LinkFlow(LinkWire, ABC):
         elif self.state is State.UP and not self._wait(message, peer, None, 0.0, droppable=False):
             self.too_slow(peer, "its outbox is full of answers")
 
-    # -- what waits ------------------------------------------------------------------------------------------------------
+    # -- the outbox ------------------------------------------------------------------------------------------------------
 
     @property
     def takes_answers(self) -> bool:
@@ -223,7 +223,7 @@ class LinkFlow(LinkWire, ABC):
         """Charge a stalled connection's bytes like queued messages."""
         self.unwritten.charge(size - self.unwritten.held)
 
-    # -- what is kept meanwhile ------------------------------------------------------------------------------------------
+    # -- memory ----------------------------------------------------------------------------------------------------------
 
     def share_with(self, share: Share | None) -> None:
         self.share = share

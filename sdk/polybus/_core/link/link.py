@@ -108,7 +108,7 @@ class Link(LinkFlow):
         """Adopt the renewed identity of the other end."""
         self.admission, self.expires = admission, admission.identity.ends(self.runtime.time())
 
-    # -- who is there ----------------------------------------------------------------------------------------------------
+    # -- peers -----------------------------------------------------------------------------------------------------------
 
     @property
     def peers(self) -> list[Any]:
@@ -282,7 +282,7 @@ class Link(LinkFlow):
             self._tick_session()
         return self.due
 
-    # -- what comes in ---------------------------------------------------------------------------------------------------
+    # -- incoming --------------------------------------------------------------------------------------------------------
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         session = self.session
@@ -396,7 +396,7 @@ class Link(LinkFlow):
             template = "%s messages on the connection of %s are dropped: %s"
             self.runtime.warnings.warn(logger, template, count, self.address, why, about=why, extra=self.log_fields())
 
-    # -- what leaves -----------------------------------------------------------------------------------------------------
+    # -- outgoing --------------------------------------------------------------------------------------------------------
 
     async def written(self) -> None:
         """Wait until everything written has left, or the connection is gone: only on HTTP, where writing takes a while."""
@@ -459,7 +459,7 @@ class Link(LinkFlow):
         absence = f"{self.absence()}; it did not come back within the timeout"
         return Disconnected(absence.removeprefix("; "), address, False)
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------------------------
 
     def closing(self, why: Closed) -> None:
         """Fail everything that waits for answers: none can come."""

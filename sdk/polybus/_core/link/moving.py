@@ -282,7 +282,7 @@ class Moving:
             self._transport.abort(Closed(1006, reason))
             self.closed(Closed(1006, reason))
 
-    # -- reports of the old connection: as `ConnectionReceiver` --------------------------------------------------------------
+    # -- reports of the old connection: as `ConnectionReceiver` ----------------------------------------------------------
 
     @property
     def ending(self) -> bool:

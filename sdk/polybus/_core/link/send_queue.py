@@ -203,7 +203,7 @@ class SendQueue:
         if not share.count:
             del self._shares[entry.peer]
 
-    # -- one more --------------------------------------------------------------------------------------------------------
+    # -- adding ----------------------------------------------------------------------------------------------------------
 
     def entry(
         self, message: Message, peer: PeerPort, deadline: float, reply: Reply[Any] | None = None, droppable: bool = True

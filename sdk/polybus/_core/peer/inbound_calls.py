@@ -313,7 +313,7 @@ class InboundCalls:
         self.calls.clear()
         self.channel_calls = 0
 
-    # -- the concurrency limits: nothing here waits ----------------------------------------------------------------------
+    # -- concurrency limits: nothing here waits --------------------------------------------------------------------------
 
     def _admit(self, call: Call) -> None:
         """Start a call, queue it, or refuse it."""
@@ -492,7 +492,7 @@ class InboundCalls:
         self.free_place(call)  # for another call
         return True
 
-    # -- places and memory -----------------------------------------------------------------------------------------------
+    # -- slots and memory ------------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
         if self.waiting:

@@ -562,7 +562,7 @@ class PeerParty:
         scopes.add(scope)
         self.link.runtime.spawn(_within, scopes, scope, function, args)
 
-    # -- deadlines and endings -------------------------------------------------------------------------------------------
+    # -- deadlines and the end -------------------------------------------------------------------------------------------
 
     def watch(self, deadline: float) -> None:
         """Expire requests soon after a deadline."""

@@ -222,7 +222,7 @@ class Streams:
         """Streams, channels and tunnels opened by the peer; an open tunnel is no longer a call."""
         return self._peer.inbound.channel_calls + self._tunnels
 
-    # -- the port of the channels ----------------------------------------------------------------------------------------
+    # -- ChannelPort -----------------------------------------------------------------------------------------------------
 
     @property
     def takes_items(self) -> bool:

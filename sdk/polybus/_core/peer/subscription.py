@@ -177,7 +177,7 @@ class SubscriptionQueue(ABC):
     def _host(self) -> Runtime:
         return self._services.running
 
-    # -- what is charged -------------------------------------------------------------------------------------------------
+    # -- charges ---------------------------------------------------------------------------------------------------------
 
     def _charge(self) -> bool:
         """Charge the added bytes. False if the queue is full, or the bus holds too much."""
@@ -201,7 +201,7 @@ class SubscriptionQueue(ABC):
         self._most_free = min(paid + _STEP, self._most)
         self._least_kept = paid - _STEP
 
-    # -- what happens to one more ----------------------------------------------------------------------------------------
+    # -- overflow --------------------------------------------------------------------------------------------------------
 
     def _admits(self, message: Message) -> bool:
         """Decide about a publication at half, at the bounds, or when bytes must be charged."""
@@ -260,7 +260,7 @@ class SubscriptionQueue(ABC):
         self.dropped += count
         self._services.counters.dropped += count
 
-    # -- what is held back -----------------------------------------------------------------------------------------------
+    # -- held-back publications ------------------------------------------------------------------------------------------
 
     def _hold(self, message: Message) -> bool:
         """Hold a publication back. False if that is too much."""
@@ -315,7 +315,7 @@ class SubscriptionQueue(ABC):
         if not self._least_kept <= self._bytes <= self._most_free:
             self._settle()
 
-    # -- what is told ----------------------------------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------------------------------------
 
     def _tell(self, peer: Any, unread: int) -> None:
         """Report a slow reader, at most once a second."""

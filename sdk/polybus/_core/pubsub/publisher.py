@@ -516,7 +516,7 @@ class Publisher:
             text = "%.200r, and perhaps others like it, could not be %s to %r: %.300s"
             logger.warning(text, message.subject, how, peer, error, extra=log_fields(peer, subject=message.subject))
 
-    # -- buses that are reached on several ways --------------------------------------------------------------------------
+    # -- buses with several routes ---------------------------------------------------------------------------------------
 
     async def publish_bridged(self, message: Message, via: ViaHeader, deadline: float, *, of_peers: bool) -> None:
         """Send a publication from a bridge to all targets of this bus.

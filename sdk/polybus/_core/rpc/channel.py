@@ -269,7 +269,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._granted += self._consumed
             self._consumed = self._consumed_bytes = 0
 
-    # -- what the other side says ----------------------------------------------------------------------------------------
+    # -- messages of the other side --------------------------------------------------------------------------------------
 
     def received_item(self, message: Message) -> None:
         if not self._receiving:

@@ -199,7 +199,7 @@ class Deduplicator:
     _streams: _Memory = field(factory=_Memory)
     """Last number by stream and subject."""
 
-    # -- what leaves -----------------------------------------------------------------------------------------------------
+    # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def via_of(self, message: Message) -> ViaHeader:
         """Make the header of a publication, the same for all routes.
@@ -223,7 +223,7 @@ class Deduplicator:
         """Copy a publication for other buses, with its header."""
         return message.with_headers({**(message.headers or {}), VIA: str((via or self.via_of(message)).extend(self._bus))})
 
-    # -- what arrives ----------------------------------------------------------------------------------------------------
+    # -- incoming --------------------------------------------------------------------------------------------------------
 
     def is_news(
         self, via: ViaHeader, subject: str | int, group: tuple[str, str | int] | None = None, *, speaker: str = ""

@@ -162,7 +162,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._waiter: Any = None
         self.accepted: bool = False
 
-    # -- the opener's wait -----------------------------------------------------------------------------------------------
+    # -- acceptance ------------------------------------------------------------------------------------------------------
 
     async def acceptance(self) -> None:
         """Wait until the other side accepts the tunnel.
@@ -187,7 +187,7 @@ class FrameChannel(Channel[bytes, bytes]):
         if self._waiter is not None:
             self._loop.wake(self._waiter)
 
-    # -- out -------------------------------------------------------------------------------------------------------------
+    # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def put(self, frame: bytes) -> None:
         """Write a frame, or queue it until it may be written.
@@ -260,7 +260,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._answered()
         self._pump()
 
-    # -- in --------------------------------------------------------------------------------------------------------------
+    # -- incoming --------------------------------------------------------------------------------------------------------
 
     def attach(self, receiver: Receiver) -> None:
         """Pass frames to a receiver from the next turn on."""
@@ -326,7 +326,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self.discard()  # frames that came without a reader
             receiver.closed(self._why)
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------------------------
 
     def close(self, why: Closed) -> None:
         """Write queued frames, then say goodbye."""
