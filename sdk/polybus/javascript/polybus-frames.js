@@ -1,9 +1,9 @@
 // The browser's side of message ports: a page gives a port to a frame, a frame gets one from its page, and a page
 // joins a port to a WebSocket. No build step and no dependencies: <script type="module"> and import.
 //
-// On the window only the handshake is spoken, on the port frames: text as string, binary as ArrayBuffer. What the two
-// ends say to each other besides is text that begins with U+0000, and is handled here: the application sees frames alone.
-// The reference, "Message ports", has every word of it.
+// The window carries only the handshake, the port frames: text as string, binary as ArrayBuffer. Other messages between
+// the two ends are text that begins with U+0000; they are handled here, and the application sees only frames.
+// The reference, "Message ports", describes all of them.
 
 const TAG = 'polybus'
 const VERSION = 1
@@ -12,20 +12,20 @@ const REMEMBERED = 16 // nonces of a frame that were answered
 const OFFERED = 4 // ports of a frame that no page has taken yet
 const ACK_FRAMES = 64
 const ACK_SIZE = 64 * 1024
-const BEFORE_OPEN = 1024 * 1024 // what waits for a WebSocket that is not open yet
-const HIGH_WATER = 256 * 1024 // in a WebSocket's buffer; above it nothing more is acknowledged
-const MOST = 4 * 1024 * 1024 // in a WebSocket's buffer, or not acknowledged by the port: then the pump ends
+const BEFORE_OPEN = 1024 * 1024 // bytes that wait for a WebSocket to open
+const HIGH_WATER = 256 * 1024 // in a WebSocket's buffer; above it frames are not acknowledged
+const MOST = 4 * 1024 * 1024 // in a WebSocket's buffer, or unacknowledged by the port: beyond it the pump ends
 const MOST_FRAMES = 4096
 const LOOK_EVERY = 20 // milliseconds, while a WebSocket's buffer is full
 const PING_EVERY = 15000 // milliseconds of silence
 const PING_TIMEOUT = 8000
 
 /**
- * Give ports to the pages of a frame, one for each page that is loaded into it. Call it before the frame's `src` is set.
+ * Give each page that a frame loads a port. Call it before the frame's `src` is set.
  *
  * @param {HTMLIFrameElement} iframe
  * @param {object} options
- * @param {string} options.origin the one origin that the frame's page must have; 'null' for a sandboxed one
+ * @param {string} options.origin required origin of the frame's page; 'null' for a sandboxed one
  * @param {(port: MessagePort, about: {epoch: number, origin: string}) => void} options.onport
  * @param {(hello: {origin: string, reason: 'origin' | 'source'}) => void} [options.onreject]
  */
@@ -54,7 +54,7 @@ const frames = new Set()
 
 function heard({ data, source, origin, isTrusted }) {
   if (!isTrusted || data?.tag !== TAG || data.v !== VERSION || (data.type !== 'hello' && data.type !== 'taken')) return
-  // contentWindow is read anew: a frame that was taken out and put back has another one.
+  // Read contentWindow each time: a frame that was removed and put back has another one.
   const served = [...frames].find(({ iframe }) => source !== null && iframe.contentWindow === source)
   if (!served) {
     for (const each of frames) reject(each, { origin, reason: 'source' })
@@ -72,14 +72,14 @@ function reject(served, hello) {
   served.onreject?.(hello)
 }
 
-// A hello may be late, and its page gone: the port counts only when a page has it.
+// A hello may be late, and its page gone: the port counts only when a page has taken it.
 function offer(served, nonce) {
   served.nonces = [...served.nonces, nonce].slice(-REMEMBERED)
   const epoch = ++served.epoch
   const { port1, port2 } = new MessageChannel()
   withdraw(served, epoch - OFFERED)
   served.offers.set(nonce, { port: port1, epoch })
-  // There is no way to name an opaque origin; the nonce says whom it is for.
+  // An opaque origin cannot be named; the nonce identifies the receiver.
   const target = served.origin === 'null' ? '*' : served.origin
   served.iframe.contentWindow.postMessage({ tag: TAG, type: 'port', v: VERSION, nonce, epoch }, target, [port2])
 }
@@ -95,7 +95,7 @@ function taken(served, nonce) {
   served.onport(manage(port, { epoch, origin: served.origin }), { epoch, origin: served.origin })
 }
 
-// Nobody is to have the ports that were offered until then.
+// Withdraw the ports offered until then.
 function withdraw(served, epoch) {
   for (const [nonce, offered] of served.offers) {
     if (offered.epoch > epoch) continue
@@ -112,10 +112,10 @@ function retire(served, reason) {
 }
 
 /**
- * In a frame: the port to the page around it.
+ * Connect a frame to its surrounding page.
  *
  * @param {object} options
- * @param {string[]} options.origins those that the page around may have
+ * @param {string[]} options.origins allowed origins of the surrounding page
  * @param {number} [options.timeout] milliseconds
  * @returns {Promise<MessagePort>}
  */
@@ -127,7 +127,7 @@ export function connectToHost({ origins, timeout = 10000 } = {}) {
   return new Promise((resolve, reject) => {
     function hello() {
       for (const origin of origins) {
-        // To a page of another origin the browser delivers nothing.
+        // The browser delivers nothing to a page of another origin.
         parent.postMessage({ tag: TAG, type: 'hello', v: VERSION, nonce }, origin === 'null' ? '*' : origin)
       }
     }
@@ -137,7 +137,7 @@ export function connectToHost({ origins, timeout = 10000 } = {}) {
       stop()
       parent.postMessage({ tag: TAG, type: 'taken', v: VERSION, nonce }, origin === 'null' ? '*' : origin)
       const port = manage(ports[0], { epoch: data.epoch, origin })
-      // No port tells that its page is gone: the page has to.
+      // Ports do not report that their page is gone: the page must.
       const goodbye = () => end(port, 1001, 'the page is gone')
       addEventListener('pagehide', goodbye)
       port.addEventListener('close', () => removeEventListener('pagehide', goodbye))
@@ -162,8 +162,8 @@ export function connectToHost({ origins, timeout = 10000 } = {}) {
 
 const managed = new WeakMap()
 
-// From here on the application sees frames alone. A port that ends gets a 'close' event with `code` and `reason`, which
-// no browser gives it by itself, and `close(code, reason)` tells the other end.
+// From here on the application sees only frames. A port that ends gets a 'close' event with `code` and `reason`, which
+// browsers do not emit, and `close(code, reason)` notifies the other end.
 function manage(port, about) {
   const state = {
     port,
@@ -181,7 +181,7 @@ function manage(port, about) {
   }
   managed.set(port, state)
   port.close = (code = 1000, reason = '') => end(port, checkCode(code), `${reason}`)
-  // A bus of ours at this end (`JSPort`) speaks for itself.
+  // A polybus at this end (`JSPort`) sends these itself.
   const release = () => (state.released = true)
   Object.defineProperty(port, 'polybus', { value: Object.freeze({ ...about, release }) })
   port.addEventListener('message', (event) => {
@@ -194,7 +194,7 @@ function manage(port, about) {
       event.stopImmediatePropagation()
       control(state, data.slice(1))
     } else if (!state.pump) {
-      // A frame that begins with U+0000 by itself: no protocol of polybus writes one.
+      // A frame that itself begins with U+0000: no protocol of polybus writes one.
       event.stopImmediatePropagation()
       took(state, sizeOf(data))
     }
@@ -254,7 +254,7 @@ function readHello(text) {
   }
 }
 
-// The rest is acknowledged, and whoever is silent is asked whether it is still there.
+// Acknowledge the rest, and ping a silent peer.
 function watch(state) {
   if (state.acked !== state.taken && !state.pump?.held) acknowledge(state)
   const now = performance.now()
@@ -267,7 +267,7 @@ function watch(state) {
   }
 }
 
-// This end says goodbye.
+// Say goodbye to the other end.
 function end(port, code, reason) {
   const state = managed.get(port)
   if (state.over) return
@@ -289,12 +289,12 @@ function over(state, code, reason) {
 // -- between a port and a WebSocket ------------------------------------------------------------------------------------
 
 /**
- * Join a port to a server: each frame of the one goes to the other as it is. When one ends, so does the other.
+ * Join a port to a server: frames pass unchanged in both directions. When one ends, so does the other.
  *
  * @param {MessagePort} port of `serveFrame` or `connectToHost`
  * @param {string} url of the WebSocket
  * @param {object} options
- * @param {string} [options.token] shown to the server as `authorization: Bearer <token>`; the frame's own
+ * @param {string} [options.token] the frame's own token, sent as `authorization: Bearer <token>`
  * @param {'page'} [options.credentials] without a token: the frame may act with the cookies of the page
  * @param {string} [options.protocol] WebSocket sub-protocol
  */
@@ -318,7 +318,7 @@ class Pump {
     this.socket = socket
     this.waiting = [] // frames for a socket that is not open yet
     this.waitingSize = 0
-    this.given = [] // sizes of what the port has not acknowledged
+    this.given = [] // sizes of frames that the port has not acknowledged
     this.givenSize = 0
     this.givenAcked = 0
     this.look = 0
@@ -337,7 +337,7 @@ class Pump {
     state.port.start()
   }
 
-  // The port has said hello: it hears ours when the server has let it in. No WebSocket of a browser takes headers.
+  // The port has said hello: it gets ours when the server has admitted it. Browsers' WebSockets take no headers.
   greeted({ protocol, headers }) {
     const [header] = Object.keys(headers)
     if (header !== undefined) {
@@ -377,7 +377,7 @@ class Pump {
     this.hold()
   }
 
-  // What the socket has not written is not acknowledged, so that a sender of ours stops.
+  // Frames that the socket has not written stay unacknowledged, so that a polybus sender stops.
   hold() {
     const { state, socket } = this
     if (socket.bufferedAmount > MOST) this.stop(1013, 'the server does not read')
@@ -401,7 +401,7 @@ class Pump {
     }
     this.given.push(size)
     this.givenSize += size
-    // A WebSocket in a browser cannot be held back.
+    // Browsers cannot pause reading from a WebSocket.
     if (this.givenSize > MOST || this.given.length > MOST_FRAMES) this.stop(1013, 'the frame does not read')
   }
 
@@ -425,7 +425,7 @@ class Pump {
     this.waiting = []
     this.given = []
     end(this.state.port, code, reason)
-    // A page may only say 1000 and what begins with 3 or 4; a reason has at most 123 bytes.
+    // A page may only use 1000, 3xxx and 4xxx; a reason has at most 123 bytes.
     this.socket.close(code >= 3000 && code < 5000 ? code : 1000, reason.slice(0, 40))
     resolve({ code, reason })
   }
@@ -445,7 +445,7 @@ function checkOrigin(origin) {
   try {
     exact ||= new URL(origin).origin === origin
   } catch {
-    // no URL at all
+    // not a URL
   }
   if (!exact) throw new TypeError(`${JSON.stringify(origin)}: exactly one origin, as "https://example.org", or "null" for a sandboxed frame`)
 }

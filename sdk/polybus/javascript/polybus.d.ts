@@ -1,14 +1,14 @@
-/** Types of a bus, as `polybus schema app:bus --typescript` writes them. */
+/** Types of a bus, from `polybus schema app:bus --typescript`. */
 export interface Contract {
   requests: Record<string, { body?: any; answer: any }>
   streams: Record<string, { body?: any; item: any }>
-  /** What the server publishes, by its subject. */
+  /** Publications of the server by subject. */
   publications: Record<string, any>
-  /** What the server takes of what a page publishes. */
+  /** Publications of a page that the server accepts. */
   accepts: Record<string, any>
 }
 
-/** Without types of its own a bus takes everything. */
+/** An untyped bus accepts everything. */
 export type Any = Contract
 type Names<C extends Contract, K extends keyof Contract> = Extract<keyof C[K], string>
 type Kind<C extends Contract, K extends "requests" | "streams", S extends Names<C, K>> = C[K][S]
@@ -17,31 +17,31 @@ type Body<C extends Contract, K extends "requests" | "streams", S extends Names<
 type Answer<C extends Contract, S extends Names<C, "requests">> = C["requests"][S]["answer"]
 type Item<C extends Contract, S extends Names<C, "streams">> = C["streams"][S]["item"]
 
-/** Where the bus is: a URL, relative to the page too, or a port. */
+/** Address of the bus: a URL, which may be relative to the page, or a port. */
 export type Target = string | URL | MessagePort | Worker
 
 export interface Options {
-  /** Shown to the server as `authorization: Bearer <token>`. A function is asked before each attempt, and told why. */
+  /** Sent to the server as `authorization: Bearer <token>`. A function is called before each attempt, with its reason. */
   token?: string | null | ((why: { refused: boolean; failures: number }) => string | null | undefined | Promise<string | null | undefined>)
-  /** Milliseconds for a request; 30000. */
+  /** Milliseconds for a request; default 30000. */
   timeout?: number
-  /** Pauses between attempts, in milliseconds: a random part of 250, 500, ..., at most 5000. What the server says goes before. */
+  /** Pauses between attempts, in milliseconds: a random part of 250, 500, ..., at most 5000. The server may override them. */
   backoff?: { initial?: number; maximum?: number }
-  /** Messages that may wait for the link, of 1 MiB together; 256. */
+  /** Messages that may wait for the link, up to 1 MiB; default 256. */
   queue?: number
-  /** WebSocket sub-protocol; "ubre". */
+  /** WebSocket sub-protocol; default "ubre". */
   protocol?: string
-  /** Node before 22 has none of its own: that of the package `ws`. */
+  /** For Node before 22, which lacks one: the class of the package `ws`. */
   WebSocket?: new (url: string, protocols: string[]) => any
 }
 
-/** Returns at once, and goes on connecting until `close()`. A function is asked for the target before each attempt. */
+/** Return at once, and keep connecting until `close()`. A function returns the target before each attempt. */
 export function connect<C extends Contract = Any>(target: Target | (() => Target | Promise<Target>), options?: Options): Bus<C>
 
 export interface Asking {
-  /** Milliseconds until `DeadlineExceeded`; of a stream, until it has been opened. */
+  /** Milliseconds until `DeadlineExceeded`; for a stream, until it is open. */
   timeout?: number
-  /** Takes it back: what waits is not sent, what runs at the server is cancelled. */
+  /** Cancels the call, also at the server. */
   signal?: AbortSignal
   headers?: Record<string, string>
 }
@@ -55,12 +55,12 @@ export type State = "connecting" | "open" | "waiting" | "closed"
 
 export interface StateEvent extends Event {
   readonly state: State
-  /** Why it was lost or has ended: a code of WebSocket, and words. */
+  /** Why the link was lost or ended: WebSocket code and reason. */
   readonly code?: number
   readonly reason?: string
   /** Milliseconds until the next attempt. */
   readonly delay?: number
-  /** Attempts that have failed, one after the other. */
+  /** Failed attempts in a row. */
   readonly failures?: number
   readonly error?: Error
 }
@@ -68,29 +68,29 @@ export interface StateEvent extends Event {
 export class Bus<C extends Contract = Any> extends EventTarget {
   constructor(target: Target | (() => Target | Promise<Target>), options?: Options)
   readonly state: State
-  /** Open for the first time; rejected if it is closed before: `Unauthorized`, `Forbidden`, `Disconnected` by `close()`. */
+  /** Resolved when the bus first opens; rejected if it is closed before: `Unauthorized`, `Forbidden`, `Disconnected` by `close()`. */
   readonly ready: Promise<void>
-  /** What has been asked and not answered. */
+  /** Number of unanswered calls. */
   readonly pending: number
-  /** Ask, and wait for the answer. Rejected with a `RequestError`, `DeadlineExceeded`, `Disconnected`, `QueueFull` or `EncodeError`. */
+  /** Send a request, and resolve with its answer. Rejected with a `RequestError`, `DeadlineExceeded`, `Disconnected`, `QueueFull` or `EncodeError`. */
   request<S extends Names<C, "requests">>(subject: S, ...rest: Body<C, "requests", S>): Promise<Answer<C, S>>
-  /** Ask for no answer: resolved when it was handed to the link. */
+  /** Send without an answer: resolved when handed to the link. */
   notify<S extends Names<C, "requests">>(subject: S, ...rest: Body<C, "requests", S>): Promise<void>
   publish<S extends Names<C, "accepts">>(subject: S, body: C["accepts"][S], options?: Asking): Promise<void>
   /**
-   * Hear what is published: `*` in a pattern is any one token, `>` at the end the rest. Told to the server again after each loss.
-   * A refusal rejects `ready`, and is an event `error` of the bus if nobody waits for that.
+   * Receive publications: `*` in a pattern matches one token, `>` at the end the rest. Restored after each reconnect.
+   * A refusal rejects `ready`, and emits the event `error` of the bus if `ready` is not awaited.
    */
   subscribe<S extends Names<C, "publications">>(
     pattern: S,
     hear: (body: C["publications"][S], about: About<S>) => void,
     options?: { signal?: AbortSignal },
   ): Subscription
-  /** Items as they come: leaving the loop, or the signal, stops the handler. Ends with `Disconnected`, and is not opened again. */
+  /** Items as they arrive: leaving the loop, or the signal, stops the handler. A lost link ends it with `Disconnected`, without reopening. */
   stream<S extends Names<C, "streams">>(subject: S, ...rest: Body<C, "streams", S>): AsyncGenerator<Item<C, S>, void>
-  /** The server asks this page. Call what is returned to take it away. */
+  /** Handle requests of the server to this page. Call the returned function to remove the handler. */
   handle(subject: string, answer: (body: any, about: About & { readonly signal: AbortSignal }) => unknown): () => void
-  /** For good: everything that waits is told. */
+  /** Close for good: pending calls are rejected. */
   close(reason?: string): void
   addEventListener(type: "state", listener: (event: StateEvent) => void, options?: boolean | AddEventListenerOptions): void
   addEventListener(type: "error", listener: (event: Event & { readonly error: BusError }) => void, options?: boolean | AddEventListenerOptions): void
@@ -99,7 +99,7 @@ export class Bus<C extends Contract = Any> extends EventTarget {
 
 export interface Subscription extends Disposable {
   readonly pattern: string
-  /** The server knows of it; rejected with `Forbidden` if it refuses, with `Disconnected` if it was closed before. */
+  /** Resolved when the server has it; rejected with `Forbidden` if it refuses, with `Disconnected` if it was closed before. */
   readonly ready: Promise<void>
   close(): void
 }
@@ -111,7 +111,7 @@ export type CodeName =
 export const Code: Readonly<Record<CodeName, number>>
 
 export class BusError extends Error {}
-/** The other end has answered with an error; thrown by a handler of a page it is its answer. */
+/** The other end answered with an error. A handler of the page throws it to answer so. */
 export class RequestError extends BusError {
   constructor(text?: string, facts?: { code?: number; reason?: string | null; detail?: any; subject?: string | null })
   readonly code: number
@@ -136,14 +136,14 @@ export class DeadlineExceeded extends BusError {
   readonly reason: string | null
   readonly detail: any
 }
-/** The link is lost. If `sent` is false the request has not run, and can be asked again. */
+/** The link is lost. If `sent` is false the request has not run, and a retry is safe. */
 export class Disconnected extends BusError {
   readonly reason: string
   readonly sent: boolean
 }
 export class QueueFull extends BusError {}
-/** `JSON.stringify` would have written something else than was meant. */
+/** `JSON.stringify` would change or lose a value. */
 export class EncodeError extends BusError {
-  /** Where in the body: `$.user.name`. */
+  /** Place in the body: `$.user.name`. */
   readonly path: string
 }

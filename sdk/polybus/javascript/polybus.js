@@ -1,20 +1,20 @@
-// The client of a bus, for pages, workers and Node: requests, publications and streams over a WebSocket or a message port, which
-// come back by themselves. No dependencies, no build step, and importing it does nothing yet: import { connect } from './polybus.js'
+// The client of a bus, for pages, workers and Node: requests, publications and streams over a WebSocket or a message port, with
+// automatic reconnects. No dependencies, no build step, no effect of the import itself: import { connect } from './polybus.js'
 //
-// On the wire it is UBRE in JSON, with what polybus peers have besides. Times are milliseconds.
+// The wire is UBRE in JSON, with the extensions of polybus peers. Times are milliseconds.
 
 const HELLO = '_polybus.hello'
-const REFUSES = 'polybus.closes' // the sub-protocol by which a server says why it lets nobody in: pages see no status of HTTP
-const NOT_READ = 'the bus is leaving' // a server's last word when it has answered all that it had read
+const REFUSES = 'polybus.closes' // sub-protocol for the reason of a server's refusal: pages do not see the HTTP status
+const NOT_READ = 'the bus is leaving' // reason of a server that has answered everything it had read
 const TIMEOUT = 30000
 const OPENING = 10000
-const SILENCE = 25000 // after which the server is asked for a sign of life
-const PATIENCE = 5000 // within which it gives one
-const AWAKE = 6000 // a loss this soon after a wake-up was one of the sleep, told late
-const CREDIT = 64 // items of a stream that may be under way
-const CONFIRMED = 1024 // patterns that a hello asks about
+const SILENCE = 25000 // before a ping
+const PATIENCE = 5000 // for its answer
+const AWAKE = 6000 // a loss this soon after a wake-up happened during the sleep
+const CREDIT = 64 // items of a stream in flight
+const CONFIRMED = 1024 // patterns confirmed per hello
 const MIB = 1024 * 1024
-const BROKEN = /100[23789]/ // codes of a broken rule of the wire: coming back breaks it again
+const BROKEN = /100[23789]/ // protocol violations: a reconnect would repeat them
 const now = () => performance.now()
 const quote = JSON.stringify
 // A longer timer would fire at once.
@@ -73,7 +73,7 @@ export const EncodeError = kind('EncodeError')
 
 KINDS[6] = KINDS[10] = Conflict
 
-// A fail, or the end of a stream. One without a code is of a bare peer, which may write an Error as an object.
+// A fail, or the end of a stream. Without a code the peer is not polybus, and may write an Error as an object.
 function errorOf({ code, text, body, reason = null, detail }, subject) {
   const said = typeof body === 'string'
   code ??= body === 'NotFound' ? 12 : 2
@@ -90,7 +90,7 @@ const expired = (subject, where, text = 'no answer in time', reason = null, deta
 const disconnected = (reason, sent) =>
   new Disconnected(`${reason || 'the link is down'}; ${sent ? 'it may have run' : 'it was not sent, or not read'}`, { reason, sent })
 
-// -- bodies: whatever JSON.stringify would write as something else is refused ---------------------------------------------
+// -- bodies: values that JSON.stringify would change are refused ----------------------------------------------------------
 
 function encode(value) {
   check(value)
@@ -103,7 +103,7 @@ function check(value, path = '$', depth = 0) {
   const type = typeof value
   let why
   if (type === 'string') why = /\p{Surrogate}/u.test(value) && 'a lone surrogate'
-  // Beyond 2^53 one number is as another.
+  // Beyond 2^53 numbers lose digits.
   else if (type === 'number') why = Number.isSafeInteger(value) || value % 1 ? '' : `${value}`
   else if (type !== 'boolean' && value !== null) {
     if (value?.toJSON) return check(value.toJSON(''), path, depth)
@@ -129,7 +129,7 @@ const bytes = (text) => Uint8Array.from(atob(text), (character) => character.cha
 
 // -- subjects ---------------------------------------------------------------------------------------------------------------
 
-// What tells whether a subject fits a pattern with wildcards; undefined for a pattern without.
+// Test for subjects of a pattern with wildcards; undefined for a pattern without.
 function fitting(pattern) {
   const mark = pattern.includes('/') ? '/' : '.'
   let wild = false
@@ -153,7 +153,7 @@ function overSocket(socket, opened, heard, lost) {
     full: () => socket.bufferedAmount > MIB,
     close() {
       socket.onmessage = socket.onclose = null
-      // Before it is open a browser would complain of the close; and a dead one would take minutes to tell of its own.
+      // Before it is open a browser would log the close; and a dead one would take minutes to report its end.
       socket.onopen = () => socket.close()
       if (socket.readyState === 1) socket.close()
     },
@@ -177,7 +177,7 @@ function overPort(port, opened, heard, lost) {
     close() {
       port.removeEventListener('message', take)
       port.removeEventListener('close', over)
-      if (!port.polybus) port.postMessage('\0bye 1000') // the ports of polybus-frames.js say it themselves
+      if (!port.polybus) port.postMessage('\0bye 1000') // the ports of polybus-frames.js send it themselves
       port.close?.()
     },
   }
@@ -194,7 +194,7 @@ export class Bus extends EventTarget {
   #error // of the end
   #link
   #up = false // the link carries frames
-  #attempt // an object of its own: what an earlier one still says counts no more
+  #attempt // identifies the attempt: events of earlier ones are ignored
   #timer // of the attempt, of the pause before the next, or of the token
   #watch // of the sign of life
   #heard = 0
@@ -204,7 +204,7 @@ export class Bus extends EventTarget {
   #broken = 0
   #refused = false
   #renews // whether there is another token
-  #resume // the token by which a server of a cluster goes on where another has stopped
+  #resume // token to continue the session at another server of the cluster
   #most = MIB
   #retry
   #last = 0
@@ -233,7 +233,7 @@ export class Bus extends EventTarget {
     const hear = (place, hearer, ...types) => types.forEach((type) => place?.addEventListener?.(type, hearer, { signal }))
     hear(globalThis, wake, 'online', 'pageshow', 'focus')
     hear(document, wake, 'resume', 'visibilitychange')
-    // A page with an open socket is not kept for its "back"; and what is kept hears nothing.
+    // Browsers do not cache a page with an open socket for "back"; and a cached page receives nothing.
     hear(globalThis, () => this.#link?.port || this.#lose(1001, 'the page was left', undefined, Infinity), 'pagehide')
     queueMicrotask(() => this.#state === 'connecting' && this.#dial())
   }
@@ -334,7 +334,7 @@ export class Bus extends EventTarget {
     this.#end(disconnected(reason, false), 1000, reason)
   }
 
-  // -- calls: what is asked, until it is settled
+  // -- calls: requests until they are settled
 
   #ask(verb, subject, body, options) {
     return new Promise((resolve, reject) => this.#begin({ verb, subject, resolve, reject }, body, options))
@@ -367,7 +367,7 @@ export class Bus extends EventTarget {
     this.#arm(call.deadline)
   }
 
-  // Around it are 80 characters at most. A frame above the limit would cost the link, and all that is on it.
+  // Its envelope has 80 characters at most. A frame above the limit would end the link, with all of its calls.
   #check(text, subject) {
     const most = this.#most - 80
     if (text.length * 3 <= most) return
@@ -389,11 +389,11 @@ export class Bus extends EventTarget {
     if (this.#queue.size && this.#up) this.#flusher = setTimeout(() => this.#flush(), 20)
   }
 
-  // From here on the server may know of it.
+  // From here on the server may have it.
   #leave(call) {
-    if (this.#changed) this.#tell() // whoever asks hears what comes of it
+    if (this.#changed) this.#tell() // callers get the resulting publications
     const { verb, id, quoted, said, deadline } = call
-    // The time that is left now: it may have waited.
+    // The remaining time: it may have waited.
     const ttl = deadline < Infinity ? `,"ttl":${Math.ceil(Math.max(deadline - now(), 0))}` : ''
     if (verb === 'publish') this.#write(`{"publish":${quoted}${said}}`)
     else if (verb === 'open') this.#write(`{"open":"${id}","subject":${quoted},"mode":"stream","n":${CREDIT}${said}}`)
@@ -414,13 +414,13 @@ export class Bus extends EventTarget {
     how(value)
   }
 
-  // Nobody waits for it any more.
+  // The caller has given up.
   #abandon(call, error) {
     if (this.#calls.has(call.id)) this.#write(call.item ? `{"end":"${call.id}","code":1}` : `{"cancel":"${call.id}"}`)
     this.#settle(call, call.reject, error)
   }
 
-  // One timer for all deadlines: it is set anew only for one that comes before.
+  // One timer for all deadlines: it is reset only for an earlier one.
   #arm(deadline) {
     if (deadline >= this.#due) return
     this.#due = deadline
@@ -439,10 +439,10 @@ export class Bus extends EventTarget {
     this.#arm(next)
   }
 
-  // -- subscriptions: one table, told before all else
+  // -- subscriptions: one table, sent before everything else
 
   #change() {
-    // In one turn of the program: what is closed and opened again was never closed.
+    // In one turn of the event loop: a subscription closed and reopened was never closed.
     if (!this.#changed) queueMicrotask(() => this.#tell())
     this.#changed = true
   }
@@ -474,7 +474,7 @@ export class Bus extends EventTarget {
     topic.ready.reject(error)
   }
 
-  // -- hellos: a barrier, which of the subscriptions were refused, and a sign of life
+  // -- hellos: barrier, refused subscriptions, and ping
 
   #hello(facts, topics = []) {
     const patterns = topics.map(({ pattern }) => pattern)
@@ -482,7 +482,7 @@ export class Bus extends EventTarget {
     const call = { verb: 'request', subject: HELLO, id: `${++this.#last}`, quoted: `"${HELLO}"`, deadline: Infinity }
     call.said = `,"body":${quote(body)}`
     call.resolve = (answer) => this.#met(answer ?? {}, topics)
-    call.reject = (error) => error instanceof Disconnected || this.#met({}, topics) // of a bare server
+    call.reject = (error) => error instanceof Disconnected || this.#met({}, topics) // a server that is not polybus
     this.#leave(call)
   }
 
@@ -494,14 +494,14 @@ export class Bus extends EventTarget {
     this.#most = limits?.message ?? MIB
     if (retry?.initial > 0 && retry.maximum > 0) Object.assign(this.#retry, retry)
     for (const topic of topics) {
-      if (!topic.told) continue // closed meanwhile
+      if (!topic.told) continue // closed in between
       if (refused.includes(topic.pattern)) {
         const error = new Forbidden('the server refuses it', { subject: topic.pattern })
         this.#forget(topic, error)
         if (!topic.awaited) this.#fire('error', { error })
       }
       topic.ready.resolve()
-      topic.awaited = false // from now on nobody would hear of a refusal
+      topic.awaited = false // a later refusal would be lost
     }
   }
 
@@ -524,7 +524,7 @@ export class Bus extends EventTarget {
     try {
       this.#take(JSON.parse(data))
     } catch (error) {
-      report(error) // what cannot be read harms nothing else
+      report(error) // a malformed frame affects nothing else
     }
   }
 
@@ -573,7 +573,7 @@ export class Bus extends EventTarget {
     }
   }
 
-  // -- coming and going
+  // -- connecting and disconnecting
 
   async #dial() {
     const attempt = (this.#attempt = {})
@@ -619,13 +619,13 @@ export class Bus extends EventTarget {
     this.#become('open', {})
   }
 
-  // A look at how long the server has been silent, or, after a question, at whether it still is.
+  // Check how long the server has been silent, or after a ping whether it still is.
   #look(asked) {
     clearTimeout(this.#watch)
     const look = () => {
       const at = now()
       if (asked ? this.#heard >= asked : at - this.#heard < SILENCE) this.#look()
-      // A timer that comes late proves nothing: this one slept too.
+      // A late timer proves nothing: the machine slept.
       else if (!asked || at - asked > 3 * PATIENCE) this.#probe()
       else this.#lose(1006, `no sign of life for ${PATIENCE} ms`)
     }
@@ -713,7 +713,7 @@ function hearAll(topic, body, about) {
   }
 }
 
-// A promise that may be refused without anybody waiting for it.
+// A promise that may be rejected unobserved.
 function promised() {
   const made = {}
   made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }))
