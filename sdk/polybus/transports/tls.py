@@ -61,9 +61,7 @@ def client_reason(error: ssl.SSLError) -> str:
             return f"the server's certificate {late}, or set the clock of this machine"
         if error.verify_code in _OF_ANOTHER:
             whom = error.verify_message.rpartition("for ")[2].strip("'.") or "this name"
-            return (
-                f"the server's certificate is not for {whom}: connect to a name that stands in it, or have this one added to it"
-            )
+            return f"the server's certificate is not for {whom}: connect to a name in it, or add this one to it"
         return (
             f"the server's certificate is not trusted ({error.verify_message}): name its authority with --ca, "
             "or with tls=ssl.create_default_context(cafile=...)"
@@ -75,7 +73,7 @@ def client_reason(error: ssl.SSLError) -> str:
             "http:// in place of https://"
         )
     if any(word in reason for word in _WANTED):
-        return f"the server wants a certificate of this client ({reason}): load one into tls=, by load_cert_chain(cert, key)"
+        return f"the server requires a certificate of this client ({reason}): load one into tls=, by load_cert_chain(cert, key)"
     return f"the TLS handshake failed ({reason}): compare the TLS versions and ciphers of both sides"
 
 
@@ -89,7 +87,7 @@ def server_reason(error: BaseException) -> str:
     if "EOF" in reason:
         return f"the client went away during the TLS handshake ({reason}): does it trust this server's certificate?"
     if any(word in reason for word in _NO_TLS):
-        return f"the client came without TLS ({reason}): it is to connect by wss://, tls:// or https://"
+        return f"the client came without TLS ({reason}): it must connect by wss://, tls:// or https://"
     if any(word in reason for word in _WANTED):
-        return f"the client has no certificate ({reason}), and this server wants one"
+        return f"the client has no certificate ({reason}), and this server requires one"
     return f"the TLS handshake failed ({reason})"

@@ -17,7 +17,7 @@ def test_request_serve_publish_and_subscribe(run: Run, server: NatsServer, tmp_p
     (tmp_path / "app.py").write_text(
         "from polybus import Bus\nbus = Bus()\n@bus.handle('echo')\nasync def echo(body: object) -> object: return body\n"
     )
-    assert "nobody has subscribed" in run("request", server.url, "echo", "7").err
+    assert "no subscriber for this subject" in run("request", server.url, "echo", "7").err
     serve = subprocess.Popen(
         [sys.executable, "-m", "polybus", "serve", "app:bus", server.url], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )
@@ -113,7 +113,7 @@ def test_a_recording_proxy_stands_between_client_and_server(run: Run, server: Na
         assert proxy.stdout is not None
         line = proxy.stdout.readline()
         url = next(word for word in line.split() if word.startswith("nats+tcp://127.0.0.1:")).rstrip(",;:")
-        assert "nobody has subscribed" in run("request", url, "echo", "7").err
+        assert "no subscriber for this subject" in run("request", url, "echo", "7").err
         proxy.terminate()
         proxy.wait(30)
     finally:

@@ -90,7 +90,7 @@ def test_nodes_and_a_handler_at_one_of_them(cluster: RunningCluster, capsys: pyt
     assert steps["nodes"]["detail"].count("1 client") == 2
     assert steps["request"]["detail"].startswith("thumbnail.make: answered with 'cat.small'")
     assert run(["doctor", cluster.url, "--subject", "nobody.does"]) == 1
-    assert "nobody handles this in the cluster" in capsys.readouterr().err
+    assert "no node of the cluster handles this" in capsys.readouterr().err
 
 
 def test_without_jetstream_it_is_said_what_needs_it_and_how_to_have_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,7 +198,7 @@ def test_a_path_that_no_application_takes_is_doubted(
 ) -> None:
     status, text = one_line(capsys, "request", f"ubre+ws://127.0.0.1:{pretender('http')}/elsewhere", "a")
     assert status == 1
-    assert text.endswith("is the path '/elsewhere' that of the bus?")
+    assert text.endswith("is '/elsewhere' the path of the bus?")
 
 
 # -- output that nobody can take, and interruptions -----------------------------------------------------------------------

@@ -129,7 +129,7 @@ async def test_who_wants_events_alone_is_told_each_time_and_tries_again(monkeypa
     async with client(servlet, "?channel=events", CollectingProxy(servlet)) as bus:
         events = bus.events()
         for _ in range(3):
-            assert "held up on the way: behind a proxy that collects, channel=poll" in (await goes_down(events)).reason
+            assert "held up on the way: use channel=poll behind a proxy that buffers" in (await goes_down(events)).reason
     assert servlet.streams >= 3
 
 

@@ -173,7 +173,7 @@ async def test_tls_begins_after_the_first_words_of_the_server(
 @pytest.mark.parametrize(
     ("first", "why"),
     [
-        (b"hello\nPUB x", "5 bytes in plain came behind the first words"),
+        (b"hello\nPUB x", "5 bytes of plain text after the first words"),
         (b"goodbye\n", r"it begins with b'goodbye"),
         (b"h" * 65536, "no end within 65536 bytes"),
     ],

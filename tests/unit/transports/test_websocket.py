@@ -205,7 +205,7 @@ INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: 
 ANSWERS: list[tuple[bytes, type[BusError], str]] = [
     (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 4\r\n\r\nwho?", Unauthorized, "who?"),
     (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nno!", Forbidden, "no!"),
-    (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", Forbidden, "is the path '/bus' that of the bus?"),
+    (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", Forbidden, "is '/bus' the path of the bus?"),
     (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", ConnectFailed, "the server answered 404 Not Found"),
     (b"HTTP/1.1 502 Bad Gateway\r\n\r\n<html>\n<h1>Bad</h1></html>", ConnectFailed, "the server answered 502 Bad Gateway"),
     (b"HTTP/1.1 503 Busy\r\n\r\nlater", ConnectFailed, "the server answered 503 Busy: later"),

@@ -86,7 +86,7 @@ async def test_clients_without_tls_are_asked_about_it_and_do_not_fill_the_log_of
     ("name", "expires", "says"),
     [
         ("127.0.0.1", -1, "has expired: renew it"),
-        ("another.example", 30, "is not for 127.0.0.1: connect to a name that stands in it"),
+        ("another.example", 30, "is not for 127.0.0.1: connect to a name in it"),
     ],
 )
 @bounded

@@ -420,7 +420,7 @@ def _server(options: ListenOptions) -> Callable[[Application, ListenOptions], Ht
         return HypercornServer
     except ImportError as error:
         if options.host.backend == "asyncio":
-            text = f"to serve HTTP alone needs uvicorn ({error}): pip install 'polybus[fastapi]'"
+            text = f"serving HTTP without an application needs uvicorn ({error}): pip install 'polybus[fastapi]'"
         else:
-            text = f"to serve HTTP alone on trio needs hypercorn ({error}): pip install hypercorn"
+            text = f"serving HTTP without an application on trio needs hypercorn ({error}): pip install hypercorn"
         raise Unsupported(text) from None

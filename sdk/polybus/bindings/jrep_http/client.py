@@ -131,7 +131,7 @@ class WebSocketNegotiation:
         """Reason to decline the offer: the WebSocket must be on the same host, and with TLS if the session has it."""
         parts = urlsplit(self._offer.url)
         if parts.scheme not in ("ws", "wss") or not self._offer.token or not self._offer.key:
-            return "the server offers WebSockets and does not say where"
+            return "the server offers WebSockets without an address"
         if parts.hostname != self._requests.host:
             return f"the server offers a WebSocket at another host, {parts.hostname}"
         if self._requests.secure and parts.scheme != "wss":
@@ -340,7 +340,7 @@ class ErraiClient(HttpClient):
             with anyio.move_on_after(POLL):
                 await echo.heard.wait()
             if not echo.heard.is_set():
-                raise ExchangeFailed(Closed(1006, f"{self.address} does not read what is said over the WebSocket"))
+                raise ExchangeFailed(Closed(1006, f"{self.address} does not read its WebSocket"))
             self._unread = False
 
     # -- in
@@ -427,7 +427,9 @@ class ErraiClient(HttpClient):
 
     async def _leave(self) -> None:
         """End the session, so that the server ends the stream and buffered events arrive. Always raises `ExchangeFailed`."""
-        hint = "the next connection does without" if self._do_without_events() else "behind a proxy that collects, channel=poll"
+        hint = (
+            "the next connection does without" if self._do_without_events() else "use channel=poll behind a proxy that buffers"
+        )
         why = Closed(1006, f"events of {self.address} are held up on the way: {hint}")
         self._leaving = True
         goodbye = word(ToSubject="ServerBus", CommandType="Disconnect", Reason="events are held up on the way")

@@ -146,7 +146,7 @@ def _size(data: bytes, at: int, end: int) -> tuple[int, int]:
     if size > 127:
         size, at = read_varint(data, at - 1)
     if at + size > end:
-        raise ValueError("a field ends behind its message")
+        raise ValueError("a field extends beyond its message")
     return at, at + size
 
 
@@ -159,7 +159,7 @@ def _value(data: bytes, at: int, end: int, depth: int) -> Any:
             value = data[begin:at].decode()
         elif tag == _NUMBER:
             if at + 9 > end:
-                raise ValueError("a number ends behind its message")
+                raise ValueError("a number extends beyond its message")
             (number,) = _unpack(data, at + 1)
             value = int(number) if number.is_integer() and -_EXACT <= number <= _EXACT else number
             at += 9
@@ -172,7 +172,7 @@ def _value(data: bytes, at: int, end: int, depth: int) -> Any:
             flag, at = read_varint(data, at + 1)
             value = flag != 0 if tag == _BOOL else None
             if at > end:
-                raise ValueError("a number ends behind its message")
+                raise ValueError("a number extends beyond its message")
         else:
             raise ValueError(f"tag {tag} is not of google.protobuf.Value")
     return value

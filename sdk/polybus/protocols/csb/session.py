@@ -408,7 +408,7 @@ class CrowdedSession(CsbSession):
     def _control(self, message: Message, client: int) -> list[SessionEvent]:
         """May raise `RemoteProtocolError`: not a message of a broker."""
         if message.subject == "connected" and client != BROKER:
-            gone = self._gone(client, "its number was given to another")
+            gone = self._gone(client, "its number was given to another client")
             self._sent_away.pop(client, None)
             self._count += 1
             self._parties[client] = self._numbered[self._count] = CsbParty(client, self._count)
@@ -432,7 +432,7 @@ class CrowdedSession(CsbSession):
     def _of_broker(self, message: Message, now: float) -> SessionOutput:
         """Handle the answer to the introduction. May raise `RemoteProtocolError`: another message."""
         if self._registered or self._introduction is None or message.id != wire.HELLO << 16:
-            raise refuse("client 0 is nobody", "unknown_peer")
+            raise refuse("0 is not a client's number", "unknown_peer")
         if message.kind is Kind.RESPONSE:
             self._registered = True
             return self._begin(now)

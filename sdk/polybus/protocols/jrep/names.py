@@ -103,7 +103,7 @@ def check_local_subject(value: Any, limit: int) -> str:
         raise ReservedSubject(f"the subject {value!r} belongs to J.REP's buses: choose another name")
     if names_an_answer(value):
         raise ReservedSubject(
-            f"J.REP takes what goes to {value!r} for an answer: choose a name without ':RespondTo:RPC' or ':Errors:RPC'"
+            f"J.REP treats messages to {value!r} as answers: choose a name without ':RespondTo:RPC' or ':Errors:RPC'"
         )
     return str(value)
 

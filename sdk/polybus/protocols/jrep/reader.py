@@ -386,7 +386,7 @@ class MessageReader:
         if verb == "credit":
             amount = count_of(values.get("PolybusN"), "PolybusN")
             if amount == 0:
-                raise refuse("a credit of 0 says nothing", "invalid_part")
+                raise refuse("a credit of 0: it must be at least 1", "invalid_part")
             return Message(Kind.CREDIT, subject, key, attributes={"credit": amount})
         if verb == "end":
             code = values.get("PolybusCode")

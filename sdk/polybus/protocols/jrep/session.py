@@ -153,7 +153,7 @@ class JrepSession:
         wrong = error_to is not None and not error_to.endswith(ERRORS_SUFFIX) and not self._may_be_told(error_to)
         if wrong or is_unusable(subject) or (not usual and is_reserved(reply_to)):
             name = subject if is_unusable(subject) else error_to if wrong else reply_to
-            text = f"{str(name)[:60]!r} belongs to the buses: nobody else is asked or answered there"
+            text = f"{str(name)[:60]!r} is reserved for the buses"
             raise refuse(text, "reserved_subject", message.id)
         if not usual:  # the asker may reuse the name while this request is active
             self._serial = serial = self._serial + 1

@@ -91,7 +91,7 @@ class Credentials:
             raise LocalProtocolError("the file of nkey= or creds= has not been read: that is with_files's", protocol="nats")
         if self.key is not None:
             if nonce is None:
-                text = "an nkey or credentials file is given, and this server has sent no nonce: it does not know keys"
+                text = "an nkey or credentials file needs a nonce, and this server sent none: it does not support keys"
                 raise LocalProtocolError(text, protocol="nats")
             signature = _without_padding(base64.urlsafe_b64encode(self.key.sign(nonce.encode())))
             return {"jwt": self.jwt, "sig": signature} if self.jwt else {"nkey": self.key.public, "sig": signature}

@@ -50,7 +50,7 @@ def is_failure(headers: HeaderBlock | None) -> bool:
 def error_message(id: Any, headers: HeaderBlock, payload: bytes) -> Message:
     """Convert an error answer of a service (ADR-32) or of the server."""
     if headers.error is None and headers.status == NO_RESPONDERS and not payload:
-        text = headers.text or "nobody has subscribed to this subject (503 of the NATS server)"
+        text = headers.text or "no subscriber for this subject (503 of the NATS server)"
         facts: dict[str, Any] = {"text": text, "reason": None, "detail": None}
         return Message(Kind.ERROR, "", id, code=Code.UNIMPLEMENTED, attributes=facts)
     given = headers.error if headers.error is not None else str(headers.status)

@@ -240,7 +240,7 @@ class NativeDialect:
                 return  # an answer of another subscriber says nothing about the stream
             del self._publications[token]
         if self._waiting.pop(token, None) is None and not self._tokens.was_given(token):
-            refused = refuse("an answer to a token that was never given", "unknown_id")
+            refused = refuse("an answer to an unknown token", "unknown_id")
             self._connection.events.append(Refused(refused))
             return
         if headers is not None and is_failure(headers):

@@ -389,7 +389,7 @@ class OperationReader:
         try:
             return NatsOperation(verb, info=_decode(frame[:end].lstrip()[len(verb) :]))
         except (ValueError, RecursionError) as error:
-            raise _out_of_step(f"what {verb} says is no JSON object: {error}") from None
+            raise _out_of_step(f"{verb} has no JSON object: {error}") from None
 
     def _plain(self, verb: str, tokens: list[bytes], frame: bytes, end: int) -> NatsOperation:
         _alone(frame, end)

@@ -152,7 +152,7 @@ def credit(id: Any, extras: ChannelMembers) -> Message:
     """Read additional credit. May raise `RemoteProtocolError`: ``malformed``, not a whole number above 0."""
     amount = WIRE_RULES.read_count(extras.n, "n")
     if amount == 0:
-        raise refuse("a credit of 0 says nothing")
+        raise refuse("a credit of 0: it must be at least 1")
     return Message(Kind.CREDIT, "", id, None, JSON, None, None, None, None, {"credit": amount})
 
 

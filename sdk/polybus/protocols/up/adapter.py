@@ -42,7 +42,7 @@ def _entity(adapter: Up, attribute: Any, value: Any) -> None:
 
 def _token(adapter: Up, attribute: object, value: Any) -> None:
     if not (value is None or callable(value) or (isinstance(value, str) and value.isprintable())):
-        raise ValueError("up: token is text, a function that gives it, or None")  # never the value
+        raise ValueError("up: token is text, a function that returns it, or None")  # never the value
 
 
 def _number(adapter: Up, attribute: Any, value: Any) -> None:

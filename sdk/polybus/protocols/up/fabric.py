@@ -100,7 +100,7 @@ def _sources_of_addresses(pattern: str) -> UUri:
     except UUriError as error:
         raise LocalProtocolError(f"{pattern[:100]!r}: {text}: {error}", protocol=NAME) from error
     if "*" not in parts[-1] and not uri.is_topic:
-        raise LocalProtocolError(f"{pattern[:100]!r} is no topic, whose last number is from 8000 to FFFE", protocol=NAME)
+        raise LocalProtocolError(f"{pattern[:100]!r} is not a topic: its last number must be from 8000 to FFFE", protocol=NAME)
     return uri
 
 

@@ -150,7 +150,7 @@ class UpNames:
     def other(self) -> UUri:
         """Address of the other side. May raise `Unsupported`: unknown, on a fabric."""
         if self.peer is None and self._on_fabric:
-            raise Unsupported("up: a fabric has no other side: say who is meant by Up(peer=...), or by an address as subject")
+            raise Unsupported("up: a fabric has no single peer: set Up(peer=...), or use an address as subject")
         return self.entity if self.peer is None else self.peer
 
     @property
@@ -237,7 +237,7 @@ def _place_of(name: str, kind: str, places: Mapping[str, Place], others: Mapping
     if place is not None:
         return place
     if name in others:
-        text = f"{name!r} is no {kind}: names= has {_shown(others[name])} for it alone"
+        text = f"{name!r} is not a {kind}: names= has only {_shown(others[name])} for it"
     else:
         text = f"{name!r} has no number: Up(names=...) lacks it; an address, such as //device1/10AB/3/80CD, needs none"
     raise Unsupported(f"up: {text}")
@@ -249,10 +249,10 @@ def _address(subject: str, kind: str) -> UUri:
     except UUriError as error:
         raise LocalProtocolError(str(error), protocol=NAME) from error
     if uri.is_pattern:
-        raise LocalProtocolError(f"{subject[:100]!r} has wildcards, which no message may have", protocol=NAME)
+        raise LocalProtocolError(f"{subject[:100]!r} has wildcards, which are invalid in a message", protocol=NAME)
     if not (uri.is_method if kind == "method" else uri.is_topic):
         numbers = "from 1 to 7FFF" if kind == "method" else "from 8000 to FFFE"
-        raise LocalProtocolError(f"{subject[:100]!r} is no {kind}, whose last number is {numbers}", protocol=NAME)
+        raise LocalProtocolError(f"{subject[:100]!r} is not a {kind}: its last number must be {numbers}", protocol=NAME)
     return uri
 
 

@@ -85,7 +85,7 @@ RULES: Final[Sequence[MessageRule]] = (
         "payload_format",
         _ALL,
         lambda given: 0 <= given.payload_format <= PayloadFormat.SHARED_MEMORY,
-        "the format of a payload is one of those from 1 to 8, or none",
+        "the payload format is 1 to 8, or none",
     ),
     MessageRule(
         "publish.source",
@@ -97,7 +97,7 @@ RULES: Final[Sequence[MessageRule]] = (
         "publish.sink",
         _only(_PUBLISH),
         lambda given: _is_stream_sink(given.sink),
-        "a publication has no sink, or that of a streamer: an authority, and wildcards in all else",
+        "a publication has no sink, except a streamer's: an authority with only wildcards",
     ),
     MessageRule(
         "notification.source",
@@ -115,7 +115,7 @@ RULES: Final[Sequence[MessageRule]] = (
         "request.source",
         _only(_REQUEST),
         lambda given: _is_entity(given.source),
-        "a request comes from where its answer goes: its source has resource 0",
+        "the source of a request is for the answer: it has resource 0",
     ),
     MessageRule(
         "request.sink",

@@ -51,7 +51,7 @@ def segments_of(uri: UUri, host: str, *, whole_entity: bool = False) -> str:
 def key_of(source: UUri, sink: UUri | None, host: str, *, whole_entity: bool = False) -> str:
     """The key of a message, or the expression of a filter. May raise `ValueError`: no name of this host."""
     if host in ("", ANY_AUTHORITY):
-        raise ValueError(f"{host!r} is no name of the own host, which stands in keys for an empty authority")
+        raise ValueError(f"{host!r} does not name this host: keys need its name in place of an empty authority")
     start = f"up/{segments_of(source, host, whole_entity=whole_entity)}"
     if sink is None:
         return f"{start}/{_NO_SINK_OF_FOUR if whole_entity else _NO_SINK}"
@@ -131,8 +131,8 @@ class Dialect:
         size = 0 if attachment is None else len(attachment)
         if attachment is None or size < 2:
             raise ValueError(
-                f"an attachment of {size} bytes: it has a version and attributes; "
-                "a deletion, and what is over Limits.message, is taken as a sample without one"
+                f"an attachment of {size} bytes: a version and attributes are required; "
+                "a deletion, or a sample over Limits.message, counts as one without"
             )
         if size > MAX_ATTACHMENT or size + len(payload) > limit:
             raise ValueError(
@@ -166,7 +166,7 @@ class Dialect:
         source = _with_host(source, key, 1)
         sink = None if sink is None else _with_host(sink, key, 6 - self.whole_entity)
         if key != self.filter(source, sink, "-"):  # both have a host now
-            raise ValueError(f"the key {key[:200]!r} is not that of its attributes, from {source} to {sink}")
+            raise ValueError(f"the key {key[:200]!r} does not match its attributes, from {source} to {sink}")
         return source, sink
 
 
@@ -179,9 +179,9 @@ def _with_host(uri: UUri, key: str, place: int) -> UUri:
     try:
         check_authority(host)
     except UUriError as error:
-        raise ValueError(f"the key {key[:200]!r} is not that of its attributes: {error}") from error
+        raise ValueError(f"the key {key[:200]!r} does not match its attributes: {error}") from error
     if host in ("", ANY_AUTHORITY):
-        raise ValueError(f"the key {key[:200]!r} is not that of its attributes: it names no host for {uri}")
+        raise ValueError(f"the key {key[:200]!r} does not match its attributes: it names no host for {uri}")
     return evolve(uri, authority=host)
 
 
@@ -189,9 +189,9 @@ def _counted(data: bytes, at: int, what: str) -> bytes:
     try:
         size, at = read_varint(data, at)
     except IndexError as error:
-        raise ValueError(f"the {what} ends in its length") from error
+        raise ValueError(f"the {what} is cut off in its length") from error
     if at + size != len(data):
-        raise ValueError(f"the {what} says {size} bytes, and has {len(data) - at}")
+        raise ValueError(f"the {what} announces {size} bytes and has {len(data) - at}")
     return data[at:]
 
 

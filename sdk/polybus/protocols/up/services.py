@@ -139,7 +139,7 @@ class _Reader:
             if token.text == ";" and not token.quoted:
                 return
             if token.text == "}" and not token.quoted:
-                raise ProtoSyntaxError("'}' that closes nothing", token.line)
+                raise ProtoSyntaxError("'}' without '{'", token.line)
             if token.text == "{" and not token.quoted:
                 self._leave_block()
                 if self._next.text != ";":  # after an option's value; other blocks end a declaration

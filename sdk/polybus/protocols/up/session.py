@@ -330,7 +330,7 @@ def _trace(headers: Mapping[str, str]) -> bytes:
     """The trace context. May raise `Unsupported`: other headers do not fit."""
     others = [name for name in headers if name.lower() != _TRACE]
     if others:
-        raise Unsupported(f"up: the attributes of a UMessage have room for the header {_TRACE} alone, not for {others[0]!r}")
+        raise Unsupported(f"up: a UMessage carries only the header {_TRACE}, not {others[0]!r}")
     trace = next(iter(headers.values()))
     return (
         field(_TRACEPARENT, trace.encode()) if is_traceparent(trace) else b""

@@ -175,7 +175,7 @@ def read_attributes(data: bytes) -> Attributes:
                 _set_number(found, tag >> 3, value)
             else:
                 if at + value > end:
-                    raise ValueError("a field that ends behind the attributes")
+                    raise ValueError("a field that extends beyond the attributes")
                 _set_part(found, tag >> 3, data[at : at + value])
                 at += value
     except IndexError as error:
@@ -197,7 +197,7 @@ def _after(data: bytes, at: int) -> int:
     else:
         size = 8 if tag & 7 == 1 else 4
     if at + size > len(data):
-        raise ValueError("a field that ends behind the attributes")
+        raise ValueError("a field that extends beyond the attributes")
     return at + size
 
 

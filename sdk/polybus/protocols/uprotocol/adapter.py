@@ -41,7 +41,7 @@ def _schema(adapter: UProtocol, attribute: object, value: str) -> None:
 
 def _token(adapter: UProtocol, attribute: object, value: Any) -> None:
     if not (value is None or callable(value) or (isinstance(value, str) and is_text(value))):
-        raise ValueError("uprotocol: token is text, a function that gives it, or None")  # never the value
+        raise ValueError("uprotocol: token is text, a function that returns it, or None")  # never the value
 
 
 def _level(adapter: UProtocol, attribute: object, value: Any) -> None:

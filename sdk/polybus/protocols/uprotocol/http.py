@@ -213,9 +213,7 @@ def _header_text(header: str, value: str) -> str:
     try:
         return unquote(value, errors="strict")
     except UnicodeDecodeError as error:
-        raise refuse(
-            f"what is percent-encoded in {header[:60]} is no UTF-8 (HTTP binding, 3.1.3.2)", "invalid_attribute"
-        ) from error
+        raise refuse(f"a percent escape in {header[:60]} is not UTF-8 (HTTP binding, 3.1.3.2)", "invalid_attribute") from error
 
 
 def _from_binary(headers: Mapping[str, str], body: bytes, leniency: Leniency) -> tuple[dict[str, Any], bytes | None]:

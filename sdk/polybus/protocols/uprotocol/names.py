@@ -147,7 +147,7 @@ def read_uri(text: str) -> Uri:
     if scheme is not None and scheme.lower() != "up":
         raise UriError(f"the scheme of {_shown(text)} is not up")
     if form["message"] == "" or not _FRAGMENT.fullmatch(message):
-        raise UriError(f"what follows the # in {_shown(text)} is empty or has characters that must be percent-encoded")
+        raise UriError(f"the part after # in {_shown(text)} is empty or has characters that must be percent-encoded")
     if not path.startswith("/") or path.startswith("//"):
         raise UriError(f"the path of {_shown(text)} does not begin with one /")
     segments = path[1:].split("/")

@@ -167,10 +167,10 @@ def versioned(facts: Facts, name: str, value: Any) -> str | None:
 _ROLES: Final[Mapping[tuple[str, str], tuple[Callable[[Uri], bool], str]]] = {
     ("source", PUBLISH): (lambda uri: uri.is_topic, "a topic, with resource and #Message"),
     ("source", NOTIFICATION): (lambda uri: uri.is_topic, "a topic, with resource and #Message"),
-    ("source", REQUEST): (lambda uri: uri.is_response, "the rpc.response of who asks"),
+    ("source", REQUEST): (lambda uri: uri.is_response, "the asker's rpc.response"),
     ("source", RESPONSE): (lambda uri: uri.is_method, "the method, rpc.<name>"),
     ("sink", REQUEST): (lambda uri: uri.is_method, "the method, rpc.<name>"),
-    ("sink", RESPONSE): (lambda uri: uri.is_response, "the rpc.response of who asked"),
+    ("sink", RESPONSE): (lambda uri: uri.is_response, "the asker's rpc.response"),
 }
 
 

@@ -179,7 +179,7 @@ class UProtocolSession(EntitySession):
         except Exception as error:  # some applications raise on failure; a peer's data must not end the connection
             failure = error
         address = return_address(message.event) if message.kind is _REQUEST else None
-        text = "the hash is missing or not that of the data (document, 1.1 hash)"
+        text = "the hash is missing or does not match the data (document, 1.1 hash)"
         if failure is not None:
             text += f": verify() raised {type(failure).__name__}"
         raise refuse(text, "invalid_hash", address) from failure

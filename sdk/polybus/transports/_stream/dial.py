@@ -84,7 +84,7 @@ async def _first_words(url: str, sock: socket.socket, preface: Callable[[bytes],
         if size and size == len(said):
             return said
         if size:  # an attacker could inject text before the encrypted part
-            raise ConnectFailed(url, f"{len(said) - size} bytes in plain came behind the first words, where TLS was to begin")
+            raise ConnectFailed(url, f"{len(said) - size} bytes of plain text after the first words, where TLS should begin")
         if not chunk:
             raise ConnectFailed(url, "the server closed the connection before TLS")
         if len(said) == _FIRST_WORDS:

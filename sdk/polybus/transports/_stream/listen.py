@@ -168,7 +168,7 @@ class PendingConnection(ABC):
         # The gate's count; None for a client that is only refused.
         self._knock = knock
         if knock is not None:
-            knock.give_up = partial(self._cut, "it has said nothing, and others want to come in")
+            knock.give_up = partial(self._cut, "it has sent nothing, and other clients wait")
         self.over: bool = False
         """True if admitted, refused or gone. Later input is ignored."""
         late = partial(self._cut, "the handshake was not over in time")

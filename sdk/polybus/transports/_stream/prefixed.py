@@ -190,7 +190,7 @@ class TcpTransport(StreamTransport[LengthFramer]):
             if signs is None or not signs.unanswered:
                 self._asked_at = None
             elif signs.silence >= limits.ping_timeout:
-                self.abort(Closed(1006, f"no sign of life for {signs.silence:.0f} s: nothing that was sent was acknowledged"))
+                self.abort(Closed(1006, f"no sign of life for {signs.silence:.0f} s: no data was acknowledged"))
                 return
         if now - max(self._heard_at, self._kept_alive_at) >= limits.ping_interval:
             self._kept_alive_at = now

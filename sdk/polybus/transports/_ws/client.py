@@ -190,13 +190,13 @@ def _refusal(url: str, response: Response, headers: Mapping[str, str]) -> BusErr
         brought = (
             f"headers= brought {', '.join(headers)}: is what it carries expired, or meant for another server?"
             if headers
-            else "nothing was given in headers=, which carries a token or a cookie"
+            else "pass a token or a cookie in headers="
         )
         return Unauthorized(f"{text or 'the server answered 401'}; {brought}")
     if response.status_code == 403:
         if text.lower() in ("", "forbidden"):  # also the answer of ASGI servers without an application at the path
             at, path = without_secrets(url), urlsplit(url).path or "/"
-            text = f"the server answered 403 at {at} and does not say why: is the path {path!r} that of the bus?"
+            text = f"the server answered 403 at {at} and does not say why: is {path!r} the path of the bus?"
         return Forbidden(text)
     reason = f"the server answered {response.status_code} {response.reason_phrase}".rstrip()
     return ConnectFailed(url, f"{reason}: {text}" if text else reason)

@@ -146,7 +146,7 @@ def _port_of(value: Any) -> MessagePort | None:
         return None
     for name in ("post", "on_message", "close"):
         if inspect.iscoroutinefunction(getattr(value, name, None)):
-            raise TypeError(f"{type(value).__name__}.{name} is an async function, nobody waits for it: ports have plain ones")
+            raise TypeError(f"{type(value).__name__}.{name} is an async function: a port needs a plain one")
     return port
 
 
@@ -232,7 +232,7 @@ class PendingPort:
 
     def give_way(self) -> None:
         """Close to make room for others."""
-        self._refuse(1013, "it has said nothing, and others want to come in")
+        self._refuse(1013, "it has sent nothing, and other clients wait")
 
     def _decided(self, outcome: Admission | BusError) -> None:
         connection, gate = self.connection, self._options.gate

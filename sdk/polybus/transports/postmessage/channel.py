@@ -188,7 +188,7 @@ class _Cloner:
         elif kind is set:
             for item in value:
                 if type(item) is tuple:
-                    raise DataCloneError("a tuple in a set: it would arrive as a list, which no set of Python holds")
+                    raise DataCloneError("a tuple in a set: it would arrive as a list, which a Python set cannot hold")
                 made.add(self.copy(item))
         elif kind in _CONTAINERS:
             made.extend(self.copy(item) for item in value)
@@ -377,7 +377,7 @@ class InMemoryPort:
                 if self._callback is not None:
                     self._callback(message if plain else message.data)
         except Exception:
-            logger.exception("what a port told has failed; the next message is delivered all the same")
+            logger.exception("a port's callback has failed; the next message is delivered")
         self._scheduled = bool(queue)
         if self._scheduled:
             self._schedule()
@@ -411,7 +411,7 @@ def transferring(
         if not isinstance(item, (InMemoryPort, ArrayBuffer)):
             raise DataCloneError(f"{type(item).__name__} cannot be transferred: ports and ArrayBuffers can")
         if any(item is earlier for earlier in given[:place]):
-            raise DataCloneError("an object stands twice in the transfer list")
+            raise DataCloneError("an object is in the transfer list twice")
         if item.detached:
             raise DataCloneError(f"this {type(item).__name__} was transferred before")
     shells = [item._shell() for item in given]

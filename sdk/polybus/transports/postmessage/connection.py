@@ -63,7 +63,7 @@ def read_hello(text: str) -> Hello | Closed:
     if not (protocol is None or isinstance(protocol, str)) or not isinstance(headers, dict):
         return Closed(1002, f"a greeting with a wrong protocol or headers: {text[:80]!r}")
     if not all(isinstance(value, str) for value in headers.values()):
-        return Closed(1002, "a greeting whose headers are not all text")
+        return Closed(1002, "a greeting with headers that are not text")
     return Hello(protocol, {name.lower(): value for name, value in headers.items()})
 
 
@@ -309,7 +309,7 @@ class PortConnection:
         limits = self._host.limits
         if self._bytes > limits.outbox_bytes + HIGH_BYTES or len(self._early) > limits.outbox + HIGH_FRAMES:
             self._early = []
-            self.close(1013, f"more than {limits.outbox_bytes} bytes came in that nobody reads here")
+            self.close(1013, f"more than {limits.outbox_bytes} bytes came in, and this side does not read")
 
     def _control(self, data: str) -> None:
         if not data.isascii():  # a lone surrogate could be neither parsed nor printed

@@ -33,8 +33,8 @@ from .node import ZenohNode
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
-_TOO_MUCH_IN: Final = "more came in than this side takes; each priority and each sender has a bound"
-_TOO_MUCH_OUT: Final = "more was to leave than the fabric takes: somebody who hears it stands still"
+_TOO_MUCH_IN: Final = "input exceeded the limit of its priority or sender"
+_TOO_MUCH_OUT: Final = "output exceeded the limit of its priority: a subscriber on the fabric does not read"
 
 
 class _ZenohState(enum.Enum):

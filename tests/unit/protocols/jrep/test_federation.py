@@ -304,7 +304,7 @@ async def test_a_name_of_answers_is_left_out_on_the_way_to_a_peer(
                     assert message.subject == "fine"
                     break
             assert {record.levelname for record in caplog.records} == {"WARNING"}
-            assert "for an answer" in caplog.text
+            assert "as answers" in caplog.text
             assert [dead.count(name) for name in names] == [100, 100, 100]
             assert peer.stats().malformed == 0
             assert peer.peers[0].connected

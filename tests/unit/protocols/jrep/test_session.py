@@ -116,7 +116,7 @@ def test_a_notification_to_the_buses_is_refused(subject: str) -> None:
 @pytest.mark.parametrize("subject", ANSWERS)
 def test_a_name_that_the_peer_takes_for_an_answer_is_never_written(kind: Kind, subject: str) -> None:
     client, _ = pair()
-    with pytest.raises(ReservedSubject, match="for an answer"):
+    with pytest.raises(ReservedSubject, match="as answers"):
         client.send(Message(kind, subject), 0.0)
     assert client.frames_to_send() == []
 

@@ -362,7 +362,7 @@ def test_a_subject_whose_last_handler_went_lately_is_unavailable_and_later_unkno
         session.connection_lost("gone")
         session, node = ready(known=known)
     more = " now, and its last handler went 2 s ago: ask again, for example with retry=Retry()"
-    text = "nobody handles this in the cluster" + (more if code is Code.UNAVAILABLE else "")
+    text = "no node of the cluster handles this" + (more if code is Code.UNAVAILABLE else "")
     assert nobody(5.0) == (code, text)
     assert nobody(62.9)[0] is code
     assert nobody(63.0)[0] is Code.UNIMPLEMENTED

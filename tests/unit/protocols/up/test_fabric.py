@@ -134,9 +134,9 @@ def test_filters_come_and_go_and_are_told_where_they_change() -> None:
     ("pattern", "error", "text"),
     [
         ("nowhere", Unsupported, "'nowhere' has no number"),
-        ("UpdateDoor", Unsupported, "'UpdateDoor' is no topic"),
+        ("UpdateDoor", Unsupported, "'UpdateDoor' is not a topic"),
         (7, Unsupported, "7 is a number"),
-        ("//device7/10AB/3/B", LocalProtocolError, "is no topic"),
+        ("//device7/10AB/3/B", LocalProtocolError, "is not a topic"),
         ("//device7/10AB/3", LocalProtocolError, "any part of which may be"),
         ("//DEVICE_7!/10AB/3/8001", LocalProtocolError, "any part of which may be"),
         ("//device7/door/3/8001", LocalProtocolError, "any part of which may be"),
@@ -186,7 +186,7 @@ def test_a_fabric_has_no_other_side_that_shows_itself() -> None:
     (message,) = receive(fabric.session, published())
     assert message.subject == f"{PHONE}/80CD"  # not the name: it would be that of the peer
     for kind, subject in ((Kind.REQUEST, "UpdateDoor"), (Kind.NOTIFY, "door.opened")):
-        with pytest.raises(Unsupported, match=r"a fabric has no other side: say who is meant by Up\(peer=\.\.\.\)"):
+        with pytest.raises(Unsupported, match=r"a fabric has no single peer: set Up\(peer=\.\.\.\)"):
             fabric.session.send(Message(kind, subject, ttl=1.0, body=MISSING), 0.0)
 
 
@@ -330,7 +330,7 @@ def test_a_sample_of_the_other_dialect_with_the_same_keys_is_left_out() -> None:
     ("change", "limit", "text"),
     [
         ({"attachment": None}, 2**20, "an attachment of 0 bytes"),
-        ({"key": f"up/device9/CD/0/4/80CD/{NO_SINK}"}, 2**20, "is not that of its attributes"),
+        ({"key": f"up/device9/CD/0/4/80CD/{NO_SINK}"}, 2**20, "does not match its attributes"),
         ({"payload": bytes(1000)}, 1000, r"1000 for both \(Limits.message\)"),
         ({"attachment": b"\x01\xff\xff"}, 2**20, "cut off"),
     ],

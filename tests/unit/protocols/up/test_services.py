@@ -142,7 +142,7 @@ service Body {
         ("service Body {", "service Body (", 2, r"'\(' where '{' is expected"),
         ("service Body {", "service 7 {", 2, "'7' is no name of a service"),
         ("rpc Get", "rpc .", 6, "'.' is no name of a method"),
-        ('syntax = "proto3";', "}", 1, "'}' that closes nothing"),
+        ('syntax = "proto3";', "}", 1, "'}' without '{'"),
         ('syntax = "proto3";', "/* no end", 1, "a comment that does not end"),
         ("= 1;\n  option (uprotocol.service_v", "= 1\n  option (uprotocol.service_v", 4, "'option' where ';' is expected"),
     ],

@@ -302,7 +302,7 @@ def _percent(text: str) -> str:
 )
 def test_the_value_of_a_header_is_unquoted_and_then_decoded_or_refused(value: str, text: str | None) -> None:
     if text is None:
-        with pytest.raises(RemoteProtocolError, match="no UTF-8"):
+        with pytest.raises(RemoteProtocolError, match="not UTF-8"):
             from_http({**HEAD, "ce-comexample": value}, b"")
     else:
         (message,) = from_http({**HEAD, "ce-comexample": value}, b"")

@@ -136,7 +136,7 @@ class ValueWriter:
             return quoted(str.__str__(key))
         written = self._value(key, ids)
         if written.startswith(_UNHASHABLE):
-            text = f"a key is a {type(key).__name__}, which comes out as a list, set or dict, and so as no key: use text"
+            text = f"a key of type {type(key).__name__} is read as a list, set or dict, which cannot be a key: use text"
             raise EncodeError(text)
         return quoted(KEY_PREFIX + written.decode())
 

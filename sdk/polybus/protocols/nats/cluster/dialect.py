@@ -275,7 +275,7 @@ class ClusterDialect:
                 if payload:  # otherwise the engine reports that there is no other node
                     self._nodes.announced(self._own, reply, payload)
             elif what != "p":  # "p" only reports that a publication had no subscriber
-                raise refuse(f"{rest[:60]!r} is nothing that a node is told", "invalid_subject")
+                raise refuse(f"{rest[:60]!r} is not a message for a node", "invalid_subject")
         except RemoteProtocolError as error:
             self._connection.events.append(Refused(error))
             if reply is not None and what not in _NOT_ANSWERED:
@@ -329,7 +329,7 @@ class ClusterDialect:
         """Handle a cancel, item, credit or end for a request that another node sent here."""
         asker, dot, token = tail.partition(".")
         if not dot or headers is None or headers.kind is None:
-            raise refuse(f"{tail[:60]!r} names no request, or does not say what is done to it", "malformed")
+            raise refuse(f"{tail[:60]!r} has no request, or no kind of message", "malformed")
         id = (self._subjects.of_node(asker, f"a.{token}"), 0)
         message = read_control(self._connection.codec, id, headers, payload)
         if message.kind is Kind.CANCEL:
@@ -355,7 +355,7 @@ class ClusterDialect:
             return
         if asked is None:
             if not self._tokens.was_given(token):
-                raise refuse("an answer to a token that was never given", "unknown_id")
+                raise refuse("an answer to an unknown token", "unknown_id")
         elif headers is not None and asked.to is not None and headers.reason == _GONE:
             del self._asked[token]
             events.append(Lost((token,), not_there(asked.to), sent=False))

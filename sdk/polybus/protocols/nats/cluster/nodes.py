@@ -243,7 +243,7 @@ class ClusterNodes:
         """Make the error for a request without handler: unavailable, and worth a retry, if it had one until recently."""
         now = self._connection.heard
         last = self._known.last_seen(subject, now)
-        code, text = Code.UNIMPLEMENTED, "nobody handles this in the cluster"
+        code, text = Code.UNIMPLEMENTED, "no node of the cluster handles this"
         if last is not None:
             ago = f"its last handler went {now - last:.3g} s ago" if last < now else "its handlers are just coming or going"
             code = Code.UNAVAILABLE

@@ -202,7 +202,7 @@ class ClusterSubjects:
                 return node
         elif is_answerable(beginning):
             return ""
-        raise refuse(f"an answer is asked for at {beginning[:60]!r}, where no asker hears it", "malformed")
+        raise refuse(f"the reply subject {beginning[:60]!r} is not an asker's", "malformed")
 
     def source(self, beginning: str) -> str:
         """The node that a publication is from, by reply subject without its last token; empty if unknown."""
@@ -243,4 +243,4 @@ def split_key(rest: str) -> tuple[str, str]:
 
 
 def _no_subject(rest: str) -> RemoteProtocolError:
-    return refuse(f"{rest[:60]!r} names nobody, or no subject", "invalid_subject")
+    return refuse(f"{rest[:60]!r} has no key, or no subject", "invalid_subject")

@@ -111,7 +111,7 @@ def read_open(message: Message, kind: str) -> None:
     """Turn a request into an open, by its header. May raise `RemoteProtocolError`: malformed."""
     parts = kind.split(" ")
     if parts[0] != "open" or len(parts) != 4 or not (_is_number(parts[2]) and _is_number(parts[3])):
-        raise refuse(f"{kind[:60]!r} is nothing that is asked", "malformed")
+        raise refuse(f"{kind[:60]!r} is not a kind of request", "malformed")
     message.kind = Kind.OPEN
     message.attributes.update(mode=parts[1], credit=int(parts[2]), hops=int(parts[3]))
 
@@ -121,7 +121,7 @@ def read_control(codec: NatsCodec, id: Any, headers: HeaderBlock, payload: bytes
     word, _, argument = (headers.kind or "").partition(" ")
     kind = _CONTROLS.get(word)
     if kind is None:
-        raise refuse(f"{(headers.kind or '')[:60]!r} is nothing that is done to a request", "malformed")
+        raise refuse(f"{(headers.kind or '')[:60]!r} is not a control message", "malformed")
     if kind is Kind.END and headers.error is not None:
         message = error_message(id, headers, payload)
         message.kind = Kind.END

@@ -163,7 +163,7 @@ class ProtoReader:
         attributes: dict[str, Any] = {name: _value(name, value) for name, value in event.attributes.items()}
         for name, own in (("id", "id"), ("source", "source"), ("type", "type"), ("specversion", "spec_version")):
             if name in attributes:
-                raise refuse(f"{name} stands among the attributes and has a field of its own", "ambiguous")
+                raise refuse(f"{name} is among the attributes, but has its own field", "ambiguous")
             attributes[name] = getattr(event, own) or None
         where = event.WhichOneof("data")
         content = attributes.get("datacontenttype")
