@@ -14,7 +14,6 @@ class UrlOptions:
     __slots__ = ()
 
     name: ClassVar[str]
-    """The word in the URL."""
     option_names: ClassVar[tuple[str, ...]]
 
     @property

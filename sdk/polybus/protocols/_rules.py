@@ -59,7 +59,6 @@ def too_large(size: int, limit: int, what: str = "a frame") -> TooLarge:
 
 
 def milliseconds(ttl: float) -> int:
-    """Convert seconds to whole milliseconds from 0 to 2^53."""
     return int(min(max(0.0, ttl) * 1000 + 0.5, float(MAX_INT)))
 
 
@@ -76,7 +75,6 @@ class WireRules:
         return RemoteProtocolError(text, reason=reason, protocol=self._protocol, answer_id=answer_id, close_code=close_code)
 
     def refuse_size(self, size: int, limit: int) -> RemoteProtocolError:
-        """The error for an incoming frame over `Limits.message`."""
         text = f"a frame of {size} bytes is larger than {limit} (limit: message)"
         return self.refuse(text, "too_large", close_code=1009)
 

@@ -45,8 +45,6 @@ def pairs_of(protocol: str, priorities: Mapping[str, str] | Pairs) -> Pairs:
 
 
 class SubjectLevels:
-    """Priorities of subjects, by the application's patterns."""
-
     def __init__(self, priorities: Pairs) -> None:
         self._index: SubjectIndex[int] = SubjectIndex()
         self._names = [name for _, name in priorities]
@@ -171,7 +169,6 @@ def check_seconds(adapter: Any, attribute: Any, value: Any) -> None:
 
 
 def lifetime_within(most: int) -> Callable[[Any, Any, Any], None]:
-    """An attrs validator for None, or seconds that fit a ttl of `most` milliseconds."""
 
     def check(adapter: Any, attribute: Any, value: Any) -> None:
         if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= most / 1000):
@@ -205,11 +202,9 @@ class EntitySession(QuietSession):
     _skew: float
     _names: Any
     _methods: dict[str | int, tuple[bytes, str]]
-    """Head of a request and address of its method, by subject."""
     _topics: dict[Any, bytes]
     """Head of publications and notifications, by subject and further parts."""
     _asked: dict[Any, str]
-    """Requested method, by key of the request."""
     _output: list[Message | SessionEvent | bytes]
     """Outcome of the current frame, unless it is one message."""
 
@@ -267,7 +262,6 @@ class EntitySession(QuietSession):
         self._output.append(self._response(Message(Kind.ERROR, "", address, code=code, attributes=facts)))
 
     def _response(self, message: Message) -> bytes:
-        """The frame of an answer: source and sink swapped, priority and ttl of the request."""
         raise NotImplementedError
 
     def _event(self, kind: Kind, message: Message) -> bytes:

@@ -120,7 +120,6 @@ class EventsClient(HttpClient):
             self.taken(self._size - sum(map(len, self._queue)))
 
     def _more(self) -> list[bytes]:
-        """Waiting events that fit the same batch."""
         found: list[bytes] = []
         if self._form.mode == "batch":
             room = self.max_frame // 2
@@ -156,7 +155,6 @@ class EventsClient(HttpClient):
             self._room.release()
 
     async def _answered(self, frame: bytes, asked: Mapping[str, Any]) -> list[bytes]:
-        """The answer to a request, or an error in its place."""
         try:
             status, headers, body = await self._post([frame], self._alone, asked["ttl"] / 1000 + self._limits.close_timeout)
         except TimeoutError:

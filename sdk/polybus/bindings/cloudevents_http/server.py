@@ -33,7 +33,6 @@ class Posted:
     def __init__(self, request: HttpRequest, requests: Sequence[str]) -> None:
         self.request: HttpRequest = request
         self.requests: Sequence[str] = requests
-        """Ids of events that expect an answer."""
         self.answers: list[bytes] = []
         self.size: int = 0
         self.over: bool = False
@@ -100,7 +99,6 @@ class EventsConnection:
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
-        """Pass an answer to its waiting request; without one it is dropped."""
         if len(frame) > self.max_frame:
             raise TooLarge(f"an event of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
         posted = self._posted.pop(self._codec.reader.answers(frame) or "", None)
@@ -114,7 +112,6 @@ class EventsConnection:
             posted.drop("outbox_bytes")
 
     def write_backlog(self) -> int:
-        """Bytes of complete, unread answers."""
         return sum(posted.size for posted in self._leaving)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
@@ -141,7 +138,6 @@ class EventsConnection:
         return self._state is not TransportState.OPEN
 
     def taken(self, ids: Sequence[str]) -> str | None:
-        """The first id that is duplicate or already pending."""
         seen = set[str]()
         for id in ids:
             if id in seen or id in self._posted:
@@ -174,7 +170,6 @@ class EventsConnection:
             posted.request.release()  # the link's backlog counts them now
 
     def answered(self, posted: Posted) -> None:
-        """End an exchange: the client has read its answers, or has gone."""
         self._busy -= 1
         self._seen = self._host.time()
         self._give_up(posted)
@@ -226,14 +221,11 @@ _KINDS = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY})
 
 @frozen
 class _Content:
-    """A parsed request: events, sender, and ids that expect an answer."""
-
     form: Form
     frames: list[bytes]
     entity: str
     requests: Sequence[str]
     refusal: RemoteProtocolError | None
-    """The reason if no event is valid."""
 
 
 class EventsEndpoint(HttpEndpoint):

@@ -258,7 +258,6 @@ class HttpClient:
                 self._receiver.closed(self._why or Closed(1006, "the connection was given up"))
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a task; its failure ends the connection."""
         try:
             await work()
         except ExchangeFailed as lost:
@@ -266,13 +265,11 @@ class HttpClient:
 
 
 async def _heads_in_time(scope: anyio.CancelScope, seconds: float | None, event: str, info: Any) -> None:
-    """Start the time-out for an answer's head when the request was sent."""
     if seconds is not None and event.endswith("receive_response_headers.started"):
         scope.deadline = anyio.current_time() + seconds
 
 
 def lost(address: str, error: httpx.HTTPError) -> ExchangeFailed:
-    """Convert a failure of httpx to the end of a connection."""
     if isinstance(error, httpx.TimeoutException):
         return ExchangeFailed(Closed(1006, f"{address} did not answer in time ({type(error).__name__})"))
     return ExchangeFailed(Closed(1006, f"{address}: {plain_reason(error)}"))

@@ -41,7 +41,6 @@ _PIECE: Final = 32 * 1024
 """Bytes of a response passed to the server at a time. uvicorn accepts more while at most 64 KiB wait."""
 
 _PARTING: Final = 1.0
-"""Seconds for a cut connection to end."""
 
 _UNSEEN: Final = 16.0
 """Extra seconds for a piece and earlier data if the server hides its progress: 64 kbit/s."""
@@ -175,7 +174,6 @@ class HttpRequest(AsgiRequest):
             pass
 
     async def while_there(self, work: Awaitable[T]) -> T | None:
-        """The result of some work; None if the client goes first."""
         done: T | None = None
         async with anyio.create_task_group() as group:
 
@@ -303,7 +301,6 @@ def _start(status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> 
 
 
 async def turn_away(send: Send, turned: HandshakeRejected) -> None:
-    """Answer a rejected request with a status and a text."""
     fields, body = turned.answer()
     kept = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields if name != "Content-Length"]
     await respond(send, turned.status, body, kept)

@@ -149,7 +149,6 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     _ping = PingProgress(None, 0)
     _heard = False
     _read = b""
-    """Unparsed input; reading pauses until it is parsed."""
     _parsed = 0
     _began = 0.0
     _goes_on = False
@@ -230,7 +229,6 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
 
     def handle_ping(self) -> None:
-        """Answer a ping, unless earlier answers wait."""
         if self.writable.is_set():
             super().handle_ping()
         else:
@@ -248,7 +246,6 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
             super().keepalive_timeout()
 
     def _lives(self) -> bool:
-        """True if the peer has shown activity since the last call."""
         heard, self._heard = self._heard, False
         return self._ping.comes_near(self._signs) or heard
 

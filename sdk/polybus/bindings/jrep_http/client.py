@@ -34,8 +34,6 @@ _TRIES: Final = 20
 
 @frozen
 class Offer:
-    """Capabilities of a server, from its first answer."""
-
     flags: frozenset[str] = frozenset()
     key: str = ""
     url: str = ""
@@ -47,7 +45,6 @@ class Offer:
 
 
 def offer_in(payload: bytes) -> Offer:
-    """Read the capabilities in a FinishAssociation or CapabilitiesNotice."""
     message = command_in(payload, "FinishAssociation", "CapabilitiesNotice")
     if message is None:
         return Offer()
@@ -202,13 +199,10 @@ class ErraiClient(HttpClient):
         """Held while posting: input from another channel must not overtake an undelivered answer."""
         self._busy = False
         self._given = 0
-        """Number of frames given for posting."""
         self._gone = 0
-        """Number of these that the server has answered."""
         self._progress = anyio.Event()
         self._offer = Offer()
         self._opened = anyio.Event()
-        """Set when the server has opened the session."""
         self._echo: Echo | None = None
         self._carries = anyio.Event()
         """Set when the event stream has carried something, or is known not to exist."""
@@ -305,7 +299,6 @@ class ErraiClient(HttpClient):
         return answer
 
     def _left(self, frames: int) -> None:
-        """Count frames that have left the queue."""
         self._gone += frames
         progress, self._progress = self._progress, anyio.Event()
         progress.set()
@@ -314,7 +307,6 @@ class ErraiClient(HttpClient):
     # -- out, with a WebSocket
 
     def _fits(self, frame: bytes) -> bool:
-        """True if the server accepts a frame over the WebSocket."""
         most = self._frame if self._frame is not None else 0 if self._offer.ours else FRAME
         return not most or len(frame) <= most
 
@@ -450,7 +442,6 @@ class ErraiClient(HttpClient):
         return True
 
     async def _poll_all(self) -> None:
-        """Poll until the end."""
         flags, legacy = self._offer.flags, self._offer.legacy
         short = not flags.isdisjoint(("ShortPolling", "NoLongPollAvailable")) and "LongPolling" not in flags
         while self._state is TransportState.OPEN:
@@ -475,7 +466,6 @@ class ErraiClient(HttpClient):
     # -- plugins.Receiver, of the WebSocket
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Handle messages of the negotiation, then payloads."""
         for frame in frames:
             if self._socket is not None:
                 self._deliver(frame)

@@ -36,7 +36,6 @@ class Tokens:
         self._known: deque[str] = deque(maxlen=6)  # as on a real server
 
     def new(self) -> str:
-        """Make a token for a single use; the oldest of many become invalid."""
         token = secrets.token_urlsafe(16)
         self._known.append(token)
         return token
@@ -88,7 +87,6 @@ class ErraiConnection:
         self._turn = 0
         self._changed = anyio.Event()
         self.intake: Intake = Intake(host, self._give)
-        """Received payloads that wait to be read."""
         self._why: Closed | None = None
         self._cancel_timer: Callable[[], None] | None = None
 
@@ -154,14 +152,12 @@ class ErraiConnection:
 
     @property
     def over(self) -> bool:
-        """True if no more messages follow."""
         return self._state is TransportState.LOST or (self._state is TransportState.CLOSING and not self._queue)
 
     def slow_arrival(self) -> int:
         return self.intake.size
 
     def receive(self, payload: bytes) -> None:
-        """Accept the body of a request, or a frame of the WebSocket."""
         self._seen, self._silence = self._host.time(), None
         self.intake.take(payload)
 
@@ -207,7 +203,6 @@ class ErraiConnection:
     # -- a WebSocket (notes, section 2.4)
 
     def offer(self, payload: bytes, url: str) -> Offering:
-        """The payload of an associating client, with this side's offers."""
         offering = Offering(payload)
         offering.offers = {
             "CapabilitiesFlags": "LongPolling,WebSockets,SSE",

@@ -35,7 +35,6 @@ class Offering(bytes):
 
 
 def next_payload(queue: deque[bytes], limit: int) -> bytes:
-    """Join frames from the front of a queue to one payload; at least one."""
     frame = queue.popleft()
     taken, size, messages = [frame[1:-1]], len(frame), frame.count(_EACH)
     while queue:
@@ -171,7 +170,6 @@ class Intake:
             await self._changed.wait()
 
     async def room(self, size: int) -> bool:
-        """Wait for space for a payload of this size; False on time-out."""
         limits = self._host.limits
         with anyio.move_on_after(limits.frame_timeout):
             while self._unread and self._bytes + size > limits.payload:

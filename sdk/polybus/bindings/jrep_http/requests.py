@@ -35,7 +35,6 @@ class EventReader:
         self._data: bytearray | None = None
         self._begun = False
         self._after_cr = False
-        """True if a following LF belongs to the previous line."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of completed events. May raise `EventTooLarge`: the rest exceeds the limit."""
@@ -85,8 +84,6 @@ HEADERS: Final = {"content-type": f"{_JSON}; charset=utf-8", "accept": _JSON}
 
 
 class ErraiRequests:
-    """The requests of one client id."""
-
     def __init__(
         self, client: HttpClient, http: httpx.AsyncClient, url: str, tls: ssl.SSLContext | None, options: DialOptions
     ) -> None:

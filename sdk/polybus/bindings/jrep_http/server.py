@@ -56,7 +56,6 @@ class SessionSocket:
     # -- plugins.Receiver
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Handle messages of the negotiation, then payloads."""
         for frame in frames:
             if self._stage is not NegotiationStage.OPEN:
                 self._negotiate(frame)
@@ -82,12 +81,10 @@ class SessionSocket:
     # -- the negotiation
 
     def give_up(self) -> None:
-        """Close after the negotiation's time-out."""
         if self._settled is not None:
             self.transport.abort(Closed(1008, "the negotiation was not completed"))
 
     def verified(self, token: object) -> bool:
-        """True if the client has returned the right token over HTTP."""
         right = self._stage is NegotiationStage.VERIFYING and isinstance(token, str) and token == self._token
         if right:
             self._stage = NegotiationStage.VERIFIED

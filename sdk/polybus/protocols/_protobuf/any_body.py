@@ -140,7 +140,6 @@ def read_value_at(data: bytes, at: int, depth: int) -> Any:
 
 
 def _size(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Start and end of a field of bytes; its length is at `at`."""
     size = data[at]
     at += 1
     if size > 127:
@@ -215,7 +214,6 @@ def _struct(data: bytes, at: int, end: int, depth: int) -> dict[str, Any]:
 
 
 def _entry(data: bytes, here: int, end: int, depth: int) -> tuple[str, Any]:
-    """Key and value of an entry in any order; the last of each counts."""
     key, value = "", None
     while here < end:
         tag = data[here]

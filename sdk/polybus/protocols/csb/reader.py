@@ -37,8 +37,6 @@ _WORDS: Final = {number: word for word, number in wire.ENCODINGS.items()}
 
 
 class CsbExtras(msgspec.Struct, gc=False, kw_only=True):
-    """The JSON object of an action with extras; other members are ignored."""
-
     headers: Any = None
     mode: Any = None
     n: Any = 0

@@ -61,13 +61,11 @@ class CsbParty:
         self.number: int = number
         self._serial = number << NUMBER_SHIFT
         self.pending: dict[int, int] = {}
-        """Used ids: ``serial << 32 | action``."""
         self.resting: dict[int, float] = {}
         """Ids of abandoned requests and the latest time that they become free, earliest first."""
         self.ours: bool | None = None
         self.asked: int = 0
         self.notice: tuple[Any, float | None] | None = None
-        """Id and deadline of the announced next request."""
 
     def next_id(self, now: float) -> int:
         """The serial of the next request, with its id in the low 16 bits. May raise `QueueFull`: all ids are used."""
@@ -102,7 +100,6 @@ class CsbParty:
             self.resting.pop(number, None)
 
     def action_of(self, key: int) -> int | None:
-        """Action of a key's request, if its id still belongs to it."""
         entry = self.pending.get(-key & _MASK)
         return entry & _ACTION if entry is not None and entry >> 32 == -key else None
 
@@ -150,7 +147,7 @@ class CsbSession(QuietSession):
         self._writer = codec.writer
         self._max_frame = limits.message
         self._faces_strangers = faces_strangers
-        """True if a peer may get publications after only subscribing; a polybus says hello first."""
+        """True if the peer may subscribe without being a polybus: before its hello it gets publications without headers."""
         self._one = CsbParty()
 
     # -- in --------------------------------------------------------------------------------------------------------------
@@ -237,7 +234,6 @@ class CsbSession(QuietSession):
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[int | None, Frames]:
-        """The frames of a message. For a request or open also its key, which the answers will carry."""
         party = self._one if peer_key is None else self._party(peer_key)
         kind = message.kind
         if kind is _REQUEST:
@@ -323,7 +319,6 @@ class CsbSession(QuietSession):
             party.rest(key, now)
 
     def next_tick(self) -> float | None:
-        """Time that the next reserved id becomes free."""
         return next(iter(self._one.resting.values()), None)
 
     def tick(self, now: float) -> SessionOutput:
@@ -467,7 +462,6 @@ class CrowdedSession(CsbSession):
         return party
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[int | None, Frames]:
-        """The frames of a message for a client; see `CsbSession.send`."""
         party = self._party(peer_key)
         output = super().send(message, now, peer_key)
         if party.resting:

@@ -44,7 +44,6 @@ UNSUBSCRIBE: Final = 0xFFFF0002
 PUBLISH: Final = 0xFFFF0003
 REQUEST_NAMED: Final = 0xFFFF0004
 REQUEST_MORE: Final = 0xFFFF0005
-"""A request with a deadline or headers."""
 PUBLISH_MORE: Final = 0xFFFF0006
 """A publication with headers. It and the following actions get no answer."""
 OPEN: Final = 0xFFFF0007
@@ -53,7 +52,6 @@ ITEM: Final = 0xFFFF0009
 CREDIT: Final = 0xFFFF000A
 END: Final = 0xFFFF000B
 DEADLINE: Final = 0xFFFF000C
-"""Deadline of a request to an unknown peer."""
 CHANNEL_KINDS: Final[Mapping[int, Kind]] = {ITEM: Kind.ITEM, CREDIT: Kind.CREDIT, END: Kind.END}
 REQUESTS: Final = frozenset((REQUEST_NAMED, REQUEST_MORE))
 """Actions for handlers."""

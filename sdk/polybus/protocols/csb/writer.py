@@ -117,7 +117,6 @@ class CsbWriter:
         return _pack(first, 0, id & 0xFFFF, id >> 16) + raw
 
     def error(self, message: Message, id: int) -> bytes:
-        """Write a failed answer: the result byte for all peers, the rest as JSON."""
         result, payload = error_payload(message)
         return _pack(_JSON_RESPONSE, result, id & 0xFFFF, id >> 16) + payload
 
@@ -134,7 +133,6 @@ class CsbWriter:
         return _pack(_AS_REQUEST, 0, number, wire.DEADLINE) + payload
 
     def of_channel(self, message: Message, id: int) -> bytes:
-        """Write an item, credit or end from the sender of the open, or, with a negative id, from its receiver."""
         side = _AS_REQUEST if id >= 0 else _AS_RESPONSE
         number = (id if id >= 0 else ~id) & 0xFFFF
         kind = message.kind
@@ -155,7 +153,6 @@ class CsbWriter:
         return _pack(first, result if id < 0 else 0, number, _ACTIONS[kind]) + payload
 
     def write(self, message: Message, id: Any) -> bytes:
-        """Write any message, with an id as the reader returns it. Raises as `Codec.encode`."""
         kind = message.kind
         if kind is _PUBLISH:
             return self.publish(message, 0 if id is None else _checked_id(id) & 0xFFFF)

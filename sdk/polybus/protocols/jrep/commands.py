@@ -170,7 +170,6 @@ def _ignore(federation: Federation, message: Message, now: float) -> None:
 
 
 def _refuse(federation: Federation, message: Message, now: float) -> None:
-    """Always raises `RemoteProtocolError`."""
     verb = verb_of(message)
     if verb is not None and verb not in VERBS:
         raise refuse(f"the command {verb[:60]!r} is not known", "unknown_verb")
@@ -178,7 +177,6 @@ def _refuse(federation: Federation, message: Message, now: float) -> None:
 
 
 def _violate(federation: Federation, message: Message, now: float) -> None:
-    """Always raises `RemoteProtocolError`, which ends the connection."""
     raise refuse(f"{verb_of(message)} before any handshake", "handshake_order", None, 1002)
 
 
@@ -278,7 +276,6 @@ def _services_in(federation: Federation, text: str) -> dict[str, None]:
 
 
 def _finish_client(federation: Federation, message: Message, now: float) -> None:
-    """The server's FinishStateSync, answered by this side's subjects and FinishStateSync."""
     federation.say("RemoteSubscribe", SubjectsList=[*OWN["client"], *federation.announced])
     federation.say("FinishStateSync")
     federation.become_ready(now, legacy=True)

@@ -29,11 +29,8 @@ Dialect: TypeAlias = Literal["auto", "v3", "legacy"]
 
 class FederationState(enum.Enum):
     LISTENING = "listening"
-    """A server before the first command."""
     SYNCING = "syncing"
-    """A server after a legacy greeting."""
     ASSOCIATING = "associating"
-    """A client that has sent Associate."""
     TRYING = "trying"
     QUEUEING = "queueing"
     CONNECTED = "connected"
@@ -41,8 +38,6 @@ class FederationState(enum.Enum):
 
 
 class Action(enum.Enum):
-    """Actions of a session; `commands` has their functions."""
-
     IGNORE = "ignore"
     """Do nothing; the payload counts as activity."""
     REFUSE = "refuse"
@@ -69,8 +64,6 @@ class Action(enum.Enum):
 
 @frozen
 class HandshakeStep:
-    """An action, and the next state."""
-
     action: Action
     then: FederationState
 
@@ -193,13 +186,10 @@ class Federation:
     state: FederationState = field(init=False)
     own_bus: str = field(init=False)
     other_bus: str = field(init=False)
-    """Management subject of the other bus."""
     capabilities: Capabilities = field(default=_TO_POLYBUS, init=False)
     ours: bool = field(default=False, init=False)
-    """True if the peer is known to be a polybus."""
     ready: bool = field(default=False, init=False)
     renewing: bool = field(default=False, init=False)
-    """True while a connected client repeats the legacy handshake."""
     answers_announced: bool = field(default=False, init=False)
     """True if the peer answers only on announced subjects: Errai's clients, and its servers up to 2.3."""
     greeting: str | None = field(default=None, init=False)
@@ -214,12 +204,10 @@ class Federation:
     documents: list[bytes] = field(factory=list, init=False)
     events: list[Message | SessionEvent] = field(factory=list, init=False)
     due: float | None = field(default=None, init=False)
-    """Time to fall back, or to send a Heartbeat."""
     heard: float = field(default=0.0, init=False)
     silence: float | None = field(default=None, init=False)
     """Seconds without a payload that the peer's own heartbeat allows."""
     missed: float | None = field(default=None, init=False)
-    """Time of the next check for the peer's heartbeat."""
 
     def __attrs_post_init__(self) -> None:
         self.state = FIRST[self.role, self.dialect]

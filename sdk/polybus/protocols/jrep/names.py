@@ -71,7 +71,6 @@ def is_unusable(subject: str) -> bool:
 
 
 def service_of(subject: str) -> str:
-    """Name to announce for a handler: of a remote procedure its interface, ``x.Svc:RPC``."""
     mark = subject.find(RPC_MARK)
     return subject if mark < 0 else subject[: mark + len(RPC_MARK) - 1]
 

@@ -74,7 +74,6 @@ def by_priority(messages: Sequence[Message | RemoteProtocolError]) -> Sequence[M
 
 
 def _salience(message: Message | RemoteProtocolError) -> bool:
-    """Sort key; False comes first."""
     given = message.attributes.get("PriorityProcessing") if isinstance(message, Message) else None
     return given is None or float(given) == 0
 
@@ -464,7 +463,6 @@ def _thrown(values: dict[str, Any], types: JavaTypes) -> dict[str, Any]:
 
 
 def _described(throwable: Any, types: JavaTypes, causes: int) -> dict[str, Any]:
-    """Class, message, cause and other fields of a Throwable; empty for any other value."""
     fields, name = _fields_of(throwable, types)
     if fields is None:
         return {}

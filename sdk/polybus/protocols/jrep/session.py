@@ -234,7 +234,6 @@ class JrepSession:
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, Frames]:
-        """The payload of a message. For a request or open also its id, which the answers will carry."""
         kind, federation = message.kind, self.federation
         if kind in _SUBSCRIPTIONS:
             commands.announce(federation, message)
@@ -279,7 +278,6 @@ class JrepSession:
         return due if missed is None or (due is not None and due < missed) else missed
 
     def tick(self, now: float) -> SessionOutput:
-        """Fall back, send a Heartbeat, or close a connection whose peer's heartbeat has stopped."""
         federation = self.federation
         if federation.state is not FederationState.CONNECTED:
             federation.due = federation.missed = None

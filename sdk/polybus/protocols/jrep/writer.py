@@ -64,11 +64,8 @@ class SubjectParts:
     to: bytes
     """``{"ToSubject":...``, of a remote procedure with its CommandType."""
     reply: bytes
-    """From there to the id in ReplyTo."""
     errors: bytes
-    """From the id in ReplyTo to the id in ErrorTo."""
     body: bytes
-    """Name of the part with the body, with punctuation."""
 
 
 class MessageWriter:
@@ -199,7 +196,6 @@ class MessageWriter:
         return b',"PolybusHeaders":' + quoted(json_text(message.headers).decode())
 
     def _attributes(self, message: Message, body: bytes) -> bytes:
-        """An application's own parts of a relayed message."""
         own = {name: value for name, value in message.attributes.items() if name not in _NO_PARTS and value is not None}
         encode = encoder_of(self._values, body)
         return b"".join([b",%b:%b" % (quoted(name), encode(value)) for name, value in own.items()])
@@ -256,7 +252,6 @@ class MessageWriter:
 
 
 def _address_of(subject: Any, limit: int) -> SubjectParts:
-    """The subject's parts; at most `limit` bytes. Raises as `check_local_subject`."""
     name = quoted(check_local_subject(subject, limit))
     service = service_of(subject)
     if service == subject:

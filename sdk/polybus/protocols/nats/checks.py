@@ -19,7 +19,6 @@ _BLANK: Final = re.compile(r"[\x00-\x20\x7f]")
 
 
 def has_wildcard(name: str) -> bool:
-    """True if a server takes the name for a pattern."""
     return ("*" in name or ">" in name) and any(token in ("*", ">") for token in name.split("."))
 
 

@@ -193,7 +193,6 @@ class NatsCodec:
         return self.publication(message)
 
     def publication(self, message: Message, mark: Sequence[tuple[str, str]] = ()) -> bytes:
-        """Write a publication or notification, with the header `mark`. Raises as `encode`."""
         if message.kind not in (Kind.PUBLISH, Kind.NOTIFY):
             raise Unsupported(
                 f"NATS has no form for {message.kind.value}: streams, channels and cancelling need a polybus protocol"
@@ -223,7 +222,6 @@ class NatsCodec:
         return write_publication(subject, inbox, block, payload)
 
     def answer(self, message: Message, inbox: str, mark: Sequence[tuple[str, str]] = ()) -> bytes:
-        """Write a response or error, with the header `mark`. Raises as `encode`."""
         if message.kind is Kind.RESPONSE:
             payload, own = self.payload(message)
         else:

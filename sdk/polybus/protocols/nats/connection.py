@@ -52,7 +52,6 @@ class NatsSubscriptions:
 
     by_sid: dict[str, NatsSubscription] = field(factory=dict)
     refused: dict[Any, None] = field(factory=dict)
-    """Patterns that the server does not allow."""
     alone: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
     """Numbers of subscriptions without a queue group."""
     _sids: dict[tuple[str, str | None], str] = field(factory=dict)
@@ -88,11 +87,9 @@ class NatsSubscriptions:
         return [(pattern, queue) for pattern, queue in self._sids if queue is not None]
 
     def leaving(self) -> tuple[str, ...]:
-        """Sids of ended subscriptions that may still have messages in flight."""
         return tuple(self._leaving)
 
     def left(self, sids: Iterable[str]) -> None:
-        """Forget ended subscriptions: the server has processed their UNSUB."""
         for sid in sids:
             if sid in self._leaving:
                 del self._leaving[sid], self.by_sid[sid]
@@ -107,7 +104,6 @@ class NatsSubscriptions:
             self.refused[name] = None
 
     def counts(self, subscription: NatsSubscription, subject: str) -> bool:
-        """True if this copy of a publication is the one to deliver."""
         matching = self.alone.match(subject)
         return len(matching) < 2 or subscription.number == min(matching)
 
@@ -208,8 +204,6 @@ class SessionOptions:
 
 @define(eq=False)
 class NatsConnection:
-    """Known state of one connection, and its pending output."""
-
     codec: Final[NatsCodec]
     limits: Final[Limits]
     rng: Final[random.Random]
@@ -287,16 +281,12 @@ class NatsDialect(Protocol):
     def know(self, signs: Sequence[str]) -> None:
         """Also accept the `signs` of the bus's other connection."""
 
-    def holds(self, key: Any) -> bool:
-        """True if this connection has the request or channel, given its id or token."""
-        ...
+    def holds(self, key: Any) -> bool: ...
 
     def asked(self) -> list[str]: ...
 
     @property
-    def echo(self) -> bool:
-        """True if the server should return what this connection publishes."""
-        ...
+    def echo(self) -> bool: ...
 
     @property
     def idle(self) -> bool: ...

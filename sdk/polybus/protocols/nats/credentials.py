@@ -101,7 +101,6 @@ class Credentials:
 
 
 def is_seed(nkey: str) -> bool:
-    """True for a seed; anything else is the path of a file."""
     return _SEED.fullmatch(nkey) is not None
 
 

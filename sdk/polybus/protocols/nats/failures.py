@@ -95,7 +95,6 @@ class ServerError:
 
     @property
     def expired(self) -> bool:
-        """True if valid credentials have expired."""
         return self.text.lower().endswith("expired")
 
 

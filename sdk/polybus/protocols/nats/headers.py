@@ -43,7 +43,6 @@ _BLANKS: Final = " \t"
 _CACHED: Final = 512
 """Number of cached blocks, and the largest cached block in bytes."""
 _LINES: Final = 4096
-"""Lines of a block that are read, plus one with the rest."""
 _SLACK: Final = 1024
 """Bytes of a block beyond the application's headers: its first line and our own fields."""
 
@@ -190,7 +189,6 @@ def _text_of_line(text: str | None) -> str | None:
 
 
 def _seconds(text: str | None) -> float | None:
-    """Read a deadline in seconds; None if malformed."""
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 16:
         return None
     return min(int(text), MAX_INT) / 1000

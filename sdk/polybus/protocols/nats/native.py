@@ -119,7 +119,6 @@ class NativeDialect:
         self._message = connection.codec.message
         self._inbox = f"{connection.options.inbox}.{''.join(connection.rng.choices(_ALPHABET, k=_PREFIX_LENGTH))}."
         self._inboxes: tuple[str, ...] = (self._inbox,)
-        """Inboxes of this connection and the bus's other one."""
         self.inbox: str = f"{self._inbox}*"
         self._readers = f"{self._inbox}j."  # one token more than answers, so that the server sends no second copy
         self._no_inbox = ""
@@ -128,7 +127,6 @@ class NativeDialect:
         self._handled: SubjectIndex[str] = SubjectIndex()
         self._tokens = RequestTokens(connection.rng)
         self._waiting: dict[str, str] = {}
-        """Subjects of pending requests, by token."""
         self._publications: dict[str, None] = {}
         """Tokens of pending publications, which only a stream may answer."""
         self._pulled: dict[int, str] = {}
@@ -156,7 +154,6 @@ class NativeDialect:
         self._echoes.know(key)
 
     def holds(self, key: Any) -> bool:
-        """True if the request waits for an answer, or this side has to answer it."""
         return key in self._waiting or key in self._owed
 
     def asked(self) -> list[str]:
@@ -211,7 +208,6 @@ class NativeDialect:
     def _stored(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        """Handle a stored publication for a reader, or a status message from the engine."""
         if headers is not None and headers.status is not None:
             self._connection.events.append(word_of_engine(subscription.name, headers))
             return
@@ -299,7 +295,6 @@ class NativeDialect:
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float) -> str | None:
-        """Queue a message. For a request: return its token."""
         kind, connection = message.kind, self._connection
         if kind is _REQUEST:
             return self._request(message)

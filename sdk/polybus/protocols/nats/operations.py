@@ -26,8 +26,6 @@ _DIGITS: Final = 10
 
 
 class _FirstWords(msgspec.Struct):
-    """Members of INFO that decide about TLS."""
-
     tls_required: bool = False
     tls_available: bool = False
 
@@ -474,7 +472,6 @@ def write_publication(subject: str, reply: str | None, block: bytes, payload: by
 
 
 def write_named(names: str, block: bytes, payload: bytes) -> bytes:
-    """Write PUB or HPUB; `names` is the subject and, after a blank, the optional reply subject."""
     if not block:
         return b"PUB %b %d\r\n%b\r\n" % (names.encode(), len(payload), payload)
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (names.encode(), len(block), len(block) + len(payload), block, payload)

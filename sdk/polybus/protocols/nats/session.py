@@ -35,7 +35,6 @@ class NatsState(enum.Enum):
     """CONNECT and PING are sent; the PONG is awaited."""
     READY = "ready"
     CLOSED = "closed"
-    """All input is ignored."""
 
 
 class NatsEvent(enum.Enum):
@@ -45,7 +44,6 @@ class NatsEvent(enum.Enum):
     PONG = "pong"
     OK = "ok"
     ERROR = "error"
-    """An -ERR after which the server goes on."""
     FATAL = "fatal"
     FOREIGN = "foreign"
     MALFORMED = "malformed"
@@ -184,7 +182,6 @@ class NatsSession:
         return self._output()
 
     def _move(self, event: NatsEvent, what: str) -> bool:
-        """Enter the next state. False if the connection is closed, or closes because of this event."""
         before, self.state = self.state, TRANSITIONS[self.state][event]
         if self.state is not NatsState.CLOSED:
             return True
@@ -211,7 +208,6 @@ class NatsSession:
         self._dialect.malformed(error, subject, sid, frame)
 
     def _information(self, operation: NatsOperation) -> None:
-        """Store the server's INFO; the first one starts the handshake."""
         connection = self._connection
         before = connection.info
         info = ServerInfo.read(operation.info or {}, before)
@@ -238,7 +234,6 @@ class NatsSession:
         self._ping(_HANDSHAKE)
 
     def _leave_if_idle(self) -> None:
-        """Close a retired connection once all requests are answered."""
         if self._retired and self._dialect.idle:
             self._end(NatsEvent.CLOSED, CloseWanted(1012, "the NATS server is about to end (lame duck): going on at another"))
 
@@ -330,7 +325,6 @@ class NatsSession:
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, Frames]:
-        """The operations of a message. For a request or open also its token, which the answer will carry."""
         connection = self._connection
         key = self._send(message, now)
         frames = connection.frames
@@ -358,7 +352,6 @@ class NatsSession:
         return min(sign, self._dialect.due)
 
     def tick(self, now: float) -> SessionOutput:
-        """Send a PING to a silent server, or close the connection if none is answered. Leave a retired connection."""
         if self.state is not NatsState.READY:
             return ()
         self._dialect.tick(now)

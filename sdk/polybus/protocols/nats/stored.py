@@ -98,12 +98,10 @@ _NOT_ALLOWED: Final = 403
 
 
 def api_of(domain: str) -> str:
-    """Prefix of the JetStream API of an engine's own domain or another."""
     return f"{_HEAD}.{domain}.API." if domain else f"{_HEAD}.API."
 
 
 def read_pull(subject: str) -> str:
-    """Stream and consumer of a pull subject; empty for any other subject."""
     head, _, asked = subject.partition(_PULLS)
     return asked if head == _HEAD or (head.startswith(f"{_HEAD}.") and head.count(".") == 1) else ""
 

@@ -271,7 +271,6 @@ class JsonWriter:
         return self.ask(message.subject, id, message.encoded(JSON_ONLY), ttl)
 
     def ask(self, subject: Any, id: Any, raw: bytes | None, ttl: float) -> bytes:
-        """Write a usual request: with a deadline, without headers."""
         try:
             start = b'{"request":%b,"id":%b' % (self._quote(subject), _encode(id) if type(id) is str else _quoted_id(id))
         except UnicodeEncodeError as error:
@@ -280,7 +279,6 @@ class JsonWriter:
         return b'%b,"ttl":%d}' % (start, left) if raw is None else b'%b,"body":%b,"ttl":%d}' % (start, raw, left)
 
     def tell(self, id: Any, raw: bytes | None) -> bytes:
-        """Write a usual answer: without headers."""
         try:
             quoted = _encode(id) if type(id) is str else _quoted_id(id)
         except UnicodeEncodeError as error:

@@ -186,7 +186,6 @@ def with_subject(quoted_subject: bytes, body: bytes | None) -> bytes | None:
 
 
 def error_body(message: Message) -> str:
-    """The text in the body of a fail, for any peer."""
     return NOT_FOUND if message.code is Code.UNIMPLEMENTED else _text(message)
 
 

@@ -40,7 +40,6 @@ TYPE_NAMES: Final = {
 USUAL_PRIORITY: Final = 2
 """CS1, also the meaning of 0. The number on the wire is the class's number plus one."""
 REQUEST_PRIORITY: Final = 5
-"""CS4, the minimum of a request."""
 LAST_PRIORITY: Final = 7
 FORMAT_NAMES: Final = tuple(format.name.lower() for format in PayloadFormat)
 

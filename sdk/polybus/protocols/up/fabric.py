@@ -61,7 +61,6 @@ class Filters:
         self.declare()
 
     def declare(self) -> None:
-        """Declare changed filters: messages addressed to this entity, and the topics."""
         expressions = tuple(dict.fromkeys((self._to_us, *chain.from_iterable(self._wanted.values()))))
         if expressions != self._heard:
             self._heard = expressions

@@ -111,9 +111,7 @@ class UpMessage(Message):
     shape: MessageShape
     uuid: bytes
     also: tuple[str, ...]
-    """Other spellings of the subject; see `spellings`."""
     reqid: bytes
-    """The id of the answered request in wire form, or empty."""
     facts: dict[str, Any] | None
     # Declared in `Message`; repeated for type checkers, because they are set below.
     kind: Kind

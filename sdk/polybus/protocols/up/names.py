@@ -21,7 +21,6 @@ from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri
 Place: TypeAlias = "int | UUri"
 """A resource of this entity or the peer, or a whole address."""
 Table: TypeAlias = tuple[tuple[str, tuple[Place, ...]], ...]
-"""Names with their places: a method, a topic, or one of each."""
 _REMEMBERED: Final = 1024
 _WITH_RESOURCE: Final = re.compile(r"(?:up:)?(?://[^/]+)?(?:/[^/]+){3}")
 
@@ -63,7 +62,6 @@ def checked_text(text: str) -> str:
 
 
 def _line_of(name: str, text: str) -> str:
-    """The line of a name as words for an error; empty if not found."""
     key = re.escape(name)
     found = re.search(rf"""^[ \t]*(?:"{key}"|'{key}'|{key})[ \t]*[=.]|^[ \t]*\[[ \t]*["']?{key}\b""", text, re.M)
     return "" if found is None else f", line {text.count(chr(10), 0, found.start()) + 1}"
@@ -192,7 +190,6 @@ class UpNames:
         return self.spellings(text)[0]
 
     def spellings(self, text: str) -> tuple[str, tuple[str, ...]]:
-        """The subject of an incoming address, and its other names. An address without authority is on this host."""
         found = self.subjects.get(text)
         if found is None:
             if len(self.subjects) >= _REMEMBERED:

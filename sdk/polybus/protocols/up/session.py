@@ -147,7 +147,6 @@ class UpSession(EntitySession):
         self._output = []
 
     def start(self, now: float) -> SessionOutput:
-        """Ready at once; on a fabric with the filter for messages to this side."""
         if self._filters is not None:
             self._filters.declare()
         return super().start(now)
@@ -217,7 +216,6 @@ class UpSession(EntitySession):
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[bytes | None, Frames]:
-        """The frame of a message. For a request also its message id, which the answer will carry."""
         kind, key = message.kind, None
         if kind is _REQUEST:
             key, frame, sink = self._request(message)
@@ -263,7 +261,6 @@ class UpSession(EntitySession):
         return key, write_message(attributes, raw), sink
 
     def _method(self, subject: str | int, extras: Mapping[str, Any] | None) -> tuple[bytes, str]:
-        """The head of requests for a subject; a relayed request keeps its priority."""
         sink, relayed = self._names.method(subject), relayed_priority(extras) if extras else None
         level = LEVELS[max(relayed or self.codec.level_of(subject) or "CS4", "CS4")]
         found = head_of(MessageType.REQUEST, self._names.entity, sink, level + 1), str(sink)
@@ -288,7 +285,6 @@ class UpSession(EntitySession):
         return write_message(b"".join((_ID, id, head, lives, trace, _FORMATS[format])), raw)
 
     def _topic(self, kind: Kind, subject: str | int, relayed: str | None, to: str | None) -> bytes:
-        """The head of publications or notifications of a subject; a relayed message keeps its priority."""
         source = self._names.topic(subject)
         sink = self._names.destination(to) if kind is Kind.NOTIFY else None
         level = LEVELS[relayed or self.codec.level_of(subject) or "CS1"]
@@ -298,7 +294,6 @@ class UpSession(EntitySession):
         return found
 
     def _response(self, message: Message) -> bytes:
-        """The frame of an answer: source and sink swapped as received, priority and ttl of the request."""
         address = message.id
         if not isinstance(address, UpReturnAddress):
             raise LocalProtocolError("an answer has the id that its request came with", protocol=NAME)

@@ -62,7 +62,6 @@ class UUri:
 
     @property
     def is_pattern(self) -> bool:
-        """True if it has wildcards, which are invalid in a message."""
         return (
             self.authority == ANY_AUTHORITY
             or ANY_PART in (self.type, self.instance, self.resource)

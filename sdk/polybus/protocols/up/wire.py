@@ -49,7 +49,6 @@ class WireIds:
 
 
 def is_wire_id(id: bytes) -> bool:
-    """True if a message UUID has the usual form and version 7."""
     return len(id) == _SIZE and id[0] == 9 and id[9] == 17 and id[2] >> 4 == 7 and id[17] >> 6 == 2
 
 
@@ -140,7 +139,6 @@ def write_attributes(given: Attributes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def head_of(type: int, source: UUri | None, sink: UUri | None, priority: int) -> bytes:
-    """The fields of a message's type, addresses and priority, shared by many messages."""
     parts = [b"\x10" + varint(type)] if type else []
     if source is not None:
         parts.append(field(b"\x1a", write_uuri(source)))

@@ -36,7 +36,6 @@ _STATUS: Final = "google.rpc.Status"
 STATUSES: Final = (_STATUS, "uprotocol.v1.UStatus")
 """The document's type, and the SDKs' type with the same fields."""
 STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.googleapis.com", "") for name in STATUSES)
-"""Type URLs of a Status in an ``Any``."""
 
 
 def write_status(message: Message) -> bytes:

@@ -110,7 +110,6 @@ class UProtocolCodec:
         return frames[0] if len(frames) == 1 else self.writer.batch(frames)
 
     def _quickly(self, message: Message) -> bytes | None:
-        """The event of a message with only usual attributes; otherwise None."""
         raw, format = message.raw, message.format
         if message.headers is not None or message.kind is Kind.ITEM or raw is not message.checked:
             return None
@@ -140,7 +139,6 @@ class UProtocolCodec:
         return self.writer.write(head, event.id, event.ttl, event.reqid, None, raw, format)
 
     def _usual(self, message: Message) -> UsualEvent | None:
-        """The attributes of a message as an event, if all are usual and valid."""
         kind = message.kind
         if kind not in _QUICK:
             return None
@@ -175,7 +173,6 @@ class UProtocolCodec:
         return self.writer.item(self.writer.head(ITEM, source, None, None), id, raw, message.format)
 
     def event(self, attributes: Mapping[str, Any], raw: bytes | None, format: BodyFormat) -> bytes:
-        """The event of checked attributes and data."""
         head = self.writer.head(attributes["type"], attributes["source"], attributes.get("sink"), attributes.get("priority"))
         rest = {name: value for name, value in attributes.items() if name not in _HEAD}
         return self.writer.write(
@@ -183,7 +180,6 @@ class UProtocolCodec:
         )
 
     def parts(self, message: Message) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """All attributes and the data, unchecked. Raises as `encode`."""
         kind, given = message.kind, message.attributes
         attributes: dict[str, Any] = {"specversion": "1.0"}
         data: bytes | None = None

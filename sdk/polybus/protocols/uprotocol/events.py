@@ -20,8 +20,6 @@ Extra: TypeAlias = Mapping[str, Any] | None
 
 
 class Head(Protocol):
-    """Makes the part that many events share."""
-
     def __call__(self, type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ..., /) -> bytes: ...
 
 

@@ -78,7 +78,6 @@ class Uri:
 
     @property
     def local(self) -> bool:
-        """True if the address is on this device."""
         return not self.authority
 
     @property
@@ -104,7 +103,6 @@ class Uri:
 
     @property
     def is_pattern(self) -> bool:
-        """True if it has wildcards, which are invalid in a message."""
         return "*" in self.text
 
     @property

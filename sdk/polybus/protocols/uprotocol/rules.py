@@ -74,7 +74,6 @@ class Facts:
     id_limit: int = 256
 
     def uri(self, text: Any) -> Uri | None:
-        """The parsed address of an attribute; None if invalid."""
         try:
             return read_uri(text) if isinstance(text, str) and len(text) <= self.subject_limit else None
         except UriError:
@@ -262,7 +261,6 @@ class Leniency(IntEnum):
     """Strictness of a reader, by ``mode=``."""
 
     STRICT = 0
-    """No violations."""
     DOCUMENT = 1
     """Tolerate violations in the document's own examples."""
     LENIENT = 2
@@ -311,7 +309,6 @@ class Violation(RemoteProtocolError):
 
 
 def violations(facts: Facts, rules: Sequence[Rule] | None = None) -> Iterator[tuple[Rule, str]]:
-    """The broken rules in the order of the table, each with a text."""
     for rule in RULES if rules is None else rules:
         seen = rule.check(facts, rule.attribute, facts.attributes.get(rule.attribute))
         if seen is not None:

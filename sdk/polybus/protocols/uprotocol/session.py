@@ -187,7 +187,6 @@ class UProtocolSession(EntitySession):
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, bytes]:
-        """The frame of a message. For a request or open also the id of its event, which the answers will carry."""
         kind = message.kind
         key = None
         if kind is _REQUEST:
@@ -219,7 +218,6 @@ class UProtocolSession(EntitySession):
         return too_large(len(frame), self._max_frame, "an event")
 
     def _method(self, subject: str | int, extras: Mapping[str, Any] | None) -> tuple[bytes, str]:
-        """The head of requests for a subject; a relayed request keeps its priority."""
         sink, relayed = self._names.method(subject), relayed_priority(extras) if extras else None
         level = relayed or self.codec.level_of(subject) or "CS4"
         found = self._head("req.v1", self._answers, sink, max(level, "CS4"), self._constant), sink
@@ -230,7 +228,6 @@ class UProtocolSession(EntitySession):
         return found
 
     def _topic(self, kind: Kind, subject: str | int, relayed: str | None) -> bytes:
-        """The head of publications or notifications of a subject; a relayed message keeps its priority."""
         source = self._names.topic(subject)
         name, sink = "pub.v1", None
         if kind is _NOTIFY:
@@ -261,7 +258,6 @@ class UProtocolSession(EntitySession):
         return self._write(head, id or self._ids.next(), ttl, None, extra, raw, format)
 
     def _response(self, message: Message) -> bytes:
-        """The frame of an answer: source and sink swapped, priority and ttl of the request."""
         asked = message.id
         if not isinstance(asked, ReturnAddress):
             raise LocalProtocolError("an answer has the id that its request came with", protocol="uprotocol")

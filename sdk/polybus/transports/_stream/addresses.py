@@ -34,7 +34,6 @@ class ServerAddresses:
         return [(self.host, self.port), *self._others][self._at]
 
     def url(self, url: str) -> str:
-        """A URL with the current address, for people."""
         scheme, _, rest = url.partition("://")
         own = host_port(self.host, self.port)
         return url if not self._at else f"{scheme}://{rest.replace(own, host_port(*self.current), 1)}"
@@ -70,7 +69,6 @@ class NetConnector:
         return self._addresses
 
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Add addresses to try if one does not answer."""
         self.addresses.learn(addresses, leaving)
 
 

@@ -93,7 +93,6 @@ class StreamListener:
                 arrival.wire.abort()
 
     def tell(self, address: str, why: str) -> None:
-        """Log a failed connection, with a rate limit."""
         fields = log_fields(address=address)
         self._failures.warn(logger, "%s: no connection: %s", address, why, level=logging.INFO, extra=fields)
 
@@ -270,7 +269,6 @@ class AdmissionSlot:
         return self.address.rpartition(":")[0] or self.address
 
     def heard(self) -> None:
-        """Mark it as no longer silent: it sent its handshake, or was refused."""
         self._listener.silent.pop(self, None)
 
     def left(self) -> None:

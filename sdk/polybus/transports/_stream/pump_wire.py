@@ -38,7 +38,6 @@ class PumpWire:
     def __init__(self, stream: ByteStream, host: Host, address: str = "", sock: socket.socket | None = None) -> None:
         self.address: str = address
         self._socket = sock
-        """Socket for direct writes while the writing task is idle."""
         self._stream = stream
         self._host = host
         self._user: WireUser | None = None
@@ -142,7 +141,6 @@ class PumpWire:
         self._everything.cancel()
 
     async def _write_all(self) -> None:
-        """Write while data waits that could not be written at once."""
         try:
             with anyio.CancelScope() as self._sender:
                 while self._pending:
@@ -267,7 +265,6 @@ class PumpWire:
             self._pending = []
 
     def _try(self, data: bytes) -> int:
-        """Number of bytes that the socket accepted."""
         try:
             taken = self._socket.send(data)  # type: ignore[union-attr]  # only asked for where there is one
         except OSError:  # full, or broken: the writing task waits, or gets the same error

@@ -87,7 +87,6 @@ class PartialFrame:
             parts.append(bytearray(data))
 
     def fill(self, data: bytes) -> bytes | None:
-        """Take the missing bytes from a chunk, and return the frame if complete."""
         if len(data) < self.missing:
             self.add(data)
             return None
@@ -96,7 +95,6 @@ class PartialFrame:
 
 
 _A_TICK = 0.5
-"""Less than the time between two calls of `tick`."""
 _GOODBYE = 0.1
 """Seconds for the peer to read a goodbye if nothing was sent before it."""
 
@@ -151,7 +149,6 @@ class StreamTransport(ABC, Generic[F]):
         return self._wire.address
 
     def start(self, receiver: Receiver) -> None:
-        """Start delivery, first of frames that have arrived. Called once; delivery begins in the next turn."""
         self._receiver = receiver
         if self._paused:
             receiver.pause_writing()

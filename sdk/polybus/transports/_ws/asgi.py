@@ -33,8 +33,6 @@ _UNSEEN: Final = 8192
 
 
 class Socket(Protocol):
-    """The server's stream, if visible: an `asyncio.Transport`."""
-
     def abort(self) -> None: ...
 
     def get_write_buffer_size(self) -> int: ...

@@ -96,7 +96,6 @@ class _Answer:
         self.complete = anyio.Event()
         self.accepted: bool = False
         self.rest = bytearray()
-        """Bytes after the answer, which are WebSocket frames."""
         self.eof: bool = False
         self._core = core
         self._wire = wire

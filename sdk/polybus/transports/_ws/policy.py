@@ -111,7 +111,6 @@ class HandshakeRejected(Exception):
 
     @classmethod
     def of(cls, error: BusError) -> HandshakeRejected:
-        """The answer, before the upgrade, to a client that the bus rejects."""
         status = 401 if isinstance(error, Unauthorized) else 403 if isinstance(error, Forbidden) else 503
         return cls(status, text_of(error))
 

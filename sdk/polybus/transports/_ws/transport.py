@@ -135,7 +135,6 @@ class FramedWebSocketTransport(WebSocketTransport):
 
 
 def make_transport(name: str, wire: Wire, host: Host, framer: WebSocketFramer, framing: Framing | None) -> WebSocketTransport:
-    """The transport of a WebSocket after its handshake, with the protocol's framing, if any."""
     if framing is None:
         return WebSocketTransport(name, wire, host, framer)
     return FramedWebSocketTransport(name, wire, host, framer, framing)

@@ -4,10 +4,12 @@ A port cannot show its end to the other side, has no sign of life and cannot pau
 messages for this: text that begins with U+0000, which no polybus frame does (a frame that would gets a second U+0000 in front).
 ``polybus-frames.js`` uses the same ones.
 
-====================  ============================================================================= ``\\0hi {...}``        first
-message of each end: a JSON object with ``v``, ``protocol``, ``headers`` ``\\0ack N``           total number of data messages
-received ``\\0ping`` ``\\0pong``  a sign of life, and its answer ``\\0bye CODE TEXT``   last message: a WebSocket close code and
-a reason ====================  =============================================================================
+====================  =============================================================================
+``\\0hi {...}``        first message of each end: a JSON object with ``v``, ``protocol``, ``headers``
+``\\0ack N``           total number of data messages received
+``\\0ping`` ``\\0pong``  a sign of life, and its answer
+``\\0bye CODE TEXT``   last message: a WebSocket close code and a reason
+====================  =============================================================================
 """
 
 from __future__ import annotations
@@ -50,7 +52,6 @@ def hello(protocol: str, headers: Mapping[str, str]) -> str:
 
 
 def read_hello(text: str) -> Hello | Closed:
-    """Read the rest of ``hi``; for an invalid one, return the reason to close."""
     if len(text) > _HELLO_SIZE:
         return Closed(1009, f"a greeting of {len(text)} characters, the limit is {_HELLO_SIZE}")
     try:
@@ -134,7 +135,6 @@ class PortConnection:
         self._over = over
         self._state = _State.GREETING
         self.ours: bool = port.info.epoch is not None
-        """True if the other end is a polybus."""
         self.ended: Closed | None = None
         self._receiver: Receiver | None = None
         # Received but undelivered frames: before `start`, and while paused.

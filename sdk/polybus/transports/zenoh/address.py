@@ -99,7 +99,6 @@ class ZenohAddress:
         return settings
 
     def url(self) -> str:
-        """The URL for clients, without this side's options."""
         query = urlencode({} if self.link == "tcp" else {"link": self.link})
         return f"zenoh://{host_port(self.host, self.port)}{'/?' if query else ''}{query}"
 

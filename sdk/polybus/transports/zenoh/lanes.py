@@ -102,7 +102,6 @@ class Lane:
             return sample
 
     def flush(self, done: Callable[[], None]) -> None:
-        """Call a function when everything that waits now is written, in the lane's thread if there is one."""
         if self._executor is None:
             done()
         else:
@@ -126,7 +125,6 @@ class Lanes:
         self._lanes: Final = tuple(Lane(level, put, eased) for level in range(LEVELS))
 
     def add(self, sample: Sample) -> bool:
-        """Queue a sample. False if there is no space and it was dropped."""
         return self._lanes[sample.level].add(sample)
 
     @property
@@ -142,7 +140,6 @@ class Lanes:
             lane.look()
 
     def flush(self, done: Callable[[], None]) -> None:
-        """Call a function when everything that waits now is written, in any thread."""
         left, lock = [len(self._lanes)], Lock()
 
         def one() -> None:

@@ -161,7 +161,6 @@ class Inbox:
         return batch, more
 
     def lost(self) -> int:
-        """Number of samples dropped since the last call."""
         with self._lock:
             lost, self._lost = self._lost, 0
         return lost
@@ -341,7 +340,6 @@ class ZenohNode:
                 logger.debug("a session of Zenoh was not closed: %s", error)
 
     def close(self, closed: Callable[[], None]) -> None:
-        """Write waiting samples, close the session, then call a function in the event loop."""
         self.lanes.flush(lambda: self._end(closed))
 
     def cut(self) -> int:

@@ -42,7 +42,6 @@ _SHORT: Final = {
     **{name: f"java.lang.{name}" for name in ("Object", "String")},
     **{name: f"java.util.{name}" for name in ("Collection", "List", "Map", "Set")},
 }
-"""Short names in Java source, and their full names."""
 _TOKENS: Final = re.compile(r"\s*(\[*[\w.$]+;?(?:\[\])*|[<>,])")
 _PLAIN: Final = (str, int, float, bool, list, dict)
 _AS_THEY_ARE: Final = (JavaObject, JavaEnum)

@@ -82,7 +82,6 @@ class Numbering:
         return given
 
     def one(self) -> int:
-        """Assign the id of an object without references."""
         given = self.next
         self.next = given + 1
         return given

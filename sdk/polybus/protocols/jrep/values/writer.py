@@ -41,7 +41,6 @@ _SCALARS: Final = frozenset(f"java.lang.{name}" for name in "Boolean Byte Charac
 """Errai's server answers 500 if their ``^NumVal`` is missing."""
 
 _UNHASHABLE: Final = tuple(form.partition(b',"^ObjectID"')[0] for form in (LIST, SET, MAP))
-"""Prefixes of values that are read as list, set or dict."""
 
 
 class ValueWriter:
@@ -129,7 +128,6 @@ class ValueWriter:
         return MAP % (given, b",".join(members))
 
     def _key(self, key: Any, ids: Numbering) -> bytes:
-        """Write a key that is not text, or a text that looks like one."""
         if key is None:
             return quoted(NULL_KEY)
         if isinstance(key, str) and not isinstance(key, enum.Enum) and not key.startswith((KEY_PREFIX, NULL_KEY)):

@@ -49,7 +49,6 @@ _SOURCES: Final = 1024
 _OVER: Final = 1024
 """Ended requests that are remembered, because a cancel may follow."""
 _ELSEWHERE: Final = 2
-"""Attempts to send a request again that no handler has seen."""
 _AT_ONCE: Final = 256
 _UNDELIVERED: Final = "undelivered"
 _GONE: Final = "gone"
@@ -58,8 +57,6 @@ _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE, _ERROR = Kind.PUBLISH, Kind.REQUEST, Kin
 
 
 class ClusterDialect:
-    """One node on one connection. Implements `connection.NatsDialect`."""
-
     __slots__ = (
         "_answers",
         "_asked",
@@ -104,7 +101,6 @@ class ClusterDialect:
         self._turn = -math.inf
         """Time of the last turn: everything that the transport delivers together has the same time."""
         self._held: dict[Any, str] = {}
-        """Requests and channels of other nodes that this node handles."""
         self._serial = 0
         self._nodes = ClusterNodes(connection, self._subjects, self._tokens)
         self._sources: Memo[str, ToAll] = Memo(lambda beginning: ToAll(self._subjects.source(beginning)), _SOURCES)
@@ -130,7 +126,6 @@ class ClusterDialect:
 
     @property
     def due(self) -> float:
-        """Time of the next check of requests, or of the next greeting."""
         return min(self._due, self._nodes.hello_at)
 
     def ready(self) -> None:
@@ -146,7 +141,6 @@ class ClusterDialect:
         self._nodes.say(f"{self._subjects.cluster}.a", "bye")
 
     def lost(self) -> None:
-        """Drop all state: the connection is lost, and the link ends active requests."""
         self._asked.clear()
         self._over.clear()
         self._fresh.clear()
@@ -213,7 +207,6 @@ class ClusterDialect:
     def _stored(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        """Handle a stored publication for a reader, or a status message from the engine."""
         if headers is not None and headers.status is not None:
             self._connection.events.append(word_of_engine(subscription.name, headers))
             return
@@ -282,7 +275,6 @@ class ClusterDialect:
                 self._answer_malformed(error, reply)
 
     def _question(self, subject: str | int, to: Any, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Make a request or open, or a notification if there is no reply subject."""
         events, serial, asker = self._connection.events, 0, ""
         if reply is None:
             message = self._message(_NOTIFY, subject, None, headers, payload, None, to)
@@ -326,7 +318,6 @@ class ClusterDialect:
             self._look_at(self._connection.heard + PACE)
 
     def _controlled(self, tail: str, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Handle a cancel, item, credit or end for a request that another node sent here."""
         asker, dot, token = tail.partition(".")
         if not dot or headers is None or headers.kind is None:
             raise refuse(f"{tail[:60]!r} has no request, or no kind of message", "malformed")
@@ -469,7 +460,6 @@ class ClusterDialect:
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float) -> str | None:
-        """Queue a message. For a request or open: return its token."""
         kind = message.kind
         if kind is _REQUEST or kind is Kind.OPEN:
             return self._ask(message, now)
@@ -609,13 +599,11 @@ class ClusterDialect:
     # -- time ------------------------------------------------------------------------------------------------------------
 
     def _look_at(self, when: float) -> None:
-        """Check requests at a time, or earlier."""
         if when < self._due:
             self._due = when
             self._connection.events.append(Due(when))
 
     def tick(self, now: float) -> None:
-        """At the end of a turn: send receipts. Once a second: check active requests."""
         if self._turns:
             turn = self._turns.popleft()
             if not self._fresh.keys().isdisjoint(turn):
@@ -634,7 +622,6 @@ class ClusterDialect:
             self._connection.events.append(Due(due))
 
     def _look(self, now: float) -> None:
-        """Check the nodes that share a request or channel with this one."""
         untaken = [token for token, asked in self._asked.items() if not asked.node and asked.at <= now - PACE]
         concerned = (*(asked.node for asked in self._asked.values()), *self._held.values())
         for node in self._nodes.look(concerned, now, everyone=bool(untaken)):

@@ -33,7 +33,6 @@ class KnownHandlers:
     _gone: dict[str, float] = field(factory=dict, init=False)
     """Patterns without a node and the time that the last one left, oldest first."""
     _wide: dict[str, None] = field(factory=dict, init=False)
-    """Patterns of both kinds with wildcards."""
     _kept: int = field(default=0, init=False)
     _kept_gone: int = field(default=0, init=False)
 
@@ -87,7 +86,6 @@ class KnownHandlers:
         return exact + [pattern for pattern in self._wide if covers(pattern, subject)]
 
     def _forget(self, node: str) -> list[str]:
-        """Forget a node, and return the patterns that no other node has."""
         orphans = list[str]()
         for pattern in self._nodes.pop(node, ()):
             self._kept -= len(pattern)

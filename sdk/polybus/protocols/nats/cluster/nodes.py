@@ -30,7 +30,6 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 PACE: Final = 1.0
-"""Seconds between two checks."""
 
 
 @define(eq=False)
@@ -40,9 +39,7 @@ class Liveness:
     _patience: float
     """Seconds after which a silent node counts as failed."""
     _asked: dict[str, tuple[str, float]] = field(factory=dict)
-    """Token and time of the check, by node."""
     _by_token: dict[str, str] = field(factory=dict)
-    """Nodes by token of the check."""
     _looked: float = float("-inf")
     last_gone: float = float("-inf")
 
@@ -56,7 +53,6 @@ class Liveness:
         return token
 
     def answered(self, token: str) -> str | None:
-        """End the check with a token and return its node."""
         node = self._by_token.pop(token, None)
         if node is not None:
             del self._asked[node]
@@ -104,9 +100,7 @@ class ClusterNodes:
         self._greeted: set[str] = set()
         """Unknown nodes that this node has greeted since the last look."""
         self._handled: dict[str, None] = {}
-        """Patterns that this node handles, in their wire form, for announcement."""
         self.untold: bool = False
-        """True if a pattern was not announced yet."""
         self._known: KnownHandlers = connection.options.known_handlers
         self.doubted: set[str] = set()
         """Nodes that announced a handler unknown to the engine; the next look checks them."""
@@ -149,7 +143,6 @@ class ClusterNodes:
             self._connection.events.append(Due(-math.inf))
 
     def tell(self) -> None:
-        """Announce this node's patterns, without asking for an answer."""
         self.untold = False
         self.say(f"{self._subjects.cluster}.a", "hello")
 

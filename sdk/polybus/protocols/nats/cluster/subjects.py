@@ -3,14 +3,16 @@
 For a cluster named ``shop``:
 
 ========================  ===========================  =======================================================
-``shop.p.<subject>``      each interested node         publications ``shop.p.<subject>``      a queue group
-publications for one member of the group ``shop.r.<subject>``      the queue group ``h``        requests, notifications, opens
-``shop.u.<key>.<...>``    nodes connected to the user  publications for all connections of a user ``shop.k.<key>.<...>``    one
-of these nodes           requests to one connection of a user ``shop.n.<node>.<...>``   the node                     answers,
-items, messages for the node or one of its clients ``shop.j.<node>.<...>``   the node                     stored publications
-that it has requested ``shop.dead.<...>``       a store                      publications that no handler could process
-``shop.a``                each node                    hello and goodbye ========================  ===========================
-=======================================================
+``shop.p.<subject>``      each interested node         publications
+``shop.p.<subject>``      a queue group                publications for one member of the group
+``shop.r.<subject>``      the queue group ``h``        requests, notifications, opens
+``shop.u.<key>.<...>``    nodes connected to the user  publications for all connections of a user
+``shop.k.<key>.<...>``    one of these nodes           requests to one connection of a user
+``shop.n.<node>.<...>``   the node                     answers, items, messages for the node or one of its clients
+``shop.j.<node>.<...>``   the node                     stored publications that it has requested
+``shop.dead.<...>``       a store                      publications that no handler could process
+``shop.a``                each node                    hello and goodbye
+========================  ===========================  =======================================================
 
 Subjects are unchanged except for characters that NATS cannot carry: blanks and control characters are percent-encoded, a number
 becomes ``%i65537``, a URI becomes ``%u`` and its segments.
@@ -97,7 +99,6 @@ def publication_pattern(cluster: str) -> Callable[[str | int], str]:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """True if one wire pattern matches everything that another one matches."""
     given = narrow.split(".")
     for place, token in enumerate(wide.split(".")):
         if token == ">":
@@ -147,7 +148,6 @@ class ClusterSubjects:
     asked: Memo[str | int, str] = field(init=False)
     """Subject and reply prefix of such a request."""
     published: Memo[str | int, str] = field(init=False)
-    """Subject and `echo` of a publication to all nodes."""
     read: Memo[str, str | int] = field(init=False)
     named: Memo[str, str | int] = field(init=False)
     """Decoded subjects by the whole wire subject of a request or publication."""

@@ -19,7 +19,6 @@ from ..stored import ToEngine, ToStore, write_to_engine
 from .subjects import ClusterSubjects
 
 PUBLISHED: Final = "publish"
-"""Kind of a publication for a client of one node."""
 _CONTROLS: Final = {"cancel": Kind.CANCEL, "item": Kind.ITEM, "credit": Kind.CREDIT, "end": Kind.END}
 WORDS: Final = {kind: word for word, kind in _CONTROLS.items()}
 
@@ -72,7 +71,6 @@ def subject_of(subjects: ClusterSubjects, message: Message, to: Any) -> str:
 
 
 def write_frame(connection: NatsConnection, names: str, message: Message, kind: str | None) -> bytes:
-    """Write a message; `names` is the subject and, after a blank, the optional reply subject."""
     payload, own = connection.codec.payload(message)
     extras = message.extras
     user = None if extras is None else extras.get("user")
@@ -92,7 +90,6 @@ def write_frame(connection: NatsConnection, names: str, message: Message, kind: 
 
 
 def write_published(connection: NatsConnection, subjects: ClusterSubjects, message: Message) -> bytes:
-    """Write a publication for all nodes, a user, or a client of one node."""
     to = None if message.extras is None else message.extras.get("to")
     if to is None:
         return write_frame(connection, subjects.published[message.subject], message, None)

@@ -164,7 +164,6 @@ class Envelope:
         return error
 
     def _return_address(self, attributes: dict[str, Any]) -> ReturnAddress | None:
-        """Return address for the refusal of a request; None if it cannot be answered."""
         found = [attributes.get(name) for name in ("id", "source", "sink")]
         if attributes.get("type") != "req.v1" or not all(isinstance(part, str) for part in found):
             return None
@@ -192,7 +191,6 @@ def _reply_id(attributes: dict[str, Any], kind: str) -> str | None:
 
 
 def normalise(attributes: dict[str, Any], leniency: Leniency) -> list[str]:
-    """Normalise spellings, and return the names of tolerated rules."""
     tolerated = []
     for name in [name for name, value in attributes.items() if value is None]:
         del attributes[name]  # null means absent (CloudEvents 1.0.2, JSON format, 3.1)

@@ -30,8 +30,6 @@ _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 
 
 class _Answering(msgspec.Struct):
-    """The part of an event with the id of the answered request."""
-
     reqid: str | None = None
 
 
@@ -177,8 +175,6 @@ _OCTET_DATA: Final = b',"datacontenttype":"%b"' % OCTET_STREAM.encode()
 
 
 class JsonEventWriter:
-    """Writes JSON events by concatenating bytes."""
-
     def __init__(self, schema: str) -> None:
         self._octets = _OCTET_DATA + b',"dataschema":%b,"data_base64":"' % _encode(schema)
         self.head: Head = lru_cache(1024)(_head)
