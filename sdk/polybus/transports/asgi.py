@@ -35,7 +35,6 @@ __all__ = [
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 _PARTING = 1.0
-"""Seconds for a rejected client to disconnect."""
 
 
 class AsgiWebSocket:

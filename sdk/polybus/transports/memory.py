@@ -164,8 +164,6 @@ def _names() -> dict[str, MemoryListener]:
 
 @define(eq=False)
 class MemoryListener:
-    """A served name."""
-
     url: str
     options: ListenOptions
     _names: dict[str, MemoryListener] | None = None
@@ -263,8 +261,6 @@ def _check_tls(options: DialOptions | ListenOptions) -> None:
 
 @frozen
 class MemoryConnector:
-    """Connects to ``memory://name``."""
-
     url: str = field(repr=shown_url)
     reconnects: bool = field(default=True, init=False)
 

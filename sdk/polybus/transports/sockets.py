@@ -34,8 +34,6 @@ _PORTS: Final = {"ws": 80, "wss": 443, "http": 80, "https": 443}
 
 @frozen
 class NetAddress:
-    """A network address."""
-
     scheme: str
     host: str
     port: int
@@ -52,7 +50,6 @@ class NetAddress:
 
 
 def host_port(host: str, port: int) -> str:
-    """``example.org:80`` or ``[::1]:80``."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -163,13 +160,10 @@ def tune(sock: Any, limits: Limits) -> None:
 
 
 def _whole(seconds: float) -> int:
-    """Round seconds for keep-alive options."""
     return max(1, min(32_767, math.ceil(seconds)))
 
 
 class Signs(NamedTuple):
-    """Kernel facts about the other end."""
-
     silence: float
     """Seconds since the other machine last sent anything, including acknowledgements."""
     unanswered: int

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class PendingTcpConnection(PendingConnection):
-    """A connection on tcp, tls or unix before admission, which needs no input."""
-
     __slots__ = ()
 
     def begin(self) -> None:
@@ -55,7 +53,6 @@ class TcpConnector(NetConnector):
     """Connects to ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``."""
 
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Add addresses to try if one does not answer."""
         if not self.url.startswith("unix:"):
             super().other_servers(addresses, leaving)
 
@@ -91,7 +88,6 @@ class TcpConnector(NetConnector):
 
 
 def _prefixed(name: str, wire: Wire, options: DialOptions) -> TcpTransport:
-    """A connection of length-prefixed frames."""
     transport = TcpTransport(name, wire, options.host)
     wire.attach(transport)
     return transport
@@ -108,7 +104,6 @@ def _framed(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> F
 
 
 def _pending(options: ListenOptions) -> type[PendingConnection]:
-    """The class of incoming connections."""
     if options.framing is None:
         return PendingTcpConnection
     if options.tls is not None and options.framing.plain_preface(b"") is not None:

@@ -14,8 +14,6 @@ _SECURE: Final = {"tcp": "tls", "ws": "wss", "http": "https"}
 
 @define
 class ClientTls:
-    """TLS of the connections to one address."""
-
     _default: ssl.SSLContext | None = None
 
     def context(self, scheme: str, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
@@ -54,7 +52,6 @@ _WANTED: Final = ("CERTIFICATE_REQUIRED", "PEER_DID_NOT_RETURN_A_CERTIFICATE")
 
 
 def client_reason(error: ssl.SSLError) -> str:
-    """Reason for a failed client handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _EXPIRED:
             late = "has expired: renew it" if error.verify_code == _EXPIRED[1] else "is not valid yet: wait"
@@ -78,7 +75,6 @@ def client_reason(error: ssl.SSLError) -> str:
 
 
 def server_reason(error: BaseException) -> str:
-    """Reason for a failed server handshake."""
     if not isinstance(error, ssl.SSLError):
         return "the client went away during the TLS handshake: does it trust this server's certificate?"
     reason = error.reason or str(error)

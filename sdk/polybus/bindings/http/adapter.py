@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import socket
 
 _LATER: Final = ("certifi", "httpcore", "httpcore._backends.anyio", "httpcore._backends.auto")
-"""Modules that `httpx` imports only when it makes a client or connects."""
 
 
 @frozen

@@ -78,7 +78,6 @@ class ErraiFormat:
         return data
 
     def reading(self) -> ValueReading:
-        """A reading for the parts of one message."""
         return ValueReading(self.types, self.strict, self._readers)
 
     def decode(self, data: bytes) -> Any:

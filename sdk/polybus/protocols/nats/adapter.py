@@ -103,9 +103,7 @@ class Nats(UrlOptions):
     cluster: str = ""
     """Cluster that this bus is a node of. Set by `polybus.cluster`, not in a URL."""
     member: str = field(default="", repr=False)
-    """Id of this bus in a cluster."""
     host: str = field(default="", repr=False)
-    """Host name of this bus in a cluster."""
     known_handlers: KnownHandlers = field(factory=KnownHandlers, eq=False, repr=False)
     """Handlers that other nodes have or recently had, shared by all connections of a bus. Set by `polybus.cluster`."""
     _credentials: Credentials = field(init=False, eq=False, repr=False)
@@ -119,7 +117,6 @@ class Nats(UrlOptions):
         object.__setattr__(self, "_credentials", self._given_credentials())
 
     def _given_credentials(self) -> Credentials:
-        """Raises as the class."""
         if self.files:
             private_keys()
             return Credentials(unread=True)

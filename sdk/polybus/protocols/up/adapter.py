@@ -127,7 +127,6 @@ class Up(UrlOptions):
 
     @property
     def other(self) -> UUri | None:
-        """Address of the other side, if given."""
         return None if self.peer is None else parse_entity(self.peer)
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:

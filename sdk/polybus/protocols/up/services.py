@@ -47,8 +47,6 @@ class ProtoSyntaxError(ValueError):
 
 @frozen
 class Option:
-    """A uProtocol option: name without package, value, and line."""
-
     name: str
     value: Any
     line: int
@@ -56,8 +54,6 @@ class Option:
 
 @frozen
 class ServiceMethod:
-    """A method: name, options, and line."""
-
     name: str
     options: list[Option]
     line: int
@@ -65,8 +61,6 @@ class ServiceMethod:
 
 @frozen
 class Declared:
-    """A service: name, options, methods, and line."""
-
     name: str
     options: list[Option]
     methods: list[ServiceMethod]
@@ -354,7 +348,6 @@ def services_in(text: str, *, file: str = "services") -> list[Service]:
 
 
 def _ours(declared: Declared) -> Declared:
-    """The service with only the options that are used here."""
 
     def of(options: list[Option]) -> list[Option]:
         return [option for option in options if option.name in _WANTED]

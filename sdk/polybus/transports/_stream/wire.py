@@ -166,7 +166,6 @@ _here: RunVar[Rations] = RunVar("polybus rations")
 
 
 def rations_here(call_soon: Callable[..., Any]) -> Rations:
-    """The running event loop's shares."""
     rations = _here.get(None)
     if rations is None:
         _here.set(rations := Rations(call_soon))

@@ -107,7 +107,6 @@ def can_post(value: Any) -> bool:
 
 
 def named(value: Any) -> str:
-    """Description of a JavaScript object for errors."""
     if hasattr(value, "window"):
         return "a window: `serveFrame` and `connectToHost` of polybus-frames.js give its port"
     name = getattr(getattr(value, "constructor", None), "name", None)

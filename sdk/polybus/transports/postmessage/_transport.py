@@ -30,8 +30,6 @@ _EXPECTED = "a message port, a function that gives one, or an async iterator of 
 
 
 class Single:
-    """One port, used once."""
-
     lasting = False
     one_at_a_time = True
 
@@ -164,7 +162,6 @@ def _is_of_javascript(value: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    """Description of a value for errors."""
     return import_module("._js", __package__).named(value) if _is_of_javascript(value) else type(value).__name__
 
 
@@ -208,7 +205,6 @@ class PendingPort:
         self._options = options
         self._waiting = waiting
         self.silent: bool = True
-        """True until its first message."""
         self.over: anyio.Event = anyio.Event()
         self.connection: PortConnection = PortConnection(
             port, options.host, options.reads, options.writes, self._first, self.over.set
@@ -267,7 +263,6 @@ class PendingPort:
 
 
 def run_port(port: MessagePort, host: Host) -> None:
-    """Run the port's task, if it has one."""
     run = getattr(port, "run", None)
     if run is not None:
         host.spawn(run)

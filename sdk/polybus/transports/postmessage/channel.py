@@ -115,11 +115,9 @@ class ArrayBuffer:
         return bytes(self._data)
 
     def _shell(self) -> ArrayBuffer:
-        """The receiver's new object."""
         return ArrayBuffer()
 
     def _move_to(self, new: ArrayBuffer) -> None:
-        """Transfer the content."""
         new._data, self._data = self._data, None
 
 
@@ -383,11 +381,9 @@ class InMemoryPort:
             self._schedule()
 
     def _shell(self) -> InMemoryPort:
-        """The receiver's new object."""
         return InMemoryPort(self.info, big_ints=self._big_ints, shuffle=self._shuffle)
 
     def _move_to(self, new: InMemoryPort) -> None:
-        """Transfer this end, with its undelivered messages."""
         other, self._other = self._other, None
         new._other = other
         if other is not None:

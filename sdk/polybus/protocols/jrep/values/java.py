@@ -203,7 +203,6 @@ BOOLEANS: Final = {
 _SMALL: Final = {
     value: b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value for value in range(-128, 1024)
 }
-"""Most integers."""
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 _UTC: Final = datetime.UTC

@@ -82,7 +82,6 @@ def attributes_of(
 
 
 def _addressed(message: Message, names: UProtocolNames) -> Message:
-    """Add id, source, sink and other required attributes to a message."""
     facts, kind, subject = dict(message.attributes), message.kind, message.subject
     answers = f"{names.entity}/rpc.response"
     known = kind is Kind.REQUEST and isinstance(message.id, str) and len(message.id) == 36
