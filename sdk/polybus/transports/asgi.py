@@ -228,7 +228,7 @@ class AsgiRequest:
 
         self.options.gate.admit(handshake, decide)
         limits = self.options.host.limits
-        # `authenticate` has its own time-out, but a bus that shuts down meanwhile never answers.
+        # `authenticate` has its own time-out, but a bus that is shutting down never answers.
         with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
             await decided.wait()
         if not outcome:

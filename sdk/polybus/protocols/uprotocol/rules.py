@@ -62,7 +62,8 @@ class Facts:
         has_data: True if there is a payload.
         is_any: True if the content type means a ``google.protobuf.Any``.
         local: Known entities that may lack an authority; None for all.
-        limits: Maximum sizes of an address and an id.
+        subject_limit: Maximum characters of an address.
+        id_limit: Maximum characters of an id.
     """
 
     attributes: dict[str, Any]

@@ -52,12 +52,12 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._queued = 0
         # Total bytes passed to it.
         self._handed = 0
-        # Loop turn in which bytes were last passed at once.
+        # Loop turn of the last bytes passed at once.
         self._turn = -1
         self.shut: bool = False
         self.alone: bool = False
         self.burst: int = BURST
-        # True while a chunk is handled, whose end flushes without a scheduled call.
+        # True while a chunk is handled: its end flushes without a scheduled call.
         self._corked = False
         self._paused = True
         self._stash: list[bytes] | None = None

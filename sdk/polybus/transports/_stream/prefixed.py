@@ -173,7 +173,7 @@ class TcpTransport(StreamTransport[LengthFramer]):
         if framer.ended is not None:
             self._peer_left(framer.ended)
         elif framer.broken is not None:
-            if self._state is TransportState.OPEN:  # otherwise it was told, and may send until it has read that
+            if self._state is TransportState.OPEN:  # if closing, the peer may send until it has read the reason
                 self._fail(framer.broken.code, framer.broken.reason)
         elif framer.empty_frames > self._host.limits.empty_frames:
             self._check_flood()

@@ -46,7 +46,7 @@ class PumpWire:
         # Bytes in the writing task's send, and True if the socket was full at the last direct write.
         self._sending = 0
         self._stuck = False
-        # Loop turn in which bytes last left at once.
+        # Loop turn of the last bytes sent at once.
         self._turn = -1
         self._taken = 0
         self._full = False

@@ -85,7 +85,7 @@ def test_a_key_has_the_segments_of_source_and_sink(source: str, sink: str | None
 
 @pytest.mark.parametrize("host", ["", "*"])
 def test_a_key_needs_the_name_of_the_own_host(host: str) -> None:
-    with pytest.raises(ValueError, match="own host"):
+    with pytest.raises(ValueError, match="this host"):
         key_of(parse_uuri("/1/1/8000"), None, host)
 
 
@@ -200,12 +200,12 @@ def test_attributes_that_are_cut_off_are_a_value_error_or_shorter(given: Attribu
     ("data", "text"),
     [
         ("0801", "id is no number"),
-        ("1a01", "cut off|behind"),
+        ("1a01", "cut off|beyond"),
         ("120100", "type is a number"),
         ("3500000000", "ttl is of another type"),
         ("0000", "field 0"),
         ("0b", "another type|no field"),
-        ("1a05", "behind"),
+        ("1a05", "beyond"),
         ("5201ff", "utf-8"),
     ],
 )
