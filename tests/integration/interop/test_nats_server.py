@@ -140,7 +140,7 @@ async def test_credentials_that_expire_are_replaced_by_those_in_the_file(tmp_pat
 @bounded
 async def test_a_key_for_a_server_without_keys_says_so() -> None:
     with nats_server("wheel") as server:
-        with pytest.raises(Forbidden, match="no nonce"):
+        with pytest.raises(Forbidden, match="sent none"):
             await works(server.url, protocol=Nats(nkey=Key.of("U", 7).seed))
 
 
