@@ -83,8 +83,8 @@ def metrics(size: int, word: str) -> dict[str, Any]:
         "orphans": [{**wide, "n": size}],
         "sessions": [
             {
-                **wide, "transport": "tcp", "peer": word, "n": size, "nbytes": size, "first_ns": BEGIN,
-                "last_ns": BEGIN + 60 * SECOND, "length_ns": 60 * SECOND, "handshake_ns": MS, "closed": word,
+                "protocol": "uprotocol", "conn_id": word, "transport": "tcp", "peer": word, "n": size, "nbytes": size,
+                "first_ns": BEGIN, "last_ns": BEGIN + 60 * SECOND, "length_ns": 60 * SECOND, "handshake_ns": MS, "closed": word,
             }
         ],
         "quarantine": [{"protocol": "uprotocol", "reason": word, "n": size}],

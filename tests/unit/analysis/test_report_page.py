@@ -109,7 +109,8 @@ def test_only_the_script_of_the_page_may_run(html: tuple[str, Path]) -> None:
 
 
 def test_all_rows_are_shown_where_no_script_runs(html: tuple[str, Path]) -> None:
-    assert re.findall(r"<[^>]* hidden[^>]*>", html[0]) == ['<form id="filter" hidden>']
+    [form] = re.findall(r"<[^>]* hidden[^>]*>", html[0])
+    assert form.startswith('<form id="filter" hidden')
 
 
 @pytest.mark.parametrize(
