@@ -358,10 +358,10 @@ class Odd(Ubre):
     ("output", "said"),
     [
         (None, "'NoneType' object is not iterable"),
-        ([None], "no NoneType"),
-        ("no", "no str"),
-        (bytearray(b"{}"), "no int"),
-        ([{}], "no dict"),
+        ([None], "not NoneType"),
+        ("no", "not str"),
+        (bytearray(b"{}"), "not int"),
+        ([{}], "not dict"),
     ],
 )
 async def test_a_session_of_a_plug_in_that_gives_no_output_costs_its_link_at_once_and_the_log_names_it(

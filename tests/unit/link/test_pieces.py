@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import anyio.abc
@@ -14,6 +15,7 @@ import anyio.lowlevel
 import pytest
 
 from polybus import Bus, Limits
+from polybus._core.link.receiver import ConnectionReceiver
 from tests.support import BOUND, eventually
 
 pytestmark = pytest.mark.anyio
@@ -110,6 +112,19 @@ async def test_of_a_long_frame_no_more_is_read_than_ends_the_link() -> None:
         await stream.send(framed(bad))
         await eventually(lambda: not bus.peers)
     assert bus.stats().malformed == bus.limits.bad_messages + 1
+
+
+def test_what_comes_over_a_transport_that_cannot_pause_waits_up_to_a_mebibyte_and_is_handled_at_once_beyond() -> None:
+    link = Mock(ending=False)
+    halves = Mock(pieces=lambda frame: [frame[:20_000], frame[20_000:]])
+    receiver = ConnectionReceiver(link, Mock(spec=["send", "close"]), halves)
+    sent = [b"long" * 20_000]
+    receiver.frames_received(sent)  # its second half waits for a turn
+    while sum(map(len, sent[1:])) <= 1024 * 1024:
+        assert link.frames_received.call_count == 1
+        sent.append(b"x" * 100_000)
+        receiver.frames_received(sent[-1:])
+    assert b"".join(frame for (frames,), _ in link.frames_received.call_args_list for frame in frames) == b"".join(sent)
 
 
 async def test_frames_that_never_end_stay_within_total_bytes_from_their_first_seconds_on() -> None:

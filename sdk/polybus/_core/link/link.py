@@ -201,7 +201,6 @@ class Link(LinkFlow):
         again, self.was_up = self.was_up, True
         self._lost_at = None
         self.owner.link_up(self)
-        self.update_flow()
         self.drain_outbox()
         if self.dialer is not None:
             self.dialer.link_up()

@@ -260,6 +260,15 @@ def test_a_bad_frame_is_refused_with_a_reason(data: bytes, reason: str, answer_i
     assert (error.protocol, error.frame) == ("ubre", data[:200])
 
 
+@pytest.mark.parametrize("id", ["", "é" * 129], ids=["empty", "too long"])
+@pytest.mark.parametrize("verb", ["R", "s", "f", "C", "O", "o", "I", "i", "K", "E"])
+def test_a_bad_id_is_refused_in_every_frame_that_has_one(verb: str, id: str) -> None:
+    rest = {"R": "\0m", "O": '\0s\0{"mode":"stream"}', "o": '\0s\0{"mode":"stream"}', "K": '\0{"n":5}'}.get(verb, "")
+    with pytest.raises(RemoteProtocolError) as caught:
+        CODEC.decode(frame(verb, id + rest))
+    assert caught.value.reason == "invalid_id"
+
+
 @pytest.mark.parametrize("data", [frame("P", "t", b"", 101), frame("P", "t", b"1" * 100), frame("X", "", b"", 0xFFFFFFFE)])
 def test_a_length_above_the_limit_ends_the_connection(data: bytes) -> None:
     codec = Ubre(format="binary").codec(Limits(message=100))
