@@ -89,7 +89,6 @@ def plain_form(value: Any) -> Any:
 
 
 def is_of_pydantic(kind: Any) -> bool:
-    """True if a class has pydantic's serialization schema."""
     return hasattr(kind, "__get_pydantic_core_schema__") or str(kind.__module__).partition(".")[0] == "pydantic_core"
 
 

@@ -182,7 +182,6 @@ def type_name(target: Any) -> str:
 
 
 def name_of(function: object) -> str:
-    """Name of a function for errors and logs."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", None) or shown(function)

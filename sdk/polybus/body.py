@@ -147,7 +147,7 @@ def check_json(frame: bytes, depth: int = 128) -> None:
 
 
 def check_levels(data: bytes, depth: int) -> None:
-    """Check the nesting of a JSON text; short texts and those with few brackets need no exact count.
+    """Check the nesting of a JSON text; short texts, or texts with few brackets, need no exact count.
 
     Raises:
         EncodeError: Nested deeper than `depth`.
@@ -198,7 +198,7 @@ _STEPS = bytes(1 if byte == ord("[") else 255 for byte in range(256))  # 255 is 
 _PEELED = 8
 """Levels to remove one by one before summing up: a pass over the rest costs less than a sum, and most bodies are no deeper."""
 _HOPS = 4096
-"""Size in bytes from which a search for each bracket is cheaper than counting all."""
+"""Above this size in bytes a search for each bracket is cheaper than counting all."""
 
 
 def _has_many_brackets(data: bytes, most: int) -> bool:
@@ -277,7 +277,7 @@ def _innermost(value: Any, path: str, level: int = 0) -> Iterator[tuple[str, Any
 
 
 def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
-    """`part_that_fails` for a small value whose innermost parts can all be written: tries each level."""
+    """`part_that_fails` for a small value with innermost parts that can all be written: tries each level."""
     path = "$"
     for _ in range(_LEVELS):
         for where, part in items_of(value, path):
@@ -290,7 +290,7 @@ def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tupl
 
 
 def _has_nan(value: Any) -> bool:
-    """Search for a number that JSON lacks, level by level: most bodies with a ``null`` have none, and some are large."""
+    """Search for a number that JSON lacks, level by level: most bodies with a ``null`` lack one, and some are large."""
     level: list[Any] = [[value]]
     while level:
         below = []
@@ -308,7 +308,7 @@ def _has_nan(value: Any) -> bool:
 
 
 def _refuse(value: Any, path: str, fault_of: Callable[[Any], str | None], level: int = 0) -> None:
-    """Raise `EncodeError` for the first part in which `fault_of` finds a fault."""
+    """Raise `EncodeError` for the first part with a fault according to `fault_of`."""
     fault = fault_of(value)
     if fault is not None:
         raise EncodeError(fault, path)
@@ -338,7 +338,7 @@ _MINUTE = datetime.timedelta(minutes=1)
 
 
 def refuse_secrets(value: Any) -> None:
-    """Check a value whose JSON contains pydantic's mask, from which no receiver can recover the secret.
+    """Check a value if its JSON contains pydantic's mask: no receiver can recover the secret.
 
     Raises:
         EncodeError: The value has a secret; the error names the path.

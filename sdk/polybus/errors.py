@@ -98,7 +98,6 @@ class BusError(Exception):
 
     @property
     def _asked(self) -> str:
-        """Suffix for an error after several attempts."""
         return f" (asked {self.attempts} times)" if self.attempts > 1 else ""
 
 

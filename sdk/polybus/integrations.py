@@ -207,7 +207,7 @@ def is_guarded(bus: Bus) -> bool:
 
 
 def unchecked_of(bus: Bus) -> Mapping[str, str]:
-    """Handlers whose answers cannot be validated by their types: name to reason."""
+    """Handlers with answers that cannot be validated by their types: name to reason."""
     handlers = parts_of(bus).lookup.handlers.values()
     return {handler.name: why for handler in handlers if (why := handler.unchecked) is not None}
 

@@ -123,7 +123,7 @@ class Message(Generic[T_co]):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Equivalent subjects: the address from which the wire made a name."""
+        """Equivalent subjects: the address behind a name that the wire made."""
         return ()
 
     @property
@@ -177,7 +177,7 @@ class Message(Generic[T_co]):
         return again
 
     def _check(self, raw: bytes) -> None:
-        """Check bytes from an application or a foreign adapter: nothing but the body may get into a frame."""
+        """Check bytes from an application or a foreign adapter: only the body may get into a frame."""
         value = read_body(raw, self.format)
         if self.decoded is MISSING:
             self.decoded = value

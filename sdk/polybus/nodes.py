@@ -26,7 +26,6 @@ that sequence number."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DEAD: Final = "dead"
-"""Name of the store of dead letters, reserved."""
 _LONGEST_ID: Final = 256
 _LONGEST: Final = timedelta(days=290 * 365).total_seconds()
 """Seconds that fit into 64 bits of nanoseconds."""
@@ -166,7 +165,6 @@ VARIABLE: Final = "POLYBUS_CLUSTER"
 """Environment variable that ``auto`` reads."""
 _TOKEN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _PLAIN: Final = frozenset(("memory", "tcp", "unix", "ws"))
-"""Transports without TLS."""
 
 
 def _check_name(cluster: Any, attribute: Any, value: object) -> None:
@@ -219,15 +217,14 @@ class Cluster:
         wait: Seconds to wait for the engine when the bus is entered.
         gap: Reaction when the engine is back and publications of other nodes may have been missed. ``tell`` emits
             `ClusterGap`; ``disconnect`` also closes the connections of clients (1012), so that they reconnect and read anew.
-        settle: Longest time in seconds for which requests and publications wait after the engine is back, until the earlier
-            nodes are back, too.
+        settle: Maximum seconds that requests and publications wait, after the engine is back, for the earlier nodes.
         outage: Seconds without the engine (if it is silent: at least 3) before this node is not ready: ``/readyz`` answers
             503 with the reason, and requests of clients to the cluster (`Bus.forward`) get `Unavailable` at once. Until then
             they wait in the outbox for the engine or their deadline; requests of this program always do.
-        remember: Seconds for which this node remembers handlers of other nodes. After a subject's last handler left or was
+        remember: Seconds that this node remembers handlers of other nodes. After a subject's last handler left or was
             killed, requests get `Unavailable` for that long, which ``Retry()`` repeats, then `NoHandler`. 0 remembers
             nothing.
-        handover: Seconds at the end of a drain for which this node keeps publications for the clients that it sent away; the
+        handover: Seconds at the end of a drain during which this node keeps publications for the clients that it sent away; the
             node that such a client moves to fetches them. The time restarts with each client that moves, within the time of
             the drain. 0 keeps none.
         running: Requests from the cluster that run here at the same time.

@@ -49,7 +49,7 @@ class Retry:
 
     Args:
         attempts: Maximum number of attempts, including the first.
-        backoff: Pauses between attempts: a `Backoff`, or seconds, of which the last repeats.
+        backoff: Pauses between attempts: a `Backoff`, or seconds; the last one repeats.
         idempotent: Running the request twice does no harm: also retry when the link broke after sending (`Disconnected` with
             ``sent=True``).
         codes: Answers to retry after.

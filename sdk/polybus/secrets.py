@@ -47,7 +47,7 @@ _PARTS: Final = re.compile(r"([?&#;])")
 _CLOSING: Final = "'\")]}>,.:;"
 """Characters that may follow a URL in a sentence."""
 _NESTED: Final = 3
-"""Depth to which URLs in queries of URLs are examined."""
+"""Maximum nesting of URLs in queries of URLs to examine."""
 
 
 def words_of(name: str) -> list[str]:

@@ -50,7 +50,7 @@ class Stats:
         links: Connections, up or reconnecting.
         peers: Peers on them.
         pending: Our requests that wait for their answers.
-        running: Requests of peers whose handlers run.
+        running: Requests of peers with running handlers.
         waiting: Requests of peers that wait for a slot.
         queued: Messages in all outboxes.
         unread: Publications in the queues of subscriptions and `on` handlers.

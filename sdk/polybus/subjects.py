@@ -128,7 +128,7 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
     Args:
         pattern: With or without wildcards.
         limit: Maximum length in UTF-8 bytes.
-        foreign: From a peer, whose protocol may have other rules: a pattern with an empty token is an exact name.
+        foreign: From a peer, perhaps under the rules of another protocol: a pattern with an empty token is an exact name.
 
     Raises:
         LocalProtocolError: Empty, too long, with control characters or empty tokens, ``>`` before the end, or an invalid or
@@ -326,7 +326,7 @@ def segments(pattern: str) -> list[str]:
 
 
 def match_tokens(pattern: str) -> list[str]:
-    """Tokens of a URI pattern for matching; `glob_of` takes those with an inner ``*`` and entities that match several
+    """Tokens of a URI pattern for matching; `glob_of` takes tokens with an inner ``*`` and entities that match several
     numbers."""
     tokens = segments(pattern)
     place = 3 if tokens[:2] == ["", ""] else 1

@@ -27,14 +27,12 @@ class EventHub(Generic[Event]):
     _streams: weakref.WeakSet[EventStream[Event]] = field(factory=weakref.WeakSet)
 
     def stream(self) -> EventStream[Event]:
-        """Add a reader for later events."""
         stream: EventStream[Event] = EventStream(self._waiter, self._wake)
         self._streams.add(stream)
         return stream
 
     @property
     def read(self) -> bool:
-        """True while there are readers."""
         return bool(self._streams)
 
     @property
@@ -43,7 +41,6 @@ class EventHub(Generic[Event]):
         return any(len(stream) > _SOON for stream in self._streams)
 
     def emit(self, event: Event) -> None:
-        """Pass an event to all readers."""
         if self._streams:
             for stream in list(self._streams):
                 stream.put(event)
@@ -68,7 +65,6 @@ class EventStream(AsyncIterator[Event]):
         return len(self._queue)
 
     def put(self, event: Event) -> None:
-        """Add an event."""
         self._queue.append(event)
         self._wake_all()
 

@@ -172,7 +172,6 @@ class Shape:
         return found
 
     def names(self) -> list[str]:
-        """Names of the items of an array."""
         return [*([] if self.tag is None else [self.tag[0]]), *(one.name for one in self.fields)]
 
     def make(self, written: dict[str, Any]) -> Any:

@@ -47,7 +47,6 @@ class AsyncioLoop:
             waiter.set_result(None)
 
     def is_here(self) -> bool:
-        """True if the caller runs in this loop."""
         return asyncio._get_running_loop() is self._loop
 
     def is_over(self) -> bool:
@@ -203,7 +202,6 @@ class Notifier:
                 self._loop.wake(waiter)
 
     async def wait(self) -> None:
-        """Wait for the next signal."""
         waiter = self._loop.waiter()
         self.waiting.append(waiter)
         try:

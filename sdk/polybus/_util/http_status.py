@@ -25,7 +25,6 @@ Page: TypeAlias = "Callable[[], tuple[int, str] | Awaitable[tuple[int, str]]]"
 """Returns status and text of a page when requested; may be async."""
 
 _SECONDS: Final = 5.0
-"""Seconds for a request and its response."""
 _PAUSE: Final = 0.2
 """Seconds between attempts to accept without any file descriptor, not even the spare one."""
 _LARGEST: Final = 4096
@@ -89,7 +88,6 @@ class HttpStatus:
         self._scope, self._ended = anyio.CancelScope(), anyio.Event()
 
     async def serve(self) -> None:
-        """Answer until closed or cancelled."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:

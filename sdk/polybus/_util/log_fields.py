@@ -46,7 +46,6 @@ def _plain(value: object) -> object:
 
 _LOGGERS: Final = ("", ".broker", ".capture", ".cluster", ".link", ".security", ".transports")
 _LONGEST_PART: Final = 4000
-"""Characters of a text, or frame."""
 _LINE: Final = re.compile(r"[^\n\t]+")
 
 

@@ -55,7 +55,6 @@ BUS: Final[Mapping[str, str]] = {
     "timeout": "each request has a timeout= of its own",
     "middleware": "bus.use(middleware)",
 }
-"""For `Bus`."""
 HANDLE: Final[Mapping[str, str]] = {
     "durable": "bus.on(subject, durable=...) keeps publications; a request has somebody who waits for its answer",
     "group": "handlers of a subject share its requests already; group= is of bus.on",
@@ -64,7 +63,6 @@ HANDLE: Final[Mapping[str, str]] = {
     "queue": "requests wait by Limits(waiting=...); queue= is of bus.on",
     "when_full": "requests wait by Limits(waiting=...); when_full= is of bus.on",
 }
-"""For `Bus.handle`."""
 CONNECT: Final[Mapping[str, str]] = {
     "timeout": "wait= is how long the first connect is retried, limits=Limits(connect_timeout=...) how long one attempt takes; "
     "each request has a timeout= of its own",
@@ -74,7 +72,6 @@ CONNECT: Final[Mapping[str, str]] = {
     "reconnect": "links come back by themselves; backoff=Backoff(attempts=...) says how",
     "retry": "wait= is how long the first connect is retried, backoff=Backoff(...) how a link comes back",
 }
-"""For `connect` and `Bus.connect`."""
 SERVE: Final[Mapping[str, str]] = {
     "host": "the address is one URL, serve('ubre+ws://127.0.0.1:8000/bus')",
     "port": "the address is one URL, serve('ubre+ws://127.0.0.1:8000/bus')",
@@ -82,7 +79,6 @@ SERVE: Final[Mapping[str, str]] = {
     "authenticate": "it belongs to the bus, Bus(authenticate=...)",
     "path": "the path is part of the URL, serve('ubre+ws://127.0.0.1:8000/bus')",
 }
-"""For `Bus.serve`."""
 
 
 T = TypeVar("T")

@@ -84,7 +84,6 @@ class _Patterns(Generic[T]):
         return change
 
     def collect(self, tokens: list[str], into: dict[T, int]) -> None:
-        """Add the items with a matching pattern."""
         for shape in self.whole.get(len(tokens), {}).values():
             _collect(shape, tokens, into)
         for length, shapes in self.tails.items():
@@ -128,7 +127,6 @@ class SubjectIndex(Generic[T]):
         self._change(pattern, item, -1)
 
     def match(self, subject: str | int) -> tuple[T, ...]:
-        """All items with a matching pattern."""
         found = self._cache.get(subject)
         if found is None:
             found = self._cache_miss(subject)

@@ -30,7 +30,6 @@ class PriorityQueue(Generic[T]):
         return self._count
 
     def __iter__(self) -> Iterator[T]:
-        """Iterate by level and order."""
         for level in sorted(self._levels, reverse=True):
             yield from self._levels[level]
 
@@ -86,7 +85,6 @@ class PriorityQueue(Generic[T]):
         return False
 
     def retain(self, wanted: Callable[[T], bool]) -> None:
-        """Keep only the items that `wanted` accepts."""
         for level, queue in list(self._levels.items()):
             kept = OrderedDict((item, turn) for item, turn in queue.items() if wanted(item))
             self._count += len(kept) - len(queue)

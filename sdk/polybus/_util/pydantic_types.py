@@ -124,7 +124,6 @@ def _inner(hint: Any) -> tuple[Any, ...]:
 
 
 def _named(hint: Any) -> Any:
-    """Type for a name."""
     if isinstance(hint, NewType):
         return hint.__supertype__
     named = get_origin(hint) or hint

@@ -34,7 +34,6 @@ class _Kind:
     last: tuple[object, ...] = ()
     """Arguments of the last one that was not logged."""
     fields: Mapping[str, object] | None = None
-    """Its fields."""
 
 
 @define(eq=False)
@@ -138,8 +137,6 @@ def _escaped(argument: object) -> Any:
 
 @define(eq=False, weakref_slot=False)
 class ViolationCounter:
-    """Counts the violations of one connection per minute."""
-
     _count: int = 0
     _since: float = 0.0
 

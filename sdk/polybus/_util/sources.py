@@ -19,8 +19,6 @@ from attrs import field, frozen
 
 @frozen(kw_only=True)
 class Sources:
-    """Randomness and clocks."""
-
     urandom: Callable[[int], bytes] = os.urandom
     """Random bytes for ids and secrets."""
     rng: random.Random = field(factory=random.SystemRandom)

@@ -63,7 +63,6 @@ def remembered(make: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def has_hash(target: Any) -> bool:
-    """True if a type has a hash."""
     try:
         hash(target)
     except TypeError:

@@ -145,8 +145,6 @@ class _Address:
 
 
 class _Builder:
-    """Collects the parts of a document from operations."""
-
     def __init__(self, described: Described, urls: list[str], protocol: str | None) -> None:
         self._described = described
         self._urls = urls
@@ -165,7 +163,6 @@ class _Builder:
         self._codes: set[Code] = set()
 
     def build(self) -> dict[str, Any]:
-        """Create channels, operations and components."""
         for operation in self._described.operations:
             self._add(operation)
         messages = dict(self._messages)
@@ -214,7 +211,6 @@ class _Builder:
         self._operations[key] = made
 
     def _channel(self, operation: Operation, words: Docstring) -> str:
-        """Key of the channel of a subject."""
         subject = operation.subject
         known = self._channel_of.get(subject)
         if known is not None:
@@ -301,7 +297,6 @@ def _tag(subject: str | int) -> str:
 
 
 def _title(schema: Schema) -> str:
-    """Name of a type for people."""
     if "$ref" in schema:
         return str(schema["$ref"]).removeprefix(REFERENCE)
     for key in ("anyOf", "oneOf", "allOf"):

@@ -391,7 +391,6 @@ def _inline(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Paragraphs and lists."""
     blocks = []
     for block in re.split(r"\n\s*\n", text.strip()):
         lines = block.splitlines()

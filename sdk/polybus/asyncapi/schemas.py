@@ -117,7 +117,6 @@ def _of_msgspec(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Schem
 
 
 def _structs(kinds: list[Any]) -> set[type[msgspec.Struct]]:
-    """Structs of msgspec inside types."""
     found, waiting, seen = set[type[msgspec.Struct]](), list[Any](msgspec.inspect.multi_type_info(kinds)), set[int]()
     while waiting:
         one = waiting.pop()

@@ -94,14 +94,12 @@ class _Types:
         self._made: dict[tuple[str, bool], str] = {}
 
     def free(self, name: str) -> str:
-        """An unused name."""
         name = re.sub(r"\W|^(?=\d)", "_", name)
         while name in self._names.values():
             name += "_"
         return name
 
     def written(self) -> list[str]:
-        """The declarations."""
         return [*self._made.values()]
 
     def of(self, schema: Any, given: bool) -> str:

@@ -191,8 +191,6 @@ def _on_spark(master: str, size: int, shown: _StageProgress) -> Iterator[Any]:
 
 
 class _StageProgress:
-    """Progress bar per stage on a terminal."""
-
     def __init__(self, as_json: bool) -> None:
         console = Console(stderr=True)
         columns = (SpinnerColumn(), TextColumn("{task.description:10}"), BarColumn(), TimeElapsedColumn())

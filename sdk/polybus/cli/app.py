@@ -110,7 +110,6 @@ def _open_closed_streams() -> None:
 
 @cache
 def command() -> TyperGroup:
-    """Parser of all commands."""
     made = typer.main.get_command(app)
     assert isinstance(made, TyperGroup)
     made.commands = _Commands()  # type: ignore[assignment]  # read only

@@ -28,7 +28,6 @@ from .values import json_line
 READ, LOOK = 0.65, 0.8
 """Seconds to read the code before it runs, and its output afterwards."""
 _FOLDERS = "polybus-demo-"
-"""Prefix of temporary folders."""
 _ORPHANED = 3600
 """Age in seconds."""
 _NEXT = {
@@ -104,7 +103,6 @@ class Paper:
             await anyio.sleep(seconds)
 
     def programs(self) -> None:
-        """Print all programs with their paths."""
         for name in PROGRAMS:
             self._print(Text(f"# {path_of(name)}", style="dim"), _code(path_of(name).read_text(encoding="utf-8")), "")
 

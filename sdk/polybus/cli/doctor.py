@@ -156,7 +156,6 @@ class Examination:
         self.steps: list[DoctorStep] = [DoctorStep(name) for name in self._plan]
 
     def adapted(self, adapter: ProtocolAdapter) -> ProtocolAdapter:
-        """Protocol with options for this examination."""
         return adapter
 
     def planned(self) -> dict[str, Callable[[AsyncExitStack], Awaitable[str]]]:
@@ -172,7 +171,6 @@ class Examination:
         return plan | {opened: self._open, "handshake": self._handshake, "peer": self._meet, "request": self._ask}
 
     async def run(self) -> None:
-        """Run the steps until one fails."""
         async with anyio.create_task_group() as self._group, AsyncExitStack() as stack:
             stack.callback(self._group.cancel_scope.cancel)
             for step, take in zip(self.steps, self._plan.values(), strict=True):
@@ -422,12 +420,10 @@ _HANDSHAKE = "compare protocol and options of the URL (format=, dialect=) with t
 
 
 def silence_hint(step: str) -> str:
-    """Advice for a step without any response."""
     return _SILENCE.get(step, "the server does not go on: look into its log")
 
 
 def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
-    """Advice for an error in a step."""
     if isinstance(error, ssl.SSLError):
         return _tls_hint(error)
     if isinstance(error, Unauthorized) and protocol == "nats":

@@ -41,7 +41,6 @@ class ClusterExamination(Examination):
 
     cluster: Cluster = Cluster()
     name: str = ""
-    """Name of the cluster."""
     _keeps: bool = False
     """True once JetStream has answered."""
 
@@ -177,7 +176,6 @@ class ClusterExamination(Examination):
 
 
 def _backlogs(stores: list[StoreState]) -> dict[str, int]:
-    """Undelivered publications by durable handler."""
     return {name: waiting for store in stores for name, (waiting, _) in store.durables.items()}
 
 

@@ -27,8 +27,6 @@ _PREFIX = 4
 
 @frozen
 class FrameFindings:
-    """Contents of a frame."""
-
     number: int
     offset: int
     size: int

@@ -23,7 +23,6 @@ def finite(value: float) -> float:
 
 
 def group(name: str, help: str) -> typer.Typer:
-    """Command with subcommands."""
     return typer.Typer(name=name, help=help, no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 

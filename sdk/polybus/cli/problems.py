@@ -50,7 +50,6 @@ class PeerError(Exception):
 
 
 def say(text: str) -> None:
-    """Print one line on stderr."""
     print("polybus: " + in_one_line(" ".join(without_secrets(text).split())), file=sys.stderr, flush=True)
 
 

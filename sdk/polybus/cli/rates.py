@@ -37,8 +37,6 @@ class Load:
 
 @frozen(kw_only=True)
 class Rates:
-    """Figures of one wire."""
-
     round_trip_us: float
     """Median of sequential requests, in microseconds."""
     round_trip_p99_us: float

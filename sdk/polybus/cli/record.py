@@ -147,7 +147,6 @@ def replay(
 
 
 def _counts(found: Mapping[str, int]) -> str:
-    """Counts by kind, for people."""
     counts = [
         counted(count, _NOUNS[kind]) if kind in _NOUNS else f"{count} {kind}" for kind, count in sorted(found.items()) if count
     ]

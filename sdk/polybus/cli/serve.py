@@ -123,7 +123,6 @@ def _where(error: BaseException) -> str:
 
 
 def _frames_here(error: BaseException) -> list[traceback.FrameSummary]:
-    """Stack frames of files below the current folder."""
     paths = [(frame, Path(frame.filename)) for frame in _frames(error) if "site-packages" not in frame.filename]
     return [frame for frame, path in paths if path.is_relative_to(Path.cwd()) and not path.is_relative_to(_PACKAGE)]
 
@@ -228,7 +227,6 @@ _PACE: Final = 0.4
 _PATIENCE: Final = 10.0
 """Seconds for a process to end, in addition to its drain."""
 _MOST: Final = 10_000
-"""Maximum number of files to watch."""
 _SKIPPED: Final = ("__pycache__", "node_modules", "site-packages")
 
 

@@ -40,7 +40,6 @@ class Marks:
 
     @classmethod
     def of(cls, function: object) -> Marks:
-        """Marks of a function."""
         marks: Marks = getattr(function, _MARKS, _NONE)
         return marks
 

@@ -169,7 +169,6 @@ _read_once = remembered(_read)
 
 
 def _functions(base: type, name: str) -> dict[str, Any]:
-    """Methods of a class itself."""
     for attribute in own_annotations(base):
         if not attribute.startswith("_"):
             raise TypeError(

@@ -17,7 +17,6 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from attrs import define, field, frozen
 
 DESKS = ("ann", "bob")
-"""Two processes of one program."""
 TIMEOUT = 12.0
 """Seconds for an event to be seen at the other side, also on a busy machine."""
 _START, _END = 40.0, 5.0
@@ -40,14 +39,11 @@ class StoryLine:
 
 @define
 class Actor:
-    """Process of the story."""
-
     process: anyio.abc.Process
     input: anyio.abc.ByteSendStream
     output: BufferedByteReceiveStream
 
     async def lines(self) -> AsyncIterator[str]:
-        """Read its output until it ends."""
         while True:
             try:
                 line = await self.output.receive_until(b"\n", _LINE)
@@ -141,12 +137,10 @@ class Cast:
         return url
 
     async def kill_plant(self) -> None:
-        """Kill the plant."""
         self._signal("kill -9", getattr(signal, "SIGKILL", signal.SIGTERM))
         await self._actors["plant"].process.wait()
 
     def drain_plant(self) -> None:
-        """Ask the plant to shut down gracefully."""
         self._signal("kill -TERM", signal.SIGTERM)
 
     def _signal(self, command: str, number: int) -> None:

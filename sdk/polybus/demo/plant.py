@@ -16,8 +16,6 @@ bus: Bus = Bus()
 
 @frozen
 class Tank:
-    """A tank and its contents."""
-
     number: int
     litres: float
 

@@ -50,8 +50,6 @@ class Excerpt:
 
 @frozen
 class Scene:
-    """A step of the story."""
-
     name: str
     play: Callable[[Telling], Awaitable[str]] = field(repr=False)
     """Returns its result as a line, or raises CheckFailed."""
@@ -61,14 +59,11 @@ class Scene:
 
 
 def scene(title: str, why: str, *code: Excerpt) -> Callable[[Any], Scene]:
-    """Turn a function into a scene."""
     return lambda play: Scene(play.__name__, play, title, why, code)
 
 
 @define
 class SceneOutcome:
-    """Result of a scene."""
-
     outcome: Outcome = "waiting"
     detail: str = ""
     seconds: float = 0.0
@@ -280,7 +275,6 @@ async def count(telling: Telling) -> str:
 
 
 def can_record() -> bool:
-    """True if recordings can be made and read."""
     return all(find_spec(name) is not None for name in ("pyarrow", "numpy"))
 
 
@@ -306,4 +300,3 @@ def _traffic(record: Path) -> dict[str, int]:
 
 
 SCENES: tuple[Scene, ...] = (meet, ask, publish, stream, refuse, kill, back, replace, van, count)
-"""In order."""

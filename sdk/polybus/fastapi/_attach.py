@@ -148,7 +148,6 @@ if TYPE_CHECKING:
 
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SCRIPT = "polybus-script"
-"""Name of the routes for the JavaScript modules."""
 _FRAMES: Final = "polybus-frames.js"
 
 
@@ -296,7 +295,6 @@ def _compose(router: Any, attachment: Attachment) -> None:
 
 
 def _check_script(path: Any) -> None:
-    """Raise TypeError or ValueError for an invalid path."""
     if not isinstance(path, str):
         raise TypeError(f"script={shown(path)}: a path such as '/polybus.js', not {type(path).__name__}")
     if not path.startswith("/"):

@@ -326,7 +326,6 @@ class AttachedRoute:
         self._app = app
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Handle one connection or request."""
         await self.attachment.start(scope.get("app"))
         await self._app(scope, receive, send)
 

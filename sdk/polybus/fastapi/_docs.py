@@ -71,8 +71,6 @@ def _live_address(docs: str, path: str) -> str:
 
 
 class _Documents:
-    """Document and page, renewed after registrations of handlers."""
-
     def __init__(self, bus: Bus, live: str | None, **info: str) -> None:
         self._bus = bus
         self._live = live

@@ -164,7 +164,6 @@ def patience(config: uvicorn.Config, drain: float) -> float:
 
 
 def buses_here() -> list[Bus]:
-    """Buses attached in this event loop, each once."""
     return list(dict.fromkeys(attachment.bus for attachment in attached_here()))
 
 

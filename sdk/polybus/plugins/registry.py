@@ -148,7 +148,6 @@ def mistyped_options(url: str, protocol: str | ProtocolAdapter | None = None) ->
 
 
 def _user_options(protocol: str | ProtocolAdapter) -> Callable[[str, str | None], Mapping[str, str]] | None:
-    """The protocol's `user_options`, if any."""
     if isinstance(protocol, str):
         try:
             protocol = _load("protocols", protocol)

@@ -76,7 +76,7 @@ def way_of(returns: str, *, is_async: bool = False) -> tuple[Way, str]:
 
 
 _SUMMARIES: Final = {
-    "request": "Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.",
+    "request": "Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.",
 }
 _WORDS: Final = (
     (r"\(by awaiting\) ", ""),

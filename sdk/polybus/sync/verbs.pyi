@@ -123,7 +123,7 @@ class BlockingPeer(Twin):
         headers: Mapping[str, str] | None = ...,
         retry: Retry | None = ...,
     ) -> Any:
-        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
+        """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
 
         Raises:
             EncodeError: The body cannot be encoded; the error names the path.
@@ -371,7 +371,7 @@ class BlockingRemotePeer(Twin):
         headers: Mapping[str, str] | None = ...,
         retry: Retry | None = ...,
     ) -> Any:
-        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
+        """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
 
         Raises:
             EncodeError: The body cannot be encoded; the error names the path.
@@ -511,7 +511,7 @@ class BlockingUser(Twin):
         headers: Mapping[str, str] | None = ...,
         retry: Retry | None = ...,
     ) -> Any:
-        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
+        """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
 
         Raises:
             EncodeError: The body cannot be encoded; the error names the path.
@@ -667,7 +667,7 @@ class BlockingCaller(Twin):
         headers: Mapping[str, str] | None = ...,
         retry: Retry | None = ...,
     ) -> Any:
-        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
+        """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
 
         Raises:
             EncodeError: The body cannot be encoded; the error names the path.
@@ -811,7 +811,7 @@ class BlockingBus(Twin):
         headers: Mapping[str, str] | None = ...,
         retry: Retry | None = ...,
     ) -> Any:
-        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
+        """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
 
         It goes to this bus's own handler if there is one, otherwise to the only link that this bus opened, otherwise to the
         opened link with a matching ``serves=``.

@@ -424,7 +424,6 @@ class ServedFrame:
             self._on_port(port)
 
     def _withdraw(self, until: int) -> None:
-        """Withdraw the ports offered up to `until`."""
         for nonce, (epoch, port) in list(self._offers.items()):
             if epoch <= until:
                 del self._offers[nonce]

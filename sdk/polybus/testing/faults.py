@@ -118,8 +118,6 @@ class _FaultyTransport:
 
 
 class _Direction:
-    """Frames in transit, in order."""
-
     def __init__(self, faults: Faults, host: Host, rng: random.Random, deliver: Callable[[bytes], None]) -> None:
         self._faults = faults
         self._host = host
@@ -139,7 +137,6 @@ class _Direction:
             self._add(late * self._faults.delay, len(frame), partial(self._deliver, frame))
 
     def then(self, act: Callable[[], None]) -> None:
-        """Call `act` after all frames."""
         self._add(0.0, 0, act)
 
     def forget(self) -> None:

@@ -34,13 +34,11 @@ _NOBODY: Final = b"NATS/1.0 503\r\n\r\n"
 _WINDOW: Final = 120 * _NANOSECONDS
 _WAIT: Final = 30 * _NANOSECONDS
 _PAGE: Final = 1024
-"""Names per page."""
 _OUTER: Final = 150
 """Bytes of overhead per message."""
 
 
 def _now() -> str:
-    """Current time as a server writes it."""
     return datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -109,7 +107,6 @@ class Stream:
         return "maximum bytes exceeded" if 0 < most_bytes < self._bytes + size else None
 
     def _forget(self, now: float) -> None:
-        """Drop expired ids and messages."""
         window = self.config.get("duplicate_window", _WINDOW) / _NANOSECONDS
         while self._ids and (first := next(iter(self._ids))) and self._ids[first][0] + window <= now:
             del self._ids[first]
@@ -127,8 +124,6 @@ class Stream:
 
 @define(eq=False)
 class _Pull:
-    """Waiting pull request."""
-
     inbox: str
     left: int
     bytes: float

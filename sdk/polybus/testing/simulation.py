@@ -276,8 +276,6 @@ class SimulatedConnection:
 
 
 class _FrameFlow:
-    """Frames in transit, in order."""
-
     def __init__(self, network: Network, label: str, deliver: Callable[[list[bytes]], None]) -> None:
         self._network = network
         self._label = label.encode()
@@ -294,7 +292,6 @@ class _FrameFlow:
         self._add(frame, self._network.latency())
 
     def then(self, act: Callable[[], None]) -> None:
-        """Call `act` after all frames."""
         self._add(act, 0.0)
 
     def hold(self, seconds: float) -> None:

@@ -65,7 +65,6 @@ class Endless:
 
 
 async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Event:
-    """Next event of a kind."""
     async for event in events:
         if isinstance(event, kind):
             return event
