@@ -68,7 +68,6 @@ class BusGate:
         self._admissions = Admissions(self._services.limits)
 
     def knock(self, address: str) -> BusError | None:
-        """Count a new connection, or refuse it."""
         if not (self.open and self._services.ready):
             return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
         links, limits = self._services.running.links, self._services.limits
@@ -101,7 +100,6 @@ class BusGate:
         return len(gone)
 
     def turned_away(self, address: str, why: str, about: str) -> None:
-        """Log a client refused before `authenticate`."""
         self._services.access.turned_away(address, why, about)
 
     def left(self, address: str) -> None:
@@ -140,7 +138,6 @@ class BusGate:
         link.attach(transport)
 
     def gone(self, link: Link) -> None:
-        """Uncount an ended link."""
         address = self.links.pop(link, None)
         if address is not None:
             self._admissions.gone(address)

@@ -84,7 +84,6 @@ class Bridge:
             await end.life.leave(runtime, error)
 
     async def _drain(self) -> None:
-        """Wait for calls in flight, as a drain does."""
         with anyio.move_on_after(DRAIN) as self._patience:
             with anyio.move_on_after(DRAIN * STREAMS_SHARE):
                 await self._until_idle(lasting=True)
@@ -93,7 +92,6 @@ class Bridge:
             await self._until_idle(lasting=False)
 
     def hurry(self) -> None:
-        """Stop waiting for calls in flight."""
         if self._patience is not None:
             self._patience.cancel()
 

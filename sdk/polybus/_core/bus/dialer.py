@@ -147,7 +147,6 @@ class LinkLog:
 
 
 def _span(seconds: float) -> str:
-    """A length of time, as text."""
     return "less than 0.1 s" if seconds < 0.1 else f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
@@ -226,17 +225,12 @@ class Connecting:
         """True to retry refusals, slowly, once the link was up: without it the process would look healthy and be useless."""
         self._keeps = features.keeps and inner is None
         self._decided: anyio.Event | None = None
-        """Set at the end of the current attempt."""
         self._lost: Closed | None = None
-        """The end of its connection."""
         self._stands = False
-        """True after a successful attempt."""
         self._leaving = False
         """True while the link's server is about to end and others exist."""
         self._moves = False
-        """True while the link moves."""
         self._failures = 0
-        """Consecutive attempts without a lasting link."""
         self._up_since = 0.0
 
     def _time(self) -> float:
@@ -564,7 +558,6 @@ class Connecting:
             self._down(self._link, why)
 
     def _down(self, link: Link, why: Closed) -> None:
-        """Redial a lost link, if possible."""
         if link.state is State.DOWN:
             if self._connector.reconnects:
                 link.runtime.spawn(self._come_back, link, why)

@@ -93,7 +93,6 @@ def translated(error: BaseException) -> RequestError:
 
 
 def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Choose the error of a failed channel."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -342,7 +341,6 @@ class TunnelForwarder:
 
     side: RouteSide
     _through: dict[FrameChannel, None] = field(factory=dict)
-    """Near halves."""
 
     def end(self) -> None:
         for near in list(self._through):
@@ -479,7 +477,6 @@ class PublicationForwarder:
     offer_shared = offer
 
     def _spelled(self, message: Message) -> str | int:
-        """Find the subject's spelling in the route."""
         own = self._side.here.pubsub.publisher.spellings(message.subject).values()
         spellings = chain(message.spellings, chain.from_iterable(own))
         return next((one for one in spellings if matches(self.pattern, one)), message.subject)

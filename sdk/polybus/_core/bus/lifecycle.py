@@ -69,7 +69,6 @@ class LifespanTask:
     """Called when it fails before its end was requested."""
     _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
-    """Set once it has yielded or ended."""
     _stop: anyio.Event = field(factory=anyio.Event, init=False)
     _over: anyio.Event = field(factory=anyio.Event, init=False)
     _yielded: bool = field(default=False, init=False)
@@ -173,7 +172,6 @@ class Lifecycle:
     state: Any = field(default=None, init=False)
     _phase: Phase = field(default=Phase.LEFT, init=False)
     _changing: anyio.Event | None = field(default=None, init=False)
-    """Set at the end of the current change."""
     _entered: int = field(default=0, init=False)
     """Entered blocks, links and bridges; without the lifespan, which must not keep its own bus alive."""
     _holders: deque[Runtime] = field(factory=deque, init=False)
@@ -184,7 +182,6 @@ class Lifecycle:
     _patience: float = field(default=DRAIN, init=False)
     """Seconds for the end of the lifespan: as for the last drain."""
     _events_of_lifespan: weakref.WeakSet[EventStream[Any]] = field(factory=weakref.WeakSet, init=False)
-    """Event readers of the lifespan and its tasks."""
     _closed_event: anyio.Event | None = field(default=None, init=False)
     _guests: dict[Lifecycle, Runtime | None] = field(factory=dict, init=False)
     """Buses behind tunnels, left together with this one."""
@@ -262,7 +259,6 @@ class Lifecycle:
             await extension.begin()
 
     async def take_in(self, guest: Lifecycle) -> None:
-        """Enter another bus, until this one ends."""
         before = self._guests.pop(guest, None)
         if before is not None:  # it was closed since
             await guest.leave(before, None)
@@ -518,7 +514,6 @@ class Lifecycle:
 
     @contextmanager
     def _change(self, phase: Phase) -> Iterator[None]:
-        """Mark a phase that other tasks wait for."""
         changing = self._changing = anyio.Event()
         self._move(phase)
         try:
@@ -552,7 +547,6 @@ class Lifecycle:
 
 
 def _raise_failure(runtime: Runtime) -> None:
-    """Raise the lifespan's failure, once."""
     failure, runtime.failure = runtime.failure, None
     if failure is not None:
         raise failure

@@ -54,10 +54,8 @@ class LinkRegistry:
         self.gates: dict[BusGate, Listening] = {}
         self.of_lifespan: set[Link] = set()
         self._of_key: dict[str, dict[PeerParty, None]] = {}
-        """Clients by identity key."""
         self.extensions: list[Extension] = []
         self.mesh: Mesh | None = None
-        """The extension for the cluster."""
         self.resumption: Resumption | None = None
         """Set if sessions can be resumed at another bus."""
         self._storage: Storage | None = None
@@ -84,7 +82,6 @@ class LinkRegistry:
 
     @property
     def inner_peer(self) -> PeerParty | None:
-        """The peer of the inner link, in a cluster."""
         return None if self.mesh is None else self.mesh.peer
 
     # -- peers -----------------------------------------------------------------------------------------------------------
@@ -238,7 +235,6 @@ class LinkRegistry:
     # -- reports of links and peers --------------------------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
-        """Handle a link that is up, first or again."""
         recipients = self.pubsub.recipients
         if link.opened:
             for extension in self.extensions:
@@ -280,7 +276,6 @@ class LinkRegistry:
                 del self._of_key[key]
 
     def link_closed(self, link: Link, why: Closed) -> None:
-        """Handle a link's final end."""
         recipients = self.pubsub.recipients
         self.pubsub.announcer.forget(link)
         if link in self.opened:

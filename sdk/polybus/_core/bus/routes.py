@@ -143,7 +143,6 @@ def _separator(pattern: str | int) -> str:
 
 
 def _places(source: str | int) -> dict[str, slice]:
-    """Tokens for each name of a target."""
     if isinstance(source, int):
         return {}
     places: dict[str, slice] = {}
@@ -180,7 +179,6 @@ class RouteSide:
         self._known: dict[str | int, str | int] = {}
         self.is_open: bool = False
         self.calls: dict[BridgedCall | ChannelCall, None] = {}
-        """Calls in flight."""
         self._losses = ViolationCounter()
         self.requests: RequestForwarder = RequestForwarder(self)
         self._publications: PublicationForwarder | None = None
@@ -190,7 +188,6 @@ class RouteSide:
     # -- opening and closing ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Start accepting messages."""
         self.is_open, self._losses = True, ViolationCounter()
         self.here.lookup.sides.append(self)
         if "request" in self.route.kinds:
@@ -224,12 +221,10 @@ class RouteSide:
         return any(lasting or not isinstance(call, ChannelCall) for call in self.calls)
 
     def end_streams(self) -> None:
-        """End streams and channels."""
         for call in [one for one in self.calls if isinstance(one, ChannelCall)]:
             call.cut(Code.UNAVAILABLE, LEAVING)
 
     def stop(self) -> None:
-        """Cut everything in flight."""
         self.end_streams()
         for call in list(self.calls):
             call.cut(Code.UNAVAILABLE, LEAVING)
@@ -259,7 +254,6 @@ class RouteSide:
         return found
 
     def headers(self, message: Message, via: ViaHeader | None) -> dict[str, str] | None:
-        """Choose the headers that cross."""
         kept = {} if via is None else {VIA: str(via)}
         named = {*self.route.headers, TRACE}
         kept.update((name, value) for name, value in (message.headers or {}).items() if name.lower() in named)
@@ -351,7 +345,6 @@ class InnerRoute(RouteSide):
         subject: str | int,
         headers: dict[str, str] | None = None,
     ) -> Message:
-        """Make the forwarded message, with the calling user's key."""
         on = await super().converted(convert, message, kind, subject, headers)
         key = None if message.peer is None else message.peer.identity_key
         if key is not None and kind is not Kind.RESPONSE:

@@ -323,7 +323,6 @@ class _Run:
         self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
         self._serving = False
         self._entrances: list[Peer] = []
-        """Links to brokers."""
         self._signalled: anyio.Event
         self._scope: anyio.CancelScope
         self._force: threading.Timer | None = None
@@ -439,7 +438,6 @@ class _Run:
         return 200, await self._metrics()
 
     async def _metrics(self) -> str:
-        """Text for Prometheus, or the supervisor."""
         text: str = await metrics_maker("scrape", "run(metrics=True)")(self._bus)
         return text
 

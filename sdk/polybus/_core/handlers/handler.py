@@ -318,7 +318,6 @@ def plan(
 
 
 def _body_types(handler: Handler, signature: Signature) -> tuple[Any, Any]:
-    """Types of body and result, from the annotations."""
     hints = signature.hints
     if signature.style == "channel":
         of_channel = next(get_args(hint) for hint in map(injected, hints.values()) if (get_origin(hint) or hint) is Channel)

@@ -70,12 +70,10 @@ class HandlerLookup:
     """Handlers by subject, then routes of bridges and tunnel listeners."""
 
     handlers: dict[str | int, Handler] = field(factory=dict)
-    """Handlers by subject, as registered."""
     by_uri: dict[str, Handler] = field(factory=dict)
     """Handlers of URIs by canonical spelling."""
     subscribers: list[SubscriberSpec] = field(factory=list)
     publications: dict[str | int, Publication] = field(factory=dict)
-    """Declared publications."""
     sides: list[Any] = field(factory=list)
     """Routes of bridges from this bus, `_core.bus.routes.RouteSide`: the first match counts."""
     entrances: list[Any] = field(factory=list)
@@ -188,7 +186,6 @@ class HandlerLookup:
         return found
 
     def answers(self, subject: str | int) -> bool:
-        """Check whether `answered` lists a subject."""
         return subject in self.handlers or any(
             side.route.source == subject and not is_pattern(subject) for side in self.sides if "request" in side.route.kinds
         )

@@ -63,14 +63,11 @@ def injected_as(name: str, *, in_thread: bool = False) -> Callable[[type[T]], ty
 
 
 def context_part(given: Any) -> ContextPart | None:
-    """Find the attribute of `Context` for a class."""
     return vars(given).get(_MARK) if isinstance(given, type) else None
 
 
 @frozen
 class Signature:
-    """A function, its parameters and the way it runs."""
-
     name: str
     function: Callable[..., Any]
     parameters: list[inspect.Parameter]
@@ -293,7 +290,6 @@ def _annotation_texts(target: Any) -> dict[str, str]:
 
 
 def _annotated(function: Any) -> Any:
-    """The function with the relevant annotations."""
     function = _without_partial(function)
     if inspect.isroutine(function) or inspect.isclass(function):
         return function.__init__ if inspect.isclass(function) else function

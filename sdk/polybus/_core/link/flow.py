@@ -34,11 +34,9 @@ class LinkFlow(LinkWire, ABC):
     share: Share | None = field(default=None, init=False)
     """Its share of `Limits.total_bytes`; None for a single dialled peer, which needs no sharing."""
     slow: int = field(default=0, init=False)
-    """Publications dropped since the peer last kept up."""
     unwritten: MemoryBudget = field(init=False)
     """Bytes in the connection at its last pause."""
     bodies: MemoryBudget = field(init=False)
-    """Large bodies of running requests."""
     stalled: dict[StalledCalls, None] = field(factory=dict, init=False)
     """Requests that wait until this connection takes answers again."""
     holds: bool = field(default=False, init=False)
@@ -167,7 +165,6 @@ class LinkFlow(LinkWire, ABC):
         self.flowing = self.state is State.UP and not self.paused and not self.outbox and self.initiates and not self.holds
 
     def drain_outbox(self) -> None:
-        """Write queued messages while the connection takes them."""
         outbox = self.outbox
         if outbox is not None and not self.holds:
             outbox.drain()
@@ -257,7 +254,6 @@ class LinkFlow(LinkWire, ABC):
             self._arriving.release(self._arriving.held)
 
     def disconnected(self, *, sent: bool) -> BusError:
-        """Make the error for sending on an ended link."""
         why = None if self._ending is None else self._ending.why
         if why is not None and why.error is not None:
             return another(why.error)

@@ -66,7 +66,6 @@ class Link(LinkFlow):
     renews: bool = field(default=False, init=False)
     """True if every attempt asks for new credentials."""
     insists: bool = field(default=False, init=False)
-    """True if a link that was up retries refusals."""
     reader: LinkReader | None = field(default=None, kw_only=True)
     """Handles messages with an addressee in `Message.peer`."""
     inner: bool = field(default=False, kw_only=True)
@@ -77,7 +76,6 @@ class Link(LinkFlow):
     most_waiting: int | None = field(default=None, init=False)
     """Replace `Limits.running` and `Limits.waiting` on this link."""
     recorder: Recorder | None = field(default=None, init=False)
-    """Records only this link."""
     expires: float | None = field(init=False)
     offences: ViolationCounter = field(factory=ViolationCounter, init=False)
     receiver: ConnectionReceiver | None = field(default=None, init=False)
@@ -112,7 +110,6 @@ class Link(LinkFlow):
 
     @property
     def peers(self) -> list[Any]:
-        """All peers, each as `peer`."""
         if self.multiplexed is not None:
             return list(self.multiplexed.peers.values())
         return [self.peer] if self.peer is not None else []
@@ -126,7 +123,6 @@ class Link(LinkFlow):
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def attach(self, transport: Transport) -> None:
-        """Start a session on a new connection."""
         role: Role = "client" if self.opened else "server"
         now = self.runtime.time()
         hear: Hear | None = getattr(transport, "hear", None)  # one of its `TransportFeatures`, read directly for speed
@@ -406,7 +402,6 @@ class Link(LinkFlow):
         await written()
 
     async def _outbox_written(self) -> None:
-        """Wait until the transport has the current outbox."""
         last = self.outbox.last if self.outbox is not None else None
         while last is not None and last.waits and self.stands:
             await self.room(math.inf)

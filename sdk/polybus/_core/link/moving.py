@@ -56,7 +56,6 @@ class NextConnection:
         self.decided: anyio.Event = anyio.Event()
         self.moving: Moving | None = None
         self.why: str = ""
-        """Reason why the move failed."""
         self._early: list[Message | SessionEvent] = []
         """Output since the session's admission, which comes first."""
         self.receiver: ConnectionReceiver = ConnectionReceiver(self, transport, session)
@@ -67,7 +66,6 @@ class NextConnection:
         self._take(output)
 
     def give_up(self, why: str) -> None:
-        """Abort the new connection."""
         self.why = self.why or why
         if self.moving is None:
             self.receiver.over()

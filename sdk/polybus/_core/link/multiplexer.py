@@ -34,7 +34,6 @@ class PendingPeer:
     messages: list[Message] = field(factory=list)
 
     def forget(self) -> list[Message]:
-        """Release the memory, and return the messages."""
         self.budget.release(self.budget.held)
         messages, self.messages = self.messages, []
         return messages

@@ -45,12 +45,10 @@ class ConnectionReceiver:
             self.frames_received = self._pieces.frames_received
 
     def hand_over(self, link: Any) -> None:
-        """Report to another object from now on."""
         self._link = link
         self.frames_received = link.frames_received
 
     def over(self) -> None:
-        """Detach from the link."""
         self._link = None
         self.frames_received = _drop_frames
         if self._pieces is not None:
@@ -92,7 +90,6 @@ class _FramePieces:
     _link: Link
     _transport: Transport
     _pieces: Callable[[bytes], Sequence[bytes]]
-    """Splits a frame if possible."""
     _waiting: deque[bytes] = field(factory=deque)
     _bytes: int = 0
 
@@ -112,7 +109,6 @@ class _FramePieces:
                 self._link.runtime.call_soon(self._turn)
 
     def finish(self) -> None:
-        """Handle the remaining frames."""
         while self._handle_one():
             pass
 
@@ -127,7 +123,6 @@ class _FramePieces:
             TransportFeatures.of(self._transport).resume_reading()
 
     def _handle_one(self) -> bool:
-        """Handle the next piece. True if there is another."""
         waiting = self._waiting
         if waiting and self._link.ending:
             waiting.clear()  # like a closing transport, which delivers nothing more
@@ -145,7 +140,6 @@ class _FramePieces:
 
 
 def each(output: SessionOutput) -> Iterable[Message | SessionEvent | bytes]:
-    """Iterate over the output of a session."""
     return (output,) if isinstance(output, Message) else output
 
 
@@ -162,7 +156,6 @@ class Confirmations:
         return asked
 
     def answered(self, event: Confirmed) -> None:
-        """Wake the task that asked."""
         asked = self._asked.pop(event.key, None)
         if asked is not None:
             asked.refused = event.refused

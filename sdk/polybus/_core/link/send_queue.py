@@ -78,7 +78,6 @@ class SendQueue:
         self.last: WaitingMessage | None = None
         """The last entry added, even after it has left."""
         self._room = Notifier(link.runtime.loop)
-        """For publishers that wait for room."""
 
     def __len__(self) -> int:
         return self._count
@@ -103,7 +102,6 @@ class SendQueue:
         return 2 * self._kept < limits.outbox and 2 * self.kept_bytes < limits.outbox_bytes and self._budget.has_room(0)
 
     def add(self, entry: WaitingMessage) -> None:
-        """Add an entry, regardless of the limits."""
         share = self._shares.get(entry.peer)
         if share is None:
             share = self._shares[entry.peer] = _PeerEntries()
@@ -175,7 +173,6 @@ class SendQueue:
                     self.drop(entry)
 
     def clear(self) -> list[WaitingMessage]:
-        """Empty the queue, and return the waiting entries."""
         left = []
         while (entry := self.pop()) is not None:
             left.append(entry)
@@ -292,7 +289,6 @@ class SendQueue:
     # -- writing ---------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Write queued messages while the connection takes them."""
         link = self._link
         now = link.runtime.time()
         while link.takes_more and (entry := self.pop()) is not None:

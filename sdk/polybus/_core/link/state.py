@@ -25,8 +25,6 @@ class State(enum.Enum):
 
 
 class Change(enum.Enum):
-    """A change of a link's connection."""
-
     ATTACHED = "attached"
     READY = "ready"
     """The handshake of the protocol is over."""

@@ -552,7 +552,6 @@ class PeerParty:
         return True
 
     def release(self, message: Message) -> None:
-        """Release the charge of a message."""
         self.budget.release(cost(message))
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
@@ -565,7 +564,6 @@ class PeerParty:
     # -- deadlines and the end -------------------------------------------------------------------------------------------
 
     def watch(self, deadline: float) -> None:
-        """Expire requests soon after a deadline."""
         if deadline < self.due:
             self.due = deadline
             self.link.runtime.watch(self, deadline)

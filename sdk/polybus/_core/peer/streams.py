@@ -36,7 +36,6 @@ class Streams:
         """The peer's, for unread items."""
         self.channels: dict[Any, Channel[Any, Any]] = {}
         self._tunnels = 0
-        """Tunnels opened by the peer."""
         self._deadlines = Deadlines()
 
     # -- opened by this bus ----------------------------------------------------------------------------------------------

@@ -148,7 +148,6 @@ class SubscriptionQueue(ABC):
         """Wake a reader: a publication was added."""
 
     def take(self) -> Message:
-        """Remove and return the oldest publication."""
         queue = self._queue
         message = queue.popleft()
         self._bytes -= OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
@@ -305,7 +304,6 @@ class SubscriptionQueue(ABC):
                 self._bytes += OVERHEAD + len(message.raw or b"")
 
     def _move_held_in(self) -> None:
-        """Move held-back publications into free room, and charge them."""
         overflow, held = self._overflow, self._held
         assert held is not None
         while overflow and len(self._queue) - len(overflow) < self.queue and self._bytes < self._most:
@@ -358,7 +356,6 @@ class SubscriptionQueue(ABC):
 
     @property
     def full(self) -> bool:
-        """True if publishers of this process must wait."""
         return self.when_full == "block" and (len(self._queue) >= self.queue or self._bytes >= self._most)
 
     async def room(self, deadline: float) -> bool:
@@ -384,7 +381,6 @@ class SubscriptionQueue(ABC):
             self._services.wake(self._room.pop(0))
 
     def clear(self) -> None:
-        """Drop everything, and resume publishers."""
         if self._tells_at != math.inf and self.dropped != self._told:  # the report that would follow within a second
             self._tells_at = math.inf
             self._tell(None, len(self._queue))
@@ -451,7 +447,6 @@ class IteratedQueue(SubscriptionQueue):
             raise
 
     def leave(self) -> None:
-        """Stop receiving, and drop the queue."""
         self._active = False
         self._pubsub.unsubscribe(self)
         self.clear()

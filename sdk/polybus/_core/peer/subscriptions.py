@@ -34,7 +34,6 @@ class Subscriptions:
     _peer: PeerParty
     _warned: bool = False
     patterns: dict[str | int, int] = field(factory=dict)
-    """With their costs in bytes."""
     _holder: Any = None
     """Queue in place of the peer, for now."""
 
@@ -83,7 +82,6 @@ class Subscriptions:
         self._move(queue)
 
     def release(self) -> None:
-        """Send publications again."""
         self._move(None)
 
     def _move(self, holder: Any) -> None:
@@ -99,7 +97,6 @@ class Subscriptions:
                 pubsub.local.add(pattern, holder)
 
     def clear(self) -> None:
-        """End all subscriptions of a lost connection."""
         for pattern in list(self.patterns):
             self.remove(pattern)
 

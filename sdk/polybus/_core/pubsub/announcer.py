@@ -188,7 +188,6 @@ class SubscriptionAnnouncer:
                 await peer.link.confirmed()
 
     def _audience(self) -> list[PeerParty]:
-        """Peers that receive announcements."""
         return [peer for link in self._told if link.stands and _announces(link) for peer in link.peers]
 
     def forget(self, link: Link) -> None:
@@ -327,7 +326,6 @@ class SubscriptionAnnouncer:
             link.runtime.spawn(self._restore_patterns, peer, later, done)
 
     def _names(self, peer: PeerParty, link: Link) -> list[tuple[str, Interest]]:
-        """Verbs and names to announce to a peer."""
         interests: list[Interest] = [*self._interests, *(self._behind if link.inner else ())]
         if not _has_groups(link):
             interests = [_pattern(interest) for interest in interests]

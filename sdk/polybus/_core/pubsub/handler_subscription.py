@@ -64,7 +64,6 @@ class HandlerSubscription(SubscriptionQueue):
 
     @property
     def busy(self) -> bool:
-        """True if publications wait or are being handled."""
         return (self._workers > 0 or len(self._queue) > 0) and self._runtime is self._services.runtime
 
     def _overrun(self, message: Message) -> None:
@@ -77,12 +76,10 @@ class HandlerSubscription(SubscriptionQueue):
         self._tell(message.peer, len(self._queue))
 
     def skip(self, message: Message, why: BadRequest) -> None:
-        """Drop a publication that does not fit the handler."""
         self._count_dropped(1)
         self._skipped(message, self._handler.name, why.text)
 
     async def handle(self, job: _HandlerJob) -> None:
-        """Run the handler for the queued publications."""
         handler, queue, execution = self._handler, self._queue, self._services.executor
         function, only_body = handler.function, handler.only_body
         if handler.style != "async" or execution.middleware:

@@ -124,14 +124,12 @@ class Publisher:
     _recipients: Recipients
     _deduplicator: Deduplicator
     routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
-    """Cached results of `route`."""
     client_routes: dict[str | int, tuple[PeerParty, ...]] = field(factory=dict, init=False)
     """Cached clients for publications from the cluster."""
     since_yield: int = field(default=0, init=False)
     keeps: Callable[[str | int], bool] | None = field(default=None, init=False)
     """Checks whether the cluster stores a subject."""
     storage: Callable[[], Storage] = field(init=False)
-    """Returns the storage; set when the bus is assembled."""
     in_net: bool = field(default=False, init=False)
     """True once a publication could reach a bus twice, or return. It stays true with one route left: a copy may still wait
     elsewhere for a link, and must be recognised as late."""

@@ -68,7 +68,6 @@ class Relay:
         return bool(patterns.match(message.subject) or (patterns.addresses and any(map(patterns.match, message.spellings))))
 
     def pass_on(self, message: Message, source: PeerParty) -> None:
-        """Relay a publication to the other subscribers."""
         id = None if source.link.carries_headers else message.attributes.get("id")
         news = id is None or self._deduplicator.is_news(ViaHeader(str(id)), message.subject, speaker=speaker(source))
         if not news:
@@ -157,8 +156,6 @@ def _with_id(message: Message, same_wire: bool) -> Message:
 
 @define(eq=False)
 class PublicationReceiver:
-    """Delivers the publications of peers."""
-
     _local: SubjectIndex[PublicationQueue]
     _remote: SubjectIndex[PeerParty]
     _to_peers: PeerSubscriptions
@@ -314,13 +311,11 @@ class PubSub:
 
     @property
     def passes_on(self) -> bool:
-        """True if this bus forwards publications."""
         return self.relay.patterns.size > 0 or self._leading > 0
 
     # -- the life of the bus ---------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Remove the handlers' subscriptions."""
         for queue in self._handler_queues:
             queue.clear()
             self._take_out(queue)
@@ -335,7 +330,6 @@ class PubSub:
 
     @property
     def unread(self) -> int:
-        """Publications in queues."""
         return sum(map(len, self._handler_queues)) + sum(map(len, self._subscriptions))
 
     # -- subscriptions ---------------------------------------------------------------------------------------------------
@@ -436,7 +430,6 @@ class PubSub:
             self._take_out(queue)
 
     def add_relay(self, pattern: str | int) -> None:
-        """Relay publications of peers to other subscribed peers."""
         self.relay.patterns.add(pattern, pattern)
         self.announcer.tell_who_passes_on()
         self.announcer.add(pattern)

@@ -53,7 +53,6 @@ class PeerSubscriptions:
         return () if index is None else index.match(subject)
 
     def patterns(self, peer: PeerParty) -> tuple[str | int, ...]:
-        """Patterns announced only to this peer."""
         return tuple(self._patterns.get(peer, ()))
 
     def wants(self, peer: PeerParty, pattern: object) -> bool:
@@ -115,7 +114,6 @@ class Recipients:
         self._changed()
 
     def of(self, subject: str | int) -> tuple[PeerParty, ...]:
-        """Peers that a publication of this bus goes to."""
         matched = self.remote.match(subject)
         if self.gets_all:
             matched = tuple(dict.fromkeys((*matched, *self.gets_all)))

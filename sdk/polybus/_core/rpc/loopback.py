@@ -34,7 +34,6 @@ class Loopback:
     calls: dict[int, Call] = field(factory=dict)
     """By the `id` of their origin."""
     _channels: int = field(default=0, init=False)
-    """Streams and channels among them."""
     _deadlines: Deadlines = field(factory=Deadlines, init=False)
 
     def request(
@@ -128,7 +127,6 @@ class Loopback:
         return sum(call.places is not None and call.places.waits(call) for call in self.calls.values())
 
     def _expire(self, now: float) -> float:
-        """End overdue calls, and return the earliest deadline left."""
         for call in self._deadlines.due(now, self.calls):
             if isinstance(call, ChannelCall):
                 call.message.id.expire(now)  # the opener's end; the handler's end is notified

@@ -35,7 +35,6 @@ Authorize: TypeAlias = "Callable[[Any, str, Any], bool | Awaitable[bool]] | Call
 
 _REMEMBERED = 1024
 _CREDENTIALS: Final = ("authorization", "cookie")
-"""Headers with a client's credentials."""
 _SECRET: Final = 6
 """The log hides words of at least this many letters in such a header: shorter ones are names such as `Bearer`."""
 _ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")

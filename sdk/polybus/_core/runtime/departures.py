@@ -31,7 +31,6 @@ class Departure:
         self.end(error)
 
     def end(self, error: BaseException | None = None, *, sent: int = 0, received: int = 0) -> None:
-        """Call the hooks, once."""
         tell, self._tell = self._tell, []
         if tell:
             if error is None and not sent and received <= 1:

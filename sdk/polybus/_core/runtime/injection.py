@@ -44,7 +44,6 @@ class Provider:
     style: ProviderStyle
     in_thread: bool
     makers: list[tuple[str, Maker]] = field(factory=list)
-    """Makers of arguments from the call itself."""
     needs: list[tuple[str, Provider]] = field(factory=list)
     cached: bool = True
     """True if a call makes the value only once."""
@@ -154,7 +153,6 @@ class _Call:
         self._made: dict[Callable[..., Any], Any] = {}
         self._entered: list[AbstractAsyncContextManager[Any]] = []
         self.cancelled: BaseException | None = None
-        """The call's exception, if it was cancelled."""
 
     async def value(self, provider: Provider) -> Any:
         key = provider.function

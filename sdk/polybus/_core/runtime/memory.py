@@ -30,8 +30,6 @@ _FEW: Final = 8
 
 
 class AnswerSizes:
-    """Recent answer sizes of one handler."""
-
     __slots__ = ("_until", "weight")
 
     def __init__(self) -> None:

@@ -115,7 +115,6 @@ class Runtime:
         self.backlogged: dict[Any, None] = {}
         """The `InboundCalls` with waiting requests."""
         self.buffered: int = 0
-        """Bytes in all outboxes and held-back queues."""
         self.bus_identities: BusIdentities = BusIdentities()
         self.addresses: dict[str, Address] = {}
         self.warnings: Warnings = Warnings(self.time, self.watch)
@@ -196,7 +195,6 @@ class Runtime:
                 _here.set(_here.get() - 1)
 
     def _failed(self, error: BaseException) -> None:
-        """Close the bus after one of its tasks failed."""
         if self._stop.is_set():
             logger.error("a task of a bus has failed while the bus was left", exc_info=error)
             return
@@ -298,7 +296,6 @@ class Runtime:
         return None if deadline == math.inf else max(0.0, deadline - now)
 
     def watch(self, owner: Timed, deadline: float) -> None:
-        """Call `owner._expire` soon after a deadline."""
         timed, due = self.timed, self._due
         if deadline < timed.get(owner, math.inf):
             timed[owner] = deadline

@@ -192,7 +192,6 @@ class CallThreads:
 
     _threads: Threads
     name: str
-    """Of the handler, for the log."""
     party: tuple[object, object]
     """Owner of the call: a network address and one of its peers."""
     holds: bool
@@ -290,7 +289,6 @@ class _ThreadCall:
         return self._call.name
 
     def tell(self, function: Callable[[], None]) -> None:
-        """Have the event loop call a function."""
         with suppress(RuntimeError):  # the loop is over
             self._threads.loop.call_from_thread(function)
 
@@ -308,7 +306,6 @@ class _ThreadCall:
         self._threads.loop.wake(self._waiter)
 
     def wait_begins(self) -> None:
-        """Give up the slot at the first waiting verb."""
         self._waits += 1
         if self._waits == 1 and not self._over:
             self._threads.give()

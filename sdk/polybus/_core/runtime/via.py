@@ -1,4 +1,4 @@
-"""Loop prevention: each bus accepts each publication once, in order, and routes over buses end.
+"""Loop prevention: each bus accepts each publication once, in order, and no route over buses is endless.
 
 The header ``polybus-via: <id>.<hops>.<origin>.<number>,<bus>,<bus>`` records the route of a message:
 
@@ -87,7 +87,6 @@ class ViaHeader(NamedTuple):
         message.headers = {name: value for name, value in (message.headers or {}).items() if name != VIA} or None
 
     def extend(self, bus: str) -> ViaHeader:
-        """Add a bus."""
         return self._replace(buses=tuple(_kept((*self.buses, bus))))
 
     def in_stream(self, origin: str) -> ViaHeader:
@@ -197,7 +196,6 @@ class Deduplicator:
     _number: int = 0
     _ids: _Memory = field(factory=_Memory)
     _streams: _Memory = field(factory=_Memory)
-    """Last number by stream and subject."""
 
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
@@ -246,7 +244,6 @@ class Deduplicator:
         return True
 
     def is_own(self, via: ViaHeader) -> bool:
-        """Check whether a publication has left this bus before."""
         return self._bus in via.buses
 
 
@@ -268,7 +265,6 @@ class BusIdentities:
     _asked: dict[Hashable, str] = field(factory=dict)
     """Nonces sent to dialled peers."""
     _proofs: dict[Hashable, str] = field(factory=dict)
-    """Their proofs."""
     _told: set[Hashable] = field(factory=set)
     """Peers that have received our hello on the current connection."""
     pending: dict[Hashable, None] = field(factory=dict)
@@ -278,7 +274,6 @@ class BusIdentities:
     _answered: anyio.Event | None = None
 
     def introduction(self, peer: Hashable) -> dict[str, str]:
-        """Make the hello for a dialled peer."""
         nonce = self._asked.get(peer)
         if nonce is None:
             nonce = self._asked[peer] = sources.get().urandom(8).hex()

@@ -46,8 +46,6 @@ _SILENCE: Final = 60.0
 
 
 class Job(Protocol):
-    """Work for a worker."""
-
     scope: anyio.CancelScope | None
     """Set while the job waits: cancel it to stop the job."""
     ended: bool
@@ -350,7 +348,6 @@ class Places:
         return len(self._taken) >= self.most
 
     def take(self, call: PlacedCall) -> bool:
-        """Take a slot. False if none is free."""
         if len(self._taken) >= self.most:
             return False
         self._taken.add(call)

@@ -144,13 +144,11 @@ class FrameChannel(Channel[bytes, bytes]):
         self.frames = True
         self._streams: Streams = peer.streams
         self.link: Link = peer.link
-        """The outer connection."""
         self.packing: Packing = packing_for(peer, name, text=text)
         self._queue: deque[tuple[bytes, BodyFormat | None]] = deque()
         self.queued: int = 0
         self._receiver: Receiver | None = None
         self._arrived: list[bytes] = []
-        """Frames of the outer link's current batch."""
         self._deaf = True
         self._paused = False
         self._stalled = False
@@ -179,7 +177,6 @@ class FrameChannel(Channel[bytes, bytes]):
             raise RequestError(Code.UNAVAILABLE, self._why.reason or "the tunnel ended at once")
 
     def accept(self) -> None:
-        """Accept the tunnel, with credit for the opener."""
         self.accepted = True
         self._port.channel_send(self, Kind.CREDIT, None, None, {"credit": WINDOW})
 
@@ -237,7 +234,6 @@ class FrameChannel(Channel[bytes, bytes]):
         self._ahead_bytes += size
 
     def _pump(self) -> None:
-        """Write queued frames, as far as allowed."""
         while self._queue and self._sending and self._may_write():
             frame, chosen = self._queue.popleft()
             self.queued -= len(frame)
@@ -329,7 +325,6 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- closing ---------------------------------------------------------------------------------------------------------
 
     def close(self, why: Closed) -> None:
-        """Write queued frames, then say goodbye."""
         if self._goodbye is None and self._sending:
             self._goodbye = why
             self._since = self._loop.time()

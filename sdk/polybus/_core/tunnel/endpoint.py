@@ -155,7 +155,6 @@ class Entrance:
         await runtime.notifier.until(lambda: not any(link in runtime.links for link in links))
 
     def call(self, peer: PeerParty, message: Message, deadline: float) -> TunnelCall:
-        """Make the call that admits one tunnel."""
         text = self._adapter.codec(self._inner.services.limits).writes == "text"
         return TunnelCall(self, peer, message, deadline, self.channel_for(peer, message, text=text))
 
