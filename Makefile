@@ -4,6 +4,11 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The part in C, built in place. Without a compiler there is none, and Python does its work.
+BUILT := $(VENV)/.built
+# The tests of what is in C; `make test` tries its twins in Python with them, too.
+TWINS := tests/unit/protocols/ubre tests/unit/transports/test_length_framing.py tests/unit/test_bodies.py \
+	tests/unit/test_json_bodies.py tests/unit/test_speedups.py tests/contract/test_protocols.py tests/house/test_call_budget.py
 # What linters and the second tier of tests need as well.
 WHOLE := $(VENV)/.whole
 # The documentation has a small environment of its own: neither Java nor Spark.
@@ -37,32 +42,33 @@ help:
 	@echo "make format  let ruff rewrite what make lint would complain about"
 	@echo "make clean   remove everything that the other targets made"
 
-demo: $(READY)
+demo: $(READY) $(BUILT)
 	$(BIN)/polybus demo $(ARGS)
 
 # Two workers that find the tests compiled begin in half the time.
 test test-integration: export PYTHONDONTWRITEBYTECODE :=
 # They wait, too, for sockets, processes and timers: three workers keep two cores busy.
 test: WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
-test: $(READY)
+test: $(READY) $(BUILT)
+	$(if $(ARGS),,POLYBUS_SPEEDUPS=0 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TWINS) -k "not jrep and not nats")
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-integration: WORKERS ?= auto
-test-integration: $(WHOLE) $(SITE) peers web
+test-integration: $(WHOLE) $(BUILT) $(SITE) peers web
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "$(if $(POLYBUS_FULL),,not full)" \
 		$(if $(filter tests/%,$(ARGS)),,tests/integration) $(ARGS)
 
 test-all: export POLYBUS_FULL := 1
 test-all: test test-integration
 
-bench: $(READY)
+bench: $(READY) $(BUILT)
 	@$(PIP_INSTALL) -e '.[bench]' -c constraints.txt
 	$(BIN)/python -m bench $(ARGS)
 
-gate: $(READY)
+gate: $(READY) $(BUILT)
 	$(BIN)/python -m bench --gate
 
-fuzz: $(READY)
+fuzz: $(READY) $(BUILT)
 	@$(PIP_INSTALL) -e '.[fuzz]' -c constraints.txt
 	$(BIN)/python -m fuzz $(or $(TARGET),csb) --seconds $(or $(SECONDS),60)
 
@@ -105,7 +111,7 @@ $(SITE): $(DOCS_READY) mkdocs.yml $(shell find docs sdk -type f \( -name '*.md' 
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(UMESSAGE)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf sdk/polybus/_speedups.*.so $(VENV) $(DOCS_VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(UMESSAGE)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A virtual environment that came along when its folder was copied or moved still points at the old place.
 ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
@@ -117,7 +123,12 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up $(VENV)"
 	@python="$$(scripts/find-python.sh)" && "$$python" -m venv --clear $(VENV)
 	@$(PIP_INSTALL) -e '.[test]' -c constraints.txt
+	@touch $(BUILT)
 	@echo "$(CURDIR)" > $@
+
+$(BUILT): sdk/polybus/_speedups.c hatch_build.py | $(READY)
+	@$(PIP_INSTALL) --no-deps -e .
+	@touch $@
 
 $(WHOLE): $(READY)
 	@scripts/debian-packages.sh java

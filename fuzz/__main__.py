@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("target", choices=("ubre", "csb", "jrep", "nats", "nats-cluster", "uprotocol"))
+    parser.add_argument("target", choices=("ubre", "ubre-twins", "csb", "jrep", "nats", "nats-cluster", "uprotocol"))
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--corpus", type=Path, help="a folder that is kept; what was found goes there")
     given = parser.parse_args()

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from attrs import frozen
 
 from fuzz.cluster import ClusterTarget
+from fuzz.twins import TwinsTarget
 from polybus.errors import BadRequest, BusError, Code, RemoteProtocolError
 from polybus.limits import Limits
 from polybus.message import Kind, Message
@@ -156,6 +157,16 @@ def _ubre() -> list[bytes]:
     ]
 
 
+def _ubre_json() -> list[bytes]:
+    return [seed for seed in _ubre() if seed[:1] == b"{"] + [
+        b'{"request":"user.get","id":"a-1","body":{"a":[1,2.5,null,"x"]}}',
+        b'{"request":"","id":"7","ttl":0}',
+        b'{"success":"a-1","body":"\\n"x""}',
+        b'{"publish":"news","body":{"at":"2026-11-29T10:00:00+01:00","secret":"**********"}}',
+        b'{"publish":"n","body":[[[[1]]],{"a":{"b":{}}}]}',
+    ]
+
+
 def _nats() -> list[bytes]:
     return _bad_inputs() + [
         *_LET_IN,
@@ -207,8 +218,9 @@ def _uprotocol() -> list[bytes]:
     return seeds
 
 
-TARGETS: Mapping[str, Target | ClusterTarget] = {
+TARGETS: Mapping[str, Target | ClusterTarget | TwinsTarget] = {
     "ubre": Target((Ubre(format="any"), Ubre(format="binary", body="raw"), Ubre(dialect="spec")), _ubre),
+    "ubre-twins": TwinsTarget(_ubre_json),
     "csb": Target((Csb(), Csb(side="broker-server")), _csb, (_CONNECTED,)),
     "jrep": Target(
         (Jrep(), Jrep(dialect="legacy"), Jrep(values="plain")),

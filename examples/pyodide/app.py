@@ -1,7 +1,7 @@
 """Python in a frame, `polybus.js` in the page around it: a plain message port between them.
 
     make peers
-    .venv/bin/python -m hatchling build -t wheel -d examples/pyodide/wheels
+    POLYBUS_SPEEDUPS=0 .venv/bin/python -m hatchling build -t wheel -d examples/pyodide/wheels
     .venv/bin/python examples/pyodide/app.py
 
 and open http://127.0.0.1:8000. `make peers` brings Pyodide, and the wheels that polybus needs there. This server has only
@@ -71,5 +71,5 @@ if __name__ == "__main__":
         if not needed.is_dir():
             sys.exit(f"{needed} is missing: make peers")
     if not any(name.startswith("polybus-") for name in wheels):
-        sys.exit(f"the wheel of polybus is missing: {sys.executable} -m hatchling build -t wheel -d {WHEEL}")
+        sys.exit(f"the wheel of polybus is missing: POLYBUS_SPEEDUPS=0 {sys.executable} -m hatchling build -t wheel -d {WHEEL}")
     polybus.fastapi.run(app, port=int(os.environ.get("PORT", "8000")))

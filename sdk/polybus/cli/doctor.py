@@ -41,6 +41,7 @@ from ..plugins import Connector, DialOptions, ProtocolAdapter, ProtocolFeatures,
 from ..plugins.extensions import party_of
 from ..plugins.registry import resolve_url
 from ..plugins.tools import EXPIRES_SOON, counted, shown, without_secrets
+from ..speedups import ACTIVE
 from ..transports.sockets import plain_reason
 from .options import Header, Tls, argument, connects, duration, flag, option
 from .problems import NATS_CREDENTIALS, PeerError, UsageError, for_shell, say
@@ -81,7 +82,7 @@ def doctor(
     failed = next((step for step in examination.steps if step.outcome == "failed"), None)
     if as_json:
         steps = [asdict(step) for step in examination.steps]
-        result = {"url": without_secrets(url), "ok": failed is None, "steps": steps}
+        result = {"url": without_secrets(url), "ok": failed is None, "steps": steps, "speedups": ACTIVE}
         print(json_line(result, pretty=True), flush=True)
     else:
         _show(examination.steps)
@@ -96,6 +97,7 @@ def _show(steps: list[DoctorStep]) -> None:
     times = ["" if step.seconds is None else f"{step.seconds * 1000:.1f} ms" for step in steps]
     rows = [(_MARKS[step.outcome][0], step.name, time, step.detail) for step, time in zip(steps, times, strict=True)]
     Printer().table(("", "step", "time", "what was seen"), rows, [_MARKS[step.outcome][1] for step in steps])
+    print(f"This polybus runs its speedups in {'C' if ACTIVE else 'Python'}.")
     sys.stdout.flush()
 
 

@@ -18,7 +18,7 @@ from .._options import UrlOptions, choice, one_of
 from .binary_format import BinaryReader, BinaryWriter
 from .codec import UbreCodec
 from .dissect import dissect
-from .json_format import JsonReader, JsonWriter
+from .json_format import json_read, json_writer
 from .session import ShortUbreSession, UbreSession
 
 _LIMITS: Final = Limits()
@@ -75,12 +75,12 @@ class Ubre(UrlOptions):
 @lru_cache(maxsize=64)
 def _codec(adapter: Ubre, limits: Limits) -> UbreCodec:
     spec, raw = adapter.dialect == "spec", adapter.body == "raw"
-    read_json, read_binary = JsonReader(limits).read, BinaryReader(limits, raw).read
+    read_json, read_binary = json_read(limits), BinaryReader(limits, raw).read
     if adapter.format == "binary":
         write = BinaryWriter(limits, spec, raw, to_the_end=adapter.body_length == -1).write
         formats = (OCTETS, JSON) if raw else (JSON, OCTETS)
         return UbreCodec(read=read_binary, write=write, reads=frozenset(("binary",)), writes="binary", formats=formats)
-    writer = JsonWriter(limits, spec)
+    writer = json_writer(limits, spec)
     short: dict[str, Any] = {} if spec else {"ask": writer.ask, "tell": writer.tell}
     if adapter.format == "json":
         return UbreCodec(read=read_json, write=writer.write, reads=frozenset(("text",)), writes="text", **short)

@@ -8,6 +8,7 @@ cutting alone accepts numbers that decoders refuse. Writing concatenates bytes a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias
@@ -19,6 +20,7 @@ from ...body import JSON, OCTETS, check_json, check_levels
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
+from ...speedups import native
 from .._rules import MAX_INT
 from .members import (
     JSON_ONLY,
@@ -240,13 +242,25 @@ class JsonReader:
         return id
 
 
+_BLANKS: Final = (Message(_REQUEST), Message(_RESPONSE), Message(_PUBLISH))
+
+
+def json_read(limits: Limits) -> Callable[[bytes], Message]:
+    """Give `JsonReader.read`, in C for frames as most are where that has been built."""
+    read = JsonReader(limits).read
+    if native is None:
+        return read
+    sizes = (min(size, sys.maxsize) for size in (limits.message, limits.depth, limits.subject // 4, limits.id // 4))
+    return native.Twin((read, _decode, None, None), _BLANKS, *sizes).read
+
+
 class JsonWriter:
     """Writes JSON frames. `spec`: requests in the document's dialect."""
 
     def __init__(self, limits: Limits, spec: bool) -> None:
         self._limits = limits
         self._spec = spec
-        self._quote = lru_cache(1024)(partial(_quoted_subject, limits.subject))
+        self.quote = lru_cache(1024)(partial(_quoted_subject, limits.subject))
 
     def write(self, message: Message, id: Any) -> bytes:
         try:
@@ -257,7 +271,7 @@ class JsonWriter:
                 return self._with_body((b'{"success":', _quoted_id(id)), message)
             if kind is _PUBLISH:
                 subject = message.subject
-                return self._with_body((b'{"publish":', self._quote(subject) if subject else self._named(message)), message)
+                return self._with_body((b'{"publish":', self.quote(subject) if subject else self._named(message)), message)
             return self._write_rare(kind, message, id)
         except UnicodeEncodeError as error:
             raise unencodable(error) from error
@@ -267,12 +281,12 @@ class JsonWriter:
             return self._write_document(message, id)
         ttl = message.ttl
         if ttl is None or message.headers is not None or not 0.0 <= ttl < 1e12:
-            return self._with_body((b'{"request":', self._quote(message.subject), b',"id":', _quoted_id(id)), message)
+            return self._with_body((b'{"request":', self.quote(message.subject), b',"id":', _quoted_id(id)), message)
         return self.ask(message.subject, id, message.encoded(JSON_ONLY), ttl)
 
     def ask(self, subject: Any, id: Any, raw: bytes | None, ttl: float) -> bytes:
         try:
-            start = b'{"request":%b,"id":%b' % (self._quote(subject), _encode(id) if type(id) is str else _quoted_id(id))
+            start = b'{"request":%b,"id":%b' % (self.quote(subject), _encode(id) if type(id) is str else _quoted_id(id))
         except UnicodeEncodeError as error:
             raise unencodable(error) from error
         left = ttl * 1000 + 0.5  # as in `milliseconds`
@@ -299,7 +313,7 @@ class JsonWriter:
         return b"," + extras[1:] if extras else b"}"
 
     def _write_document(self, message: Message, id: Any) -> bytes:
-        body = with_subject(self._quote(message.subject), message.encoded(JSON_ONLY))
+        body = with_subject(self.quote(message.subject), message.encoded(JSON_ONLY))
         inner = () if body is None else (b',"body":', body)
         return b"".join((b'{"request":', _quoted_id(id), *inner, self._rest(message)))
 
@@ -316,7 +330,7 @@ class JsonWriter:
         if kind is Kind.CREDIT or kind is Kind.END:
             return b'{"%b":%b%b' % (kind.value.encode(), _quoted_id(id), self._rest(message))
         if kind is Kind.OPEN:
-            start = (b'{"open":', _quoted_id(id), b',"subject":', self._quote(message.subject))
+            start = (b'{"open":', _quoted_id(id), b',"subject":', self.quote(message.subject))
             return b"".join((*start, self._item_body(message), self._rest(message)))
         raise Unsupported(f"UBRE has no form for a {kind.value} message")
 
@@ -329,7 +343,7 @@ class JsonWriter:
     def _named(self, message: Message) -> bytes:
         if not message.subject:
             raise LocalProtocolError("the subject is empty", protocol="ubre")
-        return self._quote(message.subject)
+        return self.quote(message.subject)
 
 
 def _quoted_subject(limit: int, subject: Any) -> bytes:
@@ -340,3 +354,11 @@ def _quoted_id(id: Any) -> bytes:
     if type(id) is not str and type(id) is not int:
         raise LocalProtocolError(f"an id is text or a whole number, not {type(id).__name__}", protocol="ubre")
     return _encode(id)
+
+
+def json_writer(limits: Limits, spec: bool) -> JsonWriter | Any:
+    """Give a `JsonWriter`, in C for frames as most are where that has been built."""
+    writer = JsonWriter(limits, spec)
+    if native is None:
+        return writer
+    return native.Twin((writer.write, writer.ask, writer.tell, writer.quote), _BLANKS, 0, 0, 0, 0)

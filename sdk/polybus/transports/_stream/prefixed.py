@@ -21,6 +21,7 @@ from typing import ClassVar, Final
 from ...plugins import Closed, Host
 from ...plugins.close_codes import MAX_REASON, closed_by_peer, cut_reason
 from ...plugins.connections import TransportState
+from ...speedups import native
 from .transport import Framer, PartialFrame, StreamTransport
 from .wire import Wire
 
@@ -82,6 +83,8 @@ class LengthFramer(Framer):
             self._head = b""
         size = len(data)
         limit = self._limit
+        if native is not None:
+            position = native.cut(data, position, limit, frames)
         while size - position >= 4:
             (length,) = _unpack_length(data, position)
             start = position + 4

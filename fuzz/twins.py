@@ -1,0 +1,177 @@
+"""What C reads and writes beside its twin in Python: the same message, bytes or error, whatever the input.
+
+``python -m fuzz.twins 10000000`` tries so many damaged frames, at some 200 µs each. Under an address sanitizer, with each
+block of memory one of C's, so that it sees what is read beyond the end of one::
+
+    CFLAGS="-g -O1 -fsanitize=address,undefined" LDFLAGS="-fsanitize=address,undefined" .venv/bin/pip install --no-deps -e .
+    LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+        PYTHONMALLOC=malloc .venv/bin/python -m fuzz.twins 300000
+    touch hatch_build.py    # so that make builds it anew without
+
+``python -m fuzz.twins --no-memory`` lets each allocation fail in turn. It wants `_testcapi`, which not every CPython has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from unittest.mock import patch
+
+import attrs
+from attrs import field, frozen
+
+from polybus.body import JSON, JsonFormat, check_depth
+from polybus.errors import BusError
+from polybus.limits import Limits
+from polybus.message import Kind, Message
+from polybus.protocols import Ubre
+from polybus.protocols.ubre.json_format import JsonReader, JsonWriter, json_read, json_writer
+from polybus.speedups import native
+from polybus.transports._stream import prefixed
+
+_LIMITS: Final = (Limits(), Limits(message=90, depth=4, subject=32, id=24))
+_SLOTS: Final = [one.name for one in attrs.fields(Message)]
+_INSERTED: Final = (
+    b'","body":', b'{"a":null}', b"[[1]]", b',"ttl":', b"0", b"12345678901234567", b" ", b"\\", b'"', b"}", b"{", b"\xc3\xa4",
+    b"\xff", b"NaN", b'{"publish":"', b'{"success":"', b',"headers":{}', b'"id":"', b"e9", b"\0", b"[" * 140, b"x" * 300,
+)  # fmt: skip
+
+
+def outcome(act: Callable[..., Any], *given: Any) -> Any:
+    """What a call gives, or the error that it raises, as something to compare."""
+    try:
+        made = act(*given)
+    except BusError as error:
+        return type(error), str(error), repr(vars(error))
+    except (TypeError, ValueError) as error:
+        return type(error), str(error)
+    if isinstance(made, Message):
+        return [repr(getattr(made, name)) for name in _SLOTS], made.raw is made.checked
+    return made
+
+
+def _same(ours: Callable[..., Any], twin: Callable[..., Any], *given: Any) -> Any:
+    found, wanted = outcome(ours, *given), outcome(twin, *given)
+    assert found == wanted, (given, found, wanted)
+    return found
+
+
+def _fed(parts: Sequence[bytes], limit: int) -> Any:
+    framer = prefixed.LengthFramer(limit)
+    frames = [frame for part in parts for frame in framer.feed(part)]
+    return frames, framer.partial, framer.arrived, framer.broken, framer.ended, framer.empty_frames
+
+
+@frozen
+class TwinsTarget:
+    """A target as the others: it takes any bytes."""
+
+    seeds: Callable[[], list[bytes]]
+    adapters: tuple[Any, ...] = (Ubre(),)
+    _twins: list[tuple[Any, ...]] = field(init=False)
+
+    @_twins.default
+    def _made(self) -> list[tuple[Any, ...]]:
+        return [(json_read(one), JsonReader(one).read, json_writer(one, False), JsonWriter(one, False)) for one in _LIMITS]
+
+    def __call__(self, data: bytes) -> None:
+        """Try one input.
+
+        Raises:
+            AssertionError: C and Python differ.
+        """
+        for read, twin, writer, its_twin in self._twins:
+            _same(read, twin, data)
+            try:
+                message = twin(data)
+            except BusError:
+                continue
+            _same(writer.write, its_twin.write, message, message.id)
+            _same(writer.tell, its_twin.tell, message.id, message.raw)
+            _same(writer.ask, its_twin.ask, message.subject, message.id, message.raw, message.ttl or 0.0285)
+            if message.raw is not None:
+                for value in (message.body, [message.body, float("nan")], {"a": message.body, "b": b"null"}):
+                    _same(JSON.encode, JsonFormat.encode.__get__(JSON), value)
+        _levels(data)
+        _framing(data)
+
+
+def _levels(data: bytes) -> None:
+    for depth in (3, 128):
+        if native is not None and native.is_shallow(data, depth):
+            check_depth(data, depth)
+
+
+def _framing(data: bytes) -> None:
+    stream = b"".join(struct.pack("!I", len(part)) + part for part in data.split(b",")) + data
+    parts = [stream[at : at + 61] for at in range(0, len(stream), 61)]
+    found = _fed(parts, 80)
+    with patch.object(prefixed, "native", None):
+        assert found == _fed(parts, 80), stream
+
+
+def mutations(seeds: Sequence[bytes], rng: random.Random) -> bytes:
+    """A seed that is damaged in a few places, or not at all."""
+    data = bytearray(rng.choice(seeds))
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
+        at = rng.randrange(len(data) + 1)
+        match rng.randrange(4):
+            case 0:
+                data[at : at + 1] = bytes((rng.randrange(256),))
+            case 1:
+                del data[at : at + rng.choice((1, 1, 2, 9))]
+            case 2:
+                data[at:at] = rng.choice(_INSERTED)
+            case _:
+                other = rng.choice(seeds)
+                data[at:] = other[rng.randrange(len(other) + 1) :]
+    return bytes(data)
+
+
+def _no_memory(seeds: Sequence[bytes]) -> None:
+    """Let the first allocation fail, then the second, until all went well; whatever is said, nothing may be lost or crash."""
+    import _testcapi  # type: ignore[import-not-found]
+
+    message = Message(Kind.PUBLISH, "news", raw=b"[1]")
+    message.checked = message.raw
+    writer, read = json_writer(_LIMITS[0], False), json_read(_LIMITS[0])
+    acts: list[Callable[[], Any]] = [lambda seed=seed: read(seed) for seed in seeds]  # type: ignore[misc]
+    acts += [lambda: writer.write(message, None), lambda: writer.ask("news", "a-1", b"[1]", 1.5)]
+    acts += [lambda: writer.tell("a-1", b"1"), lambda: JSON.encode({"a": [1, 2.5, "x"]})]
+    acts += [lambda: _fed([b"\0\0\0\1a\0\0\0\2bc"], 80)]
+    for act in acts:
+        for failing in range(200):
+            try:
+                _testcapi.set_nomemory(failing, failing + 1)
+                act()
+            except (MemoryError, BusError):
+                continue
+            finally:
+                _testcapi.remove_mem_hooks()
+
+
+def main() -> None:
+    from fuzz.targets import TARGETS
+
+    parser = argparse.ArgumentParser(prog="python -m fuzz.twins")
+    parser.add_argument("count", type=int, nargs="?", default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-memory", action="store_true")
+    given = parser.parse_args()
+    if native is None:
+        sys.exit("python -m fuzz.twins: polybus._speedups has not been built here, or POLYBUS_SPEEDUPS is 0")
+    target = TARGETS["ubre-twins"]
+    seeds, rng = target.seeds(), random.Random(given.seed)
+    if given.no_memory:
+        _no_memory(seeds)
+        return
+    for _ in range(given.count):
+        target(mutations(seeds, rng))
+
+
+if __name__ == "__main__":
+    main()
