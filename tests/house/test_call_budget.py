@@ -2,7 +2,8 @@
 
 Counted are the functions of polybus itself, over UBRE and TCP on asyncio, on connections that are warm; then over NATS, where
 the engine is a few lines of this module. Where one side is meant, the other is a raw socket. A change that needs more calls
-says here why it is worth them; one that needs fewer lowers the figure.
+says here why it is worth them; one that needs fewer lowers the figure. `make test` counts twice: where C runs, and where its
+twins in Python do, which the names of the tests say.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from polybus import Bus, connect
 from polybus._core.bus.bus import parts_of
 from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.opentelemetry import instrument
+from polybus.speedups import ACTIVE
 from tests.integration.web.support import running
 from tests.support import eventually
 
@@ -186,7 +188,7 @@ async def calls_of_a_request(client: Bus) -> int:
 
 async def test_a_request_costs_62_calls_at_both_ends_together() -> None:
     async with echoing().serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
-        assert await calls_of_a_request(client) <= 62
+        assert await calls_of_a_request(client) <= (54 if ACTIVE else 62)
 
 
 class Echo(Protocol):
@@ -218,7 +220,7 @@ async def test_a_request_by_the_client_of_a_contract_costs_2_calls_more_at_both_
 
 
 # The client makes a `Message` for the hooks, of which one that nobody observes makes none.
-@pytest.mark.parametrize(("side", "most"), [("client", 13), ("server", 7)])
+@pytest.mark.parametrize(("side", "most"), [("client", 14 if ACTIVE else 13), ("server", 7)])
 async def test_a_request_of_an_instrumented_bus_costs_few_calls_more_where_nobody_keeps_the_spans(side: str, most: int) -> None:
     async def asked(instrumented: bool) -> int:
         server, client = echoing(), Bus()
@@ -250,19 +252,19 @@ async def calls_of_64_in_flight(server: Bus, client: Bus) -> float:
 async def test_each_of_64_requests_in_flight_costs_41_calls_at_both_ends_together() -> None:
     server = echoing()
     async with server.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
-        assert await calls_of_64_in_flight(server, client) <= 41
+        assert await calls_of_64_in_flight(server, client) <= (33 if ACTIVE else 41)
 
 
 async def test_each_of_64_requests_in_flight_costs_43_calls_over_websocket_under_uvicorn_as_at_a_server_of_ours() -> None:
     server, app = echoing(), FastAPI()
     polybus.fastapi.attach(app, server, path="/bus")
     async with running(app, ws=PatientWebSockets) as uvicorn, connect(f"ubre+ws://127.0.0.1:{uvicorn.port}/bus") as client:
-        assert await calls_of_64_in_flight(server, client) <= 43
-        assert await calls_of_a_request(client) <= 67
+        assert await calls_of_64_in_flight(server, client) <= (35 if ACTIVE else 43)
+        assert await calls_of_a_request(client) <= (59 if ACTIVE else 67)
     ours = echoing()
     async with ours.serve("ubre+ws://127.0.0.1:0/bus") as listener, connect(listener.url) as client:
-        assert await calls_of_64_in_flight(ours, client) <= 43
-        assert await calls_of_a_request(client) <= 66
+        assert await calls_of_64_in_flight(ours, client) <= (35 if ACTIVE else 43)
+        assert await calls_of_a_request(client) <= (58 if ACTIVE else 66)
 
 
 async def test_each_of_64_publications_at_once_costs_16_calls_at_both_ends_together() -> None:
@@ -281,7 +283,7 @@ async def test_each_of_64_publications_at_once_costs_16_calls_at_both_ends_toget
             for _ in range(64):
                 await news.receive(30)
 
-        assert await calls_of(publish, 5) <= 16.4 * 64
+        assert await calls_of(publish, 5) <= (11.4 if ACTIVE else 16.4) * 64
 
 
 async def test_a_publication_costs_its_publisher_9_calls_until_the_wire_has_it() -> None:
@@ -292,7 +294,7 @@ async def test_a_publication_costs_its_publisher_9_calls_until_the_wire_has_it()
                 await client.publish("news", BODY)
             await settled()
 
-        assert await calls_of(publish) <= 9
+        assert await calls_of(publish) <= (6 if ACTIVE else 9)
 
 
 async def test_a_publication_to_many_costs_2_calls_for_each_and_19_once() -> None:
@@ -306,7 +308,7 @@ async def test_a_publication_to_many_costs_2_calls_for_each_and_19_once() -> Non
         for_few = await calls_of(partial(publish, few))
         for_many = await calls_of(partial(publish, many))
     assert for_many - for_few <= 2 * 50
-    assert for_many <= 2 * 100 + 19
+    assert for_many <= 2 * 100 + (16 if ACTIVE else 19)
 
 
 async def test_a_publication_costs_its_subscriber_13_calls_until_it_can_be_read() -> None:
@@ -320,7 +322,7 @@ async def test_a_publication_costs_its_subscriber_13_calls_until_it_can_be_read(
                 await settled()
             assert client.stats().received == received + 1
 
-        assert await calls_of(hear) <= 13
+        assert await calls_of(hear) <= (11 if ACTIVE else 13)
 
 
 async def test_a_connect_costs_311_calls_at_both_ends_together() -> None:
@@ -339,12 +341,12 @@ async def test_a_connect_costs_311_calls_at_both_ends_together() -> None:
 
 async def test_a_request_over_nats_costs_88_calls_at_both_ends_together() -> None:
     async with raw_engine() as (url, _), connect(url, bus=echoing()), connect(url) as client:
-        assert await calls_of_a_request(client) <= 88
+        assert await calls_of_a_request(client) <= (86 if ACTIVE else 88)
 
 
 async def test_a_request_in_a_cluster_costs_101_calls_at_both_ends_together() -> None:
     async with raw_engine() as (url, _), echoing(f"{url}/shop"), Bus(cluster=f"{url}/shop") as client:
-        assert await calls_of_a_request(client) <= 101
+        assert await calls_of_a_request(client) <= (99 if ACTIVE else 101)
 
 
 async def test_a_publication_in_a_cluster_costs_its_publisher_15_calls_until_the_wire_has_it() -> None:
@@ -356,7 +358,7 @@ async def test_a_publication_in_a_cluster_costs_its_publisher_15_calls_until_the
                 await bus.publish("news", BODY)
             await eventually(lambda: engine.heard == heard + 1)
 
-        assert await calls_of(publish) <= 15
+        assert await calls_of(publish) <= (14 if ACTIVE else 15)
 
 
 async def test_a_publication_in_a_cluster_costs_its_subscriber_23_calls_until_it_can_be_read() -> None:

@@ -18,6 +18,7 @@ from anyio.from_thread import start_blocking_portal
 from polybus import Bus, DeadlineExceeded, connect
 from polybus.cli.app import run
 from polybus.cli.problems import describe
+from polybus.speedups import ACTIVE
 from tests.support import free_port
 from tests.unit.cli.support import COMMAND, next_line, one_line, publishing, serve_process, serving, started
 
@@ -153,7 +154,9 @@ def test_doctor_warns_of_a_certificate_that_expires_soon(tmp_path: Path, capsys:
         portal.wrap_async_context_manager(Bus().serve("ubre+tls://127.0.0.1:0", tls=tls)) as listener,
     ):
         assert run(["doctor", listener.url, "--ca", str(tmp_path / "ca.pem")]) == 0
-    assert "valid for 2 more days; renew it" in " ".join(capsys.readouterr().err.split())
+    out, err = capsys.readouterr()
+    assert "valid for 2 more days; renew it" in " ".join(err.split())
+    assert out.endswith(f"runs its speedups in {'C' if ACTIVE else 'Python'}.\n")
 
 
 def test_wait_goes_on_until_the_server_is_there(tmp_path: Path) -> None:

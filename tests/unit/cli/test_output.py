@@ -155,7 +155,7 @@ def test_the_text_of_an_error_is_one_line_on_stderr_with_escapes(
     out, err = capsys.readouterr()
     assert err.count("\n") == 1 and r"\x1b[31mred" in err and r"\u202egnp" in err
     assert not set(FORBIDDEN) & set(out + err)
-    rows = [row.split()[1] for row in out.splitlines()[1:]]
+    rows = [row.split()[1] for row in out.splitlines()[1:-1]]
     assert rows == (["resolve", "connect", "open", "handshake", "peer", "request"] if arguments[0] == "doctor" else [])
 
 
