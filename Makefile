@@ -66,7 +66,9 @@ bench: $(READY) $(BUILT)
 	$(BIN)/python -m bench $(ARGS)
 
 gate: $(READY) $(BUILT)
+	@scripts/debian-packages.sh valgrind
 	$(BIN)/python -m bench --gate
+	$(BIN)/python -m bench.instructions
 
 fuzz: $(READY) $(BUILT)
 	@$(PIP_INSTALL) -e '.[fuzz]' -c constraints.txt
