@@ -251,7 +251,8 @@ def json_read(limits: Limits) -> Callable[[bytes], Message]:
     if native is None:
         return read
     sizes = (min(size, sys.maxsize) for size in (limits.message, limits.depth, limits.subject // 4, limits.id // 4))
-    return native.Twin((read, _decode, None, None), _BLANKS, *sizes).read
+    in_c: Callable[[bytes], Message] = native.Twin((read, _decode, None, None), _BLANKS, *sizes).read
+    return in_c
 
 
 class JsonWriter:
