@@ -8,7 +8,8 @@ READY := $(VENV)/.ready
 BUILT := $(VENV)/.built
 # The tests of what is in C; `make test` tries its twins in Python with them, too.
 TWINS := tests/unit/protocols/ubre tests/unit/transports/test_length_framing.py tests/unit/test_bodies.py \
-	tests/unit/test_json_bodies.py tests/unit/test_speedups.py tests/contract/test_protocols.py tests/house/test_call_budget.py
+	tests/unit/test_json_bodies.py tests/unit/test_speedups.py tests/contract/test_protocols.py tests/house/test_call_budget.py \
+	tests/house/test_message_path.py
 # What linters and the second tier of tests need as well.
 WHOLE := $(VENV)/.whole
 # The documentation has a small environment of its own: neither Java nor Spark.

@@ -146,7 +146,9 @@ def _no_memory() -> None:
     message.checked = message.raw
     writer, read = json_writer(_LIMITS[0], False), json_read(_LIMITS[0])
     assert native is not None
-    acts = [partial(read, frame) for frame in _USUAL]  # msgspec itself crashes over a text and over Raw
+    acts: list[Callable[[], Any]] = [
+        partial(read, frame) for frame in _USUAL
+    ]  # msgspec itself crashes over a text and over Raw
     acts += [partial(writer.write, message, None), partial(writer.ask, "news", "a-1", b"[1]", 1.5)]
     acts += [
         partial(writer.tell, "a-1", b"1"),

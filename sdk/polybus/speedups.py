@@ -1,4 +1,4 @@
-"""Which of two twins runs: the C of this package where it has been built, else the functions of Python that it stands in for.
+"""The choice between two twins: the C of this package where it has been built, else the functions of Python that it replaces.
 
 Both do the same, with the same errors; C takes less time. The environment variable ``POLYBUS_SPEEDUPS=0`` chooses Python.
 """

@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from polybus import Bus, connect
+from polybus.speedups import ACTIVE
 
 from .sources import PACKAGE
 
@@ -67,6 +68,7 @@ async def record(server: Bus, url: str, folder: Path) -> None:
         await request(server, url, folder)
 
 
+@pytest.mark.skipif(ACTIVE, reason="C takes some of the steps: make test tries them in Python, too")
 @pytest.mark.parametrize(
     ("walk", "walked"),
     [("A request, UBRE over TCP", request), ("A publication to many", publish), ("A recorded frame", record)],
