@@ -36,6 +36,7 @@ from polybus.transports._stream import prefixed
 
 _LIMITS: Final = (Limits(), Limits(message=90, depth=4, subject=32, id=24))
 _SLOTS: Final = [one.name for one in attrs.fields(Message)]
+# Without a text in a body: msgspec itself crashes where it has no memory for one.
 _USUAL: Final = (
     b'{"request":"a.b","id":"a-1","body":{"a":[1]},"ttl":30}',
     b'{"success":"a-1","body":[7]}',
@@ -146,16 +147,13 @@ def _no_memory() -> None:
     message.checked = message.raw
     writer, read = json_writer(_LIMITS[0], False), json_read(_LIMITS[0])
     assert native is not None
-    acts: list[Callable[[], Any]] = [
-        partial(read, frame) for frame in _USUAL
-    ]  # msgspec itself crashes over a text and over Raw
+    acts: list[Callable[[], Any]] = [partial(read, frame) for frame in _USUAL]  # msgspec crashes over texts
     acts += [partial(writer.write, message, None), partial(writer.ask, "news", "a-1", b"[1]", 1.5)]
     acts += [
         partial(writer.tell, "a-1", b"1"),
         partial(JSON.encode, {"a": [1, 2.5, "x"]}),
         partial(native.cut, b"\0\0\0\1a\0\0\0\2bc", 0, 80, []),
     ]
-    acts += [partial(json_read, _LIMITS[0]), partial(json_writer, _LIMITS[0], False)]
     for act in acts:
         for failing in range(200):
             try:
