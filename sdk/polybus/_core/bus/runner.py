@@ -62,10 +62,10 @@ def connect(
         bus: Add the link to this bus in place of a new one.
         protocol: For a transport object: name or adapter. With a URL: an adapter with options that URLs cannot express.
         serves: Patterns of the requests for this link, if a bus opens several.
-        headers: For the handshake; a callable (plain or async) runs before every attempt. If it raises, the attempt fails;
-            `Unauthorized` and `Forbidden` are refusals.
+        headers: For the handshake; a callable (plain or async) runs before every attempt, and before the identity of the link
+            expires, for a new bearer token. If it raises, the attempt fails; `Unauthorized` and `Forbidden` are refusals.
         tls: A client-side context for ``tls`` and ``wss``; the default verifies against the system's authorities.
-        backoff: Waits between reconnect attempts.
+        backoff: Waits between reconnect attempts; a server with `retry=` replaces `initial` and `maximum`.
         wait: Seconds to retry the first connect; `math.inf` for no limit.
         limits: For a new bus; see `Limits`.
         record: A folder: records every frame of this link, as `Bus.record` with its defaults.
