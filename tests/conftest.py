@@ -1,4 +1,4 @@
-"""What every test shares: the event loop, and how hypothesis tries things."""
+"""Shared by all tests: the event loop, and hypothesis profiles."""
 
 from __future__ import annotations
 

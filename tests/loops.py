@@ -1,4 +1,4 @@
-"""Event loops that tests run on: asyncio by default, all where a module asks for them, all everywhere in `make test-all`."""
+"""Event loops for tests: asyncio by default, all where a module requests them, and all everywhere in `make test-all`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be entered: a connection that is refused, a bus whose cluster it cannot join, a subscription that cannot be."""
+"""Context managers that fail on entering: a refused connection, a bus without its cluster, an impossible subscription."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Any

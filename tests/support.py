@@ -1,4 +1,4 @@
-"""What the tests of the bus share."""
+"""Shared by the tests of the bus."""
 
 import functools
 import random

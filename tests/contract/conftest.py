@@ -1,3 +1,3 @@
-"""Tests of what depends on the event loop: on each, in every tier."""
+"""Tests that depend on the event loop run on each, in every tier."""
 
 from tests.loops import every_loop  # noqa: F401

@@ -1,4 +1,4 @@
-"""The core of the contract: the tests that say how frames travel, for places where the whole would say the same again."""
+"""The core of the contract: tests of how frames travel, where the whole contract would only repeat itself."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Bodies that try to be more than a body, in the places where a wire has one: for tests of all adapters.
+"""Bodies that try to be more than a body, in each place where a wire has one: for tests of all adapters.
 
-What is no JSON is of the kinds that parsers are tried with: structure, numbers, text, literals, bytes that are no text.
+Invalid JSON is of the kinds used against parsers: structure, numbers, text, literals, bytes that are not text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What groups promise on a NATS network, to the publisher's own members and to those of others: each publication once."""
+"""Queue groups on a NATS network deliver each publication once, to the publisher's own members and to others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The contract of NATS: the bus that serves and its clients are all clients of a network: the engine of the tests, or a server.
+"""The contract of NATS: the serving bus and its clients are all clients of a network, the engine of the tests or a server.
 
-What the suite promises of a server that is dialled, a network cannot: whose connection something came over, and who may come
-in, are the NATS server's affair.
+Some promises for a dialled server cannot hold in a network: the NATS server decides who may connect, and a message does not
+reveal its connection.
 """
 
 from __future__ import annotations

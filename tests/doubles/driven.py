@@ -1,4 +1,4 @@
-"""A session whose output waits to be looked at: events on one side, frames on the other."""
+"""A session with inspectable output: events on one side, frames on the other."""
 
 from typing import Any, cast
 

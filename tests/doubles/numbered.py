@@ -1,7 +1,7 @@
-"""A wire of 16-bit ids and numbered actions, direct or with many clients on one connection behind a broker (as CSB).
+"""A wire of 16-bit ids and numbered actions, direct or with many clients on one connection behind a broker (like CSB).
 
-Eight bytes in front of the payload: kind and encoding (four bits each), result, id, action; behind a broker four bytes with the
-number of the client come first. Texts as subjects and the extensions travel on reserved actions.
+Eight bytes precede the payload: kind and encoding (four bits each), result, id, action; behind a broker, four bytes with the
+client's number come first. Text subjects and the extensions use reserved actions.
 """
 
 from __future__ import annotations

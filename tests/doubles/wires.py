@@ -1,4 +1,4 @@
-"""Connections for these tests, in memory: ends that hand each frame to a function, and a broker."""
+"""In-memory connections for these tests: ends that pass each frame to a function, and a broker."""
 
 from __future__ import annotations
 

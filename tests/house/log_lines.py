@@ -1,4 +1,4 @@
-"""The lines that polybus logs, as its source has them: logger, level, text and fields of each."""
+"""Log lines of polybus, read from its source: logger, level, text and fields of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The modules of polybus, each parsed once for all tests that look at them."""
+"""The modules of polybus, each parsed once for all tests."""
 
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""What the second tier shares: who runs together in one worker of pytest-xdist (`--dist loadgroup`)."""
+"""Shared by the second tier: tests that must run in the same worker of pytest-xdist (`--dist loadgroup`)."""
 
 from __future__ import annotations
 

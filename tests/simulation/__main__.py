@@ -1,4 +1,4 @@
-"""Live in the world of five buses with many seeds: ``python -m tests.simulation --seeds 10000``.
+"""Run the world of five buses with many seeds: ``python -m tests.simulation --seeds 10000``.
 
 With ``--rings --seeds 10`` in rings of bridges.
 """

@@ -1,6 +1,6 @@
-"""Bugs that are put into polybus on purpose, to see whether the world finds them, and how soon.
+"""Deliberate bugs in polybus, to see whether the world finds them, and how soon.
 
-``python -m tests.simulation --mutants --seeds 200`` says by how many of the seeds each is found.
+``python -m tests.simulation --mutants --seeds 200`` prints how many of the seeds find each.
 """
 
 import re

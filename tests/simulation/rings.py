@@ -1,7 +1,7 @@
-"""Rings of hubs and bridges in virtual time, whose links break and come back: each bus hears all at most once and in order.
+"""Rings of hubs and bridges in virtual time with unstable links: each bus receives everything at most once and in order.
 
-Every bus publishes: hubs, both buses of every bridge, and a client of each hub. What comes back to who has said it counts as
-what comes twice, and is nothing that a subscription with ``local=False`` gets.
+Every bus publishes: hubs, both buses of every bridge, and a client of each hub. A publication that returns to its sender
+counts as a duplicate, and a subscription with ``local=False`` never gets it.
 """
 
 import math

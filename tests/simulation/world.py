@@ -1,4 +1,4 @@
-"""A world of five buses, three protocols, a broker and a ring of bridges, whose connections break and whose processes die.
+"""A world of five buses, three protocols, a broker and a ring of bridges, with breaking connections and dying processes.
 
 ```
         csb            broker             csb

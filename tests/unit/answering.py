@@ -1,4 +1,4 @@
-"""The bus that many tests ask, and a handler whose calls wait until a test lets them go."""
+"""A bus for many tests, and a handler that waits until a test releases its calls."""
 
 from collections.abc import Callable
 from typing import Any

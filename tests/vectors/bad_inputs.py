@@ -1,6 +1,6 @@
-"""Bad inputs by wire, each by its name: what is sent, and what a peer and a bus see of it.
+"""Bad inputs by wire and name: the bytes, and their effects on the peer and the bus.
 
-Whatever it is, other connections do not notice, and the next good request is answered unless the connection ends.
+Other connections are never affected, and the next valid request is answered unless the connection ends.
 """
 
 from __future__ import annotations

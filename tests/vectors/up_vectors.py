@@ -1,4 +1,4 @@
-"""Facts of UMessage's specification and of its binding to Zenoh, as tables.
+"""UMessage's specification and its binding to Zenoh, as tables.
 
 The rows say what the feature files of eclipse-uprotocol/up-spec (basics/, features/, revisions of 2025) and the examples
 of up-l1/zenoh.adoc and of the Rust transport say; the bytes of whole messages are those that up-python's classes have read.

@@ -1,8 +1,8 @@
-"""Pages, frames and Python in a real Chromium; one browser and one site (127.0.0.1 and localhost are two) for a module's tests.
+"""Pages, frames and Python in a real Chromium; one browser and one site (127.0.0.1 and localhost are two) per test module.
 
 Needs Chromium (``make web``), the npm packages `ubre` and `pyodide` with the wheels of `tests/integration/pyodide` (``make
-peers``), and for `test_documentation` the site that ``make docs`` builds. Tests whose part is not there are skipped, in CI they
-fail. The folder can be run alone: ``make test-integration ARGS=tests/integration/browser``.
+peers``), and for `test_documentation` the site that ``make docs`` builds. Tests with missing parts are skipped; in CI they
+fail. To run only this folder: ``make test-integration ARGS=tests/integration/browser``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the browser loads: pages that do what their address says, our script, npm `ubre`, Pyodide and wheels."""
+"""Contents for the browser: pages that act according to their address, our script, npm `ubre`, Pyodide and wheels."""
 
 from __future__ import annotations
 

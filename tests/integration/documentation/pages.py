@@ -1,4 +1,4 @@
-"""The documentation as `make docs` has built it, for the tests that read its pages."""
+"""The documentation as built by `make docs`, for tests of its pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread with asyncio, for clients that know no other loop: tests on every loop can talk to them."""
+"""A thread with asyncio, so that tests on every loop can talk to clients that only know asyncio."""
 
 from __future__ import annotations
 

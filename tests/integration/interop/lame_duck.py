@@ -1,4 +1,4 @@
-"""A ledger of what two NATS servers carry while one of them goes into lame duck mode, by a seed."""
+"""A seeded ledger of messages over two NATS servers while one of them goes into lame duck mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nats-py, in a thread of its own with asyncio, so that tests on every event loop can talk to it."""
+"""nats-py in a thread with asyncio, so that tests on every event loop can talk to it."""
 
 from __future__ import annotations
 

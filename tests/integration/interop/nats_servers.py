@@ -1,4 +1,4 @@
-"""Real NATS servers for tests: of Debian, and the newest of the wheel or one that is named; on loopback, ended by their pid."""
+"""Real NATS servers for tests: Debian's, and the newest from the wheel or a named one; on loopback, stopped by their pid."""
 
 from __future__ import annotations
 

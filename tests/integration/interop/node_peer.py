@@ -1,4 +1,4 @@
-"""A peer made of npm ubre in a Node process of its own, which does what it is told."""
+"""npm ubre in a Node process, controlled by the test."""
 
 from __future__ import annotations
 

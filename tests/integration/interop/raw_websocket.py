@@ -1,4 +1,4 @@
-"""A peer that is no bus: WebSocket messages by hand, for what no library would do."""
+"""A peer without a bus: WebSocket messages by hand, which no library would send."""
 
 from __future__ import annotations
 

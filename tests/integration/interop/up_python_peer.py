@@ -1,4 +1,4 @@
-"""up-python in a process of its own, in an environment of its own: it makes and reads messages as it is told."""
+"""up-python in a separate process and environment: makes and reads messages on request."""
 
 from __future__ import annotations
 

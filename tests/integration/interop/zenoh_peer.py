@@ -1,4 +1,4 @@
-"""A session of Zenoh's own library in the tests' process: puts and hears samples as they are."""
+"""A session of Zenoh's own library in the tests' process: puts and receives raw samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bus for the tests of `server.test.mjs`: ``served.py PORT``. It says on its output what its handlers see."""
+"""A bus for the tests of `server.test.mjs`: ``served.py PORT``. It prints the messages that its handlers get."""
 
 import datetime
 import sys

@@ -1,9 +1,9 @@
-"""A node of a cluster, in a process of its own. Its only argument is a JSON object of options:
+"""A node of a cluster as a process. Its only argument is a JSON object of options:
 
 * ``cluster``: the URL of the engine
-* ``ledger``: a file; each message that a handler has taken is a line of it, written before anything is done
+* ``ledger``: a file with a line for each message, written before a handler does anything
 * ``limits``: fields of `Limits`
-* ``url``: where it serves, if not at a free port of loopback
+* ``url``: address to serve at; default: a free port of loopback
 * ``run``: arguments of `polybus.run`
 """
 

@@ -1,4 +1,4 @@
-"""A cluster for the tests of faults: engines, nodes in processes of their own, and nodes of the test itself that ask them."""
+"""A cluster for the tests of faults: engines, nodes as processes, and nodes of the test itself that send requests."""
 
 from __future__ import annotations
 

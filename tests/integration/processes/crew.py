@@ -1,6 +1,6 @@
-"""A program that is `polybus.run` with several workers. Its only argument is a JSON object of options:
+"""`polybus.run` with several workers. Its only argument is a JSON object of options:
 
-* ``urls``: where it serves
+* ``urls``: addresses to serve at
 * ``fails``: its lifespan raises, in workers
 * ``durations``: its handlers are timed
 * ``run``: arguments of `polybus.run`

@@ -1,7 +1,7 @@
 """A part of a CSB installation as a process. Its only argument is a JSON object:
 
 * ``role``: ``broker`` (with ``clients`` and ``servers``, URLs, and ``metrics``), ``server`` (with ``url`` and ``name``) or
-  ``client`` (with ``url``: it asks as fast as it can until it is killed)
+  ``client`` (with ``url``: it sends requests as fast as it can until it is killed)
 """
 
 from __future__ import annotations

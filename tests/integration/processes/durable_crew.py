@@ -1,8 +1,8 @@
 """Workers of one machine with a store. The only argument is a JSON object of options:
 
-* ``publish``: what each worker publishes when it begins; under one id, so that it is stored once
+* ``publish``: publication of each worker at its start; under one id, so that it is stored once
 * ``store``: arguments of the store
-* ``ledger``: a file to which the durable handler writes what it is given; without, there is none
+* ``ledger``: a file for the publications of the durable handler; without it there is no handler
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A worker with a durable handler, in a process of its own. Its only argument is a JSON object of options:
+"""A worker process with a durable handler. Its only argument is a JSON object of options:
 
 * ``cluster``: the URL of the engine
-* ``ledger``: a file: a line when the handler takes a publication, and one when it has dealt with it
+* ``ledger``: a file: a line when the handler gets a publication, and one when it has finished
 * ``run``: arguments of `polybus.run`
 """
 

@@ -1,6 +1,6 @@
 """A server with a bus in it, as a process. Its only argument is a JSON object:
 
-* ``url``: where it serves
+* ``url``: address to serve at
 * ``inside``: the protocol of its tunnels ``plant.{id}``
 """
 

@@ -1,10 +1,10 @@
-"""A program that cuts a cluster in two, in network namespaces of its own; its only argument is what it cuts off:
+"""A program that cuts a cluster in two, in separate network namespaces; its only argument is the part to cut off:
 
 * ``node``: a node from the engine
 * ``engine``: an engine, with its nodes, from the other
 
-It is run in a namespace in which it may do anything (``unshare --user --map-root-user --net``), makes another one, and joins
-them by two cables: one that is cut, and one by which it looks at the other side.
+It runs with all rights in its namespace (``unshare --user --map-root-user --net``), creates another one, and connects them by
+two cables: one to cut, and one to observe the other side.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A peer that is no polybus: frames by hand over TCP, for what a well-behaved client would never do."""
+"""A peer without polybus: frames by hand over TCP, which a well-behaved client would never send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A WebSocket client by hand, for frames that no library would send."""
+"""A WebSocket client by hand, for frames that libraries do not send."""
 
 from __future__ import annotations
 

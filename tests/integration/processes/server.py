@@ -1,9 +1,9 @@
-"""A server with everything that the tests ask for. Its only argument is a JSON object of options:
+"""A server for all requests of the tests. Its only argument is a JSON object of options:
 
 * ``urls``, ``backend``, ``uvloop``, ``when_full``, ``limits`` (fields of `Limits`)
-* ``authenticate``: nobody gets in but those with the header ``authorization: Bearer good``
+* ``authenticate``: admits only clients with the header ``authorization: Bearer good``
 * ``files``: the limit of open files
-* ``lifespan``: ``"slow"`` never begins (it says so in a line of JSON), ``"stuck"`` never ends
+* ``lifespan``: ``"slow"`` never begins (it reports that in a line of JSON), ``"stuck"`` never ends
 * ``run``: arguments of `polybus.run`, which then does the serving
 """
 

@@ -1,4 +1,4 @@
-"""Where a program of the tests serves, for the test that has started it: its log goes to a file."""
+"""The address of a program, for the test that has started it: its log goes to a file."""
 
 import logging
 

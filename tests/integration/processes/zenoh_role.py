@@ -1,9 +1,10 @@
 """A bus on Zenoh. Its only argument is a JSON object of options:
 
 * ``backend``: of the event loop
-* ``serve`` or ``connect``: a URL; ``entity`` and ``publishes``: names of Up; it says its URL and is ready in a line of JSON
-* ``then``: what it does: ``stay``; ``cancel``: its task is cancelled; ``crash``: an exception goes through everything;
-  ``loop``: the event loop is given up as it is, with the bus in it; ``return``: it leaves
+* ``serve`` or ``connect``: a URL; ``entity`` and ``publishes``: names of Up; it prints its URL in a line of JSON when it is
+ready
+* ``then``: its action: ``stay``; ``cancel`` its task; ``crash`` with an exception;
+  ``loop``: abandon the event loop with the bus in it; ``return``
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inside Pyodide, on the loop that it shares with the page: what an application there would do."""
+"""Inside Pyodide, on the loop shared with the page: what an application there would do."""
 
 import asyncio
 import contextvars

@@ -1,6 +1,6 @@
-"""Inside Pyodide: runs pytest over the unit tests of the core, on an event loop that needs no sockets.
+"""Inside Pyodide: runs pytest over the unit tests of the core, on an event loop without sockets.
 
-Pyodide's own loop belongs to the page and cannot be run until a test is done; `page.py` beside this file runs on that one.
+Pyodide's own loop belongs to the page and cannot run until a test ends; `page.py` beside this file runs on that one.
 """
 
 import asyncio

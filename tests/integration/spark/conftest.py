@@ -1,4 +1,4 @@
-"""One Spark for all tests of a process: it takes ten seconds to start."""
+"""One Spark session for all tests of a process: it takes ten seconds to start."""
 
 from collections.abc import Iterator
 from pathlib import Path

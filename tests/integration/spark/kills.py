@@ -1,7 +1,7 @@
-"""A program that follows a capture, for those who kill it with its JVM, and what must be in the tables then.
+"""A program that follows a capture until it is killed with its JVM, and the tables that it must leave.
 
-``python -m tests.integration.spark.kills CAPTURE OUT --rows 1000``: the events in the tables must be those of the capture, each
-once, by their content, and the pairs must be those of a run that nobody disturbed.
+``python -m tests.integration.spark.kills CAPTURE OUT --rows 1000``: the tables must have the events of the capture, each once,
+by content, and the pairs of an undisturbed run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events made by hand: each story is a recording of its own. Times are milliseconds since it began."""
+"""Events made by hand: each story is a separate recording. Times are milliseconds since its start."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the tests of Spark share."""
+"""Shared by the tests of Spark."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The capture of the tutorial, and the command that the tutorial analyses it by, in a process of its own."""
+"""The capture of the tutorial, and its command to analyse it, in a separate process."""
 
 from __future__ import annotations
 

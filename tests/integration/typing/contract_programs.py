@@ -1,6 +1,6 @@
-"""Right and wrong programs with contracts, for `test_checkers` alone: it reads which lines type checkers complain of.
+"""Right and wrong programs with contracts, for `test_checkers`, which reads the lines that type checkers reject.
 
-``# wrong`` is at the end of each line that they must refuse; of all others they must say nothing.
+``# wrong`` ends each line that they must reject; they must accept all others.
 """
 
 from __future__ import annotations

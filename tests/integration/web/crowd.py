@@ -1,8 +1,8 @@
 """Many browser tabs in one process. Its only argument is a JSON object: ``url`` of the server, ``users``: a tab for each name.
 
-Each tab hears ``news`` and answers ``who``. Over a bus of its own the program answers ``seen``: for each body, how many tabs
-have got it and of whom; ``orders``: how many tabs have heard what of each publisher, where a body is ``[publisher, number]``;
-and ``tabs``: how many are connected.
+Each tab subscribes to ``news`` and answers ``who``. Over a separate bus the program answers ``seen``: for each body, the tabs
+that got it, and their users; ``orders``: how many tabs got which sequence of each publisher, for bodies ``[publisher,
+number]``; and ``tabs``: the number of connections.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A FastAPI application with users, in a process of its own. Its only argument is a JSON object of options:
+"""A FastAPI application with users, as a process. Its only argument is a JSON object of options:
 
 * ``with``: ``"polybus"`` for `polybus.fastapi.run`, ``"uvicorn"`` for plain `uvicorn.run`
 * ``mounted``: the application with the bus is mounted into another one

@@ -1,4 +1,4 @@
-"""A real uvicorn for the tests: in their own event loop, or an example in a process of its own."""
+"""A real uvicorn for the tests: in their own event loop, or an example in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Days of a bus, made by hand: requests of UBRE and what became of them."""
+"""Days of a bus, made by hand: requests of UBRE and their outcomes."""
 
 from __future__ import annotations
 

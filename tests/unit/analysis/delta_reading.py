@@ -1,4 +1,4 @@
-"""Results read by a library of Delta Lake, beside what the log of the folder names."""
+"""Results read by a Delta Lake library, compared with the log of the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bus with everything that a document can show."""
+"""A bus with every feature that a document can show."""
 
 import dataclasses
 import enum

@@ -1,4 +1,4 @@
-"""Peers that are no polybus: CSB by hand over TCP."""
+"""Peers without polybus: CSB by hand over TCP."""
 
 from __future__ import annotations
 

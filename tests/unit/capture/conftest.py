@@ -1,4 +1,4 @@
-"""Traffic that was recorded."""
+"""Recorded traffic."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Processes that write the columns of a capture until they kill themselves: at one of the moments in which files change.
+"""Processes that write the columns of a capture and kill themselves at one of the moments in which files change.
 
-``python -m tests.unit.capture.decoding_process STEP FOLDER ...``: a process for each folder. The first one dies at once, and
-each further one so many moments later; where the step is -1 they all live, and say how many moments there were.
+``python -m tests.unit.capture.decoding_process STEP FOLDER ...``: a process for each folder. The first one dies at once, each
+further one STEP moments later; with -1 they all live, and print the number of moments.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Traffic whose truth is known: requests, losses, lateness, duplicates, further attempts, ids that come again, orphans, junk.
+"""Traffic with known truth: requests, losses, lateness, duplicates, further attempts, ids that come again, orphans, junk.
 
-``traffic(1_000_000)`` gives a table of frames in the schema of a capture, of all protocols and both directions, and beside it
-what a pipeline must find: every exchange with its outcome and latency, every orphan, every frame of the quarantine with its
-reason, and how many events of which kind there are.
+``traffic(1_000_000)`` returns a table of frames in the schema of a capture, of all protocols and both directions, and the
+expected results of a pipeline: every exchange with its outcome and latency, every orphan, every frame of the quarantine with
+its reason, and the number of events by kind.
 """
 
 from __future__ import annotations

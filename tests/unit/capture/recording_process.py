@@ -1,4 +1,4 @@
-"""A process that records its own traffic until somebody kills it; it counts in a file what it has sent so far."""
+"""A process that records its own traffic until it is killed; it counts sent messages in a file."""
 
 from __future__ import annotations
 

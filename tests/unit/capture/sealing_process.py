@@ -1,6 +1,6 @@
-"""A process that records requests of its own, sealed after 64 KiB or a moment and decoded beside it, until somebody kills it.
+"""A process that records its own requests, in segments of 64 KiB or a moment, decoded on the side, until it is killed.
 
-``python -m tests.unit.capture.sealing_process FOLDER``; it says when it has begun.
+``python -m tests.unit.capture.sealing_process FOLDER``; it prints a line at its start.
 """
 
 from __future__ import annotations

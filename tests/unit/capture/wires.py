@@ -1,8 +1,8 @@
-"""The frames of five protocols, made by hand and fast: for the generator of traffic whose truth is known.
+"""Frames of five protocols, made by hand and fast: for the generator of traffic with known truth.
 
-A variant is a protocol with the options of a connection. Numbers become ids, and indices become subjects. Frames are alike, but
-for an id and a number; or they are such as applications make: bodies are of many shapes and sizes, subjects are many, ids are
-random, some frames carry headers, times to live vary.
+A variant is a protocol with the options of a connection. Numbers become ids, and indices become subjects. Frames are alike
+except an id and a number; or they vary as in applications: many shapes and sizes of bodies, many subjects, random ids, some
+headers, various times to live.
 """
 
 from __future__ import annotations

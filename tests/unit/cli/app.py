@@ -1,4 +1,4 @@
-"""What the commands talk to: `make()` serves it in a test's process, `bus` is what `polybus serve app:bus` imports."""
+"""A server for the commands: `make()` serves it in a test's process, `bus` is imported by `polybus serve app:bus`."""
 
 from collections.abc import AsyncIterator
 

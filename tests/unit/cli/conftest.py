@@ -1,4 +1,4 @@
-"""What the tests of commands share."""
+"""Shared by the tests of commands."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Running the command: in this process, where that is enough, or as users do."""
+"""Runs the command: in this process where possible, or as users do."""
 
 from __future__ import annotations
 

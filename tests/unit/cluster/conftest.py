@@ -1,4 +1,4 @@
-"""The engine in memory that the nodes of a test are joined by, and a name that no other test has."""
+"""An in-memory engine for the nodes of a test, and a unique name."""
 
 import itertools
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Handlers of publications that one test after the other needs."""
+"""Handlers of publications that several tests need."""
 
 from typing import Any
 

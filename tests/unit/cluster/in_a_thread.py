@@ -1,4 +1,4 @@
-"""A cluster in a thread, on a port of its own: for tests of what blocks, and of commands."""
+"""A cluster in a thread, on its own port: for tests of blocking code, and of commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bus whose spans and measurements a test can read."""
+"""A bus with spans and measurements that a test can read."""
 
 from __future__ import annotations
 

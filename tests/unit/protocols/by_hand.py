@@ -1,4 +1,4 @@
-"""Protocols as a peer by hand speaks them, each with its table of bad inputs."""
+"""Protocols as a hand-written peer speaks them, each with its table of bad inputs."""
 
 from __future__ import annotations
 

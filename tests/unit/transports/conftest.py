@@ -1,4 +1,4 @@
-"""What is left open by a test fails its module: an unclosed socket is a warning, and warnings are errors."""
+"""A resource that a test leaves open fails its module: an unclosed socket is a warning, and warnings are errors."""
 
 from __future__ import annotations
 

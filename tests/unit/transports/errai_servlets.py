@@ -1,7 +1,7 @@
-"""Stand-ins for what Errai's servers are, as a client over HTTP sees them, each from what was seen of the real one.
+"""Stand-ins for Errai's servers as an HTTP client sees them, each based on observations of the real one.
 
-They run in a thread, so that the client under test may run in any event loop. What is between a servlet and its client
-(a proxy) is here too.
+They run in a thread, so that the client under test may run in any event loop. A proxy between a servlet and its client is
+here, too.
 """
 
 from __future__ import annotations

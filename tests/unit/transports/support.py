@@ -1,4 +1,4 @@
-"""What the tests of the transports stand on: a host, a gate and a receiver that write down what happens."""
+"""For the tests of transports: a host, a gate and a receiver that record calls."""
 
 from __future__ import annotations
 

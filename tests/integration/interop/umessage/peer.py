@@ -1,5 +1,5 @@
-"""Runs in a virtual environment with up-python 0.2: makes and reads messages as it is told, a line of JSON at a time; or,
-with a port, is an entity with that library's own classes for RPC, publications and notifications, over TCP or over Zenoh."""
+"""Runs in a virtual environment with up-python 0.2: makes and reads messages on request, one line of JSON each; or, with a
+port, is an entity with that library's own classes for RPC, publications and notifications, over TCP or over Zenoh."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Runs in a virtual environment with up-python: makes and reads events as it is told, a line of JSON at a time."""
+"""Runs in a virtual environment with up-python: makes and reads events on request, one line of JSON each."""
 
 import json
 import sys

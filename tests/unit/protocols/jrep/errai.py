@@ -1,4 +1,4 @@
-"""Stand-ins for Errai's own client, each from the facts of the notes."""
+"""Stand-ins for Errai's own client, each based on observed facts."""
 
 from __future__ import annotations
 

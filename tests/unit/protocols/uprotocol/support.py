@@ -1,4 +1,4 @@
-"""What the tests of uProtocol share."""
+"""Shared by the tests of uProtocol."""
 
 from __future__ import annotations
 

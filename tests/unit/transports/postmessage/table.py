@@ -1,7 +1,7 @@
-"""What windows, frames and ports do: each row is played by Python in one process and by JavaScript in a real browser.
+"""Behaviour of windows, frames and ports: Python in one process and JavaScript in a real browser play each row.
 
-The result of a row is the same JSON on both sides. In the scripts, `settle` waits until everything posted has been delivered,
-`frame` puts a frame into the page whose program is a string, and `name` gives the name of what a function throws.
+The result of a row is the same JSON on both sides. In the scripts, `settle` waits until all posts are delivered, `frame` adds
+a frame to the page with a program given as a string, and `name` returns the name of an error that a function throws.
 """
 
 from __future__ import annotations
