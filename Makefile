@@ -13,6 +13,7 @@ TWINS := tests/unit/protocols/ubre tests/unit/transports/test_length_framing.py 
 # What linters and the second tier of tests need as well.
 WHOLE := $(VENV)/.whole
 # The documentation has a small environment of its own: neither Java nor Spark.
+LOWEST := .venv-lowest
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 SITE := site/index.html
@@ -28,13 +29,14 @@ WHEELS_READY := $(WHEELS)/.ready
 LINTS := lint-style lint-floors lint-mypy lint-pyright lint-pages
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo test test-integration test-all bench gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
+.PHONY: help demo test test-integration test-all test-lowest bench gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
 
 help:
 	@echo "make demo    two programs in a story of twenty seconds"
 	@echo "make test    the tests: Python is all that they need"
 	@echo "make test-integration  those that need a browser, Node, Java, nginx, many processes: ARGS=tests/integration/spark for one folder"
 	@echo "make test-all  both on every event loop, with many seeds: before a release"
+	@echo "make test-lowest  units and contracts on the oldest versions that pyproject.toml allows: PYTHON=python3.13 for one interpreter"
 	@echo "make bench   rates and processor time beside raw limits; ARGS=--peers: beside other libraries"
 	@echo "make gate    the short run of it that CI holds us to"
 	@echo "make fuzz    a decoder under coverage guidance: make fuzz TARGET=csb SECONDS=600"
@@ -61,6 +63,16 @@ test-integration: $(WHOLE) $(BUILT) $(SITE) peers web
 
 test-all: export POLYBUS_FULL := 1
 test-all: test test-integration
+
+# In an environment of its own, so that each lower bound in pyproject.toml is one that somebody has tried.
+test-lowest: WORKERS ?= auto
+test-lowest:
+	@python="$${PYTHON:-$$(scripts/find-python.sh)}" && "$$python" -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python scripts/lowest.py > $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check -r $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -e .
+	$(LOWEST)/bin/python -m pip check
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) tests/unit tests/contract $(ARGS)
 
 bench: $(READY) $(BUILT)
 	@$(PIP_INSTALL) -e '.[bench]' -c constraints.txt
@@ -114,7 +126,7 @@ $(SITE): $(DOCS_READY) mkdocs.yml $(shell find docs sdk -type f \( -name '*.md' 
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
 
 clean:
-	rm -rf sdk/polybus/_speedups.*.so $(VENV) $(DOCS_VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(UMESSAGE)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf sdk/polybus/_speedups.*.so $(VENV) $(LOWEST) $(DOCS_VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(UMESSAGE)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A virtual environment that came along when its folder was copied or moved still points at the old place.
 ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))

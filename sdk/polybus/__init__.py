@@ -3,15 +3,14 @@
 ``connect`` opens a link and returns a `Bus`; ``Bus().serve(url)`` accepts links.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from . import errors
 from ._core.bus.acceptor import Listener
-from ._core.bus.bridge import bridge
 from ._core.bus.bus import Bus
 from ._core.bus.remote_peer import Caller, RemotePeer, User
 from ._core.bus.router import Router
-from ._core.bus.routes import Route
 from ._core.bus.runner import connect, run
 from ._core.handlers.providers import Dependencies
 from ._core.peer.peer import Peer
@@ -33,6 +32,8 @@ from .stats import Stats
 from .subjects import Subject
 
 if TYPE_CHECKING:
+    from ._core.bus.bridge import bridge
+    from ._core.bus.routes import Route
     from .broker import Broker
 
 __all__ = [
@@ -105,13 +106,15 @@ HandlerExecutor.context_in_a_thread = staticmethod(_context_in_a_thread)
 Message.cloudevents = staticmethod(_cloudevents)
 
 
-if not TYPE_CHECKING:  # type checkers shall report unknown names
+_WHEN_ASKED_FOR: Final = {"Broker": ".broker", "Route": "._core.bus.routes", "bridge": "._core.bus.bridge"}
+"""Names that few programs need, and their modules, which would be a sixth of the import."""
+
+
+if not TYPE_CHECKING:  # for which a name that there is none of is an error
 
     def __getattr__(name: str) -> Any:
-        """Import the broker on first use: few programs need it, and it is an eighth of the import time."""
-        if name != "Broker":
+        if name not in _WHEN_ASKED_FOR:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from .broker import Broker
-
-        Broker.__module__ = "polybus"
-        return Broker
+        thing = getattr(import_module(_WHEN_ASKED_FOR[name], __name__), name)
+        thing.__module__ = __name__
+        return thing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from msgspec import Struct, field
 
 from .errors import Code
 
@@ -31,16 +31,14 @@ def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-@frozen(kw_only=True)
-class BusEvent:
+class BusEvent(Struct, frozen=True, kw_only=True):
     """Common fields of all events: time (aware, UTC) and peer."""
 
     peer: Peer | None = None
-    at: datetime.datetime = field(factory=_now)
+    at: datetime.datetime = field(default_factory=_now)
 
 
-@frozen(kw_only=True)
-class LinkUp(BusEvent):
+class LinkUp(BusEvent, frozen=True, kw_only=True):
     """A link is connected and its subscriptions are restored."""
 
     url: str = ""
@@ -48,8 +46,7 @@ class LinkUp(BusEvent):
     """True after a reconnect."""
 
 
-@frozen(kw_only=True)
-class LinkDown(BusEvent):
+class LinkDown(BusEvent, frozen=True, kw_only=True):
     """A connection was lost or closed, or a link that was down gave up (see its reason)."""
 
     url: str = ""
@@ -57,8 +54,7 @@ class LinkDown(BusEvent):
     reason: str = ""
 
 
-@frozen(kw_only=True)
-class LinkRetrying(BusEvent):
+class LinkRetrying(BusEvent, frozen=True, kw_only=True):
     """An attempt to reconnect failed, or the next one starts after `delay` seconds."""
 
     url: str = ""
@@ -67,16 +63,14 @@ class LinkRetrying(BusEvent):
     reason: str = ""
 
 
-@frozen(kw_only=True)
-class PeerSlow(BusEvent):
+class PeerSlow(BusEvent, frozen=True, kw_only=True):
     """A peer does not keep up: the bus drops publications to it, or ends its link."""
 
     policy: str = ""
     dropped: int = 0
 
 
-@frozen(kw_only=True)
-class SubscriptionSlow(BusEvent):
+class SubscriptionSlow(BusEvent, frozen=True, kw_only=True):
     """A subscription or `on` handler of this bus does not keep up: its queue is half full, or full.
 
     Emitted before anything is lost, when the queue is half full (again only after it was empty), and at most once a second
@@ -90,8 +84,7 @@ class SubscriptionSlow(BusEvent):
     """Publications dropped since it began."""
 
 
-@frozen(kw_only=True)
-class HandlerFailed(BusEvent):
+class HandlerFailed(BusEvent, frozen=True, kw_only=True):
     """A handler raised an unexpected exception."""
 
     subject: str | int = ""
@@ -101,8 +94,7 @@ class HandlerFailed(BusEvent):
     """
 
 
-@frozen(kw_only=True)
-class DeadLettered(BusEvent):
+class DeadLettered(BusEvent, frozen=True, kw_only=True):
     """A notification had no handler here, or a publication could not be passed on: to `peer`, over a bridge, or beyond
     `Limits.hops`."""
 
@@ -115,24 +107,21 @@ class DeadLettered(BusEvent):
     """The `Message` of a notification of at most 4 KiB, else None."""
 
 
-@frozen(kw_only=True)
-class FrameRefused(BusEvent):
+class FrameRefused(BusEvent, frozen=True, kw_only=True):
     """The bus dropped a malformed frame or message."""
 
     reason: str = ""
     text: str = ""
 
 
-@frozen(kw_only=True)
-class ClusterGap(BusEvent):
+class ClusterGap(BusEvent, frozen=True, kw_only=True):
     """The engine of the cluster is back; publications of other nodes may have been missed while it was away."""
 
     seconds: float = 0.0
     """Length of the outage in seconds."""
 
 
-@frozen(kw_only=True)
-class NodeGone(BusEvent):
+class NodeGone(BusEvent, frozen=True, kw_only=True):
     """A node left the cluster."""
 
     node: str = ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeV
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import field, frozen
+from msgspec import Struct
 
 from ._util.pattern_index import tokens_overlap
 from ._validation import at_least, check_count, check_tls, check_type, seconds, shown
@@ -335,8 +336,7 @@ class Survey(Generic[T_co], Sequence[T_co]):
         return f"Survey({list(self._found)!r}, complete={self.complete})"
 
 
-@frozen
-class Node:
+class Node(Struct, frozen=True):
     """One node of a cluster.
 
     Attributes:

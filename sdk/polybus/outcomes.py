@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import anyio
-from attrs import frozen
+from msgspec import Struct
 
 from .errors import (
     BadRequest,
@@ -88,8 +88,7 @@ def described(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-@frozen
-class Outcome:
+class Outcome(Struct, frozen=True):
     """Outcome of an outgoing message, the argument of an `OutgoingHook`'s callback.
 
     Attributes:

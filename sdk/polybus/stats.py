@@ -7,7 +7,7 @@ from attrs import define, frozen
 __all__ = ["Counters", "DurableStats", "Stats"]
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Counters:
     """Counters of a running bus; never reset."""
 

@@ -41,7 +41,7 @@ from polybus.plugins.extensions import party_of
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
 from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.csb.bodies import BASE64_FORMAT, FORM_FORMAT
-from polybus.protocols.uprotocol.cloudevents import cloudevents_pb2 as pb
+from polybus.protocols.uprotocol.cloudevents.schema import cloud_event_classes
 from polybus.protocols.uprotocol.http import from_http
 from polybus.testing import NatsEngine, World, cluster, simulated
 from tests.contract.hostile_bodies import ENDING, JSON_VALUES, NO_JSON
@@ -434,7 +434,7 @@ def test_data_that_an_event_calls_json_are_one_value_in_every_form_of_an_event()
     headers = {f"ce-{name}": text for name, text in (facts | {"specversion": "1.0", "dataschema": "urn:door"}).items()}
     read_whole = 0
     for body in (*JSON_VALUES, *NO_JSON):
-        event = pb.CloudEvent(spec_version="1.0", **facts, binary_data=body)
+        event = cloud_event_classes()[0](spec_version="1.0", **facts, binary_data=body)
         for name, text in of_data.items():
             event.attributes[name].ce_string = text
         head = msgspec.json.encode({"specversion": "1.0", **facts, **of_data})[:-1]

@@ -237,8 +237,8 @@ def sources() -> Iterator[Path]:
 def grows(value: ast.AST | None) -> bool:
     """Whether an expression is, or may be, a new container that is empty."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-        if value.func.id == "field":  # of an attrs class
-            made = [keyword.value for keyword in value.keywords if keyword.arg == "factory"]
+        if value.func.id == "field":  # of an attrs class, or of a Struct
+            made = [keyword.value for keyword in value.keywords if keyword.arg in ("factory", "default_factory")]
             return any(isinstance(one, ast.Name) and one.id in GROWING for one in made)
         return value.func.id in GROWING and not any(keyword.arg == "maxlen" for keyword in value.keywords)
     if isinstance(value, ast.IfExp):
@@ -255,8 +255,9 @@ def containers(path: Path) -> Iterator[str]:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and grows(node.value):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (f"{module}.{target.attr}" for target in targets if isinstance(target, ast.Attribute))
-            if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "field":
-                yield from (f"{module}.{ast.unparse(target)}" for target in targets)
+        if isinstance(node, ast.ClassDef):
+            fields = [field for field in node.body if isinstance(field, ast.AnnAssign) and grows(field.value)]
+            yield from (f"{module}.{ast.unparse(field.target)}" for field in fields)
 
 
 def test_everything_that_can_grow_has_a_bound() -> None:

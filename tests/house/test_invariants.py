@@ -12,11 +12,26 @@ from .sources import PACKAGE, SOURCES, tree_of
 
 def test_importing_polybus_loads_only_what_the_core_needs() -> None:
     heavy = (
-        "websockets httpx cloudevents google.protobuf uvloop fastapi starlette uvicorn pyarrow pyspark trio typer rich pydantic"
+        "websockets httpx cloudevents google.protobuf uvloop fastapi starlette uvicorn pyarrow pyspark trio typer rich "
+        "pydantic http.cookies polybus._core.tunnel polybus._core.bus.bridge polybus._core.bus.routes "
+        "polybus._util.http_status polybus.broker polybus.cluster polybus.protocols polybus.sync polybus.transports"
     )
     script = f"import sys, polybus; print(*[name for name in {heavy.split()!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
+
+
+MOST_ATTRS_CLASSES = 38
+"""An attrs class costs the import as much as forty Structs: it is for what checks its arguments, or is often written to."""
+
+
+def test_importing_polybus_makes_few_classes_of_attrs() -> None:
+    script = (
+        "import gc, polybus; ours = {k for k in gc.get_objects() if isinstance(k, type) and k.__module__[:7] == 'polybus'}; "
+        "print(sum('__attrs_attrs__' in vars(k) for k in ours))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) <= MOST_ATTRS_CLASSES
 
 
 def test_no_module_has_the_name_of_something_public_beside_it() -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
-from attrs import define, field
+from msgspec import Struct, field
 
 KEPT = 4096
 """Bytes of a body that an event keeps: a thousand unread events must not hold large bodies."""
@@ -17,14 +17,13 @@ _SOON = 16
 Event = TypeVar("Event")
 
 
-@define(eq=False)
-class EventHub(Generic[Event]):
+class EventHub(Struct, Generic[Event], eq=False):
     """Passes events to readers; costs nothing without readers."""
 
     _waiter: Callable[[], Any]
     """Creates an awaitable that `_wake` completes."""
     _wake: Callable[[Any], None]
-    _streams: weakref.WeakSet[EventStream[Event]] = field(factory=weakref.WeakSet)
+    _streams: weakref.WeakSet[EventStream[Event]] = field(default_factory=weakref.WeakSet)
 
     def stream(self) -> EventStream[Event]:
         stream: EventStream[Event] = EventStream(self._waiter, self._wake)

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, Literal, NotRequired, Required, TypeVa
 
 import attrs
 import msgspec
-from attrs import frozen
 
 from .._plain_forms import scalar_form
 
@@ -99,8 +98,7 @@ _DEFAULTS: Final = "_field_defaults"
 _QUALIFIERS: Final = ("Required", "NotRequired", "ReadOnly")
 
 
-@frozen
-class ClassField:
+class ClassField(msgspec.Struct, frozen=True):
     """A field of a class.
 
     Attributes:
@@ -120,8 +118,7 @@ class ClassField:
     converted: bool = False
 
 
-@frozen
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """Fields of a class, and how they are written.
 
     Attributes:

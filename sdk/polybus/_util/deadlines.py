@@ -21,7 +21,7 @@ class _Timed(Protocol):
 T = TypeVar("T", bound=_Timed)
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Deadlines:
     """Finds expired entries in a table without order.
 

@@ -158,7 +158,7 @@ def _nothing() -> None:
     """No-op: the call proves that calls are accepted."""
 
 
-@define(eq=False, weakref_slot=False)
+@define(eq=False, repr=False, weakref_slot=False)
 class _TrioWaiter:
     _trio: Any
     """`trio.lowlevel`: an import here would run for each message."""
@@ -186,7 +186,7 @@ class _TrioWaiter:
 Loop: TypeAlias = AsyncioLoop | TrioLoop
 
 
-@define(eq=False, weakref_slot=False)
+@define(eq=False, repr=False, weakref_slot=False)
 class Notifier:
     """Wakes tasks that wait for a condition. Costs nothing if none waits."""
 

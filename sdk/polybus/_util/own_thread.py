@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple
 
 import anyio
@@ -45,7 +44,7 @@ def _read_all(files: Mapping[str, str]) -> Mapping[str, str]:
 
 def _read(path: str, name: str) -> str:
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb") as file:
             data = file.read(_MOST + 1)
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror or error}") from None

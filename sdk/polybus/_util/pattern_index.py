@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from attrs import define, field
+from msgspec import Struct, field
 
 from ..subjects import canonical, glob_of, has_empty_token, is_pattern, match_tokens, wire_pattern
 
@@ -38,13 +38,12 @@ _Globs: TypeAlias = tuple[tuple[int, re.Pattern[str]], ...]
 """Segments of a URI pattern with a ``*`` among other characters, and their positions."""
 
 
-@define(eq=False)
-class _Shape(Generic[T]):
+class _Shape(Struct, Generic[T], eq=False):
     """Patterns with wildcards at the same positions."""
 
     pick: Callable[[list[str]], Any]
     """Takes the other tokens from a subject's."""
-    patterns: dict[Any, dict[_Globs, dict[T, int]]] = field(factory=dict)
+    patterns: dict[Any, dict[_Globs, dict[T, int]]] = {}
     """By these tokens."""
 
 
@@ -52,15 +51,14 @@ def _picker(places: tuple[int, ...]) -> Callable[[list[str]], Any]:
     return itemgetter(*places) if places else lambda tokens: ()
 
 
-@define(eq=False)
-class _Patterns(Generic[T]):
+class _Patterns(Struct, Generic[T], eq=False):
     """Patterns by shape. A look-up tries each shape of the subject's length, for any number and depth of patterns: a peer
     could make a trie visit very many nodes."""
 
     uris: bool
-    whole: dict[int, dict[tuple[int, ...], _Shape[T]]] = field(factory=dict)
+    whole: dict[int, dict[tuple[int, ...], _Shape[T]]] = {}
     """By number of tokens."""
-    tails: dict[int, dict[tuple[int, ...], _Shape[T]]] = field(factory=dict)
+    tails: dict[int, dict[tuple[int, ...], _Shape[T]]] = {}
     """Patterns with ``>``, by number of tokens before it."""
 
     def count(self, tokens: list[str], item: T, step: int) -> int:
@@ -100,17 +98,16 @@ def _collect(shape: _Shape[T], tokens: list[str], into: dict[T, int]) -> None:
                 into.update(holders)
 
 
-@define(eq=False)
-class SubjectIndex(Generic[T]):
+class SubjectIndex(Struct, Generic[T], eq=False):
     """Maps a subject to all items with a matching pattern, each once, with a bounded cache of recent answers.
 
     Adding and removing cost the length of the pattern; a look-up of a subject seen since the last change is one dict access.
     """
 
-    _exact: dict[str | int, dict[T, int]] = field(factory=dict)
-    _dotted: _Patterns[T] = field(factory=lambda: _Patterns(uris=False))
-    _uris: _Patterns[T] = field(factory=lambda: _Patterns(uris=True))
-    _cache: dict[str | int, tuple[T, ...]] = field(factory=dict)
+    _exact: dict[str | int, dict[T, int]] = {}
+    _dotted: _Patterns[T] = field(default_factory=lambda: _Patterns(uris=False))
+    _uris: _Patterns[T] = field(default_factory=lambda: _Patterns(uris=True))
+    _cache: dict[str | int, tuple[T, ...]] = {}
     size: int = 0
     """Number of (pattern, item) pairs."""
     addresses: int = 0

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
-from attrs import define, field
+from msgspec import Struct
 
 from .._validation import in_one_line
 
@@ -21,8 +21,7 @@ _KINDS: Final = 256
 _COUNTED: Final = " (others like it are counted, and told within a minute)"
 
 
-@define(eq=False)
-class _Kind:
+class _Kind(Struct, eq=False):
     """Warnings of one kind in a minute, which begins with the first."""
 
     logger: logging.Logger | None
@@ -36,8 +35,7 @@ class _Kind:
     fields: Mapping[str, object] | None = None
 
 
-@define(eq=False)
-class Warnings:
+class Warnings(Struct, eq=False):
     """Warnings that a peer can cause: one that reconnects again and again must not fill the log.
 
     Args:
@@ -48,7 +46,7 @@ class Warnings:
 
     _clock: Callable[[], float] = time.monotonic
     _watch: Callable[[Warnings, float], None] | None = None
-    _kinds: dict[tuple[str, Hashable], _Kind] = field(factory=dict, init=False)
+    _kinds: dict[tuple[str, Hashable], _Kind] = {}
 
     def warn(
         self,
@@ -135,8 +133,7 @@ def _escaped(argument: object) -> Any:
     return in_one_line(argument) if isinstance(argument, str) else argument
 
 
-@define(eq=False, weakref_slot=False)
-class ViolationCounter:
+class ViolationCounter(Struct, eq=False):
     _count: int = 0
     _since: float = 0.0
 

@@ -14,14 +14,13 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
-from attrs import field, frozen
+from msgspec import Struct, field
 
 
-@frozen(kw_only=True)
-class Sources:
+class Sources(Struct, frozen=True, kw_only=True):
     urandom: Callable[[int], bytes] = os.urandom
     """Random bytes for ids and secrets."""
-    rng: random.Random = field(factory=random.SystemRandom)
+    rng: random.Random = field(default_factory=random.SystemRandom)
     """For sessions, and for the jitter of pauses."""
     monotonic: Callable[[], float] = time.monotonic
     """Seconds for measuring work that blocks the event loop, whose own clock may stand still."""

@@ -16,7 +16,7 @@ from uuid import UUID
 import attrs
 import msgspec
 import msgspec.inspect
-from attrs import frozen
+from msgspec import Struct
 
 from .._plain_forms import plain_form
 from .._validation import shown
@@ -386,8 +386,7 @@ _PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
 )
 
 
-@frozen(eq=False)
-class Reader:
+class Reader(Struct, frozen=True, eq=False):
     """Ways to convert bodies to a type.
 
     Attributes:

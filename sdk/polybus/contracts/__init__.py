@@ -10,7 +10,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from attrs import evolve, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .._validation import seconds, shown
 
@@ -22,8 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARKS: Final = "__polybus_marks__"
 
 
-@frozen
-class Marks:
+class Marks(Struct, frozen=True):
     """Data of the decorators on a method.
 
     Attributes:
@@ -86,5 +86,5 @@ def _marked(function: F, by: str, **marks: Any) -> F:
     marked: Any = function
     if not inspect.isfunction(marked):
         raise TypeError(f"{by} stands directly above the `def` of a method, not above {shown(function)}")
-    setattr(marked, _MARKS, evolve(Marks.of(marked), **marks))
+    setattr(marked, _MARKS, replace(Marks.of(marked), **marks))
     return function

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from .._core.handlers.handler import Handler, check_body, check_result, plan, read_as
 from .._core.handlers.signature import Signature, read
@@ -53,7 +53,7 @@ def _handler(contract: ContractPlan, method: ContractMethod, subject: str | int,
     try:
         read_signature = read(function)
         hints = {of: hint for of, hint in read_signature.hints.items() if open_variable(hint) is None}
-        signature = evolve(read_signature, hints=hints)  # the contract supplies types that it leaves open
+        signature = replace(read_signature, hints=hints)  # the contract supplies types that it leaves open
         named = plan(subject, signature).body_name
     except TypeError as error:
         raise TypeError(f"{error}; write {wanted}, for {method.name}") from error
@@ -74,7 +74,7 @@ def _handler(contract: ContractPlan, method: ContractMethod, subject: str | int,
         check_body(signature.name, named, hints.get(named, method.takes), method.takes, method.name)
         hints[named] = read_as(hints.get(named), method.takes)
     check_result(signature.name, hints.get("return", Any), method.returns, method.name)
-    return plan(subject, evolve(signature, hints=hints, description=method.text), Subject(subject, Any, method.returns))
+    return plan(subject, replace(signature, hints=hints, description=method.text), Subject(subject, Any, method.returns))
 
 
 def _check_style(method: ContractMethod, signature: Signature, blocking: bool, wanted: str) -> None:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 
-from attrs import frozen
+from msgspec import Struct
 
 from ..body import BodyFormat
 from ..errors import RemoteProtocolError
@@ -33,8 +33,7 @@ LEVELS: Final = 7
 """Priorities of a fabric, from 0, the lowest, to 6."""
 
 
-@frozen
-class Sample:
+class Sample(Struct, frozen=True):
     """One message on a fabric.
 
     Attributes:
@@ -93,21 +92,18 @@ def _nothing(*_: object) -> None:
     """No-op default."""
 
 
-class _Features:
-    __slots__ = ()
-
+class _Features(Struct, frozen=True):
     @classmethod
     def of(cls, plugin: object) -> Self:
         """Current abilities of an object."""
         given: dict[str, Any] = {}
-        for name in cls.__annotations__:
+        for name in cls.__struct_fields__:
             if (ability := getattr(plugin, name, _Features)) is not _Features:
                 given[name] = ability
         return cls(**given)
 
 
-@frozen(kw_only=True)
-class TransportFeatures(_Features):
+class TransportFeatures(_Features, frozen=True, kw_only=True):
     """Optional abilities of a `Transport`."""
 
     initiates: bool = True
@@ -144,8 +140,7 @@ class TransportFeatures(_Features):
     its sessions."""
 
 
-@frozen(kw_only=True)
-class ReceiverFeatures(_Features):
+class ReceiverFeatures(_Features, frozen=True, kw_only=True):
     """Optional abilities of a `Receiver`."""
 
     closing: Callable[[Closed], None] = _nothing
@@ -158,8 +153,7 @@ class ReceiverFeatures(_Features):
     """``malformed(error)`` reports input that is not a frame."""
 
 
-@frozen(kw_only=True)
-class EndpointFeatures(_Features):
+class EndpointFeatures(_Features, frozen=True, kw_only=True):
     """Optional abilities of a `Connector`, of a `TransportAdapter`, and (`load` only) of an `HttpBinding`."""
 
     spent: bool = False
@@ -180,16 +174,14 @@ class EndpointFeatures(_Features):
     possible before the event loop starts, so that no import blocks it."""
 
 
-@frozen(kw_only=True)
-class FramingFeatures(_Features):
+class FramingFeatures(_Features, frozen=True, kw_only=True):
     """Optional abilities of a `Framing`."""
 
     gathers: bool = False
     """The peer only relays: frames of one event loop iteration leave together, without waking the peer for parts of them."""
 
 
-@frozen(kw_only=True)
-class CodecFeatures(_Features):
+class CodecFeatures(_Features, frozen=True, kw_only=True):
     """Optional abilities of a `Codec`."""
 
     item_formats: tuple[BodyFormat, ...] | None = None
@@ -223,8 +215,7 @@ class SessionMoves(Protocol):
         ...
 
 
-@frozen(kw_only=True)
-class SessionFeatures(_Features):
+class SessionFeatures(_Features, frozen=True, kw_only=True):
     """Optional abilities of a `Session`."""
 
     pieces: Callable[[bytes], Sequence[bytes]] | None = None
@@ -242,8 +233,7 @@ class SessionFeatures(_Features):
     """For sessions that can move to another connection."""
 
 
-@frozen(kw_only=True)
-class ProtocolFeatures(_Features):
+class ProtocolFeatures(_Features, frozen=True, kw_only=True):
     """Optional abilities of a `ProtocolAdapter`."""
 
     connections: Callable[[], Sequence[ProtocolAdapter]] | None = None

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from attrs import field, frozen
+from msgspec import Struct
 
 
-@frozen
-class ToAll:
+class ToAll(Struct, frozen=True):
     """A publication for every node: for its own and its clients' subscriptions.
 
     Attributes:
@@ -24,8 +23,7 @@ class ToAll:
     source: str = ""
 
 
-@frozen
-class ToGroup:
+class ToGroup(Struct, frozen=True):
     """A publication for one member of a queue group.
 
     Attributes:
@@ -37,30 +35,26 @@ class ToGroup:
     pattern: str | int
 
 
-@frozen
-class ToUser:
+class ToUser(Struct, frozen=True):
     """A message for a user: publications reach all connections of the user, requests one."""
 
     key: str
 
 
-@frozen
-class ToNode:
+class ToNode(Struct, frozen=True):
     """A message for a node itself."""
 
     node: str
 
 
-@frozen
-class ToClient:
+class ToClient(Struct, frozen=True):
     """A message for a client that is connected to the node."""
 
     node: str
     id: str
 
 
-@frozen
-class NodeJoined:
+class NodeJoined(Struct, frozen=True):
     """A node announced itself, or answered the announcement of this one.
 
     Attributes:
@@ -69,11 +63,10 @@ class NodeJoined:
     """
 
     node: str
-    facts: Mapping[str, Any] = field(factory=dict)
+    facts: Mapping[str, Any] = {}
 
 
-@frozen
-class NodeLeft:
+class NodeLeft(Struct, frozen=True):
     """A node left.
 
     Attributes:
@@ -84,8 +77,7 @@ class NodeLeft:
     orderly: bool = False
 
 
-@frozen
-class Lost:
+class Lost(Struct, frozen=True):
     """Requests and channels that will not end because the node at their other end is gone.
 
     Attributes:
@@ -98,8 +90,7 @@ class Lost:
     sent: bool = True
 
 
-@frozen
-class Due:
+class Due(Struct, frozen=True):
     """Request of a session for a call of `Session.tick` at that time, sooner than the usual second.
 
     A time in the past means the end of the next event loop iteration: answers that can be given at once are sent by then.

@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
-from attrs import field, frozen
+from msgspec import Struct
 
 from ..body import BodyFormat
 from ..errors import BusError, Code, RemoteProtocolError
@@ -18,8 +18,7 @@ Role: TypeAlias = Literal["client", "server"]
 """``client`` opened the connection, ``server`` accepted it."""
 
 
-@frozen(kw_only=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True, kw_only=True):
     """Abilities of a session's wire, without the extensions between polybus peers."""
 
     publish: bool = True
@@ -127,8 +126,7 @@ class Codec(Protocol):
         ...
 
 
-@frozen
-class Ready:
+class Ready(Struct, frozen=True):
     """The handshake is complete: the link may carry traffic.
 
     Attributes:
@@ -140,8 +138,7 @@ class Ready:
     node: str = ""
 
 
-@frozen
-class PeerOpened:
+class PeerOpened(Struct, frozen=True):
     """A peer appeared, after `Ready`, on a connection that carries many. `key` is its name in `Message.peer`.
 
     It is not admitted yet: `Bus(authenticate=...)` decides, with `params` in the handshake.
@@ -149,19 +146,17 @@ class PeerOpened:
 
     key: Any
     address: str = ""
-    params: Mapping[str, str] = field(factory=dict)
+    params: Mapping[str, str] = {}
 
 
-@frozen
-class PeerClosed:
+class PeerClosed(Struct, frozen=True):
     """A peer left a connection that carries many."""
 
     key: Any
     reason: str = ""
 
 
-@frozen
-class Refused:
+class Refused(Struct, frozen=True):
     """Something was malformed. The session also answers it where possible, or leaves that to the bus.
 
     Attributes:
@@ -174,8 +169,7 @@ class Refused:
     answer: Message | None = None
 
 
-@frozen
-class Undelivered:
+class Undelivered(Struct, frozen=True):
     """A valid message that must not be delivered because it has expired. The session has informed the peer if necessary."""
 
     message: Message
@@ -185,8 +179,7 @@ class Undelivered:
     text: str = ""
 
 
-@frozen
-class CloseWanted:
+class CloseWanted(Struct, frozen=True):
     """The session wants the connection closed, with a WebSocket close code and a reason.
 
     A link that this side opened reconnects afterwards, unless `error` is a refusal.
@@ -198,8 +191,7 @@ class CloseWanted:
     """Error for the local side: an `Unauthorized` or `Forbidden` stops reconnecting."""
 
 
-@frozen
-class Confirmed:
+class Confirmed(Struct, frozen=True):
     """The other end has handled everything sent before a request of `SessionFeatures.confirm`."""
 
     key: Any
@@ -207,8 +199,7 @@ class Confirmed:
     """Patterns of subscriptions that it has refused on this connection."""
 
 
-@frozen
-class OtherServers:
+class OtherServers(Struct, frozen=True):
     """Other addresses of the same service, to try if this one does not answer and the transport can."""
 
     addresses: Sequence[str]
@@ -388,8 +379,7 @@ class ProtocolAdapter(Protocol):
         ...
 
 
-@frozen
-class FrameField:
+class FrameField(Struct, frozen=True):
     """Part of a frame, for people: position, name in the specification, and value."""
 
     offset: int

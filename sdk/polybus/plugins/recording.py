@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attrs import frozen
+from msgspec import Struct
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .protocols import ProtocolAdapter
     from .transports import Closed, Receiver, Transport
 
 
-@frozen
-class RecorderStats:
+class RecorderStats(Struct, frozen=True):
     """Figures of a recorder."""
 
     frames: int

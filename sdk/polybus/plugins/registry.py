@@ -10,7 +10,9 @@ from pkgutil import get_data
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
-from attrs import evolve, fields_dict, frozen, has
+from attrs import fields_dict, has
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .._validation import shown
 from ..secrets import shown_url, without_secrets
@@ -34,8 +36,7 @@ _WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
 """Transports with headers, into which an application puts credentials instead of a URL's user."""
 
 
-@frozen
-class SplitUrl:
+class SplitUrl(Struct, frozen=True):
     """Parts of a URL: the address keeps its scheme (``ws://host/path``), the query is separate."""
 
     protocol: str
@@ -165,7 +166,7 @@ def _without_user(
         return parts, {}
     address = f"{parts.transport}://{parts.address.partition('://')[2].rpartition('@')[2]}"
     password = None if url.password is None else unquote(url.password)
-    return evolve(parts, address=address), user_options(unquote(url.username), password)
+    return replace(parts, address=address), user_options(unquote(url.username), password)
 
 
 def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
@@ -174,7 +175,7 @@ def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
     if url.hostname is None or url.port is not None:
         return parts
     netloc = f"{url.netloc.removesuffix(':')}:{port}"
-    return evolve(parts, address=urlunsplit((url.scheme, netloc, url.path, url.query, url.fragment)))
+    return replace(parts, address=urlunsplit((url.scheme, netloc, url.path, url.query, url.fragment)))
 
 
 def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 from attrs import field, frozen
+from msgspec import Struct
 
 from ..errors import BusError, RemoteProtocolError
 from ..limits import Limits
@@ -83,8 +83,7 @@ class Framing(Protocol):
         ...
 
 
-@frozen
-class Closed:
+class Closed(Struct, frozen=True):
     """Reason for the end of a connection."""
 
     code: int = 1006
@@ -236,8 +235,7 @@ class Handshake:
     """ASGI scope in a web application, with the additions of middleware (``session``, ``user``, ``path_params``)."""
 
 
-@frozen
-class Identity:
+class Identity(Struct, frozen=True):
     """Identity of a peer.
 
     Attributes:
@@ -258,8 +256,7 @@ class Identity:
         return now + float((self.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds())
 
 
-@frozen
-class Admission:
+class Admission(Struct, frozen=True):
     """Result of `Gate.admit` for an admitted peer."""
 
     identity: Identity
@@ -285,6 +282,8 @@ class Gate(Protocol):
 
 def cookies_of(text: str) -> dict[str, str]:
     """Cookies of a Cookie header, for `Handshake.cookies`; empty if it is malformed."""
+    from http.cookies import CookieError, SimpleCookie  # servers of WebSockets and HTTP alone get some
+
     try:
         return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
     except CookieError:
@@ -340,8 +339,7 @@ def _unheard(address: str, why: str, about: str) -> None:
     """No-op."""
 
 
-@frozen(kw_only=True)
-class ListenOptions:
+class ListenOptions(Struct, frozen=True, kw_only=True):
     """Options of a listener."""
 
     host: Host
@@ -417,8 +415,7 @@ AsgiApp: TypeAlias = Callable[
 """``await app(scope, receive, send)``"""
 
 
-@frozen
-class WebRoute:
+class WebRoute(Struct, frozen=True):
     """Address of a protocol in a web application.
 
     Attributes:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from .. import Bus, Context, connect
 from ..backoff import Backoff
@@ -110,7 +110,7 @@ class _Meeting:
 
     async def listen(self, options: ListenOptions) -> Listening:
         if self._identity is not None:
-            options = evolve(options, gate=_Known(options.gate, self._identity))
+            options = replace(options, gate=_Known(options.gate, self._identity))
         return await Memory().listen(self.url, options)
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import anyio
 from attrs import evolve
+from msgspec.structs import replace
 
 from .._util.listening import is_loopback
 from ..errors import BusError, LocalProtocolError
@@ -120,7 +121,7 @@ class AsgiWebSocket:
                 largest = min(options.host.limits.message, theirs.largest or options.host.limits.message)
                 wire = theirs.hand_over(address)
                 # Only `authenticate` needs the scope, which would be most of an idle connection's memory.
-                freed = evolve(admission, handshake=evolve(admission.handshake, scope=None))
+                freed = replace(admission, handshake=evolve(admission.handshake, scope=None))
                 options.host.spawn(self._open, options, wire, name, largest, freed)
                 return wire
             transport = AsgiTransport(

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 import pytest
 import trustme
-from attrs import evolve
+from msgspec.structs import replace
 
 from polybus import (
     Backoff,
@@ -280,15 +280,15 @@ async def test_bad_samples_are_dropped_and_counted_and_end_nothing(dialect: str)
     fabric = up(CAR, dialect=dialect).fabric
     good = fabric.sample(message_of())
     bad = [
-        evolve(good, attachment=None),
-        evolve(good, attachment=b"\x01"),
-        evolve(good, attachment=b"\x07" + (good.attachment or b"")[1:]),
-        evolve(good, attachment=(good.attachment or b"") + b"\xff"),
-        evolve(good, payload=bytes(3000)),
+        replace(good, attachment=None),
+        replace(good, attachment=b"\x01"),
+        replace(good, attachment=b"\x07" + (good.attachment or b"")[1:]),
+        replace(good, attachment=(good.attachment or b"") + b"\xff"),
+        replace(good, payload=bytes(3000)),
         fabric.sample(message_of(id=bytes(16))),
         fabric.sample(message_of(type=7)),
         fabric.sample(message_of(priority=9)),
-        evolve(fabric.sample(message_of(source=parse_uuri("//evil/1/1/8001"))), key=good.key),
+        replace(fabric.sample(message_of(source=parse_uuri("//evil/1/1/8001"))), key=good.key),
     ]
     phone = Bus(limits=Limits(message=2000))
     async with phone.serve(HERE, protocol=up(PHONE, dialect=dialect)) as listener, phone.subscribe("door.opened") as heard:
@@ -317,7 +317,7 @@ async def test_a_sample_whose_key_has_wildcards_is_refused_and_counted_once_by_h
         phone.subscribe("//*/*/3/*"),
     ):
         with zenoh_peer(listener.url) as peer:
-            peer.put(evolve(good, key="up/**"))
+            peer.put(replace(good, key="up/**"))
             peer.put(good)
             assert (await anext(heard)).body == 1
             assert phone.stats().malformed == 1

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import psutil
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from polybus import Bus, Limits, Message, connect
 from polybus.capture import Capture, decode
@@ -100,8 +100,8 @@ async def test_more_than_a_message_may_have_is_not_even_copied_and_the_link_goes
     good = up(CAR).fabric.sample(message_of())
     async with phone.serve(HERE, protocol=up(PHONE)) as listener, phone.subscribe("door.opened") as heard:
         with zenoh_peer(listener.url) as peer:
-            peer.put(evolve(good, attachment=bytes(5_000_000)))
-            peer.put(evolve(good, payload=bytes(5_000_000)))
+            peer.put(replace(good, attachment=bytes(5_000_000)))
+            peer.put(replace(good, payload=bytes(5_000_000)))
             peer.put(good)
             assert (await anext(heard)).body == 1
             assert (phone.stats().malformed, phone.stats().links) == (2, 1)
@@ -123,7 +123,7 @@ async def test_a_bus_on_a_fabric_is_recorded_in_both_directions_without_its_toke
     ):
         asked = message_of(type=2, source=parse_uuri("//a/1/1/0"), sink=parse_uuri(f"{CAR}/B"), priority=5, ttl=1000)
         with zenoh_peer(listener.url) as stranger:
-            stranger.put(evolve(up(SEAT, dialect=dialect).fabric.sample(asked), attachment=b"\x07no message"))
+            stranger.put(replace(up(SEAT, dialect=dialect).fabric.sample(asked), attachment=b"\x07no message"))
             await eventually(lambda: car.stats().malformed == 1)
         assert await phone.request("UpdateDoor", 3, timeout=10) == 6
         assert (await anext(doors)).body == 3

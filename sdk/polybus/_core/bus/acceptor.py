@@ -49,7 +49,7 @@ _IDLE: Final = 10.0
 _UNKNOWN: Final = Unavailable("this server cannot authenticate you now: try again later")
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class BusGate:
     """Admits connections: limits first, then `authenticate`. Implements `plugins.Gate`."""
 

@@ -32,7 +32,6 @@ from ..peer.peer import Peer
 from ..runtime.access import Authenticate, Authorize
 from ..runtime.executor import Middleware
 from ..runtime.services import Services
-from ..tunnel.endpoint import Entrance
 from .acceptor import WHEN_FULL, Listener, Serving
 from .dialer import Connecting, Headers
 from .lifecycle import DRAIN, Lifespan, check_lifespan
@@ -292,6 +291,8 @@ class Bus(BusVerbs):
             ValueError: The protocol or the policy is unknown, or the pattern is already served.
             TypeError: `inner` is not a bus.
         """
+        from ..tunnel.endpoint import Entrance  # few programs have one
+
         check_pattern(pattern, self.limits.subject)
         check_type(inner, Bus, "inner", "Bus()")
         if when_full not in WHEN_FULL:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import anyio
-from attrs import evolve
+from msgspec.structs import replace
 
 from ..._util.cancel_scopes import to_the_end
 from ..._util.event_loop import is_foreign_exception
@@ -563,7 +563,7 @@ class Connecting:
                 link.runtime.spawn(self._come_back, link, why)
             else:  # even a friendly goodbye is a loss
                 self._log.gone(why.reason)
-                link.abort(evolve(why, code=1006) if why.code == 1000 else why)
+                link.abort(replace(why, code=1006) if why.code == 1000 else why)
 
     async def _come_back(self, link: Link, why: Closed) -> None:
         reason = why.reason

@@ -333,7 +333,7 @@ class StreamForwarder:
         await far.send_eof()
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class TunnelForwarder:
     """The near end of a route's tunnels: opens their second halves on the other bus."""
 
@@ -402,7 +402,7 @@ class TunnelForwarder:
         return bridges, name, hops
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class FrameRelay:
     """Passes frames between the halves of a tunnel; implements `plugins.Receiver`."""
 

@@ -60,7 +60,7 @@ def raised_by_lifespan(error: BaseException) -> bool:
     return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class LifespanTask:
     _bus: Any
     _runtime: Runtime
@@ -161,7 +161,7 @@ class Phase(enum.Enum):
     CLOSING = "closing"
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Lifecycle:
     _services: Services
     _lifespan: Lifespan | None

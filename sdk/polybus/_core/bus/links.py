@@ -17,7 +17,6 @@ from ..link.link import Link
 from ..link.state import State
 from ..peer.party import PeerParty
 from ..peer.peer import Peer
-from ..tunnel import TunnelConnector
 from .acceptor import BusGate
 from .remote_peer import RemotePeer
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from ..pubsub.pubsub import PubSub
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
+    from ..tunnel import TunnelConnector
     from .remote_peer import RemoteParty
 
 
@@ -180,6 +180,8 @@ class LinkRegistry:
             ReservedSubject, LocalProtocolError: The name is not valid.
             TypeError: `name` is not text, or `params` are not text to text.
         """
+        from ..tunnel import TunnelConnector  # few programs have one
+
         if not isinstance(name, str):
             raise TypeError(f"tunnel({shown(name)}): a name, for example 'plant.7', not {type(name).__name__}")
         services = self._services

@@ -24,7 +24,6 @@ from .dialer import Connecting
 from .lifecycle import Lifecycle, Lifespan
 from .links import LinkRegistry
 from .remote_peer import RemotePeer
-from .routes import InnerRoute
 
 if TYPE_CHECKING:
     import ssl
@@ -177,6 +176,8 @@ class BusParts:
         peer.link.answer(Message(Kind.NOTIFY, subject, None, body, JSON, attributes={"to": to}), peer)
 
     def pass_to(self, message: Message, client: PeerParty, now: float) -> None:
+        from .routes import InnerRoute  # nodes of clusters alone have one
+
         peer, route = self._inside, InnerRoute(">", self, lambda: client)
         if message.kind is Kind.OPEN:
             peer.streams.forward(message, now, route)
@@ -188,6 +189,8 @@ class BusParts:
         peer.inbound.start(call)
 
     def pass_on(self, pattern: str | int, choose: Callable[[], PeerParty]) -> None:
+        from .routes import InnerRoute
+
         self.lookup.sides.append(InnerRoute(pattern, self, choose, inward=True))
 
     def remote(self, id: str, node: str, key: str | None, protocol: str) -> RemotePeer:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import anyio
-from attrs import frozen
+from msgspec import Struct
 
 from ...errors import Disconnected, NoHandler
 from ...headers import check_headers
@@ -46,8 +46,7 @@ class Caller(PartyVerbs):
         return f"<Caller {self.identity!r}>"
 
 
-@frozen
-class OwnHandlers:
+class OwnHandlers(Struct, frozen=True):
     """The handlers of a bus, with their caller's identity. Implements `peer.asker.Party`."""
 
     _parts: BusParts
@@ -84,8 +83,7 @@ _PATIENCE = 2.0
 """Seconds for its answer, or for the engine to process announcements."""
 
 
-@frozen(eq=False)
-class RemoteParty:
+class RemoteParty(Struct, frozen=True, eq=False):
     """A client or user in the cluster. Implements `peer.asker.Party`."""
 
     host: LinkRegistry
@@ -144,8 +142,7 @@ class RemoteParty:
         return Disconnected(f"{who}, and this bus is no node of a cluster", "", False)
 
 
-@frozen(eq=False)
-class UserParty(RemoteParty):
+class UserParty(RemoteParty, frozen=True, eq=False):
     """A user: the newest connection here, or else one at another node."""
 
     to: ToUser

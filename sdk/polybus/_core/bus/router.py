@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from ..._util.misuse import HANDLE, explains
 from ..._validation import check_count, check_given, shown
@@ -248,7 +248,7 @@ class Router:
             self._lookup.add(_moved(handler, prefix))
         for spec in list(router._lookup.subscribers):
             moved = _moved(spec.handler, prefix, publication=True)
-            self._lookup.add_subscriber(evolve(spec, handler=moved))
+            self._lookup.add_subscriber(replace(spec, handler=moved))
         for publication in list(router._lookup.publications.values()):
             self._lookup.add_publication(publication)
         if router._lookup.handler_added is None:  # only a bus accepts further handlers

@@ -299,7 +299,7 @@ class RouteSide:
             logger.warning(text, message.subject, route.source, route.target, error, extra=log_fields(message=message))
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class PeerTarget:
     """A peer as the target of a route, in place of a bus."""
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from ..._util.event_loop import running_loop
-from ..._util.http_status import HttpStatus, Page
 from ..._util.log_fields import log_fields
 from ..._util.misuse import CONNECT, explains
 from ..._util.process_end import end_by_sigterm, ending_signals, exit_at_once
@@ -34,6 +33,7 @@ from .lifecycle import raised_by_lifespan
 if TYPE_CHECKING:
     import ssl
 
+    from ..._util.http_status import HttpStatus, Page
     from ...plugins import Connector, ProtocolAdapter
     from ..peer.peer import Peer
 
@@ -320,7 +320,11 @@ class _Run:
         pages: dict[str, Page] = {"/livez": self._lives, "/readyz": self._ready}
         if metrics:
             pages["/metrics"] = self._metrics_page
-        self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
+        self._health: HttpStatus | None = None
+        if health is not None:
+            from ..._util.http_status import HttpStatus  # only services that say how they are serve HTTP by themselves
+
+            self._health = HttpStatus("health", health, pages, "http://127.0.0.1:8081")
         self._serving = False
         self._entrances: list[Peer] = []
         self._signalled: anyio.Event

@@ -9,7 +9,8 @@ from operator import attrgetter
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from attrs import define, evolve, field
+from attrs import define, field
+from msgspec.structs import replace
 
 from ..._util.class_shapes import closed
 from ..._util.pydantic_types import unwritable
@@ -146,7 +147,7 @@ _NO_DEFAULT = inspect.Parameter.empty
 _PLAIN_BODY: Final = attrgetter("body")
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Handler:
     """A function with its subject and the makers of its arguments."""
 
@@ -268,7 +269,7 @@ def plan(
             parameter, or a parameter cannot be provided. The text names the function.
     """
     signature = function if isinstance(function, Signature) else read(function, inline=inline)
-    signature = evolve(signature, hints={of: closed(hint) for of, hint in signature.hints.items()})
+    signature = replace(signature, hints={of: closed(hint) for of, hint in signature.hints.items()})
     if publication and signature.style in ("stream", "channel"):
         raise TypeError(f"{signature.name}: a stream or channel answers requests (`handle`), publications have no answer")
     places = None if running is None else Places(running)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field, frozen
+from msgspec import Struct
 
 from ..._validation import shown
 from ...subjects import Subject, canonical, is_pattern, matches
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from .subscriber import SubscriberSpec
 
 
-@frozen
-class Publication:
+class Publication(Struct, frozen=True):
     """A declared publication.
 
     Attributes:
@@ -65,18 +64,17 @@ def _name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else shown(hint)
 
 
-@define(eq=False)
-class HandlerLookup:
+class HandlerLookup(Struct, eq=False):
     """Handlers by subject, then routes of bridges and tunnel listeners."""
 
-    handlers: dict[str | int, Handler] = field(factory=dict)
-    by_uri: dict[str, Handler] = field(factory=dict)
+    handlers: dict[str | int, Handler] = {}
+    by_uri: dict[str, Handler] = {}
     """Handlers of URIs by canonical spelling."""
-    subscribers: list[SubscriberSpec] = field(factory=list)
-    publications: dict[str | int, Publication] = field(factory=dict)
-    sides: list[Any] = field(factory=list)
+    subscribers: list[SubscriberSpec] = []
+    publications: dict[str | int, Publication] = {}
+    sides: list[Any] = []
     """Routes of bridges from this bus, `_core.bus.routes.RouteSide`: the first match counts."""
-    entrances: list[Any] = field(factory=list)
+    entrances: list[Any] = []
     """Tunnel listeners, `_core.tunnel.endpoint.Entrance`."""
     handler_check: Callable[[Handler], None] | None = None
     """Refuses a handler, before any is added."""

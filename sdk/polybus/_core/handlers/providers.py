@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
-from attrs import define, frozen
+from attrs import define
+from msgspec import Struct
 
 from ..._util.class_shapes import open_variable
 from ..._util.pydantic_types import is_own
@@ -88,8 +89,7 @@ _TWIN: Final = "polybus.sync.BlockingBus"
 _WHAT: Final = "Context, Message, Bus, Peer, another Depends, or a name of the pattern"
 
 
-@frozen
-class AskedDependency:
+class AskedDependency(Struct, frozen=True):
     function: Callable[..., Any]
     cached: bool
 
@@ -236,7 +236,7 @@ def provider_finder(
     return found
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Dependencies:
     """The dependencies of a bus's handlers: `Bus.dependencies`."""
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
-from attrs import frozen
+from msgspec import Struct
 
 from ..._util.class_shapes import substituted, variables_of_method
 from ..._util.pydantic_types import is_own
@@ -35,8 +35,7 @@ _MARK: Final = "__context_part__"
 """Attribute that marks classes for injection by annotation."""
 
 
-@frozen
-class ContextPart:
+class ContextPart(Struct, frozen=True):
     """An attribute of `Context` that handlers receive by its class.
 
     Attributes:
@@ -66,8 +65,7 @@ def context_part(given: Any) -> ContextPart | None:
     return vars(given).get(_MARK) if isinstance(given, type) else None
 
 
-@frozen
-class Signature:
+class Signature(Struct, frozen=True):
     name: str
     function: Callable[..., Any]
     parameters: list[inspect.Parameter]

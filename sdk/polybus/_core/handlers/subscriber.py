@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from attrs import frozen
+from msgspec import Struct
 
 from ..._validation import check_count, shown
 from ...plugins.registry import make_extension
@@ -26,8 +26,7 @@ publishers of this process wait; up to `Limits.queue_bytes` from links wait beyo
 _GROUP: Final = re.compile(r"(?=.{1,100}\Z)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
-@frozen
-class SubscriberSpec:
+class SubscriberSpec(Struct, frozen=True):
     handler: Handler
     queue: int | None
     """None: as many as fit into `Limits.queue_bytes`."""

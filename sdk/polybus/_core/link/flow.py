@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 
-@define(eq=False, repr=False, weakref_slot=False)
+@define(init=False, eq=False, repr=False, weakref_slot=False)
 class LinkFlow(LinkWire, ABC):
     when_full: str = field(default="drop_oldest", kw_only=True)
     outbox: SendQueue | None = field(default=None, init=False)

@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from msgspec import Struct
 
 from ..._util.repeated_warnings import ViolationCounter
 from ...errors import BusError, Code, Forbidden, Unauthorized
@@ -25,13 +25,12 @@ _PARTS = 16
 _CODES: dict[type[BusError], int] = {Unauthorized: 4401, Forbidden: 4403}
 
 
-@define(eq=False)
-class PendingPeer:
+class PendingPeer(Struct, eq=False):
     """A peer that waits for `authenticate`, and its messages."""
 
     event: PeerOpened
     budget: MemoryBudget
-    messages: list[Message] = field(factory=list)
+    messages: list[Message] = []
 
     def forget(self) -> list[Message]:
         self.budget.release(self.budget.held)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from attrs import define, field
+from msgspec import Struct, field
 
 from ...errors import Disconnected
 from ...message import Message
@@ -83,14 +83,13 @@ class ConnectionReceiver:
             self._link.resume_writing()
 
 
-@define(eq=False, weakref_slot=False)
-class _FramePieces:
+class _FramePieces(Struct, eq=False):
     """Unhandled frames of one connection, in order. Reading is paused until they are done."""
 
     _link: Link
     _transport: Transport
     _pieces: Callable[[bytes], Sequence[bytes]]
-    _waiting: deque[bytes] = field(factory=deque)
+    _waiting: deque[bytes] = field(default_factory=deque)
     _bytes: int = 0
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
@@ -147,9 +146,8 @@ def _drop_frames(frames: Sequence[bytes]) -> None:
     """Drop the frames of a connection that is over."""
 
 
-@define(eq=False)
-class Confirmations:
-    _asked: dict[Any, _Asked] = field(factory=dict)
+class Confirmations(Struct, eq=False):
+    _asked: dict[Any, _Asked] = {}
 
     def ask(self, key: Any) -> _Asked:
         asked = self._asked[key] = _Asked()
@@ -168,11 +166,10 @@ class Confirmations:
             asked.over.set()
 
 
-@define(eq=False)
-class _Asked:
+class _Asked(Struct, eq=False):
     """One confirmation request. Its wait ends with the connection: the heartbeat is answered after it."""
 
-    over: anyio.Event = field(factory=anyio.Event)
+    over: anyio.Event = field(default_factory=anyio.Event)
     refused: Collection[str | int] = ()
     lost: bool = False
 
@@ -188,13 +185,12 @@ class _Asked:
         return self.refused
 
 
-@define(eq=False)
-class Taps:
+class Taps(Struct, eq=False):
     """The taps that record one connection."""
 
     _session: Session
     _transport: Transport
-    _taps: list[Tap] = field(factory=list)
+    _taps: list[Tap] = []
 
     def add(self, recorder: Recorder, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> bool:
         """Start recording; False if this recorder already does."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class WaitingMessage:
     """A message in a send queue, None once it was dropped.
 
@@ -43,7 +43,7 @@ class WaitingMessage:
     waits: bool = True
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class _PeerEntries:
     """Messages that wait for one peer of a link.
 

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-from attrs import frozen
+from msgspec import Struct
 
 from ...plugins import Closed
 
@@ -50,8 +50,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Change, State]]] = {
 }
 
 
-@frozen
-class Ending:
+class Ending(Struct, frozen=True):
     """The current or final end of a link.
 
     Attributes:

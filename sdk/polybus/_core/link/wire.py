@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .ports import LinkOwner, PeerPort
 
 
-@define(eq=False, repr=False, weakref_slot=False)
+@define(init=False, eq=False, repr=False, weakref_slot=False)
 class LinkWire:
     """A session on its transport, for writing."""
 

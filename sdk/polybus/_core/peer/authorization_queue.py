@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 import anyio
-from attrs import define, field
+from msgspec import Struct, field
 
 from ..._util.event_loop import Notifier
 from ..._util.log_fields import log_fields
@@ -99,8 +99,7 @@ _AT_ONCE: Final = 32
 """Messages of one peer that `authorize` decides at the same time."""
 
 
-@define(eq=False)
-class _Question:
+class _Question(Struct, eq=False):
     """A message and the decision of `authorize`."""
 
     message: Message
@@ -126,14 +125,13 @@ class _Question:
         answered.set()
 
 
-@define(eq=False)
-class InboundAuthorization:
+class InboundAuthorization(Struct, eq=False):
     """Messages of a peer behind those that `authorize` is deciding, in order. Lasts, with one task, until the last answer."""
 
     _peer: PeerParty
-    _waiting: deque[Message] = field(factory=deque, init=False)
-    _asked: deque[_Question] = field(factory=deque, init=False)
-    _looks_ahead: bool = field(default=False, init=False)
+    _waiting: deque[Message] = field(default_factory=deque)
+    _asked: deque[_Question] = field(default_factory=deque)
+    _looks_ahead: bool = False
 
     def add(self, message: Message) -> None:
         """Queue a message, or drop it."""

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import anyio
-from attrs import define
+from msgspec import Struct
 
 from ...errors import (
     BusError,
@@ -87,8 +87,7 @@ _SOONEST: Final = 1.0
 """Minimal seconds between two new tokens."""
 
 
-@define(eq=False, weakref_slot=False)
-class Negotiation:
+class Negotiation(Struct, eq=False):
     """Facts about a peer from its hellos and answers."""
 
     _peer: PeerParty

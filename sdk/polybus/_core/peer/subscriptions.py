@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from msgspec import Struct
 
 from ..._util.log_fields import log_fields
 from ..._util.pattern_index import pattern_cost
@@ -27,13 +27,12 @@ def canonical_pattern(pattern: str | int) -> str | int:
     return wire_pattern(pattern)
 
 
-@define(eq=False, weakref_slot=False)
-class Subscriptions:
+class Subscriptions(Struct, eq=False):
     """The patterns of a peer, charged to it."""
 
     _peer: PeerParty
     _warned: bool = False
-    patterns: dict[str | int, int] = field(factory=dict)
+    patterns: dict[str | int, int] = {}
     _holder: Any = None
     """Queue in place of the peer, for now."""
 

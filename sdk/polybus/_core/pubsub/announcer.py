@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from ..._util.log_fields import log_fields
 from ...errors import BusError, Disconnected, Forbidden, LocalProtocolError, Unsupported
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 
-@frozen
-class Grouped:
+class Grouped(Struct, frozen=True):
     """A subscription in a queue group: each publication goes to one member."""
 
     pattern: str | int
@@ -42,7 +42,7 @@ Interest: TypeAlias = str | int | Grouped | ToUser
 """An announcement: a pattern, optionally in a queue group, or a client's user."""
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class SubscriptionAnnouncer:
     """Announces this bus's subscriptions, counted by pattern, and handlers to peers."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from attrs import define, field
+from msgspec import Struct, field
 
 from ...errors import BadRequest
 from ...outcomes import Misfit
@@ -142,8 +142,7 @@ class _HandlerJob:
         return self._subscription.handle(self)
 
 
-@define(eq=False)
-class SubscriptionGroup:
+class SubscriptionGroup(Struct, eq=False):
     """A queue group's members in this bus, served in turn. Implements `plugins.parts.PublicationQueue`.
 
     If an engine distributes over all nodes, these members get only this node's publications.
@@ -155,9 +154,9 @@ class SubscriptionGroup:
     """True if an engine distributes this bus's publications over the members."""
     _relayed: Callable[[Message], bool]
     """True if a publication is relayed, also to an engine."""
-    members: deque[PublicationQueue] = field(factory=deque)
-    leads_on: bool = field(default=False, init=False)
-    peers: bool = field(default=True, init=False)
+    members: deque[PublicationQueue] = field(default_factory=deque)
+    leads_on: bool = False
+    peers: bool = True
 
     @property
     def queue(self) -> int:

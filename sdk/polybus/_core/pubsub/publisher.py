@@ -56,7 +56,7 @@ def own_format(peers: tuple[PeerParty, ...]) -> Choose | None:
     return ways.pop() if len(ways) == 1 else None
 
 
-@define(eq=False, weakref_slot=False)
+@define(eq=False, repr=False, weakref_slot=False)
 class Targets:
     peers: tuple[PeerParty, ...]
     queues: tuple[PublicationQueue, ...] = ()
@@ -113,7 +113,7 @@ def _no_spellings(subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
     return {}
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Publisher:
     """Sends the publications of this bus to its own queues and to peers."""
 

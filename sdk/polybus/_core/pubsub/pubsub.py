@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from msgspec import Struct
 
 from ..._util.log_fields import log_fields
 from ..._util.pattern_index import SubjectIndex
@@ -48,8 +48,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 _HINTS = 256
 
 
-@define(eq=False)
-class Relay:
+class Relay(Struct, eq=False):
     """Relays publications of peers to other subscribed peers, up to the limit of hops; warns if a relay is missing."""
 
     _services: Services
@@ -57,8 +56,8 @@ class Relay:
     _recipients: Recipients
     _publisher: Publisher
     _deduplicator: Deduplicator
-    _hinted: set[str | int] = field(factory=set, init=False)
-    _stopped: set[str | int] = field(factory=set, init=False)
+    _hinted: set[str | int] = set()
+    _stopped: set[str | int] = set()
 
     def takes(self, message: Message) -> bool:
         """Check whether a publication is relayed, under any of its spellings."""
@@ -154,8 +153,7 @@ def _with_id(message: Message, same_wire: bool) -> Message:
     return on
 
 
-@define(eq=False)
-class PublicationReceiver:
+class PublicationReceiver(Struct, eq=False):
     _local: SubjectIndex[PublicationQueue]
     _remote: SubjectIndex[PeerParty]
     _to_peers: PeerSubscriptions
@@ -164,7 +162,7 @@ class PublicationReceiver:
     _publisher: Publisher
     _find_group: Callable[[str | int, str], SubscriptionGroup | None]
     _access: AccessControl
-    queues: dict[str | int, tuple[PublicationQueue, ...]] = field(factory=dict, init=False)
+    queues: dict[str | int, tuple[PublicationQueue, ...]] = {}
     """Cached queues for peers' publications that are not relayed. Empty while single peers have subscriptions."""
 
     def deliver(self, message: Message, peer: PeerParty) -> None:

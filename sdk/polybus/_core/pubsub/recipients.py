@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
+from msgspec import Struct
 
 from ..._util.pattern_index import SubjectIndex
 from ...errors import Unsupported
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
     from ..peer.subscription import IteratedQueue
 
 
-@define(eq=False)
-class PeerSubscriptions:
+class PeerSubscriptions(Struct, eq=False):
     """Subscriptions to single peers, and patterns announced for them. Usually empty."""
 
     _changed: Callable[[], None]
-    indices: dict[PeerParty, SubjectIndex[IteratedQueue]] = field(factory=dict, init=False)
+    indices: dict[PeerParty, SubjectIndex[IteratedQueue]] = {}
     """By peer; read directly for every publication."""
-    _patterns: dict[PeerParty, dict[str | int, dict[IteratedQueue, None]]] = field(factory=dict, init=False)
+    _patterns: dict[PeerParty, dict[str | int, dict[IteratedQueue, None]]] = {}
 
     def add(self, peer: PeerParty, pattern: str | int, subscription: IteratedQueue) -> None:
         """Add a subscription; `pattern` is its spelling on the wire."""
@@ -64,7 +64,7 @@ class PeerSubscriptions:
         return [subscription for wanting in self._patterns.pop(peer, {}).values() for subscription in wanting]
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Recipients:
     """Peers that get publications, subscribed or not."""
 

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import anyio
-from attrs import define, frozen
+from attrs import define
+from msgspec import Struct
 
 from ..._util.log_fields import log_fields
 from ..._util.sources import sources
@@ -251,8 +252,7 @@ class Call:
             self.stop()
 
 
-@frozen
-class AwaitableResult:
+class AwaitableResult(Struct, frozen=True):
     outcome: Awaitable[Any]
     name: str
     answers: AnswerSizes

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
-from attrs import define
+from msgspec import Struct
 
 from ..._util.cancel_scopes import let_scope_fire, receive
 from ..._util.misuse import entered_first
@@ -59,8 +59,7 @@ class ChannelPort(Protocol):
         """Forget an ended channel."""
 
 
-@define(eq=False)
-class WaitingSender:
+class WaitingSender(Struct, eq=False):
     waiter: Any = None
 
 

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
+from msgspec import Struct
 
 from ..._util.deadlines import Deadlines
 from ...body import JSON, OCTETS, BodyFormat
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .call import LocalHandler, ResponseSink
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Loopback:
     """Requests of a bus to itself, encoded so that a handler sees the same values as from a wire."""
 
@@ -195,8 +196,7 @@ class Loopback:
             call.stop()
 
 
-@define(eq=False)
-class LocalSink:
+class LocalSink(Struct, eq=False):
     """The `ResponseSink` of the bus's requests to itself. Streams and channels have no reply: their ends notify each other."""
 
     _loopback: Loopback
@@ -249,8 +249,7 @@ class LocalSink:
             self._reply.fail(Disconnected("the bus was left", "this bus", True))
 
 
-@define(eq=False)
-class LocalPort:
+class LocalPort(Struct, eq=False):
     """The port of two channels in one process, encoded as on a wire."""
 
     _loop: Loop

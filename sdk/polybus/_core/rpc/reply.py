@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import anyio
-from attrs import define, field
+from msgspec import Struct, field
 
 from ..._util.cancel_scopes import EARLY, let_scope_fire
 from ..._util.deadlines import Deadlines
@@ -261,8 +261,7 @@ class ObservedReply(Reply[T_co]):
             self.departure.end(self._error, received=int(self._state == _ANSWERED))
 
 
-@define(eq=False)
-class UnawaitedFailure:
+class UnawaitedFailure(Struct, eq=False):
     """The failure of a request without a waiter: kept by its `Reply`, logged if never awaited."""
 
     subject: str | int
@@ -335,8 +334,7 @@ def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, 
     return reply
 
 
-@define(eq=False)
-class Attempts:
+class Attempts(Struct, eq=False):
     """The attempts of one request: a task of the bus."""
 
     _runtime: Runtime
@@ -346,11 +344,11 @@ class Attempts:
     _until: float
     """Deadline of all attempts."""
     _current: Reply[Any]
-    _context: contextvars.Context = field(factory=contextvars.copy_context, init=False)
+    _context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """Context of the call: the trace spans of all attempts have the same parent."""
     _last: BusError | None = None
     _failed: int = 0
-    scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     async def run(self) -> None:
         """Wait for an attempt to succeed, or for the last to fail."""
@@ -402,12 +400,11 @@ class Attempts:
         self._reply.fail(error)
 
 
-@define(eq=False)
-class UnsentRequests:
+class UnsentRequests(Struct, eq=False):
     """Requests in an outbox, by `id`, since they have no wire id yet."""
 
-    replies: dict[int, Reply[Any]] = field(factory=dict)
-    deadlines: Deadlines = field(factory=Deadlines)
+    replies: dict[int, Reply[Any]] = {}
+    deadlines: Deadlines = field(default_factory=Deadlines)
 
     def add(self, reply: Reply[Any]) -> None:
         self.replies[id(reply)] = reply

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
-from attrs import evolve
+from msgspec.structs import replace
 
 from ..._util.broadcast import KEPT
 from ..._util.log_fields import log_fields
@@ -266,5 +266,5 @@ class HandlerExecutor:
             failed = "handler of %.200r failed [%s]: %s"
             logger.error(failed, event.subject, event.error_id, text, exc_info=event.error, extra=fields)
         if self._services.events.late and len(message.raw or b"") > KEPT:  # its frames hold the body
-            event = evolve(event, error=None)
+            event = replace(event, error=None)
         self._services.emit(event)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import anyio
 import anyio.lowlevel
 from attrs import define, field
+from msgspec import Struct
 
 from ..._util.log_fields import log_fields
 from .context import Context
@@ -35,22 +36,20 @@ _CLEAN_UP: Final = 5.0
 """Seconds for the clean-up of a cancelled call or stream."""
 
 
-@define(eq=False)
-class Provider:
+class Provider(Struct, eq=False):
     """A dependency: its function, and the makers of its arguments."""
 
     function: Callable[..., Any]
     name: str
     style: ProviderStyle
     in_thread: bool
-    makers: list[tuple[str, Maker]] = field(factory=list)
-    needs: list[tuple[str, Provider]] = field(factory=list)
+    makers: list[tuple[str, Maker]] = []
+    needs: list[tuple[str, Provider]] = []
     cached: bool = True
     """True if a call makes the value only once."""
 
 
-@define(eq=False)
-class Injection:
+class Injection(Struct, eq=False):
     handler: str
     needs: list[tuple[str, Provider]]
 
@@ -230,7 +229,7 @@ def _is_cancelled(error: BaseException | None) -> bool:
     return isinstance(error, anyio.get_cancelled_exc_class()) or anyio.current_effective_deadline() == -math.inf
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class _HeldInThread(AbstractAsyncContextManager[Any]):
     """Runs a plain generator's context manager in threads, within one context: it can reset its context variables."""
 
@@ -258,7 +257,7 @@ class _HeldInThread(AbstractAsyncContextManager[Any]):
         return bool(await self._services.executor.in_a_thread(self._threads, leave))
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class InjectedStream(AbstractAsyncContextManager[Any]):
     """A stream's items together with its handler's dependencies, which live while it is entered."""
 

@@ -87,7 +87,7 @@ def network_of(address: str) -> str:
     return str(found.ipv4_mapped or ipaddress.IPv6Network((found, 64), strict=False))
 
 
-@define(eq=False, weakref_slot=False)
+@define(eq=False, repr=False, weakref_slot=False)
 class Address:
     network: str = ""
     held: int = 0
@@ -95,7 +95,7 @@ class Address:
     running: int = 0
 
 
-@define(eq=False, weakref_slot=False)
+@define(eq=False, repr=False, weakref_slot=False)
 class Share:
     address: Address = field(factory=Address)
     held: int = 0

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
-from attrs import define, field
+from msgspec import Struct
 
 from .context import current_call
 
@@ -186,8 +186,7 @@ class Threads:
             scope.deadline = deadline
 
 
-@define(eq=False)
-class CallThreads:
+class CallThreads(Struct, eq=False):
     """The threads of one handler call, one at a time."""
 
     _threads: Threads
@@ -196,8 +195,8 @@ class CallThreads:
     """Owner of the call: a network address and one of its peers."""
     holds: bool
     """True if it may hold something that others wait for: it then waits for no thread."""
-    over: bool = field(default=False, init=False)
-    _work: _ThreadCall | None = field(default=None, init=False)
+    over: bool = False
+    _work: _ThreadCall | None = None
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Call a function in a thread. A cancelled caller still waits for it.
@@ -249,8 +248,7 @@ def waiting_in_thread() -> Iterator[None]:
         work.tell(work.wait_ends)
 
 
-@define(eq=False)
-class _ThreadCall:
+class _ThreadCall(Struct, eq=False):
     """A function in a thread, which occupies a slot."""
 
     _threads: Threads

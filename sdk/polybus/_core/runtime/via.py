@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 import anyio
-from attrs import define, field
+from msgspec import Struct, field
 
 from ..._util.sources import sources
 from ...headers import VIA
@@ -154,13 +154,12 @@ def _voice(peer: CallingPeer) -> str | None:
     return _short(str(identity) if isinstance(identity, (str, int)) else peer.id)
 
 
-@define(eq=False)
-class _Memory:
+class _Memory(Struct, eq=False):
     """Numbers by keys. When full, the speaker with the most keys loses the older half: no peer can displace others' numbers."""
 
-    _numbers: dict[tuple[str, int], tuple[int, str]] = field(factory=dict)
+    _numbers: dict[tuple[str, int], tuple[int, str]] = {}
     """Each with its first speaker."""
-    _said: dict[str, dict[tuple[str, int], None]] = field(factory=dict)
+    _said: dict[str, dict[tuple[str, int], None]] = {}
     """Keys of each speaker, the least recently raised first."""
 
     def __len__(self) -> int:
@@ -187,15 +186,14 @@ class _Memory:
             del self._said[speaker]
 
 
-@define(eq=False)
-class Deduplicator:
+class Deduplicator(Struct, eq=False):
     """Remembers publications that have passed other buses, or leave over several routes."""
 
     _bus: str
     _counters: Counters
     _number: int = 0
-    _ids: _Memory = field(factory=_Memory)
-    _streams: _Memory = field(factory=_Memory)
+    _ids: _Memory = field(default_factory=_Memory)
+    _streams: _Memory = field(default_factory=_Memory)
 
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
@@ -251,25 +249,24 @@ _SHORTEST: Final = 16
 P = TypeVar("P", bound=Hashable)
 
 
-@define(eq=False)
-class BusIdentities:
+class BusIdentities(Struct, eq=False):
     """The buses at the other ends of links, and the proof of this bus's own identity."""
 
-    _secret: str = field(factory=lambda: sources.get().urandom(16).hex())
+    _secret: str = field(default_factory=lambda: sources.get().urandom(16).hex())
     changed: Callable[[], None] = lambda: None
     """Called when `same` may change, or a peer is held out."""
-    _names: dict[Hashable, str] = field(factory=dict)
+    _names: dict[Hashable, str] = {}
     """Secrets of peers: sent by dialling peers, proved by dialled ones."""
-    _voices: dict[Hashable, object] = field(factory=dict)
+    _voices: dict[Hashable, object] = {}
     """Comparable identities of peers that dialled."""
-    _asked: dict[Hashable, str] = field(factory=dict)
+    _asked: dict[Hashable, str] = {}
     """Nonces sent to dialled peers."""
-    _proofs: dict[Hashable, str] = field(factory=dict)
-    _told: set[Hashable] = field(factory=set)
+    _proofs: dict[Hashable, str] = {}
+    _told: set[Hashable] = set()
     """Peers that have received our hello on the current connection."""
-    pending: dict[Hashable, None] = field(factory=dict)
+    pending: dict[Hashable, None] = {}
     """Dialled peers without a first answer."""
-    held_out: dict[Hashable, None] = field(factory=dict)
+    held_out: dict[Hashable, None] = {}
     """Peers excluded from publications until nothing is pending: another link may lead to the same bus."""
     _answered: anyio.Event | None = None
 

@@ -254,7 +254,7 @@ def context_changed(baseline: contextvars.Context) -> bool:
         return True
 
 
-@define(eq=False, weakref_slot=False)
+@define(eq=False, repr=False, weakref_slot=False)
 class _Rest:
     """Awaits a started, suspended coroutine, passing values both ways."""
 
@@ -333,7 +333,7 @@ class PlacedCall(Protocol):
         """Begin, or wait for a slot of its peer: the handler has one now."""
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Places:
     """Concurrency slots of one handler of one bus, taken just before a call begins. Free slots go round-robin among the waiting
     links, so that a busy link delays only itself.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
-from attrs import frozen
+from msgspec import Struct
 
 from ...body import JSON, OCTETS, BodyFormat, check_json
 from ...errors import (
@@ -56,8 +56,7 @@ def _is_document(frame: bytes, depth: int) -> bool:
     return True
 
 
-@frozen
-class Packing:
+class Packing(Struct, frozen=True):
     """Form and size of frames on an outer wire."""
 
     text: bool

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import anyio
-from attrs import evolve, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...errors import BadRequest, BusError, Code, RequestError
 from ...plugins import Admission, Gate, Handshake
@@ -60,8 +61,7 @@ class JoinedBus(Protocol):
     def life(self) -> Hosting: ...
 
 
-@frozen
-class _Opening:
+class _Opening(Struct, frozen=True):
     protocol: str | None
     headers: dict[str, str]
     params: dict[str, str]
@@ -207,7 +207,7 @@ class Entrance:
         authority = self._inner.services.access
         if authority.authenticate is None:
             # The tunnel ends with the outer link, which may renew its identity.
-            return Admission(evolve(party_of(handshake.outer).admitted, expires_at=None), handshake)
+            return Admission(replace(party_of(handshake.outer).admitted, expires_at=None), handshake)
         outcome = await authority.admit(handshake)
         if isinstance(outcome, BusError):
             raise outcome

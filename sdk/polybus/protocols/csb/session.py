@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
-from attrs import evolve
+from msgspec.structs import replace
 
 from ...body import JSON
 from ...errors import Code, Disconnected, QueueFull, RemoteProtocolError
@@ -328,7 +328,7 @@ class CsbSession(QuietSession):
 
 BROKER: Final = 0
 _OF_BROKER: Final = wire.CLIENT.pack(BROKER)
-_CAPABILITIES: Final = evolve(DIRECT, many_peers=True, shared_publish=False)
+_CAPABILITIES: Final = replace(DIRECT, many_peers=True, shared_publish=False)
 _encode: Final = msgspec.json.Encoder().encode
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import evolve
+from msgspec.structs import replace
 
 from ...errors import Forbidden, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
@@ -75,7 +76,7 @@ TRANSITIONS: Final[Mapping[NatsState, Mapping[NatsEvent, NatsState]]] = {
 
 
 _NATIVE: Final = Capabilities(patterns=True, extensions=False, handlers=True, groups=True, many_senders=True)
-_CLUSTER: Final = evolve(_NATIVE, extensions=True, built_in=True, numbers=True)
+_CLUSTER: Final = replace(_NATIVE, extensions=True, built_in=True, numbers=True)
 _MESSAGES: Final = (b"MSG ", b"HMSG ")
 _HANDSHAKE: Final = 0
 """Key of the PING that completes the handshake."""
@@ -222,7 +223,7 @@ class NatsSession:
             self._end(NatsEvent.FATAL, CloseWanted(1002, _NO_HEADERS, Unsupported(_NO_HEADERS)))
             return
         if not info.headers:
-            connection.capabilities = evolve(connection.capabilities, headers=False, deadlines=False)
+            connection.capabilities = replace(connection.capabilities, headers=False, deadlines=False)
         try:
             members = self._connect_members(info)
         except LocalProtocolError as error:

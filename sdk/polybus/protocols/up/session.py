@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...headers import is_traceparent
@@ -95,7 +95,7 @@ CAPABILITIES: Final = Capabilities(
     destinations=True,
     extensions=False,
 )
-ON_FABRIC: Final = evolve(CAPABILITIES, filters=True, many_senders=True, announce="both")
+ON_FABRIC: Final = replace(CAPABILITIES, filters=True, many_senders=True, announce="both")
 _REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR
 # Tags of attributes; those of ids include the length.
 _ID, _TTL, _COMMSTATUS, _REQID, _TOKEN, _TRACEPARENT = b"\x0a\x12", b"\x30", b"\x40", b"\x4a\x12", b"\x52", b"\x5a"

@@ -4,7 +4,8 @@ import random
 from typing import Any
 
 import pytest
-from attrs import evolve, field, frozen
+from attrs import field, frozen
+from msgspec.structs import replace
 
 from polybus import Code, Limits, LocalProtocolError, Message, RemoteProtocolError, TooLarge, Unsupported
 from polybus.body import JSON
@@ -337,6 +338,6 @@ def test_a_sample_of_the_other_dialect_with_the_same_keys_is_left_out() -> None:
 )
 def test_a_sample_that_is_no_message_is_refused(change: dict[str, Any], limit: int, text: str) -> None:
     fabric = Up(entity=CAR).fabric
-    sample: Sample = evolve(fabric.sample(published()), **change)
+    sample: Sample = replace(fabric.sample(published()), **change)
     with pytest.raises(RemoteProtocolError, match=text):
         fabric.frame(sample, Limits(message=limit))

@@ -4,6 +4,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from polybus.plugins import Sample
 from polybus.protocols.up.attributes import Attributes
@@ -135,7 +136,7 @@ def test_two_dialects_share_their_keys_and_know_each_others_attachments() -> Non
 def test_a_key_that_is_not_that_of_the_attributes_is_refused(dialect: Dialect, key: str) -> None:
     sample = dialect.sample(write_message(bytes.fromhex(PUBLICATION), bytes.fromhex(OPEN)), "here")
     with pytest.raises(ValueError, match="does not match its attributes"):
-        dialect.frame(evolve(sample, key=key), LIMIT)
+        dialect.frame(replace(sample, key=key), LIMIT)
 
 
 @EACH

@@ -15,7 +15,7 @@ from polybus.message import Kind
 from polybus.plugins import Refused
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf.any_body import pack
-from polybus.protocols.uprotocol.cloudevents import cloudevents_pb2
+from polybus.protocols.uprotocol.cloudevents.schema import cloud_event_classes
 from polybus.protocols.uprotocol.http import Form, frames_of, from_http, http_of
 from polybus.protocols.uprotocol.rules import RULES, TOLERATED, Violation
 from tests.doubles.driven import Driven
@@ -74,13 +74,13 @@ def quoted(data: bytes) -> bytes:
 def in_protobuf(event: bytes, data: bytes) -> bytes:
     """The same in the protobuf format."""
     given = json.loads(event)
-    made = cloudevents_pb2.CloudEvent(id=given["id"], source=given["source"], spec_version="1.0", type=given["type"])
+    made = cloud_event_classes()[0](id=given["id"], source=given["source"], spec_version="1.0", type=given["type"])
     for name, value in given.items():
         if name in ("id", "source", "specversion", "type", "data"):
             continue
         setattr(made.attributes[name], "ce_integer" if isinstance(value, int) else "ce_string", value)
     made.binary_data = data
-    return made.SerializeToString()
+    return bytes(made.SerializeToString())
 
 
 def in_headers(event: bytes) -> dict[str, str]:

@@ -22,7 +22,7 @@ from polybus.message import Kind
 from polybus.plugins.protobuf import field, varint
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf.any_body import ANY, pack, pack_value, read_value, write_value
-from polybus.protocols.uprotocol.cloudevents import cloudevents_pb2
+from polybus.protocols.uprotocol.cloudevents.schema import cloud_event_classes
 from polybus.protocols.uprotocol.codec import UProtocolCodec
 from polybus.protocols.uprotocol.rules import Violation
 from tests.doubles.driven import Driven
@@ -62,9 +62,9 @@ def test_the_usual_and_the_careful_reading_give_the_same_message() -> None:
 # -- what other packages make of ours, and the other way -----------------------------------------------------------------
 
 
-def to_protobuf(event: dict[str, Any]) -> cloudevents_pb2.CloudEvent:
+def to_protobuf(event: dict[str, Any]) -> Any:
     """The event in the generated class, built with nothing of ours."""
-    made = cloudevents_pb2.CloudEvent(
+    made = cloud_event_classes()[0](
         id=event["id"], source=event["source"], spec_version=event["specversion"], type=event["type"]
     )
     for name, value in event.items():
@@ -99,7 +99,7 @@ def test_our_json_is_read_by_the_cloudevents_package_with_all_attributes_and_bac
 @pytest.mark.parametrize("event", [REQUEST, RESPONSE, PUBLISH], ids=["request", "response", "publish"])
 def test_our_protobuf_is_read_by_the_generated_class_with_all_attributes_and_back(event: dict[str, Any]) -> None:
     frame = PROTO.encode([decode(event)])
-    theirs = cloudevents_pb2.CloudEvent.FromString(frame)
+    theirs = cloud_event_classes()[0].FromString(frame)
     assert theirs == to_protobuf(event)
     (back,) = PROTO.decode(theirs.SerializeToString())
     assert isinstance(back, Message)
@@ -109,7 +109,7 @@ def test_our_protobuf_is_read_by_the_generated_class_with_all_attributes_and_bac
 
 def test_an_older_up_python_is_written_for_and_read() -> None:
     codec = UProtocol(format="protobuf", profile="up-python-1.5").codec()
-    theirs = cloudevents_pb2.CloudEvent.FromString(codec.encode([decode(REQUEST)]))
+    theirs = cloud_event_classes()[0].FromString(codec.encode([decode(REQUEST)]))
     assert theirs.attributes["sink"].WhichOneof("attr") == "ce_string"
     assert theirs.WhichOneof("data") == "binary_data"
     theirs.attributes["priority"].ce_string = "UPRIORITY_CS4"
@@ -303,7 +303,7 @@ def test_a_further_attribute_that_is_a_number_has_32_bits_with_its_sign(value: i
 )
 def test_time_is_a_timestamp_in_protobuf(time: str, read: str) -> None:
     frame = PROTO.encode([decode({**PUBLISH, "time": time})])
-    value = cloudevents_pb2.CloudEvent.FromString(frame).attributes["time"]
+    value = cloud_event_classes()[0].FromString(frame).attributes["time"]
     assert value.WhichOneof("attr") == ("ce_string" if time.startswith("2016") else "ce_timestamp")
     assert PROTO.read(frame).attributes["time"] == read
 
@@ -383,7 +383,7 @@ def test_an_any_with_nothing_in_it_is_none(format: Any) -> None:
 def test_nothing_is_an_empty_field_to_an_older_up_python_and_no_field_to_others() -> None:
     old = UProtocol(format="protobuf", profile="up-python-1.5").codec()
     message = Message(Kind.RESPONSE, id=RESPONSE["reqid"], attributes={k: v for k, v in RESPONSE.items() if k != "data_base64"})
-    written = [cloudevents_pb2.CloudEvent.FromString(codec.encode([message])) for codec in (old, PROTO)]
+    written = [cloud_event_classes()[0].FromString(codec.encode([message])) for codec in (old, PROTO)]
     assert [event.WhichOneof("data") for event in written] == ["binary_data", None]
     assert [codec.read(codec.encode([message])).body for codec in (old, PROTO)] == [None, None]
 

@@ -2,19 +2,12 @@
 
 The usual case is read without the generated class, with repeated attributes cached by their bytes; other events use that class
 and the table of rules. Events are written without it, so that shared parts are encoded once; a test compares both.
-
-``cloudevents_pb2.py`` was made from ``cloudevents.proto`` beside it with protoc 30 (grpcio-tools 1.72.2), in this folder::
-
-    python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. cloudevents.proto
-
-In the ``.pyi``, ``Mapping`` was then given its type arguments. Code from protoc 30 runs with protobuf 6.30 and 7; code from a
-later one would require a later package.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Final
 
 from ....body import OCTETS, BodyFormat
@@ -22,27 +15,14 @@ from ....errors import EncodeError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind
 from ....plugins.protobuf import field, length, read_fields, read_varint, varint
-from ..._protobuf.any_body import ANY, check_any, known_class
+from ..._protobuf.any_body import ANY, check_any
 from ..._uprotocol import LEVELS
 from ..bodies import OCTET_STREAM, PROTOBUF, STATUS_URLS, format_of, from_text
 from ..events import Attributes, EventMessage, Extra, Head, UsualEvent, is_id
 from ..extensions import ITEM, read_proto_item
 from ..rules import MAX_INTEGER, WIRE_RULES, is_text, refuse
 from .envelope import BATCH, Envelope, is_packed, known_schema, shown
-
-
-@cache
-def cloud_event_classes() -> tuple[type[Any], type[Any]]:
-    """``CloudEvent`` and ``CloudEventBatch``: ours, or classes that another package registered under these names."""
-    try:
-        from . import cloudevents_pb2 as generated
-    except TypeError:  # the pool has these names from another file, for example of an older up-python
-        event, batch = known_class("io.cloudevents.v1.CloudEvent"), known_class("io.cloudevents.v1.CloudEventBatch")
-        if event is None or batch is None:
-            raise
-        return event, batch
-    return generated.CloudEvent, generated.CloudEventBatch
-
+from .schema import cloud_event_classes
 
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 # Fields of CloudEvent.
