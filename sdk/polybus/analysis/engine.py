@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -215,8 +215,21 @@ _NEEDED: Final = (
 _EVENTS: Final = pa.schema([EVENTS.field(name) for name in _NEEDED])
 
 
-def exchanges(capture: Capture, window: ReadWindow, timeout: float) -> Iterator[pa.RecordBatch]:
-    """The exchanges of a capture that were asked within a window, in no order.
+def recordings(capture: Capture) -> list[frozenset[int]]:
+    """Return the numbers of the segments of each recording; no answer is in another one.
+
+    Raises:
+        CaptureError: A segment is missing.
+    """
+    found: dict[str | None, set[int]] = {}
+    for segment in capture.segments():
+        found.setdefault(capture.reader(segment).schema_metadata().get("capture_id"), set()).add(segment.number)
+    # Where a segment does not say whose it is, it may be anybody's.
+    return [frozenset().union(*found.values())] if None in found else [frozenset(numbers) for numbers in found.values()]
+
+
+def exchanges(capture: Capture, segments: Collection[int], window: ReadWindow, timeout: float) -> Iterator[pa.RecordBatch]:
+    """The exchanges of some `recordings` of a capture that were asked within a window, in no order.
 
     Raises:
         CaptureError: A segment is missing.
@@ -228,7 +241,7 @@ def exchanges(capture: Capture, window: ReadWindow, timeout: float) -> Iterator[
         window = attrs.evolve(window, end_ns=min(window.end_ns + timeouts.horizon_ns, LAST_NS))
     reading = _Reading()
     with DuckEngine(memory=MEMORY, threads=1) as engine:
-        events = pa.RecordBatchReader.from_batches(_EVENTS, reading.events(capture, window))
+        events = pa.RecordBatchReader.from_batches(_EVENTS, reading.events(capture, segments, window))
         # Once all of them have been read it is known how far each recording goes, and where it has holes.
         with engine.kept(turns_of(engine, engine.hand(events), timeouts)) as turns:
             closes = closes_of(engine, engine.hand(pa.Table.from_batches(reading.closes, _EVENTS)))
@@ -245,8 +258,10 @@ class _Reading:
     _watermarks: Watermarks = attrs.Factory(Watermarks)
     _holes: Holes = attrs.Factory(Holes)
 
-    def events(self, capture: Capture, window: ReadWindow) -> Iterator[pa.RecordBatch]:
+    def events(self, capture: Capture, segments: Collection[int], window: ReadWindow) -> Iterator[pa.RecordBatch]:
         for piece in plan(capture, ReadPosition()):
+            if piece.start.segment not in segments:
+                continue
             for events in RangeReader(capture.path, piece, self._holes).table("events", _NEEDED, window, None):
                 self._watermarks.note(events)
                 self._holes.note(events)

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from polybus import sync
 from polybus.analysis.correlation import LONGEST_MS
-from polybus.analysis.engine import exchanges
+from polybus.analysis.engine import exchanges, recordings
 from polybus.analysis.ranges import (
     ROWS_PER_RANGE,
     Range,
@@ -202,9 +202,9 @@ def narrowed(window: ReadWindow, given: ds.Filter) -> ReadWindow:
 
 
 class CapturePartition(ds.InputPartition):
-    """The input of one task; None stands for the whole capture."""
+    """The input of one task: a range, or the segments of a recording."""
 
-    def __init__(self, piece: Range | None) -> None:
+    def __init__(self, piece: Range | frozenset[int]) -> None:
         super().__init__(None)
         self.piece = piece
 
@@ -232,10 +232,10 @@ class CaptureReader(ds.DataSourceReader):
         self.options: Options = options
 
     def partitions(self) -> Sequence[ds.InputPartition]:
-        """Return the ranges; exchanges need a single one, because an answer may be anywhere."""
+        """Return the ranges; of exchanges the recordings, because an answer may be anywhere in one."""
         capture = Capture(self.options.path)
         if self.options.table == "exchanges":
-            return [CapturePartition(None)]
+            return [CapturePartition(segments) for segments in recordings(capture)]
         pieces = plan(capture, ReadPosition(), reach(capture, ReadPosition()), self.options.rows_per_partition)
         only = self.options.segments
         return [CapturePartition(piece) for piece in pieces if only is None or piece.start.segment in only]
@@ -244,10 +244,11 @@ class CaptureReader(ds.DataSourceReader):
         """Read the rows of a range."""
         assert isinstance(partition, CapturePartition)
         settle()
-        if partition.piece is not None:
+        if isinstance(partition.piece, Range):
             yield from read_piece(self.options, partition.piece)
             return
-        for batch in exchanges(Capture(self.options.path), self.options.window, self.options.timeout):
+        capture = Capture(self.options.path)
+        for batch in exchanges(capture, partition.piece, self.options.window, self.options.timeout):
             yield batch.select(self.options.names) if self.options.names is not None else batch
 
 
@@ -309,7 +310,7 @@ class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a range."""
-        assert isinstance(partition, CapturePartition) and partition.piece is not None
+        assert isinstance(partition, CapturePartition) and isinstance(partition.piece, Range)
         settle()
         if self.options.table == PLACES:
             place = attrs.asdict(partition.piece.start)
