@@ -67,8 +67,10 @@ LOST: Final = "orphan"
 """An orphan that nothing depends on."""
 REMEMBERED: Final = "orphan-kept"
 """An orphan whose id is not new to the next request that has it."""
+ENDED: Final = "end-kept"
+"""The end of a stream from before the recording: no orphan, but its id is not new either."""
 ORPHANS: Final = (LOST, REMEMBERED)
-CARRIED: Final = (OPEN, REMEMBERED)
+CARRIED: Final = (OPEN, REMEMBERED, ENDED)
 """Turns carried over to the next run: of each key at most the newest, and only within the horizon of the recording's end."""
 SILENT_NS: Final = 86_400_000_000_000
 """A recording that says nothing for a day while others are written has ended. So has a stream that says nothing."""
@@ -293,8 +295,8 @@ def _parted(folded: str, timeouts: MatchTimeouts) -> str:
     # exchange is not known to be open at the end.
     return f"""
         select {", ".join(name for name in FOLDED.names if name != "part")},
-            case when request_seq is null then case when is_over then '{LOST}' else '{REMEMBERED}' end
-                when is_over then '{FINAL}' else '{OPEN}' end as part
+            case when request_seq is not null then case when is_over then '{FINAL}' else '{OPEN}' end
+                when kind != 'request' then '{ENDED}' when is_over then '{LOST}' else '{REMEMBERED}' end as part
         from (
             select *, not newest or coalesce(end_ns - last_mono_ns > last_linger_ns, false) or coalesce(
                 ended or (
@@ -315,9 +317,9 @@ def _parted(folded: str, timeouts: MatchTimeouts) -> str:
                 left join {{closes}} as link on {ended} and link.client = ''
                 left join {{closes}} as gone on {ended.replace("link.", "gone.")} and gone.client = folded.client
                     and gone.client != ''
-                where folded.request_seq is not null or folded.kind = 'request'
             ) as dated
         ) as settled
+        where request_seq is not null or kind = 'request' or not is_over
     """
 
 

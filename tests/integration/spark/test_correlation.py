@@ -199,6 +199,11 @@ STORIES = [
         {"outcome": ["lost", "open-at-end", "lost", "open-at-end"]},
     ),
     Story(
+        "an id that ended a stream from before the recording is not new, and that end is no orphan",
+        (stops(0), asks(1), answers(2)),
+        {"kind": ["request"], "outcome": ["ok"], "match_quality": ["reused_id"]},
+    ),
+    Story(
         "a stream has an exchange with its items and its end",
         (
             *(opens(0, "well"), item(5, "well"), item(6, "well")),
@@ -291,7 +296,9 @@ def test_every_request_is_one_row_and_every_word_is_of_its_list(pairs: tuple[Row
     assert {row["match_quality"] for row in rows} == set(MATCH_QUALITIES)
     assert sum(row["attempts"] for row in rows) == REQUESTS
     events = [row for story in STORIES for row in story.rows]
-    said = sum(row["kind"] == "response" or (row["kind"] == "end" and row["direction"] == 1) for row in events)
+    opened = {(row["capture_id"], row["correlation_id"]) for row in events if row["kind"] == "stream"}
+    ends = [row for row in events if row["kind"] == "end" and (row["capture_id"], row["correlation_id"]) in opened]
+    said = sum(row["kind"] == "response" for row in events) + sum(row["direction"] for row in ends)
     orphans = sum(len(story) for story in pairs[1].values())
     assert sum(row["duplicates"] + (row["response_seq"] is not None) for row in rows) + orphans == said
 
