@@ -47,14 +47,7 @@ _CONTAINERS: Final = (list, set, frozenset, dict, Sequence, Iterable, Collection
 
 
 def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "its Subject") -> None:
-    """Check that a handler can read the promised body.
-
-    Args:
-        function: Name of the handler.
-        parameter: Name of the body parameter.
-        hint: The annotation.
-        takes: The promised type.
-        of: Source of the promise: the subject, or the method of a contract.
+    """Check that a handler can read the promised body; `of` names the source of the promise.
 
     Raises:
         TypeError: It cannot.

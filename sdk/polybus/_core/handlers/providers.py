@@ -145,14 +145,12 @@ def provider_of(
     names: set[str],
     within: tuple[Callable[..., Any], ...] = (),
 ) -> Provider:
-    """Read a dependency and its own dependencies.
+    """Read a dependency and its own dependencies; `within` is the chain of functions from the handler inwards.
 
     Args:
-        asked: The dependency.
         handler: Name of the handler or other user, for error texts.
         positions: Names of the pattern, with their positions in the subject.
         names: Collects the names in use.
-        within: The chain of functions from the handler inwards.
 
     Raises:
         TypeError: It needs itself, or a value that calls do not have. The text names it, and the handler.

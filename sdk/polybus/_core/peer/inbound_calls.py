@@ -425,8 +425,8 @@ class InboundCalls:
     def _next_call(self) -> None:
         """Assign free slots round-robin among the peers with queued requests.
 
-        Each step starts a request, removes a peer that must first free a slot of its own, or skips one whose address has too
-        many.
+        Each step starts a request, removes a peer that must first free a slot of its own, or skips one from an overloaded
+        address.
         """
         runtime = self.link.runtime
         backlogged = runtime.backlogged

@@ -340,19 +340,7 @@ class ChannelCall(Call):
         channel: Channel[Any, Any],
         on_discard: Callable[[ChannelCall], object] | None = None,
     ) -> None:
-        """Make the call.
-
-        Args:
-            services: Services of the bus.
-            origin: Receives refusals.
-            peer: The opener; None for this bus.
-            handler: Handler of the subject.
-            message: The open.
-            deadline: On the clock of the event loop.
-            places: The handler's slots, if limited.
-            channel: The near end.
-            on_discard: Called at the end, even if the peer leaves before the start.
-        """
+        """Make the call; `on_discard` is called at its end, even if the peer leaves before the start."""
         super().__init__(services, origin, peer, handler, message, deadline, places)
         self._on_discard = on_discard
         self.channel: Channel[Any, Any] = channel

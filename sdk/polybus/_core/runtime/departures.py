@@ -53,7 +53,7 @@ def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: in
         hooks: In the order of `Bus.use`.
         message: With the caller's headers.
         peer: The receiver; None for several.
-        limit: Bytes of all headers (`Limits.headers`).
+        limit: Bytes of all headers.
 
     Raises:
         ReservedSubject, LocalProtocolError: A hook added an invalid header.

@@ -67,7 +67,7 @@ def cost(message: Message) -> int:
 
 
 def trim(message: Message) -> None:
-    """Free an encoder's spare capacity behind a large body (up to half its size) before the message waits."""
+    """Free an encoder's spare capacity behind a large body (up to 1.5 times as much) before the message waits."""
     if message.raw is not None and len(message.raw) > LARGE:
         trimmed = bytes(memoryview(message.raw))
         if message.checked is message.raw:

@@ -238,7 +238,7 @@ class Runtime:
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a coroutine function as a task of the bus, in the bus's context. Errors are logged.
 
-        While the bus is being left, the task still starts and is cancelled at its first wait: it may close an argument.
+        While the bus is being left, the task still starts and is cancelled at its first wait, so that it can close a resource.
         """
         if not self._finished.is_set():
             _ = self._context.run(self._group.start_soon, self._guard, function, args)

@@ -89,8 +89,8 @@ _in_thread: contextvars.ContextVar[_ThreadCall | None] = contextvars.ContextVar(
 
 
 def holds() -> bool:
-    """Check whether this caller, or a handler waiting for it, may hold something: then the handlers that it calls get threads
-    at once.
+    """Check whether this caller, or a handler waiting for it, may hold something that others wait for: then its calls get
+    threads at once.
 
     Tasks that outlive a call inherit both variables, but ignore ended calls.
     """
