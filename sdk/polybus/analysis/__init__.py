@@ -1,4 +1,4 @@
-"""The pipeline: tables, metrics and a report out of recorded traffic. Needs ``pip install 'polybus[analyse]'``, and no Java.
+"""The pipeline: tables, metrics and a report from recorded traffic. Needs ``pip install 'polybus[analyse]'``, and no Java.
 
 `polybus.spark` runs the same on Spark.
 """

@@ -1,9 +1,9 @@
-"""Watermarks: the progress of each recording on its own clock, by which latencies are measured, and on the wall's.
+"""Watermarks: the progress of each recording on its monotonic clock, which latencies use, and on the wall clock.
 
-A recorder that was killed does not say that its recording is over, and its clock stands still. What it left open would be
-carried from run to run for good, with an entry here; the wall clock of the others shows that it has been silent for long.
+A killed recorder writes no end, and its clock stands still. Its open turns would be carried from run to run forever; the wall
+clocks of other recordings show how long it has been silent.
 
-Holes are where rows say that frames are missing, or the numbers of rows jump.
+Holes are missing frames: gap rows, or jumps in the numbers of rows.
 """
 
 from __future__ import annotations
@@ -20,32 +20,30 @@ from polybus.capture.columns.stamp import BatchGroup, gaps_in, rows_of
 from ..capture.store.compute import pc
 
 LAST_NS: Final = 2**63 - 1
-"""The last moment there is, in the year 2262."""
+"""The last possible moment, in the year 2262."""
 NEEDED: Final = frozenset(("capture_id", "seq", "flags", "frame"))
-"""Columns of rows that tell of holes."""
+"""Columns needed to find holes."""
 MOST: Final = 10_000
-"""Holes that a task remembers; what lies around further ones is taken for seen."""
+"""Holes that a task remembers; frames around further ones count as seen."""
 
 
 @attrs.define
 class Holes:
-    """The holes in what a task reads. Rows and groups are told before the events that are made of them."""
+    """The holes in a task's input. Call `rows` or `group` before `note` for their events."""
 
     found: list[list[Any]] = attrs.Factory(list)
-    """Of each: the recording, the number of the first row behind it, and the last moment before it on the monotonic clock of
-    the recording; None where no event was before."""
+    """Per hole: recording, number of the first row behind it, and the last moment before it on the recording's monotonic clock,
+    or None.
+    """
     first: dict[str, int] = attrs.Factory(dict)
-    """By recording, the number of its first row here."""
     after: dict[str, int] = attrs.Factory(dict)
-    """And the number behind its last one."""
 
     def rows(self, rows: pa.RecordBatch) -> None:
-        """Take the next rows."""
         if rows.num_rows:
             self._go_on(rows_of([rows]), gaps_in(rows).select(["capture_id", "seq"]).to_pylist())
 
     def group(self, group: BatchGroup) -> None:
-        """Take the next rows, of which only this is known."""
+        """Add the next rows, known only by a row group's facts."""
         if group.rows:
             self._go_on(group.rows, group.gap_rows)
 
@@ -65,7 +63,6 @@ class Holes:
             self.found.append([name, seq, None])
 
     def note(self, events: pa.RecordBatch) -> None:
-        """Take the moments of the next events."""
         if not self.found or not events.num_rows:
             return
         seqs, begin = events.column("seq"), pc.min(events.column("seq")).as_py()
@@ -80,9 +77,9 @@ class Holes:
 def joined(
     parts: Iterable[Holes], ends: Iterable[Mapping[str, int]], before: Mapping[str, int]
 ) -> dict[str, list[tuple[int, int]]]:
-    """The holes of what tasks have read one after the other, and those in between, by recording: number and moment, ascending.
+    """Join the holes of consecutive tasks, and those between them, by recording: number and moment, ascending.
 
-    Each part has its last moments in `ends`, those before the first stand in `before`.
+    Each part has its last moments in `ends`; `before` has those before the first part.
     """
     moments, after, found = dict(before), dict[str, int](), dict[str, set[tuple[int, int]]]()
     for part, last in zip(parts, ends, strict=True):
@@ -96,7 +93,7 @@ def joined(
 
 
 FARTHEST_NS: Final = 2**61
-"""In 73 years: what is farther from 0 no monotonic clock says. Wall clocks may be so far apart, and are no farther here."""
+"""73 years: no monotonic clock is farther from 0. Wall clocks may differ more, and are limited to this here."""
 
 
 CLOCKS: Final = pa.schema(
@@ -105,8 +102,9 @@ CLOCKS: Final = pa.schema(
         *((name, pa.int64()) for name in ("from_seq", "until_seq", "hole_ns")),
     ]
 )
-"""Of a recording its last moment, how long others have gone on since (``silent_ns``), and whether it says that it is over. A
-row is for the frames from one number up to another, behind which is the next hole: it began at ``hole_ns``; null for none."""
+"""Per recording its last moment, how long others have continued since (``silent_ns``), and whether it has an end. A row covers
+the frames from one number up to the next hole, which began at ``hole_ns``; null without one.
+"""
 
 KnownHoles = Mapping[str, Sequence[tuple[int, int]]]
 """By recording, the number of the first row behind each hole, and the moment before it; ascending."""
@@ -114,36 +112,32 @@ KnownHoles = Mapping[str, Sequence[tuple[int, int]]]
 
 @attrs.frozen
 class Watermarks:
-    """Of each recording, by its id."""
+    """Last moments of recordings, by id."""
 
     ends: dict[str, int] = attrs.Factory(dict)
-    """Its last moment, ns on its monotonic clock."""
+    """ns on the monotonic clock."""
     seen: dict[str, int] = attrs.Factory(dict)
-    """The same on the wall clock, ns since 1970 UTC; what an older polybus has written does not say it."""
+    """ns since 1970 UTC on the wall clock; missing in results of an older polybus."""
 
     def note(self, events: pa.RecordBatch) -> None:
-        """Take the moments of some events."""
         found = pa.table(events.select(["capture_id", "mono_ns", "time_ns"])).group_by("capture_id")
         for row in found.aggregate([("mono_ns", "max"), ("time_ns", "max")]).to_pylist():
-            if (name := row["capture_id"]) is None:  # of no recording, so nothing is ever compared with it
+            if (name := row["capture_id"]) is None:  # without a recording, so nothing is compared with it
                 continue
             self.ends[name] = max(min(int(row["mono_ns_max"] or 0), FARTHEST_NS), self.ends.get(name, 0))
             self.seen[name] = max(int(row["time_ns_max"] or 0), self.seen.get(name, 0))
 
     def later(self, others: Iterable[Self]) -> Watermarks:
-        """With what others have seen."""
         every = [self, *others]
         return Watermarks(_latest(one.ends for one in every), _latest(one.seen for one in every))
 
     def only(self, names: set[str]) -> Watermarks:
-        """Of some recordings."""
         return Watermarks(*({name: at for name, at in clocks.items() if name in names} for clocks in (self.ends, self.seen)))
 
     def table(self, *, all_read: bool, ended: Collection[str] = (), holes: KnownHoles | None = None) -> pa.Table:
-        """Rows of `CLOCKS`: one for each recording, and one more for each of its `holes`.
+        """Return rows of `CLOCKS`: one per recording, and one more for each of its `holes`.
 
-        Where not all that is on the disk has been read, a recording may have said something after what others have said later,
-        and none counts as silent.
+        Unless everything on the disk was read, a recording may have later events that are unread, so none counts as silent.
         """
         now = max(self.seen.values(), default=0) if all_read else 0
         rows = []

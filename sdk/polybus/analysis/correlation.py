@@ -1,15 +1,15 @@
-"""Correlation of answers with requests, as SQL: a window over the ordered events, no self-join, so cost grows with the rows.
+"""Correlation of answers with requests, as SQL: a window over the ordered events without a self-join, so that the cost grows
+with the rows.
 
-An answer belongs to the newest request before it with the same key: connection, client behind a broker, direction and
-correlation id (into which the decoder has put CSB's action, since its ids have only 16 bits). Each row of the working table is
-a *turn*: one message, or what an earlier run left: all that is known so far of an exchange that was open, or an orphan whose id
-may come again. All have the same columns, and the turns of one exchange fold into one turn, so that a run over new segments
-goes on exactly where the last one stopped. A turn that neither asks nor answers (a cancel, an item of a stream) is a *note*: it
-goes with what was asked before it, and says nothing about which answer belongs to what.
+An answer belongs to the newest earlier request with the same key: connection, client behind a broker, direction and correlation
+id (the decoder adds CSB's action to its 16-bit ids). Each row of the working table is a *turn*: a message, or the state of an
+earlier run about an open exchange or about an orphan with an id that may return. The turns of one exchange fold into one turn
+with the same columns, so that a run over new segments continues exactly where the last one stopped. A cancel or an item of a
+stream is a *note*: it belongs to the request before it, and does not affect the matching of answers.
 
 A stream is an exchange too: its opening asks, its end answers.
 
-Spark and DuckDB run this text alike; names in braces are the tables that `Engine.sql` is given.
+Spark and DuckDB run the same text; names in braces are the tables for `Engine.sql`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 LONGEST_MS: Final = 100 * 366 * 86_400_000
-"""A ttl beyond these hundred years (ms) counts as this: the largest that a peer can send would in ns not fit 64 bits."""
+"""Longest ttl in ms (a hundred years); larger values count as this, because in ns they might not fit 64 bits."""
 
 
 @attrs.frozen
 class MatchTimeouts:
-    """Times for an answer to come, and for an id to be forgotten."""
+    """Times after which an answer is late, and an id is forgotten."""
 
     timeout: float = attrs.field(default=30.0, validator=attrs.validators.gt(0))
-    """Seconds after which an answer is late, where the request has neither deadline nor ttl."""
+    """Seconds after which an answer is late, if the request has neither deadline nor ttl."""
     horizon: float = attrs.field(default=attrs.Factory(lambda self: 10 * self.timeout, takes_self=True))
-    """Seconds of silence after which an id is forgotten: what comes with it later is an orphan, or new. A request with a longer
-    deadline is remembered for as long as that. What is open at the end of a run is carried over to the next ones for so
-    long."""
+    """Seconds of silence after which an id is forgotten: a later message with it is an orphan, or new. A request with a longer
+    deadline is remembered until then. Open exchanges are carried over to later runs for as long.
+    """
 
     def __attrs_post_init__(self) -> None:
         if self.horizon < self.timeout:
@@ -50,33 +50,32 @@ class MatchTimeouts:
 
     @property
     def timeout_ns(self) -> int:
-        """The timeout in nanoseconds."""
         return round(self.timeout * 1e9)
 
     @property
     def horizon_ns(self) -> int:
-        """The horizon in nanoseconds."""
         return round(self.horizon * 1e9)
 
 
 FINAL: Final = "final"
-"""An exchange that nothing can change any more."""
+"""An exchange that is complete."""
 OPEN: Final = "open"
-"""An exchange to which something may still come, be it only its id."""
+"""An exchange that may still change, even if only its id returns."""
 LOST: Final = "orphan"
-"""An orphan that nothing depends on."""
+"""An orphan without influence on later messages."""
 REMEMBERED: Final = "orphan-kept"
-"""An orphan whose id is not new to the next request that has it."""
+"""An orphan with an id that counts as reused if the next request has it."""
 ENDED: Final = "end-kept"
-"""The end of a stream from before the recording: no orphan, but its id is not new either."""
+"""The end of a stream from before the recording: not an orphan, but its id counts as reused."""
 ORPHANS: Final = (LOST, REMEMBERED)
 CARRIED: Final = (OPEN, REMEMBERED, ENDED)
-"""Turns carried over to the next run: of each key at most the newest, and only within the horizon of the recording's end."""
+"""Turns carried over to the next run: per key only the newest, and only within the horizon of the recording's end."""
 SILENT_NS: Final = 86_400_000_000_000
-"""A recording that says nothing for a day while others are written has ended. So has a stream that says nothing."""
+"""A recording that is silent for a day while others are written has ended, and so has a silent stream."""
 SLACK_NS: Final = 250_000_000
-"""An end so shortly before the deadline, by the clock of the recorder, is taken for the deadline: that of the asker began to
-run a little earlier. Of short deadlines it is a quarter."""
+"""An end that is at most this earlier than the deadline on the recorder's clock counts as the deadline: the asker's time began
+a little earlier. For short deadlines it is a quarter.
+"""
 
 _TEXT, _WHOLE, _SHORT, _TRUTH = pa.string(), pa.int64(), pa.int32(), pa.bool_()
 _KEY: Final = (*((name, _TEXT) for name in ("capture_id", "conn_id", "client")), ("direction", pa.int8()))
@@ -92,10 +91,11 @@ _EITHER: Final = (
     *((name, _TEXT) for name in ("stored", "store", "durable", "reason")),
     *(("store_seq", _WHOLE), ("attempt", _SHORT)),
 )
-"""The kind of exchange, and facts about a stored publication: those of the request count before those of its answer."""
+"""Kind of exchange, and facts about a stored publication: the request's first, otherwise the answer's."""
 _NOTES: Final = {"cancelled_ns": "min", "items": "sum", "first_item_ns": "min", "closed_ns": "min", "hole_ns": "min"}
-"""Other facts of the time in between (given up by the asker, items that came, the connection ended, frames are missing), and
-the function that makes one of several."""
+"""Facts between request and answer (cancelled, items, connection closed, frames missing), and the function that combines
+several.
+"""
 _LAST: Final = (
     *(("last_seq", _WHOLE), ("last_sub", _SHORT), ("last_mono_ns", _WHOLE), ("last_linger_ns", _WHOLE)),
     *(("last_is_request", _TRUTH), ("last_digest", _TEXT), ("last_subject", _TEXT), ("last_allowance_ns", _WHOLE)),
@@ -103,7 +103,7 @@ _LAST: Final = (
 TURNS: Final = pa.schema(
     [*_KEY, *_KEY_END, *_REQUEST, *_ANSWER, *_COUNTS, *_EITHER, *((name, _WHOLE) for name in _NOTES), *_LAST]
 )
-"""Columns of turns: what a run leaves to the next one."""
+"""Columns of turns, which a run leaves to the next one."""
 FOLDED: Final = pa.schema(
     [
         *TURNS,
@@ -115,7 +115,7 @@ FOLDED: Final = pa.schema(
         ("part", _TEXT),
     ]
 )
-"""Columns of folded turns: `newest` means that no other turn of its key comes after it."""
+"""Columns of folded turns; `newest`: no later turn has the same key."""
 
 _IN_ORDER: Final = f"partition by {', '.join(name for name, _ in (*_KEY, *_KEY_END))} order by last_seq, last_sub"
 _EXCEEDED, _CANCELLED = int(Code.DEADLINE_EXCEEDED), int(Code.CANCELLED)
@@ -123,17 +123,16 @@ _WAITED: Final = "coalesce(end_ns - request_mono_ns > allowance_ns, false)"
 
 
 def _of_a_clock(name: str) -> str:
-    """A moment on a monotonic clock; null for one that no clock says: reckoning with it would leave the numbers there are."""
+    """Return a time as SQL, or null if no monotonic clock can have it: its arithmetic would overflow."""
     return f"case when {name} between -{FARTHEST_NS} and {FARTHEST_NS} then {name} end"
 
 
 def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
-    """The requests and responses among events as turns."""
     asked = "seq time_ns own_ns allowance_ns asked_ns subject peer".split()
     names = "request_seq request_time_ns request_mono_ns allowance_ns asked_ns subject peer".split()
     answered = {"seq": "response_seq", "own_ns": "response_mono_ns", "code": "code", "code_name": "code_name"}
     allowance = f"coalesce(asked_ns, case when said = 'stream' then {FARTHEST_NS} else {timeouts.timeout_ns} end)"
-    # Not `least`, for which nothing is more than something.
+    # Not `least`, which ignores null: a message without ttl would get one.
     ttl = f"case when ttl_ms > {LONGEST_MS} then {LONGEST_MS} else ttl_ms end"
     of_asker = "asks or said in ('cancel', 'left')"
     gives_up = "said = 'cancel' or (said = 'left' and code != 0)"
@@ -179,8 +178,9 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
 
 
 def closes_of(engine: Engine, events: Any) -> Any:
-    """The ends of connections among events, and of clients behind them: each with the number of the frame that says so, and of
-    the one that said so before."""
+    """Return the closing events of connections and of clients behind them: each with its frame number, and the previous
+    one's.
+    """
     made = """
         select * from (
             select capture_id, conn_id, client, seq, at_ns, coalesce(lag(seq) over earlier, -1) as after_seq
@@ -196,10 +196,10 @@ def closes_of(engine: Engine, events: Any) -> Any:
 
 
 def fold(engine: Engine, turns: Iterable[Any], timeouts: MatchTimeouts, clocks: Any, closes: Any) -> Any:
-    """One turn for each exchange and each orphan, as in `FOLDED`, with the ends of their connections (`closes_of`).
+    """Return one turn for each exchange and orphan, as in `FOLDED`, with the ends of their connections (`closes_of`).
 
-    ``part`` is where it belongs: one of `FINAL`, `OPEN`, `LOST`, `REMEMBERED`. Its recording ends at ``end_ns`` of `clocks`
-    on its monotonic clock, and says so itself (``ended``), or others have gone on for ``silent_ns``.
+    ``part`` is one of `FINAL`, `OPEN`, `LOST`, `REMEMBERED`. `clocks` has the end of each recording on its monotonic clock
+    (``end_ns``), whether it has written its end (``ended``), and how long others have continued (``silent_ns``).
     """
     parts = dict(zip("abcdef", turns, strict=False))
     every = " union all ".join(f"select {', '.join(TURNS.names)} from {{{name}}}" for name in parts)
@@ -207,7 +207,6 @@ def fold(engine: Engine, turns: Iterable[Any], timeouts: MatchTimeouts, clocks: 
 
 
 def _compared(turns: str) -> str:
-    """Compares each turn with the one before it of the same key."""
     before = {
         "asks": "is_request",
         "linger": "linger_ns",
@@ -238,7 +237,7 @@ def _compared(turns: str) -> str:
 
 
 def _numbered(compared: str) -> str:
-    # What an exchange ends with is the last of its turns that is no note.
+    # An exchange ends with its last turn that is not a note.
     opens, reuses = (
         f"lead(case when not is_note then starts {how} broken end) ignore nulls over alike" for how in ("or", "and not")
     )
@@ -291,8 +290,8 @@ def _parted(folded: str, timeouts: MatchTimeouts) -> str:
     kept = [name for name in (*TURNS.names, "newest", "reused") if name not in ("closed_ns", "hole_ns")]
     ended = """folded.capture_id = link.capture_id and folded.conn_id = link.conn_id
                     and folded.request_seq > link.after_seq and folded.request_seq < link.seq"""
-    # Clocks of the wall are put right now and then, so once more the horizon is waited. As long as its recording may go on, an
-    # exchange is not known to be open at the end.
+    # Wall clocks are adjusted at times, so the horizon is waited once more. While its recording may continue, an exchange is
+    # not open at the end.
     return f"""
         select {", ".join(name for name in FOLDED.names if name != "part")},
             case when request_seq is not null then case when is_over then '{FINAL}' else '{OPEN}' end
@@ -375,12 +374,11 @@ _EXCHANGES: Final = f"""
 
 
 def exchanges_of(engine: Engine, folded: Any, *further: str) -> Any:
-    """The table of exchanges and `further` columns, from folded turns."""
+    """Return the table of exchanges, with `further` columns, from folded turns."""
     return engine.sql(_EXCHANGES.replace("{part}", "".join(f", {name}" for name in further)), folded=folded)
 
 
 def orphans_of(engine: Engine, events: Any, lost: Any) -> Any:
-    """The events that are orphans."""
     made = f"""
         select {", ".join(f"events.{name}" for name in EVENTS.names)}
         from {{events}} as events semi join {{lost}} as lost
@@ -390,4 +388,3 @@ def orphans_of(engine: Engine, events: Any, lost: Any) -> Any:
 
 
 EXCHANGES_BY_PART: Final = EXCHANGES.append(pa.field("part", _TEXT))
-"""Columns of exchanges with the part that each belongs to."""

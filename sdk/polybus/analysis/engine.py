@@ -1,4 +1,4 @@
-"""The engine of the pipeline: whatever runs its SQL; and that of one machine, DuckDB, within this process and without Java."""
+"""Engines of the pipeline, which run its SQL; and DuckDB's, within this process and without Java."""
 
 from __future__ import annotations
 
@@ -31,41 +31,36 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """Runs what `polybus.analysis` has as SQL, and decodes ranges of captures."""
+    """Runs the SQL of `polybus.analysis`, and decodes ranges of captures."""
 
     def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
         """Decode ranges of a capture into files of the staging folder."""
         ...
 
     def read(self, storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
-        """Parquet files of a folder, whose names hold values of columns, as a table."""
+        """Return Parquet files of a folder as a table, with columns from folder names."""
         ...
 
-    def hand(self, rows: pa.Table) -> Any:
-        """Some rows as a table."""
-        ...
+    def hand(self, rows: pa.Table) -> Any: ...
 
     def sql(self, text: str, **tables: Any) -> Any:
-        """The answer of a query, in which the names of tables stand in braces, as a table."""
+        """Return the result of a query as a table; names of tables are in braces."""
         ...
 
     def kept(self, table: Any) -> AbstractContextManager[Any]:
-        """A table as it is now, worked out once for several queries."""
+        """Compute a table once for several queries."""
         ...
 
-    def rows(self, table: Any) -> pa.Table:
-        """The rows of a table."""
-        ...
+    def rows(self, table: Any) -> pa.Table: ...
 
     def write(self, table: Any, storage: TableStorage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
-        """Write a table as Parquet beneath a folder, by the columns `parts`."""
+        """Write a table as Parquet beneath a folder, partitioned by the columns `parts`."""
         ...
 
 
 MUCH: Final = 16 << 20
-"""Bytes of segments, two seconds of decoding, from which on it is worth while to start processes for it."""
+"""Bytes of segments (two seconds of decoding) that are worth starting processes."""
 BATCH: Final = 50_000
-"""Rows of a result that are taken from DuckDB at a time."""
 _AS_SPARK: Final = (
     "create macro div(whole, part) as whole // part",
     "create macro sequence(first, last) as generate_series(first, last)",
@@ -73,18 +68,18 @@ _AS_SPARK: Final = (
     "create macro timestamp_micros(micros) as make_timestamp(micros)",
     "set default_null_order = 'nulls_first_on_asc_last_on_desc'",
 )
-"""Names and an order that are those of Spark."""
+"""Names and an order of Spark's."""
 
 
 class DuckEngine(Engine):
-    """Runs the pipeline by DuckDB, on all cores of this machine: what does not fit memory goes to a folder meanwhile.
+    """Runs the pipeline on DuckDB, on all cores of this machine; data beyond memory goes to a folder.
 
-    A context manager, at whose end that folder is removed. Nothing is downloaded, and nothing listens.
+    A context manager that removes the folder. It downloads nothing, and does not listen.
 
     Args:
-        memory: At most so much of it, ``4GB``; when None 80 % of what there is.
-        threads: At most so many; all cores when None.
-        spill: The folder for what does not fit; when None a new one among the temporary files, of this user alone.
+        memory: Limit, for example ``4GB``; 80 % of the machine's when None.
+        threads: Limit; all cores when None.
+        spill: Folder for data beyond memory; a new private temporary one when None.
     """
 
     def __init__(self, *, memory: str | None = None, threads: int | None = None, spill: str | None = None) -> None:
@@ -112,7 +107,7 @@ class DuckEngine(Engine):
         self.close()
 
     def close(self) -> None:
-        """Forget all tables, and remove what DuckDB has put aside."""
+        """Forget all tables, and remove spilled data."""
         self._connection.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -128,7 +123,6 @@ class DuckEngine(Engine):
         return name
 
     def hand(self, rows: pa.Table | pa.RecordBatchReader) -> str:
-        """Some rows as a table; those of a reader can be read once."""
         return self._named(rows)
 
     @contextmanager
@@ -139,9 +133,9 @@ class DuckEngine(Engine):
         self._connection.execute(f"drop table {name}")
 
     def sql(self, text: str, **tables: str) -> str:
-        """The answer of a query as a table, which is worked out when it is read."""
+        """Return the result of a query as a table, which is computed when read."""
         name = self._name()
-        # The one word that stands elsewhere in Spark.
+        # The one construct that Spark writes in another order.
         text = text.replace(") ignore nulls over", " ignore nulls) over")
         self._connection.execute(f"create view {name} as {text.format(**tables)}")
         return name
@@ -156,7 +150,7 @@ class DuckEngine(Engine):
         writer.close()
 
     def batches(self, table: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of a table piece by piece, with the columns of a schema."""
+        """Yield the rows of a table in batches, with the columns of a schema."""
         for rows in self._connection.sql(f"select {', '.join(schema.names)} from {table}").to_arrow_reader(BATCH):
             yield rows.cast(schema)
 
@@ -170,15 +164,15 @@ class DuckEngine(Engine):
 
 
 def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
-    """A connection of DuckDB that has the tables of results: ``events``, ``exchanges``, ``orphans`` and ``quarantine``.
+    """Return a DuckDB connection with the tables of results: ``events``, ``exchanges``, ``orphans`` and ``quarantine``.
 
-    They are made of the files that the log names: what a killed run has left is not among them.
+    Reads the files in the log, without leftovers of a killed run.
 
     Args:
         out: The folder of results.
 
     Raises:
-        CaptureError: `out` is no such folder.
+        CaptureError: `out` is not a folder of results.
     """
     import duckdb
 
@@ -190,9 +184,9 @@ def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
 
 
 def add_table(connection: Any, name: str, storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> None:
-    """Parquet files of a folder, whose names hold values of columns, as a table that is read when somebody asks."""
+    """Register Parquet files of a folder as a table that is read on demand, with columns from folder names."""
     paths = [storage.inside(file) for file in files]
-    # What looks like a pattern to DuckDB is left to Arrow, and what lies elsewhere.
+    # Paths that DuckDB would take for patterns, and remote ones, are left to Arrow.
     if not files or not storage.local or any(letter in path for path in paths for letter in "*?[]{}"):
         connection.register(name, rows_of(storage, folder, files, schema))
         return
@@ -207,7 +201,7 @@ def add_table(connection: Any, name: str, storage: TableStorage, folder: str, fi
 
 
 MEMORY: Final = "1GB"
-"""So much a task may take; the rest lies on the disk meanwhile."""
+"""Memory of a task; the rest goes to the disk."""
 _NEEDED: Final = (
     "capture_id conn_id client direction protocol subject correlation_id seq sub kind time_ns mono_ns deadline_ns ttl_ms data "
     "source peer code code_name stored store store_seq durable attempt reason"
@@ -224,25 +218,25 @@ def recordings(capture: Capture) -> list[frozenset[int]]:
     found: dict[str | None, set[int]] = {}
     for segment in capture.segments():
         found.setdefault(capture.reader(segment).schema_metadata().get("capture_id"), set()).add(segment.number)
-    # Where a segment does not say whose it is, it may be anybody's.
+    # A segment without a name may belong to any recording.
     return [frozenset().union(*found.values())] if None in found else [frozenset(numbers) for numbers in found.values()]
 
 
 def exchanges(capture: Capture, segments: Collection[int], window: ReadWindow, timeout: float) -> Iterator[pa.RecordBatch]:
-    """The exchanges of some `recordings` of a capture that were asked within a window, in no order.
+    """Yield the exchanges of some `recordings` of a capture with requests in a window, unordered.
 
     Raises:
         CaptureError: A segment is missing.
-        ValueError: The timeout is not above zero.
+        ValueError: The timeout is not positive.
     """
     timeouts = MatchTimeouts(timeout)
     asked_before = LAST_NS if window.end_ns is None else window.end_ns
-    if window.end_ns is not None:  # an answer may come later, or the id again
+    if window.end_ns is not None:  # an answer, or the id again, may come later
         window = attrs.evolve(window, end_ns=min(window.end_ns + timeouts.horizon_ns, LAST_NS))
     reading = _Reading()
     with DuckEngine(memory=MEMORY, threads=1) as engine:
         events = pa.RecordBatchReader.from_batches(_EVENTS, reading.events(capture, segments, window))
-        # Once all of them have been read it is known how far each recording goes, and where it has holes.
+        # The ends of recordings, and their holes, are known once all events are read.
         with engine.kept(turns_of(engine, engine.hand(events), timeouts)) as turns:
             closes = closes_of(engine, engine.hand(pa.Table.from_batches(reading.closes, _EVENTS)))
             found = exchanges_of(engine, fold(engine, [turns], timeouts, engine.hand(reading.clocks()), closes))
@@ -252,7 +246,7 @@ def exchanges(capture: Capture, segments: Collection[int], window: ReadWindow, t
 
 @attrs.define
 class _Reading:
-    """The events of a capture while they are read once, and what is to be known of all of them."""
+    """Reads the events of a capture once, and collects facts about all of them."""
 
     closes: list[pa.RecordBatch] = attrs.Factory(list)
     _watermarks: Watermarks = attrs.Factory(Watermarks)

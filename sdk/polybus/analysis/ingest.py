@@ -1,8 +1,8 @@
 """The first stage: a task reads a range of a capture, decodes it and writes events and quarantine as Parquet.
 
-A capture of some size is decoded by processes on all cores, since one Python decodes on one. Such a process is
-``python -m polybus.analysis.ingest``: it reads a line of JSON for each range, first one for all of them, and answers each with
-a line. It ends with its input, so also when whoever has started it is killed.
+A larger capture is decoded by one process per core, each ``python -m polybus.analysis.ingest``. Its first input line is the
+job, each further line a range, and it answers each range with a line of JSON. It ends with its input, also if its parent is
+killed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SAMPLES: Final = 100
 class RunCounts:
     """Numbers of a run, or of all runs.
 
-    ``frames`` is `rowed` (frames with at least one good row) + `quarantined` + `empty`; that is checked in every run.
+    ``frames`` is `rowed` (frames with a readable message) + `quarantined` + `empty`; every run checks that.
     """
 
     frames: int = 0
@@ -47,13 +47,13 @@ class RunCounts:
     empty: int = 0
     events: int = 0
     refused: int = 0
-    """Messages that could not be read, of frames that hold others that could."""
+    """Unreadable messages in frames with readable ones."""
     exchanges: int = 0
     orphans: int = 0
     gaps: int = 0
-    """Gap rows: where the recorder dropped something."""
+    """Gap rows: the recorder dropped frames there."""
     lost: int = 0
-    """Stretches of segments that could not be read any more."""
+    """Unreadable stretches of segments."""
 
     def __add__(self, other: RunCounts) -> RunCounts:
         mine, theirs = attrs.asdict(self), attrs.asdict(other)
@@ -62,17 +62,15 @@ class RunCounts:
 
 @attrs.define
 class IngestResult(RunCounts):
-    """Result of a task."""
-
     ends: dict[str, int] = attrs.Factory(dict)
     seen: dict[str, int] = attrs.Factory(dict)
     holes: Holes = attrs.Factory(Holes)
     gap_rows: list[dict[str, Any]] = attrs.Factory(list)
     losses: list[dict[str, Any]] = attrs.Factory(list)
     ended: list[str] = attrs.Factory(list)
-    """Recordings that say that they are over."""
+    """Recordings with an end."""
     files: list[list[Any]] = attrs.Factory(list)
-    """Table, path in the staging folder and number of rows, of each."""
+    """Table, path in the staging folder and number of rows of each file."""
 
 
 def take(capture: str, storage: TableStorage, staging: str, piece: Range, window: ReadWindow) -> IngestResult:
@@ -85,7 +83,7 @@ def take(capture: str, storage: TableStorage, staging: str, piece: Range, window
     done = IngestResult()
     tables = PartitionWriter(storage, staging)
     reader, watermarks = RangeReader(capture, piece, done.holes), Watermarks(done.ends, done.seen)
-    moments = attrs.evolve(window, connection=None)  # the connection of missing frames is not known
+    moments = attrs.evolve(window, connection=None)  # the connection of missing frames is unknown
 
     def seen(rows: pa.RecordBatch) -> None:
         _note_gaps(done, *gap_rows(moments.of(rows), SAMPLES))
@@ -122,10 +120,10 @@ def _note_gaps(done: IngestResult, count: int, samples: Sequence[Mapping[str, An
 def take_all(
     capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow, count: int
 ) -> list[IngestResult]:
-    """Decode ranges of a capture into files of the staging folder, by so many processes; by this one where it is one.
+    """Decode ranges of a capture into files of the staging folder, with `count` processes; with 1, in this process.
 
     Raises:
-        CaptureError: A segment is gone; a process has ended.
+        CaptureError: A segment is gone, or a process has ended.
         OSError: A file cannot be written.
     """
     if count < 2:
@@ -153,7 +151,7 @@ def take_all(
         try:
             wait(parts, return_when=FIRST_EXCEPTION)
         finally:
-            over.set()  # where one has failed, or the user has interrupted it, the others stop after the range that they have
+            over.set()  # after an error or Ctrl-C, each stops after its current range
         found = dict(pair for part in parts for pair in part.result().items())
     return [found[number] for number in range(len(ranges))]
 
@@ -169,12 +167,12 @@ def _process() -> Iterator[tuple[IO[str], IO[str]]]:
             process.kill()
             raise
         finally:
-            with suppress(BrokenPipeError):  # with what it has not read any more
+            with suppress(BrokenPipeError):  # input that it no longer reads
                 process.stdin.close()
 
 
 def _send(ask: IO[str], line: dict[str, Any]) -> None:
-    with suppress(BrokenPipeError):  # it has ended: there is no answer either
+    with suppress(BrokenPipeError):  # it has ended, so there is no answer either
         print(json.dumps(line), file=ask, flush=True)
 
 
@@ -192,8 +190,8 @@ def _place(staging: str, number: int) -> str:
 
 
 def main() -> None:
-    """Work off the ranges that come in."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever has started it ends it
+    """Decode the ranges from standard input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     job = json.loads(sys.stdin.readline() or "null")
     if job is None:
         return
@@ -207,8 +205,8 @@ def main() -> None:
             answer = {"failed": str(error), "system": isinstance(error, OSError)}
         try:
             print(json.dumps(answer), flush=True)
-        except BrokenPipeError:  # whoever has started it was killed
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tells of it once more at its end
+        except BrokenPipeError:  # the parent was killed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports it again at exit
             return
 
 

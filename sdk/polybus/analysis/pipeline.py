@@ -1,4 +1,4 @@
-"""From a capture to tables, metrics and a report: all of it, or only what is new since the last run."""
+"""From a capture to tables, metrics and a report: all of it, or only new records since the last run."""
 
 from __future__ import annotations
 
@@ -49,13 +49,10 @@ from .storage import BY_DATE, PartitionWriter, TableStorage, absolute, rows_of
 
 Progress = Callable[[str], None]
 _NAMED: Final = 5
-"""Connections that an error names."""
 
 
 @attrs.define(slots=False)
 class PipelineStep:
-    """One run over what is new."""
-
     _engine: Engine
     capture: str
     out: str
@@ -67,7 +64,7 @@ class PipelineStep:
 
     def __attrs_post_init__(self) -> None:
         self._capture = Capture(self.capture)
-        # As other machines, and later runs from elsewhere, would call it.
+        # The path for other machines, and for later runs from another folder.
         self._path = absolute(self.capture)
         self.storage: TableStorage = TableStorage(self.out)
         self._settings = {**attrs.asdict(self._timeouts), **attrs.asdict(self._window)}
@@ -76,10 +73,10 @@ class PipelineStep:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For as long as this run writes: the next one waits, and goes on where this one has stopped.
+        """Keep other runs out while this one writes; they continue where it has stopped.
 
         Raises:
-            CaptureError: The folder holds the results of another capture by now, or made with other settings.
+            CaptureError: The folder now holds the results of another capture, or of other settings.
         """
         with self.storage.alone(lambda: self._progress("wait")):
             self.output = Output(self.storage)
@@ -89,10 +86,10 @@ class PipelineStep:
             yield
 
     def advance(self, until: ReadPosition | None = None, *, settle: bool = False) -> RunCounts:
-        """Take what lies between the last run and a place, or the end of what is there; nothing where that was done before.
+        """Process new records up to a position, or the end of the capture; does nothing without new records.
 
         Raises:
-            CaptureError: Nothing more is to come (`settle`), and a recorder still writes; there is no such connection.
+            CaptureError: With `settle`, a recorder still writes; or the connection does not exist.
         """
         last = self.output.last
         start = self._begin(last)
@@ -101,7 +98,7 @@ class PipelineStep:
         if end <= start and not (settle and self.output.provisional) and not (torn.lost and last is None):
             return RunCounts()
         token = uuid.uuid4().hex[:12]
-        # Where no lock can be held, a run that comes too late must not write over the files of another one.
+        # Without a lock, a late run must not overwrite another one's files.
         prefix, staging = f"{run_prefix(self.output.runs + 1)}{token}-", f"{STAGING}/{token}"
         self._progress("decode")
         taken = [self._gone(start), *self._decode(start, end, staging), torn]
@@ -150,10 +147,10 @@ class PipelineStep:
             keep_logs(self.output, begin=self._delta)
 
     def _begin(self, last: ResultsState | None) -> ReadPosition:
-        """The place at which the last run has stopped.
+        """Return the position where the last run has stopped.
 
         Raises:
-            CaptureError: There is another capture now in the place of that one.
+            CaptureError: Another capture has replaced that one.
         """
         if last is None:
             return ReadPosition(self._capture.segments()[0].number)
@@ -166,23 +163,22 @@ class PipelineStep:
         return last.end
 
     def _recording(self, place: ReadPosition) -> str | None:
-        """The recording of the segment of a place; None where it is gone, or does not say."""
         for segment in self._capture.segments(complete=False):
             if segment.number == place.segment:
                 return self._capture.reader(segment).schema_metadata().get("capture_id")
         return None
 
     def _gone(self, start: ReadPosition) -> IngestResult:
-        """Segments that retention has removed since the last run, before they could be read; the frames are not counted."""
+        """Count segments that retention has removed unread since the last run; their frames are not counted."""
         numbers = range(start.segment + 1, self._capture.segments()[0].number)
         losses = [{"segment": number, **attrs.asdict(Stretch(0, 0, 0))} for number in numbers[:SAMPLES]]
         return IngestResult(lost=len(numbers), losses=losses)
 
     def _torn(self) -> IngestResult:
-        """The end of the newest segment, where a recorder was killed in the middle of a batch: of that no more comes.
+        """Count the incomplete batch of a killed recorder at the end of the newest segment.
 
         Raises:
-            CaptureError: A recorder is not gone.
+            CaptureError: A recorder still writes.
         """
         segments = self._capture.segments()
         for segment in segments:
@@ -195,9 +191,10 @@ class PipelineStep:
         return IngestResult(lost=len(losses), losses=losses)
 
     def _check_connection(self) -> None:
-        """
+        """Check that the wanted connection exists.
+
         Raises:
-            CaptureError: The one that is asked for is in no frame.
+            CaptureError: No frame is of this connection.
         """
         wanted, known = self._window.connection, dict[str, None]()
         if wanted is None:
@@ -209,18 +206,18 @@ class PipelineStep:
             raise CaptureError(f"{self._path} has no connection {wanted!r}; it has {len(known)}, such as {some or 'none'}")
 
     def _is_all(self, end: ReadPosition) -> bool:
-        """True for a place that is the end of all that is there, also of segments that other recorders write."""
+        """True if a position is the end of all segments, including segments of other writers."""
         last = self._capture.segments(complete=False)[-1]
         return end.segment == last.number and reach(self._capture, end) == end
 
     def _carry(self, prefix: str, folded: str) -> tuple[str | None, set[str]]:
-        """Turns for the next run, None where there are none; and the recordings that they belong to."""
+        """Move turns to the folder for the next run, None without any; also returns their recordings."""
         files = [(part, name) for part in CARRIED for name in self.storage.files(f"{folded}/part={part}")]
         state, names = f"{STATE}/{prefix[:-1]}", set[str]()
         for part, name in files:
             if name.endswith(".parquet"):
                 names |= self.storage.values(name, "capture_id")
-                # Spark gives the files of a task the same name in each part.
+                # Spark gives a task's files the same name in each part.
                 self.storage.move(name, f"{state}/{part}-{name.rpartition('/')[2]}")
         return (state if files else None), names
 
@@ -240,9 +237,10 @@ class PipelineStep:
         return taken
 
     def _check(self, taken: list[IngestResult]) -> None:
-        """
+        """Check for losses if `strict`.
+
         Raises:
-            CaptureError: Not all could be read, and all is wanted.
+            CaptureError: A part could not be read.
         """
         lost = [loss for done in taken for loss in done.losses]
         if self._strict and lost:
@@ -253,7 +251,6 @@ class PipelineStep:
             )
 
     def _move_in(self, prefix: str, taken: list[IngestResult]) -> list[ResultFile]:
-        """The files of the tasks whose work is accepted, into the tables."""
         moved = []
         for number, done in enumerate(taken):
             for place, staged, rows in done.files:
@@ -264,7 +261,7 @@ class PipelineStep:
     # -- correlate -------------------------------------------------------------------------------------------------------
 
     def _fold(self, staging: str, events: Any, before: str | None, clocks: pa.Table) -> str:
-        """Fold the turns, with those that the last run left open; the folder of the result, by what is over and what is not."""
+        """Fold the new turns and those of the last run; returns the folder of the result, partitioned by part."""
         self._progress("correlate")
         turns = [turns_of(self._engine, events, self._timeouts)]
         if before is not None:
@@ -279,7 +276,7 @@ class PipelineStep:
         return folder
 
     def _exchanges(self, prefix: str, staging: str, folded: str) -> list[ResultFile]:
-        """The exchanges that are over, and, provisionally, those which are not."""
+        """Write the final exchanges, and the open ones provisionally."""
         self._progress("exchanges")
         table = self._read_folded(folded, (FINAL, OPEN))
         if table is None:
@@ -293,12 +290,12 @@ class PipelineStep:
         lost, staged = self._read_folded(folded, ORPHANS), f"{staging}/orphans"
         if lost is None:
             return []
-        # Those that were carried over are no event of this run: each is in the table once.
+        # Carried-over orphans are not events of this run, so each is in the table once.
         self._engine.write(orphans_of(self._engine, events, lost), self.storage, staged, ORPHAN_ROWS, BY_DATE)
         return self._place(staged, "orphans", prefix)
 
     def _merge(self, prefix: str, staging: str) -> dict[ResultFile, list[str]]:
-        """Write the small files of a folder as one where earlier runs have left many: however little is new, each adds some."""
+        """Merge the small files of a folder that earlier runs have filled: each run adds some, even for little news."""
         crowded, writer = self.output.crowded(), PartitionWriter(self.storage, f"{staging}/merged")
         for folder, names in crowded.items():
             table = folder.partition("/")[0]
@@ -314,13 +311,13 @@ class PipelineStep:
         return merged
 
     def _read_folded(self, folder: str, parts: Sequence[str]) -> Any:
-        """Some parts, None where there is nothing in them. By their folders: so Spark knows how few the orphans are, and does
-        not sort all events for their sake."""
+        """Read some parts by folder, None if they are empty. So Spark knows how few the orphans are, and does not sort all
+        events for them.
+        """
         files = [name for part in parts for name in self.storage.files(f"{folder}/part={part}") if name.endswith(".parquet")]
         return self._engine.read(self.storage, folder, files, FOLDED) if files else None
 
     def _place(self, staged: str, table: str, prefix: str) -> list[ResultFile]:
-        """The files of a staged table in their places."""
         written = []
         files = (name for name in self.storage.files(staged) if name.endswith(".parquet"))
         for number, name in enumerate(files):
@@ -333,7 +330,6 @@ class PipelineStep:
 
 
 def _ended(taken: list[IngestResult]) -> set[str]:
-    """The recordings that say that they are over, and of which nothing follows."""
     names = set[str]()
     for done in taken:
         names = names.difference(done.ends).union(done.ended)
@@ -343,7 +339,7 @@ def _ended(taken: list[IngestResult]) -> set[str]:
 METRICS: Final = "metrics.json"
 REPORT: Final = "report.html"
 _VERSION: Final = 4
-"""Of what metrics hold: those of an older one are made anew."""
+"""Version of the metrics; older ones are computed again."""
 
 
 @attrs.frozen
@@ -351,40 +347,39 @@ class Done:
     """Result of a run."""
 
     out: str
-    """The folder."""
     added: RunCounts
-    """Rows that this run added for good; among the exchanges are those that runs before had as provisional."""
+    """Final rows added by this run, including exchanges that were provisional before."""
     total: RunCounts
-    """Rows that are there now: what all runs have added, and the provisional exchanges."""
+    """Rows in the tables: of all runs, with provisional exchanges."""
     metrics: dict[str, Any]
-    """As in ``metrics.json``; empty where none were wanted."""
+    """As in ``metrics.json``; empty if not requested."""
     report: str
-    """Path of the HTML file; empty where none was wanted."""
+    """Path of the HTML file; empty if not requested."""
     provisional: int = 0
-    """Number of ``total.exchanges`` that may still change with what is recorded later: an answer may come, or the id again,
-    within the horizon of `Pipeline`. The last ones of a recording are provisional until it says that it is over, or, where its
-    writer was killed, until others were recorded for long enough after it."""
+    """Number of ``total.exchanges`` that later records may still change: an answer may come, or the id again, within the
+    horizon. The last exchanges of a recording are provisional until it ends, or, after a killed recorder, until others have
+    recorded long enough.
+    """
 
 
 class Pipeline:
-    """The stages decode, correlate, metrics and report, over one capture and one folder of results.
+    """The stages decode, correlate, metrics and report, for one capture and one folder of results.
 
     ``Pipeline(engine).run("captures", "out")`` makes ``events``, ``quarantine``, ``exchanges``, ``orphans`` and ``metrics`` as
-    Parquet, ``metrics.json`` and ``report.html``. Run again, it takes what has been recorded since; what was open is carried
-    over, so the tables are those that a single run would have made, whichever engines have run it. A run that is killed
-    leaves nothing that counts.
+    Parquet, ``metrics.json`` and ``report.html``. Another run adds new records and carries open exchanges over: the tables
+    equal those of a single run, with any engines. A killed run leaves nothing that counts.
 
     Args:
-        engine: Runs it: `polybus.analysis.DuckEngine`, or Spark, see `polybus.spark.Pipeline`.
-        timeout: Seconds after which an answer is late, where a request says nothing itself.
-        horizon: Seconds for which an id is remembered; ten timeouts when None. See `Patience`.
-        strict: Fail where a part of the capture cannot be read, instead of counting it.
-        delta: Keep a log of Delta Lake beside each table; where one was begun before, it is kept in any case.
-        progress: Told the name of each stage when it begins.
-        names: What subjects are called in metrics and report, beside what wires call them.
+        engine: `polybus.analysis.DuckEngine`, or Spark, see `polybus.spark.Pipeline`.
+        timeout: Seconds after which an answer is late, unless the request has its own timeout.
+        horizon: Seconds before an id is forgotten; ten timeouts when None. See `MatchTimeouts`.
+        strict: Fail if a part of the capture cannot be read, instead of counting it.
+        delta: Keep a Delta Lake log beside each table; an existing one is kept in any case.
+        progress: Called with the name of each stage when it begins.
+        names: Display names of subjects in metrics and report, in addition to the protocols' own.
 
     Raises:
-        ValueError: The timeout is not above zero, or the horizon is shorter.
+        ValueError: The timeout is not positive, or the horizon is shorter.
     """
 
     def __init__(
@@ -417,23 +412,23 @@ class Pipeline:
         report: bool = True,
         settle: bool = False,
     ) -> Done:
-        """Take what is new, and write metrics and report anew; where nothing is new, they stay as they are.
+        """Process new records, and write metrics and report again; without new records they stay unchanged.
 
         Args:
-            capture: The folder of segments; a path, or a URI that `pyarrow.fs` knows.
+            capture: The folder of segments; a path, or a URI that `pyarrow.fs` supports.
             out: The folder of results.
-            start_ns: Only frames from here on, ns since 1970 UTC.
-            end_ns: Only frames before.
-            connection: Only this connection's.
-            before: The folder of results of an earlier capture: the report says what has changed since.
-            report: False leaves metrics and report as they are, for runs that follow each other closely.
-            settle: Nothing more comes to the recordings that are there, also where killed recorders could not say so: nothing
-                stays provisional. An answer that is recorded later all the same is an orphan.
+            start_ns: Only frames from this time, ns since 1970 UTC.
+            end_ns: Only frames before this time.
+            connection: Only this connection's frames.
+            before: The folder of results of an earlier capture: the report shows the changes since then.
+            report: False leaves metrics and report unchanged, for frequent runs.
+            settle: The recordings are complete, even if killed recorders wrote no end: nothing stays provisional. A later
+                answer is an orphan.
 
         Raises:
-            CaptureError: It is no capture, or a segment is missing, or it is not the one any more that `out` holds the results
-                of; `out` holds something else; with `strict`, a part of the capture cannot be read. `before` holds no
-                results, or those of another version. There is no such `connection`; with `settle`, a recorder still writes.
+            CaptureError: `capture` is not a capture, or lacks a segment, or is not the capture of the results in `out`; `out`
+                holds something else; with `strict`, a part of the capture cannot be read. `before` holds no results, or another
+                version's. `connection` does not exist; with `settle`, a recorder still writes.
             ValueError: `end_ns` is not after `start_ns`.
             OSError: Files cannot be written.
         """
@@ -448,7 +443,7 @@ class Pipeline:
             return _done(step.out, step.output, added, self._reported(step.output, earlier))
 
     def report(self, capture: AnyPath, out: AnyPath, *, before: AnyPath | None = None) -> Done:
-        """Metrics and report of what is there, without taking anything.
+        """Write metrics and report of the existing tables, without new records.
 
         Args:
             capture: As for `run`.
@@ -466,12 +461,12 @@ class Pipeline:
             return _done(os.fspath(out), output, RunCounts(), self._measured(output, earlier))
 
     def step(self, capture: AnyPath, out: AnyPath, window: ReadWindow) -> PipelineStep:
-        """One run over what is new, which is yet to be made."""
+        """Return a run over new records, not started yet."""
         given = os.fspath(capture), os.fspath(out), window
         return PipelineStep(self._engine, *given, self._timeouts, self._strict, self._delta, self._progress)
 
     def _reported(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
-        """The metrics that are there, if they are of all runs and compared with the same; else new ones."""
+        """Return the existing metrics if they cover all runs and the same comparison; else new ones."""
         metrics = _metrics_of(output, str(self._names))
         if metrics is None:
             return self._measured(output, earlier)
@@ -482,18 +477,18 @@ class Pipeline:
         return self._told(output, measure(self._engine, output, self._names), earlier)
 
     def _told(self, output: Output, metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
-        """Comparison, verdict and report of metrics."""
+        """Write comparison, verdict and report of metrics."""
         self._progress("report")
         from .report.page import render  # which takes as long to load as all else together
 
-        output.storage.remove(METRICS)  # a report that is newer than they are is none that anybody asked for
+        output.storage.remove(METRICS)  # a report without its metrics is incomplete
         compared = compare(metrics, earlier)
         compared["changes"] = shaped("changes", compared["changes"])
         write_tables(output, {"changes": compared["changes"]})
         metrics = {**metrics, **compared, "version": _VERSION}
         metrics["verdict"] = [attrs.asdict(finding) for finding in verdict(metrics)]
         output.storage.write(REPORT, render(metrics).encode())
-        # Last: where it is there and of the last run, the report is too.
+        # Last: their presence shows that the report is complete.
         output.storage.write(METRICS, json.dumps(metrics, indent=1).encode())
         return metrics
 
@@ -505,7 +500,7 @@ def _done(out: str, output: Output, added: RunCounts, metrics: dict[str, Any] | 
 
 
 def _metrics_of(output: Output, names: str = "") -> dict[str, Any] | None:
-    """The metrics that are there, if they are of all runs and have these names."""
+    """Return the existing metrics if they cover all runs and have these names."""
     if not {METRICS, REPORT} <= set(output.storage.names()):
         return None
     try:
@@ -528,7 +523,7 @@ def check(
     """Check that `Pipeline.run` could begin, before an engine is started.
 
     Raises:
-        CaptureError: It is no capture, or a segment is missing; `out` holds something else, or `before` no results.
+        CaptureError: `capture` is not a capture, or lacks a segment; `out` holds something else, or `before` no results.
         ValueError: `end_ns` is not after `start_ns`.
     """
     ReadWindow(start_ns, end_ns, connection).check()

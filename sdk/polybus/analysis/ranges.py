@@ -1,4 +1,4 @@
-"""A capture in pieces for tasks: which batches each one reads. A segment with columns is cut between groups of them."""
+"""Pieces of a capture for tasks. A segment with columns is cut between their row groups."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from ..capture.store.compute import pc
 from .clocks import LAST_NS, NEEDED, Holes
 
 ROWS_PER_RANGE: Final = 250_000
-"""About how many rows a task reads: less than a second of work, of which 15 ms are for the task itself."""
+"""Approximate rows of a task: less than a second of work, 15 ms of them for the task itself."""
 SCAN: Final = 4 << 20
-"""Segments smaller than this (bytes) are a range of their own, and nothing of them is read for the plan."""
+"""Smaller segments (bytes) are one range each, planned without reading."""
 
 
 @attrs.frozen(order=True)
 class ReadPosition:
-    """A position in a capture, with where in its segment that is, so that a reader need not look for it."""
+    """A position in a capture, with its byte offset, so that a reader need not search for it."""
 
     segment: int = 0
     batch: int = 0
     offset: int = attrs.field(default=0, order=False)
-    """Byte in the file; not a part of the order."""
+    """Byte in the file; not part of the order."""
 
 
 @attrs.frozen
 class Range:
-    """Batches of one segment: from `start` up to batch `stop`, not included; to the end of the file where it is None."""
+    """Batches of one segment from `start` up to, but not including, batch `stop`; None for the end of the file."""
 
     start: ReadPosition
     stop: int | None
@@ -50,19 +50,16 @@ class Range:
 
 @attrs.frozen
 class ReadWindow:
-    """The part of a capture to read."""
-
     start_ns: int | None = None
-    """Frames from here on, ns since 1970 UTC."""
+    """First time, ns since 1970 UTC."""
     end_ns: int | None = None
-    """Up to here, not included."""
     connection: str | None = None
-    """Of this connection only."""
 
     def check(self) -> None:
-        """
+        """Check that the window is not empty.
+
         Raises:
-            ValueError: No frame can be within it.
+            ValueError: `end_ns` is not after `start_ns`.
         """
         if self.start_ns is not None and self.end_ns is not None and self.start_ns >= self.end_ns:
             raise ValueError(
@@ -71,7 +68,7 @@ class ReadWindow:
 
     @property
     def columns(self) -> set[str]:
-        """Columns that a window is told by."""
+        """Columns of frames that the window needs."""
         given = {"ts_ns": (self.start_ns, self.end_ns), "conn_id": (self.connection,)}
         return {name for name, bounds in given.items() if any(bound is not None for bound in bounds)}
 
@@ -84,33 +81,32 @@ class ReadWindow:
         return [bound for bound in bounds if bound[2] is not None]
 
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of frames within it."""
         masks = [holds(rows.column(column), bound) for holds, column, bound in self._bounds("ts_ns")]
         return rows.filter(reduce(pc.and_, masks)) if masks else rows
 
     def condition(self, table: str) -> Any:
-        """The same as an expression of Arrow over the columns of a table; None where everything is within it."""
+        """Return the window as an Arrow expression over a table's columns; None if it includes everything."""
         bounds = self._bounds("time_ns" if table == "events" else "ts_ns")
         return together(holds(pc.field(column), bound) for holds, column, bound in bounds)
 
 
 def together(conditions: Iterable[Any]) -> Any:
-    """Conditions as one, all of which hold; None where there are none."""
+    """Combine conditions with "and"; None without any."""
     some = [condition for condition in conditions if condition is not None]
     return reduce(operator.and_, some) if some else None
 
 
 def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, over: bool = False) -> ReadPosition:
-    """The end up to which a capture can be read now.
+    """Return the position up to which a capture can be read now.
 
-    A torn batch at the end of a segment that is still written is not there yet, and nothing beyond that segment is read:
-    several recorders may share a folder. What is torn elsewhere is lost, and passed by.
+    An incomplete batch at the end of an open segment is not included, nor are later segments: several recorders may share a
+    folder. Other incomplete batches are lost, and skipped.
 
-    At most so many rows lie in between, but one batch at least; None: as far as there is something. A segment of which nobody
-    knows whether it is written is passed where the recordings are `over`.
+    Includes about `rows` rows, but at least one batch; None: as far as possible. If the recordings are `over`, a segment with
+    an unknown writer is skipped too.
 
     Raises:
-        CaptureError: A segment is missing; the capture ends before `start`.
+        CaptureError: A segment is missing, or the capture ends before `start`.
     """
     place, seen = start, 0
     everything = capture.segments()
@@ -131,7 +127,7 @@ def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, ove
             seen += message.rows
         last = reader.damage[-1] if reader.damage else None
         if last is not None and not last.torn and last.offset >= place.offset:
-            # No batch follows what is lost at its end: only who reads up to a place behind it, and behind its end, counts it.
+            # No batch follows this loss: only a reader whose range goes beyond it counts it.
             place = ReadPosition(segment.number, last.batch + 1, last.offset + last.size + segment.sealed)
         if segment is not segments[-1] and is_written(capture, segment) not in (False, None if over else False):
             break
@@ -139,7 +135,7 @@ def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, ove
 
 
 def is_written(capture: Capture, segment: Segment) -> bool | None:
-    """True if a recorder has a segment open; None where that cannot be known."""
+    """True if a recorder has a segment open; None if unknown."""
     if segment.sealed:
         return False
     if not capture.local:
@@ -147,7 +143,7 @@ def is_written(capture: Capture, segment: Segment) -> bool | None:
     try:
         file = os.open(segment.path, os.O_RDWR)
     except OSError:
-        return True  # sealed just now: the next time
+        return True  # sealed just now: left for the next time
     try:
         locked = lock(file)
         return None if locked is None else not locked
@@ -156,7 +152,7 @@ def is_written(capture: Capture, segment: Segment) -> bool | None:
 
 
 def plan(capture: Capture, start: ReadPosition, stop: ReadPosition | None = None, rows: int = ROWS_PER_RANGE) -> list[Range]:
-    """The pieces of a capture between two places, in order and without gaps.
+    """Return the pieces of a capture between two positions, in order and without gaps.
 
     Raises:
         CaptureError: A segment is missing.
@@ -184,7 +180,7 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
         seen.append(count + seen[-1])
     whole = seen[-1]
     pieces = max(1, round(whole / rows))
-    # All alike: a task is not worth its while for what is left over.
+    # All of one size: a small rest is not worth a task.
     for piece in range(1, pieces):
         after = afters[bisect_left(seen, piece * whole / pieces) - 1]
         if after > begin:
@@ -196,7 +192,9 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
 
 
 def _steps(capture: Capture, segment: Segment, begin: ReadPosition, end: int | None) -> Iterator[tuple[ReadPosition, int]]:
-    """The places at which a segment may be cut, and the rows before each: behind groups of columns, else behind batches."""
+    """Yield the positions where a segment may be cut, and the rows before each: after row groups of columns, or after
+    batches.
+    """
     columns = SegmentColumns.of(capture, segment)
     groups = columns.within(begin.batch, end) if columns is not None else ()
     if columns is not None and groups:
@@ -212,14 +210,14 @@ def _steps(capture: Capture, segment: Segment, begin: ReadPosition, end: int | N
 
 
 FIRST_NS: Final = 10**17
-"""In 1973: a smaller number is one of seconds, of milliseconds or of microseconds, or a date without its dashes."""
+"""In 1973: a smaller number is in seconds, milliseconds or microseconds, or a date without dashes."""
 
 
 def nanoseconds(text: str, name: str = "time") -> int:
-    """A time as text, ISO 8601 (UTC where it names no zone), or nanoseconds since 1970 as they are.
+    """Parse a time: ISO 8601 (UTC without a zone), or nanoseconds since 1970.
 
     Returns:
-        Nanoseconds since 1970; what is too early or too late for 64 bits (the year 2262) becomes the first or last of them.
+        Nanoseconds since 1970, limited to 64 bits (the year 2262).
 
     Raises:
         ValueError: It is neither.
@@ -247,11 +245,11 @@ class RangeReader:
 
     def __init__(self, path: str, piece: Range, holes: Holes | None = None) -> None:
         self.damage: list[Stretch] = []
-        """Losses that were found, after the last batch."""
+        """Losses, complete after the last batch."""
         self.holes: Holes = Holes() if holes is None else holes
-        """The places where frames are missing, as far as `decoded` has read; or `table`, with the columns that tell it."""
+        """Holes found so far by `decoded`, or by `table` if its columns show them."""
         self.ended: str | None = None
-        """After the last batch, the recording that says at the end of this range that it is over; None where none does."""
+        """After the last batch, the recording that ends in this range, or None."""
         self._capture = Capture(path)
         self._range = piece
         segments = self._capture.segments(complete=False)
@@ -265,13 +263,12 @@ class RangeReader:
         self._newest = found is segments[-1]
 
     def frames(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows as they were recorded, or some of their columns, batch by batch."""
         return self._batches(self._range, columns)
 
     def table(self, table: str, names: Sequence[str] | None, window: ReadWindow, condition: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of a table (events, quarantine) within a window, or some of their columns.
+        """Yield the rows of a table (events, quarantine) within a window, or some of their columns.
 
-        Those for which a condition does not hold may be left out.
+        May leave out rows that do not match the condition.
         """
         whole = EVENTS if table == "events" else QUARANTINE
         needed = {*frame_columns(names or whole.names), *window.columns}
@@ -293,9 +290,9 @@ class RangeReader:
     def decoded(
         self, window: ReadWindow, seen: Callable[[pa.RecordBatch], None], told: Callable[[BatchGroup], None]
     ) -> Iterator[Decoded]:
-        """Events and quarantine, with what is to be counted; `seen` gets the frames before, or `told` what is known of them.
+        """Yield events and quarantine with counts; calls `seen` with the frames before, or `told` with a row group's facts.
 
-        Where there is a window all frames are decoded: of what lies in it only these know how many they are.
+        With a window all frames are decoded: only frames show how many of them it contains.
         """
         for part in [self._range] if window.columns else self._parts():
             if isinstance(part, Range):
@@ -315,7 +312,7 @@ class RangeReader:
                 yield Decoded(events, quarantine, group.empty, group.frames, group.refused)
 
     def _parts(self) -> list[Range | tuple[SegmentColumns, list[BatchGroup]]]:
-        """The range in the parts that are read in one way each."""
+        """Return the parts of the range, each read from columns or from frames."""
         piece, columns = self._range, SegmentColumns.of(self._capture, self._segment)
         groups = columns.within(piece.start.batch, piece.stop) if columns is not None else []
         if columns is None or not groups:

@@ -1,12 +1,11 @@
-"""Results of a capture: a folder with four tables of Parquet, and the log that says which files of them count.
+"""Results of a capture: a folder with four Parquet tables, and the log of the files that belong to them.
 
-The folder is a table of Delta Lake. A run writes files of its own, puts them in their places and then commits them all, with
-what it has found out and where it has stopped: whole or not at all, and one run only after another. Files that the log does not
-name belong to a run that was killed; the next one removes them. So each message is in the tables once, whatever happens to
-whoever writes them.
+The folder is a Delta Lake table. A run writes new files, moves them into place and commits all of them with its counts and its
+end position: completely or not at all, one run at a time. Files outside the log belong to a killed run; the next run removes
+them. So each message is in the tables once, even if writers are killed.
 
-Each table may have a log of its own beside it, for readers of Delta Lake. Such a log follows that of the folder: what a run
-that was killed has not written there the next one does.
+Each table may have a log of its own for readers of Delta Lake. It follows the folder's log: the next run writes the entries
+that a killed run has not written.
 """
 
 from __future__ import annotations
@@ -39,39 +38,36 @@ LOG: Final = "_delta_log"
 STAGING: Final = "_staging"
 STATE: Final = "_state"
 TABLES: Final = {"events": EVENTS, "quarantine": QUARANTINE, "exchanges": EXCHANGES, "orphans": ORPHANS}
-"""Their columns, by name."""
 SMALL: Final = ROWS_AT_ONCE
-"""A file with fewer rows is small: it has one group of them."""
+"""A file with fewer rows is small: it has one row group."""
 MANY_SMALL: Final = 16
-"""So many small files of a folder become one."""
+"""Number of small files in a folder that are merged into one."""
 _OURS: Final = re.compile(r"run-(\d{6})-")
 _FILE: Final = re.compile(rf"(?:{'|'.join(TABLES)})(?:/[^/=]+=[^/]*)*/run-\d{{6,}}-[^/]+\.parquet")
 _STATE_FOLDER: Final = re.compile(rf"{STATE}/run-\d{{6,}}(?:-[^/]+)?")
-"""Names that a log may have: what it names is read, and removed."""
+"""Names that a log may contain: files that it names are read, and removed."""
 _VERSION: Final = 4
 _NOTE: Final = "polybus"
-"""Of a commit, with what the run says."""
+"""Key of the run's note in a commit."""
 _PARTS: Final = ("table", "provisional")
 _FILES: Final = pa.schema([("table", pa.string()), ("provisional", pa.bool_()), ("capture_id", pa.string())])
-"""Columns of the folder as a table; the files have more."""
+"""Columns of the folder as a table; its files have more."""
 _SETTINGS: Final = {"delta.deletedFileRetentionDuration": "interval 10000 weeks"}
-"""With these, `VACUUM` leaves what else is in the folder, such as the report."""
+"""Makes `VACUUM` leave other files in the folder, such as the report."""
 
 
 def run_prefix(run: int) -> str:
-    """With what the names of a run's files begin."""
+    """Return the prefix of a run's file names."""
     return f"run-{run:06d}-"
 
 
 @attrs.frozen
 class ResultFile:
-    """A file of a table."""
-
     name: str
-    """Its path within the folder."""
+    """Path within the folder."""
     rows: int
     provisional: bool = False
-    """True where the next run replaces it."""
+    """True if the next run replaces it."""
 
     @property
     def table(self) -> str:
@@ -80,35 +76,33 @@ class ResultFile:
 
 @attrs.frozen
 class ResultsState:
-    """State of the results after a run: of the tables, and where the next run goes on."""
+    """State of the results after a run, from which the next run continues."""
 
     capture: str
-    """Of what."""
+    """Path of the capture."""
     settings: dict[str, Any]
-    """Settings that the rows depend on: later runs must ask for the same."""
+    """Settings that change the rows: later runs must use the same."""
     end: ReadPosition
-    """Place at which it stopped."""
+    """End position."""
     counts: RunCounts
-    """Rows that all runs have added; of exchanges those that nothing can change any more."""
+    """Rows of all runs; of exchanges only final ones."""
     ends: dict[str, int]
-    """The last moment of each recording of which something is left open, ns on its monotonic clock."""
+    """Last moment of each recording with open turns, ns on its monotonic clock."""
     seen: dict[str, int]
-    """The same moments on the wall clock, ns since 1970 UTC."""
+    """The same on the wall clock, ns since 1970 UTC."""
     folder: str | None
-    """The folder of what is left open."""
+    """Folder of open turns."""
     gaps: list[dict[str, Any]]
-    """The first gap rows."""
     losses: list[dict[str, Any]]
-    """The first stretches that could not be read."""
     recording: str | None
-    """That of the segment at `end`, None where it is not known: another capture may come in the place of this."""
+    """Recording of the segment at `end`, or None: shows whether another capture has replaced this one."""
 
 
 class Output:
     """The folder of results, as the last run has left it.
 
     Raises:
-        CaptureError: There is something else in it, or it was made by another version, or is damaged.
+        CaptureError: It contains other files, or another version's results, or is damaged.
     """
 
     def __init__(self, storage: TableStorage) -> None:
@@ -122,7 +116,7 @@ class Output:
                 f"({', '.join(names[:3])}, ...): name a folder with results of polybus analyse, or a new one"
             )
         self.last: ResultsState | None = None
-        """The state after the newest run; None before the first."""
+        """State after the newest run; None before the first."""
         self._files: list[ResultFile] = []
         try:
             self._log = _Log(storage, "")
@@ -136,10 +130,10 @@ class Output:
 
     @classmethod
     def of(cls, out: AnyPath) -> Self:
-        """A folder in which there are results.
+        """Open a folder with results.
 
         Raises:
-            CaptureError: There are none, or there is something else.
+            CaptureError: It has no results, or contains other files.
         """
         output = cls(TableStorage(out))
         if output.last is None:
@@ -148,12 +142,11 @@ class Output:
 
     @property
     def runs(self) -> int:
-        """Number of runs."""
         return self._log.runs
 
     @property
     def counts(self) -> RunCounts:
-        """Rows that are there."""
+        """Number of rows in the tables."""
         counts = attrs.evolve(self.last.counts) if self.last is not None else RunCounts()
         counts.exchanges += self.provisional
         return counts
@@ -164,11 +157,10 @@ class Output:
         return sum(file.rows for file in self._files if file.provisional)
 
     def named(self, table: str) -> list[ResultFile]:
-        """The files that make up a table."""
         return [file for file in self._files if file.table == table]
 
     def crowded(self) -> dict[str, list[str]]:
-        """The small files of each folder of a table that holds many of them."""
+        """Return the small files of each folder that has too many."""
         found = dict[str, list[str]]()
         for file in self._files:
             if not file.provisional and file.rows < SMALL:
@@ -176,10 +168,10 @@ class Output:
         return {folder: names for folder, names in found.items() if len(names) >= MANY_SMALL}
 
     def files(self, table: str) -> list[str]:
-        """The same by their names, relative to the folder, for whoever reads them now.
+        """Return the names of a table's files, relative to the folder, for reading now.
 
         Raises:
-            CaptureError: One of them unpacks to more than any file of ours: results are handed on with captures.
+            CaptureError: A file unpacks to more than any file of ours: results may come from others.
         """
         names = [file.name for file in self.named(table)]
         for name in names:
@@ -187,10 +179,10 @@ class Output:
         return names
 
     def check(self, capture: str, settings: dict[str, Any]) -> None:
-        """Check that the next run may go on here.
+        """Check that the next run may continue here.
 
         Raises:
-            CaptureError: The folder holds the results of another capture, or made with other settings.
+            CaptureError: The results are of another capture, or were made with other settings.
         """
         last, here = self.last, self.storage.inside("")
         if last is None:
@@ -204,7 +196,7 @@ class Output:
                 raise CaptureError(f"{here} was made with {name} {before}, not {value}: {again}")
 
     def clean(self) -> None:
-        """Remove what a killed run has left, and what the last one has replaced."""
+        """Remove leftovers of a killed run, and files that the last run has replaced."""
         for table in TABLES:
             for name in set(self.storage.files(table)).difference(file.name for file in self.named(table)):
                 if _OURS.match(name.rpartition("/")[2].lstrip(".")):
@@ -215,10 +207,10 @@ class Output:
             self.storage.remove(folder)
 
     def commit(self, state: ResultsState, added: Sequence[ResultFile], merged: Iterable[str] = ()) -> list[str]:
-        """The run is done: these files are there; those that were provisional, or are `merged`, are not, and are given back.
+        """Commit a run: adds these files; removes provisional and `merged` ones, and returns their names.
 
         Raises:
-            CaptureError: Another one was faster.
+            CaptureError: Another run has committed first.
         """
         replaced = [*merged, *(file.name for file in self._files if file.provisional)]
         made = {file.name: (file.rows, _parts_of(file)) for file in added}
@@ -227,7 +219,7 @@ class Output:
 
 
 def keep_logs(output: Output, *, begin: bool) -> None:
-    """Write what the logs of the tables do not say yet; where there are none and one is to `begin`, all of it.
+    """Bring the tables' logs up to date; with `begin`, create them if there are none.
 
     Raises:
         OSError: They cannot be written.
@@ -243,7 +235,7 @@ def keep_logs(output: Output, *, begin: bool) -> None:
 
 
 class _Log:
-    """A log of Delta Lake: that of the folder of results, or of a table in it.
+    """A Delta Lake log: of the folder of results, or of a table in it.
 
     Raises:
         CaptureError: It is damaged.
@@ -254,9 +246,8 @@ class _Log:
         self._place, self._options = storage.for_delta(folder)
         self._table: DeltaTable | None = None
         self.runs = 0
-        """Number of commits."""
         self.files: dict[str, dict[str, Any]] = {}
-        """The entries of the files that count, by name."""
+        """Entries of current files, by name."""
         if storage.local and re.search("%[0-9a-fA-F]{2}", self._place):
             raise CaptureError(f"{self._place}: deltalake does not find folders with %.. in their names: choose another one")
         for name in storage.files(f"{folder}/{LOG}".lstrip("/")):
@@ -270,7 +261,7 @@ class _Log:
                 self.files = {unquote(row["path"]): row for row in files}
 
     def note(self) -> Any:
-        """The note that the last run has left in its commit."""
+        """Return the note in the last run's commit."""
         name = f"{self._folder}/{LOG}/{self.runs - 1:020d}.json".removeprefix("/")
         actions = map(json.loads, self._storage.read(name).splitlines())
         return next(action["commitInfo"][_NOTE] for action in actions if "commitInfo" in action)
@@ -282,10 +273,10 @@ class _Log:
         removed: Sequence[str],
         note: dict[str, Any] | None = None,
     ) -> None:
-        """Commit files that count from now on, with their rows and the values of their folders, and some that do not any more.
+        """Commit new files with their rows and the values of their folders, and remove others.
 
         Raises:
-            CaptureError: Somebody else has done so first.
+            CaptureError: Another run has committed first.
         """
         storage = self._storage
         infos = storage.filesystem.get_file_info([storage.inside(f"{self._folder}/{name}".lstrip("/")) for name in added])
@@ -298,7 +289,7 @@ class _Log:
             "schema": Schema.from_arrow(_described(schema)),
             "partition_by": list(_PARTS if not self._folder else BY_DATE),
             "commit_properties": CommitProperties({_NOTE: note} if note else None, max_commit_retries=0),
-            # The files of a table are read by patterns, too, which a checkpoint in Parquet would fit.
+            # Readers find a table's files by patterns, too, which would match a checkpoint in Parquet.
             "post_commithook_properties": PostCommitHookProperties(create_checkpoint=not self._folder),
         }
         with _plainly(f"{self._place}: another run has written here at the same time; run again"):
@@ -320,16 +311,16 @@ def _checked(name: str, row: dict[str, Any]) -> ResultFile:
 
 
 def _described(schema: pa.Schema) -> pa.Schema:
-    """The columns with what they are as Delta Lake has it."""
+    """Return the columns with their descriptions as Delta Lake comments."""
     return pa.schema([field.with_metadata({"comment": (field.metadata or {}).get(b"doc", b"")}) for field in schema])
 
 
 def _state_of(note: dict[str, Any]) -> ResultsState:
-    """From a commit.
+    """Read a commit's note.
 
     Raises:
         CaptureError: It is of another version.
-        ValueError, KeyError, TypeError, AttributeError: It is no such note.
+        ValueError, KeyError, TypeError, AttributeError: It is damaged.
     """
     if (version := note.pop("version")) != _VERSION:
         raise CaptureError(
@@ -343,7 +334,7 @@ def _state_of(note: dict[str, Any]) -> ResultsState:
 
 @contextmanager
 def _plainly(said: str) -> Iterator[None]:
-    """Tell in one line what the library says in lines and colours."""
+    """Put the library's coloured, multi-line errors into one line."""
     try:
         yield
     except (OSError, DeltaError) as error:

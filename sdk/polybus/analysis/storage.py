@@ -1,4 +1,4 @@
-"""Storage of tables: a folder on this machine, or any place that `pyarrow.fs` reaches; and the writer of their files."""
+"""Storage of tables: a local folder, or any place that `pyarrow.fs` reaches; and the writer of their files."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from polybus.capture.store.segments import lock
 from ..capture.store.compute import pc
 
 ROWS_AT_ONCE: Final = 50_000
-"""Of a row group; so many at most are held in memory for each date and protocol of a task."""
+"""Rows of a row group, and most rows in memory per date and protocol of a task."""
 BYTES_AT_ONCE: Final = 64 << 20
-"""A row group is not larger, but for one batch: a row may have megabytes."""
+"""Bytes of a row group, plus one batch: a row may have megabytes."""
 BY_DATE: Final = ("date", "protocol")
-"""Of the tables that a run makes."""
+"""Partitions of a run's tables."""
 _OF_ROWS: Final = ("id", "correlation_id", "reply_to", "data")
-"""Columns of which rows have values of their own: a dictionary would make them larger, and the check of a file read them."""
+"""Columns with a different value in each row: a dictionary would make them larger, and slow down the check of a file."""
 _EMPTY: Final = "__HIVE_DEFAULT_PARTITION__"
-"""In place of a value that is null, or has no letters."""
+"""Replaces a value that is null or empty."""
 
 
 def absolute(path: str) -> str:
-    """As a worker, whose folder may be another, finds it."""
+    """Return a path that a worker with another current folder finds."""
     return path if "://" in path else os.path.abspath(path)
 
 
@@ -45,11 +45,11 @@ def _within(path: str) -> str:
 
 
 class TableStorage:
-    """A folder here, or at a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
+    """A local folder, or one at a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
 
     Raises:
-        CaptureError: The URI is not understood, or nothing there answers.
-        OSError: Of its methods: that was not possible.
+        CaptureError: The URI is wrong, or the server does not answer.
+        OSError: By its methods: the operation failed.
     """
 
     def __init__(self, path: AnyPath) -> None:
@@ -57,30 +57,29 @@ class TableStorage:
         self.filesystem: Any
         self.filesystem, self._root = find_filesystem(given)
         self.local: bool = isinstance(self.filesystem, pafs.LocalFileSystem)
-        # Hadoop's name for what pyarrow knows as s3, whose options come after a question mark.
+        # Hadoop's name for pyarrow's s3, which has its options after a question mark.
         plain = given.partition("?")[0].rstrip("/").replace("s3://", "s3a://", 1)
         self._for_spark = f"file://{self._root}" if self.local else plain
         self._uri = urlsplit(given)
         self._checked = set[str]()
 
     def inside(self, path: str) -> str:
-        """A path of this storage for `pyarrow`.
+        """Return a path for `pyarrow`.
 
         Raises:
-            CaptureError: It leads out of it.
+            CaptureError: It leads out of the storage.
         """
         return f"{self._root}/{_within(path)}" if path else self._root
 
     def for_spark(self, path: str) -> str:
-        """The same for Spark."""
         return f"{self._for_spark}/{_within(path)}" if path else self._for_spark
 
     def to_read(self, path: str) -> str:
-        """The same where Spark takes patterns: what would be one in the name of a folder is none."""
+        """Return a path for Spark functions that take patterns, with pattern characters escaped."""
         return re.sub(r"([\\\[\]{}*?])", r"\\\1", self.for_spark(path))
 
     def for_delta(self, path: str) -> tuple[str, dict[str, str]]:
-        """The same for `deltalake`, with the options of the URI as it calls them."""
+        """Return a path for `deltalake`, with the options of the URI under its names."""
         if self.local:
             return self.inside(path), {}
         said, options = dict(parse_qsl(self._uri.query)), dict[str, str]()
@@ -97,9 +96,9 @@ class TableStorage:
 
     @contextmanager
     def alone(self, waits: Callable[[], None]) -> Iterator[None]:
-        """Keep other runs out that ask for it, while this process lives; `waits` is called where another one holds it.
+        """Keep other runs out while this process lives; calls `waits` if it has to wait for one.
 
-        Only of folders on this machine, and not on Windows.
+        Only for local folders, and not on Windows.
         """
         with naming(self._root), ExitStack() as stack:
             if self.local:
@@ -114,35 +113,34 @@ class TableStorage:
 
     def _make_root(self) -> None:
         try:
-            os.makedirs(self._root, 0o700, exist_ok=True)  # what is in captures is private
-        except OSError as error:  # of the part that could not be made: nobody has named that one
+            os.makedirs(self._root, 0o700, exist_ok=True)  # captures contain private data
+        except OSError as error:  # names the root, not the part that failed
             raise OSError(error.errno, os.strerror(error.errno or 0), self._root) from error
 
     def files(self, path: str) -> list[str]:
-        """All files beneath a folder, relative to the root; none where there is no such folder."""
+        """Return all files beneath a folder, relative to the root; empty without such a folder."""
         found = self.filesystem.get_file_info(pafs.FileSelector(self.inside(path), allow_not_found=True, recursive=True))
         prefix = len(self._root) + 1
         return sorted(info.path[prefix:] for info in found if info.type == pafs.FileType.File)
 
     def check(self, path: str) -> None:
-        """Check a Parquet file that anybody may have written, before it is read for the first time.
+        """Check a Parquet file of any origin before it is first read.
 
         Raises:
-            CaptureError: It unpacks to more than any file of ours; it is damaged.
+            CaptureError: It unpacks to more than any file of ours, or is damaged.
         """
         if path not in self._checked:
             check_file(self.filesystem, self.inside(path))
             self._checked.add(path)
 
     def rows(self, path: str) -> int:
-        """Number of rows of a Parquet file."""
         return int(pq.read_metadata(self.inside(path), filesystem=self.filesystem).num_rows)
 
     def span(self, path: str, column: str) -> tuple[int, int]:
-        """The least and the most of a column of whole numbers of a Parquet file, by what the file says itself.
+        """Return the least and greatest value of an integer column, from the file's own statistics.
 
         Raises:
-            CaptureError: It unpacks to more than any file of ours; it is damaged, or has no such column.
+            CaptureError: The file unpacks to more than any file of ours, or is damaged, or lacks the column.
         """
         self.check(path)
         found, file = list[int](), pq.read_metadata(self.inside(path), filesystem=self.filesystem)
@@ -157,15 +155,14 @@ class TableStorage:
         return min(found, default=0), max(found, default=0)
 
     def values(self, path: str, column: str) -> set[Any]:
-        """Values of a column of a Parquet file."""
         with pq.ParquetFile(self.inside(path), filesystem=self.filesystem) as file:
             return {value for rows in file.iter_batches(columns=[column]) for value in pc.unique(rows.column(0)).to_pylist()}
 
     def names(self) -> list[str]:
-        """Names at the root.
+        """Return the names at the root.
 
         Raises:
-            CaptureError: It is a file.
+            CaptureError: The root is a file.
         """
         if self.filesystem.get_file_info(self._root).type == pafs.FileType.File:
             raise CaptureError(f"{self._root} is a file, and results need a folder: choose another place")
@@ -173,12 +170,11 @@ class TableStorage:
         return sorted(info.base_name for info in found)
 
     def read(self, path: str) -> bytes:
-        """A file as a whole."""
         with self.filesystem.open_input_stream(self.inside(path)) as file:
             return bytes(file.read())
 
     def write(self, path: str, data: bytes) -> None:
-        """A file as a whole, under its name only when all of it is there."""
+        """Write a file, which gets its name once it is complete."""
         place = self.inside(path)
         self.filesystem.create_dir(place.rpartition("/")[0], recursive=True)
         if self.local:
@@ -192,12 +188,10 @@ class TableStorage:
         self.filesystem.move(place + ".new", place)
 
     def move(self, old: str, new: str) -> None:
-        """Give a file another place."""
         self.filesystem.create_dir(self.inside(new).rpartition("/")[0], recursive=True)
         self.filesystem.move(self.inside(old), self.inside(new))
 
     def remove(self, path: str) -> None:
-        """A file or a folder, if it is there."""
         kind = self.filesystem.get_file_info(self.inside(path)).type
         if kind == pafs.FileType.Directory:
             self.filesystem.delete_dir(self.inside(path))
@@ -206,7 +200,7 @@ class TableStorage:
 
 
 def rows_of(storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
-    """The rows of files of a table, whose folders say values of columns, for Arrow."""
+    """Return the rows of a table's files for Arrow, with columns from folder names."""
     if not files:
         return schema.empty_table()
     folders = [part.partition("=")[0] for part in files[0].split("/") if "=" in part]
@@ -217,11 +211,11 @@ def rows_of(storage: TableStorage, folder: str, files: Sequence[str], schema: pa
 
 
 class PartitionWriter:
-    """Writes rows of tables beneath a folder, a file for each partition."""
+    """Writes rows of tables beneath a folder, one file per partition."""
 
     def __init__(self, storage: TableStorage, staging: str) -> None:
         self.files: list[list[Any]] = []
-        """Partition, path and number of rows, of each file."""
+        """Partition, path and number of rows of each file."""
         self._storage = storage
         self._staging = staging
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
@@ -229,7 +223,6 @@ class PartitionWriter:
         self._writers: dict[str, tuple[Any, list[Any]]] = {}
 
     def add(self, table: str, rows: pa.RecordBatch, parts: Sequence[str]) -> None:
-        """Some rows, by the columns `parts`."""
         for folder, part in _parts(rows, parts):
             place = "/".join(name for name in (table, folder) if name)
             self._waiting.setdefault(place, []).append(part)
@@ -254,7 +247,6 @@ class PartitionWriter:
         told[2] += table.num_rows
 
     def close(self) -> None:
-        """Write what waits, and close the files."""
         for place in list(self._waiting):
             self._flush(place)
         for writer, _ in self._writers.values():
@@ -262,7 +254,7 @@ class PartitionWriter:
 
 
 def _parts(rows: pa.RecordBatch, parts: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows by folder, without the columns that the folder says."""
+    """Yield the rows by folder, without the columns in the folder's name."""
     if not rows.num_rows:
         return
     if not parts:
@@ -283,11 +275,11 @@ def _parts(rows: pa.RecordBatch, parts: Sequence[str]) -> Iterator[tuple[str, pa
 
 
 def _name(value: str) -> str:
-    """A value as Spark writes such a name, and reads it: a capture may have been made by anybody."""
+    """Encode a value as Spark does in folder names; a capture may contain any text."""
     return quote(value, safe="") or _EMPTY
 
 
 def values_of(name: str) -> dict[str, str | None]:
-    """The values of columns that the folders of a file say."""
+    """Return the values of columns in a path's folder names."""
     parts = (folder.partition("=") for folder in name.split("/")[:-1] if "=" in folder)
     return {column: None if value == _EMPTY else unquote(value) for column, _, value in parts}

@@ -1,6 +1,6 @@
-"""The comparison with an earlier capture: which subjects are slower, fail more, get lost more, are new or gone.
+"""Comparison with an earlier capture: subjects that are slower, fail more, get lost more, are new or gone.
 
-It is made out of the metrics of both, so it is the same whichever engines have made them.
+It is computed from both captures' metrics, so it does not depend on the engine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Finding:
     """fine, failed, missing, slow, new, better, same, broke, unheard, unseen, places or clocks."""
     text: str
     section: str
-    """Title of the section of the report that leads to it."""
+    """Title of the report's section with the evidence."""
 
 
 _FILE: Final = "metrics.json"
@@ -55,12 +55,11 @@ class SubjectRow(msgspec.Struct, frozen=True):
 
     @property
     def as_asked(self) -> bool:
-        """True where most requests are counted as who asked saw them: their latencies are not those of who was asked."""
+        """True if most requests are counted as the asker saw them: these latencies differ from the answerer's."""
         return self.asked * 2 > self.n
 
     @property
     def missing(self) -> int:
-        """Requests that were never answered."""
         return self.timeout + self.unanswered + self.lost
 
 
@@ -78,7 +77,7 @@ class _Totals(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The metrics of a capture, as far as they are compared."""
+    """The compared part of a capture's metrics."""
 
     capture: str
     begin_ns: int
@@ -93,14 +92,14 @@ class Earlier(msgspec.Struct, frozen=True):
 
     measured: Measured
     digest: str
-    """That of the file, by which other results are told apart."""
+    """Digest of the file, which identifies the results."""
 
 
 def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
-    """The metrics in the folder `before`, for a comparison in the results `out`.
+    """Read the metrics in the folder `before`, for a comparison in the results `out`.
 
     Raises:
-        CaptureError: It holds no metrics, or those of another version; or it is `out` itself.
+        CaptureError: It holds no metrics, or another version's; or it is `out` itself.
         OSError: They cannot be read.
     """
     path = os.fspath(before)
@@ -121,32 +120,30 @@ def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
 
 
 def measured_of(metrics: object) -> Measured:
-    """The same of metrics that have just been made."""
     return msgspec.convert(metrics, Measured)
 
 
 Rows = list[dict[str, Any]]
 
 TIMES: Final = 1.5
-"""A latency or a share of bad ends that grew to so many times itself may be told."""
+"""Factor of growth at which a latency or a share of bad ends is reported."""
 LEAST_NS: Final = 1_000_000
 """A latency that changed by less is the same."""
 ERRORS: Final = 3.0
-"""Standard errors by which two shares differ, to be more than chance."""
+"""Standard errors between two shares that are more than chance."""
 ENOUGH: Final = 20
-"""Answers on both sides from which on a median is compared; a p95 from `FEW` on."""
+"""Answers on both sides needed to compare a median; a p95 needs `FEW`."""
 EXPECTED: Final = 5.0
-"""Messages that should have come, by what came before, for a subject to be gone."""
+"""Expected messages of a subject, by the earlier capture, for it to be gone."""
 NAMED: Final = 3
-"""Subjects of which a sentence is told, of each kind of change."""
+"""Subjects with a sentence of their own, per kind of change."""
 
 TITLE: Final = "Compared"
-"""The section of the report."""
 _Key = tuple[str, str | None, str | None]
 
 
 def compare(metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
-    """The members ``changes`` and ``compared`` of the metrics; empty and None without something to compare with."""
+    """Return the members ``changes`` and ``compared`` of the metrics; empty and None without an earlier capture."""
     if earlier is None:
         return {"changes": [], "compared": None}
     now, before = measured_of(metrics), earlier.measured
@@ -158,7 +155,7 @@ def compare(metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
 
 
 def is_of(metrics: dict[str, Any], earlier: Earlier | None) -> bool:
-    """True where these metrics were compared with just that."""
+    """True if these metrics were compared with the same results."""
     made = metrics.get("compared")
     return (made["digest"] if made else None) == (earlier.digest if earlier is not None else None)
 
@@ -209,7 +206,7 @@ def _by_topic(rows: Iterable[TopicRow]) -> dict[tuple[str | None, str | None], i
 
 
 class _Whole:
-    """The two captures as wholes: how much of the one is to be expected in the other."""
+    """The two captures as a whole: the share of the earlier one to expect in this one."""
 
     def __init__(self, share: float, all_now: bool, all_before: bool) -> None:
         self._share = share
@@ -219,11 +216,10 @@ class _Whole:
     def of(cls, now: Measured, before: Measured, ours: list[Any], theirs: list[Any]) -> _Whole:
         length, length_before = now.end_ns - now.begin_ns, before.end_ns - before.begin_ns
         share = min(1.0, length / length_before) if length_before > 0 else 1.0
-        # What is beyond the longest list is not known to be gone, or new.
+        # A subject beyond the longest list may be neither gone nor new.
         return cls(share, len(ours) < MANY, len(theirs) < MANY)
 
     def came(self, n: int, n_before: int) -> list[str]:
-        """The change of how much came of a subject."""
         expected = n_before * self._share
         if not n:
             return ["gone"] if self._all_now and expected >= EXPECTED else []
@@ -234,7 +230,6 @@ class _Whole:
 
 
 def _ends(one: SubjectRow, other: SubjectRow) -> list[str]:
-    """The changes of how exchanges ended."""
     found = []
     kinds = (("failed", one.error, other.error), ("lost", one.missing, other.missing), ("late", one.late, other.late))
     for name, bad, bad_before in kinds:
@@ -246,7 +241,7 @@ def _ends(one: SubjectRow, other: SubjectRow) -> list[str]:
 
 
 def _is_more(bad: int, n: int, bad_before: int, n_before: int) -> bool:
-    """True where the share of bad ends is larger than before by more than chance, and by enough to matter."""
+    """True if the share of bad ends has grown beyond chance, and enough to matter."""
     if not n or not n_before:
         return False
     share, share_before, pooled = bad / n, bad_before / n_before, (bad + bad_before) / (n + n_before)
@@ -255,7 +250,6 @@ def _is_more(bad: int, n: int, bad_before: int, n_before: int) -> bool:
 
 
 def _pace(one: SubjectRow, other: SubjectRow) -> list[str]:
-    """The change of latencies."""
     if one.as_asked != other.as_asked:
         return []
     enough = min(one.answered, other.answered)
@@ -273,7 +267,6 @@ def _is_slower(ns: int | None, ns_before: int | None) -> bool:
 
 
 def changed(metrics: dict[str, Any]) -> Iterator[Finding]:
-    """The changes in words, the gravest first."""
     if not (before := metrics.get("compared")):
         return
     rows = [row for row in metrics["changes"] if row["change"]]
@@ -329,4 +322,4 @@ _TOLD: Final = (
     ("late less", "better", _ended("late", "is answered too late less than before"), "are answered too late less"),
     ("faster", "better", _took("has become faster", slower=False), "have become faster"),
 )
-"""By kind of change: what a finding is about, the sentence on one subject, and the words for subjects that are only counted."""
+"""By kind of change: the finding's topic, the sentence about one subject, and the words for further subjects."""

@@ -1,9 +1,9 @@
-"""Journeys: exchanges that matter, or that somebody asks for, each with its hops and the frames that carried them.
+"""Journeys: important or requested exchanges, each with its hops and the frames that carried them.
 
-The hops of an exchange are its views at other places, and the exchanges on further connections that it led to.
+The hops of an exchange are its views in other recordings, and the further exchanges that it caused.
 
-That two belong together is a fact where they have the same id or trace, or the same name and body in one recording. What merely
-fits (the same body elsewhere, the same name, nothing else at that time) may belong to it, and is told apart.
+Two exchanges certainly belong together if they have the same id or trace, or the same name and body in one recording. An
+exchange that only fits (same body elsewhere, same name, or alone at that time) is listed as uncertain.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .views import SLACK_NS, TIES, clocks_of, told_apart
 Row = dict[str, Any]
 
 _APART_NS: Final = 20_000
-"""By so much two recorders of one machine date the same moment apart at most."""
+"""Largest difference between two recorders of one machine for the same moment."""
 MOST: Final = 8
-"""Hops of an exchange that are followed."""
+"""Hops followed from an exchange."""
 BY_ID: Final = "same id"
 BY_TRACE: Final = "same trace"
 BY_NAME: Final = "same name and body"
@@ -47,26 +47,24 @@ BY_TIME: Final = "nothing else at that time"
 
 @attrs.frozen
 class Hop:
-    """An exchange of the way."""
-
     row: Row
     known_by: str
-    """`BY_ID`, `BY_TRACE`, `BY_NAME`, `BY_BODY`, `BY_SUBJECT` or `BY_TIME`; empty for the exchange that is asked about."""
+    """`BY_ID`, `BY_TRACE`, `BY_NAME`, `BY_BODY`, `BY_SUBJECT` or `BY_TIME`; empty for the first exchange."""
     sure: bool = True
-    """False where it only may belong to it, or belongs to one that only may."""
+    """False if it, or an exchange before it, is uncertain."""
 
 
 def follow(root: Row, near: Sequence[Row], *, all_near: bool) -> list[Hop]:
-    """The hops of an exchange, by when they began.
+    """Return the hops of an exchange, by time.
 
     Args:
-        root: The exchange; rows have the columns of `views.told_apart`, and of their request ``digest``, that of the body,
-            and ``traceparent``.
+        root: The exchange; rows have the columns of `views.told_apart`, and ``digest`` (of the body) and ``traceparent`` of
+            their request.
         near: Other exchanges of about that time.
-        all_near: True where these are all of that time, so that one that is alone among them is known to be.
+        all_near: True if these are all of that time, so that a single candidate is known to be one.
     """
     found, left, led = [Hop(root, "")], [row for row in near if _key(row) != _key(root)], set[tuple[int, Any]]()
-    for sure in (True, False):  # what only may belong to it takes nothing away from what does
+    for sure in (True, False):  # certain hops first
         waiting = found.copy()
         while waiting and len(found) < MOST:
             last = waiting[0]
@@ -80,7 +78,7 @@ def follow(root: Row, near: Sequence[Row], *, all_near: bool) -> list[Hop]:
             found.append(attrs.evolve(hop, sure=last.sure and hop.known_by in _SURE))
             waiting.append(found[-1])
             left = [other for other in left if other is not hop.row]
-            if find is not _other_end:  # of which there may be more
+            if find is not _other_end:  # other ends may be several
                 led |= {(id(last.row), find), (id(hop.row), _origin if find is _onward else _onward)}
     return sorted(found, key=lambda hop: (not hop.sure, hop.row["at_ns"], hop.row["direction"] == 1, _key(hop.row)))
 
@@ -93,12 +91,12 @@ def _key(row: Row) -> tuple[Any, ...]:
 
 
 def end_of(row: Row) -> int | None:
-    """The moment of its answer, ns since 1970 UTC; None without one."""
+    """Return the time of its answer, ns since 1970 UTC; None without one."""
     return None if row["latency_ns"] is None else int(row["at_ns"] + row["latency_ns"])
 
 
 def _other_end(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
-    """The same exchange, recorded at another place."""
+    """Find the same exchange in another recording."""
     names = "protocol correlation_id subject spell again".split()
     same = [other for other in near if all(other[name] == row[name] for name in names)]
     nearest = min(same, key=lambda other: _apart(other, row), default=None)
@@ -106,7 +104,7 @@ def _other_end(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
 
 
 def _onward(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
-    """The request that goes out while this one, which came in, waits for its answer."""
+    """Find the outgoing request during an incoming one."""
     if row["direction"] != 1:
         return None
     within = [other for other in near if other["direction"] == 0 and _encloses(row, other)]
@@ -114,7 +112,7 @@ def _onward(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
 
 
 def _origin(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
-    """The request that had come in, and waits for its answer, while this one went out."""
+    """Find the incoming request during an outgoing one."""
     if row["direction"] != 0:
         return None
     around = [other for other in near if other["direction"] == 1 and _encloses(other, row)]
@@ -130,12 +128,12 @@ def _encloses(outer: Row, inner: Row) -> bool:
     end, inner_end = end_of(outer), end_of(inner)
     if end is None:
         return True
-    # A request that was given up at the deadline has no answer in it.
+    # an abandoned request may end after the outer one
     return inner["at_ns"] <= end + slack and (inner_end is None or inner_end <= end + slack)
 
 
 def _surest(row: Row, others: list[Row], all_near: bool) -> Hop | None:
-    """The one that belongs to a row, or may: of other recordings, such as of a bridge's buses, only where one alone fits."""
+    """Return the best match. In another recording, such as a bridge's other bus, only a single candidate counts."""
     trace = _trace(row)
     others = [other for other in others if trace is None or _trace(other) in (None, trace)]
     ours = [other for other in others if other["capture_id"] == row["capture_id"]]
@@ -153,7 +151,7 @@ def _apart(one: Row, other: Row) -> int:
 
 
 def _trace(row: Row) -> str | None:
-    """The id of its trace: each request in it has a span of its own."""
+    """Return the trace id; each request of a trace has its own span."""
     found = re.fullmatch(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-.*", row["traceparent"] or "")
     return found and found[1]
 
@@ -164,7 +162,7 @@ def _body(row: Row) -> str | None:
 
 
 def _name(row: Row) -> str | None:
-    """The last word of a subject, which routes of bridges usually keep."""
+    """Return the last word of a subject, which bridges usually keep."""
     words = re.findall(r"\w+", unquote(row["subject"] or ""))
     return words[-1] if words else None
 
@@ -177,22 +175,22 @@ def _name_and_body(row: Row) -> tuple[str, str] | None:
 Rows = list[dict[str, Any]]
 
 SHOWN: Final = 4
-"""Journeys of each kind."""
+"""Journeys per kind."""
 _CANDIDATES: Final = 8
-"""Of each kind: some turn out to be hops of one that is shown already."""
+"""Candidates per kind: some are hops of an earlier journey."""
 _NEAR: Final = 60
-"""Other exchanges that are looked at for each."""
+"""Nearby exchanges considered per journey."""
 _ENOUGH: Final = 5 * _NEAR
-"""Of those that are looked for."""
+"""Nearby exchanges expected by a search."""
 _AROUND_NS: Final = 2_000_000_000
-"""A hop begins within so much of the exchange that leads to it."""
+"""Time between an exchange and the beginning of its hops."""
 _CARRIED_NS: Final = 50_000_000
-"""Between a frame in a tunnel and the frame that carries it lies less."""
+"""Time between a frame in a tunnel and its carrier."""
 _CARRIERS: Final = 20
 _COMMON: Final = frozenset(
     hashlib.md5(body, usedforsecurity=False).hexdigest() for body in (b"", b"null", b"true", b"false", b"{}", b"[]", b"0", b"1")
 )
-"""Digests of bodies that say nothing about who sent them."""
+"""Digests of bodies that do not identify a sender."""
 
 _COLUMNS: Final = (
     "capture_id conn_id direction protocol subject correlation_id request_seq response_seq request_time_ns latency_ns outcome "
@@ -276,7 +274,7 @@ _CHOICE: Final = pa.schema(
 
 
 def choose(rows: Iterable[Row]) -> Rows:
-    """Of each kind the first of each subject and code, then the second..."""
+    """Return candidates of each kind: the first of each subject and code, then the second..."""
     found: dict[str, Rows] = {}
     for row in rows:
         if row["outcome"] not in ("cancelled", "unseen", "open-at-end"):
@@ -295,7 +293,7 @@ def choose(rows: Iterable[Row]) -> Rows:
 
 
 def told(engine: Engine, output: Output, sums: Sums) -> Rows:
-    """The journeys of the exchanges that matter most, out of what was recorded about the same time."""
+    """Return the journeys of the most important exchanges, from records of about the same time."""
     clocks, chosen = sums.now.clocks, choose(sums.shown_rows)
     ahead = {0, *(clocks or {}).values()}
     spans = _joined((row["request_time_ns"] + ns, 2 * _AROUND_NS) for row in chosen for ns in ahead | {-ns for ns in ahead})
@@ -312,7 +310,7 @@ def _told(engine: Engine, output: Output, sums: Sums, chosen: Rows, spans: Spans
 
 
 def _within(sums: Sums) -> Callable[[int], int]:
-    """A function that says how far from a moment exchanges are near it: where there are many, the next ones are enough."""
+    """Return a function that limits the distance of nearby exchanges, so that busy times give enough but not too many."""
     width, paces = sums.width_ns, Counter[int]()
     for window, n in zip(*(sums.shown["paces"][name].to_pylist() for name in ("window_ns", "n")), strict=True):
         if window is not None:
@@ -327,7 +325,6 @@ def _within(sums: Sums) -> Callable[[int], int]:
 
 
 def _joined(moments: Iterable[tuple[int, int]]) -> Spans:
-    """The times around moments, so many ns to each side."""
     found: Spans = []
     for begin, end in sorted((max(at - by, -LAST_NS - 1), min(at + by, LAST_NS)) for at, by in moments):
         if found and begin <= found[-1][1]:
@@ -338,13 +335,10 @@ def _joined(moments: Iterable[tuple[int, int]]) -> Spans:
 
 
 def _moments(rows: Iterable[Row]) -> Spans:
-    """The times at which requests were recorded, and their answers."""
     return _joined((row["request_time_ns"] + after, SLACK_NS) for row in rows for after in (0, row["latency_ns"] or 0))
 
 
 class Journeys:
-    """The journeys of some tables, found by an engine."""
-
     def __init__(
         self, engine: Engine, events: Callable[[Spans], Any], views: Any, within: Callable[[int], int] = lambda _: _AROUND_NS
     ) -> None:
@@ -353,16 +347,16 @@ class Journeys:
         self._exchanges = views
 
     def asked(self, where: str, most: int) -> Rows:
-        """Find those of the first exchanges for which a condition holds."""
+        """Return the journeys of the first exchanges that match a condition."""
         return self._found(f"{_ASKED.replace('{where}', where)} limit {most}", most)
 
     def chosen(self, rows: Sequence[Row]) -> Rows:
-        """Find those of some exchanges, of which each has a reason (``why``)."""
+        """Return the journeys of chosen exchanges, each with a reason (``why``)."""
         given = pa.Table.from_pylist([{**row, "place": place} for place, row in enumerate(rows)], _CHOICE)
         return self._found(_CHOSEN, SHOWN, chosen=self._engine.hand(given))
 
     def _found(self, text: str, shown: int, **tables: Any) -> Rows:
-        """The journeys as the metrics have them: the exchange asked about, its hops, and the frames of all of them."""
+        """Return journeys as in the metrics: the exchange, its hops, and their frames."""
         engine = self._engine
         chosen = engine.rows(engine.sql(text, exchanges=self._exchanges, **tables)).to_pylist()
         if not chosen:
@@ -394,12 +388,12 @@ class Journeys:
         return [way.told() for way in ways]
 
     def _messages(self, events: Any, rows: Rows) -> dict[tuple[Any, ...], dict[str, Any]]:
-        """The requests and answers of exchanges, by `_asked` and `_answered`."""
+        """Return the requests and answers of exchanges, by `_asked` and `_answered`."""
         seqs = {(row["capture_id"], row[name]) for row in rows for name in ("request_seq", "response_seq")}
         wanted = [{"capture_id": capture, "seq": seq} for capture, seq in sorted(seqs, key=str) if seq is not None]
         given = self._engine.hand(pa.Table.from_pylist(wanted, _PLACE))
         found = self._engine.rows(self._engine.sql(_MESSAGES, events=events, wanted=given)).to_pylist()
-        # An attempt more in one frame is none that anybody needs twice: the first of a frame counts.
+        # Repeated attempts in one frame: the first counts.
         found.sort(key=lambda row: -row["sub"])
         kinds = {"stream": "request", "end": "response"}
         return {
@@ -407,7 +401,6 @@ class Journeys:
         }
 
     def _carry(self, events: Any, ways: Iterable[_Way]) -> None:
-        """Find the frames that carried those in tunnels."""
         inner = [frame for way in ways for frame in way.frames if frame["tunnel"]]
         if not inner:
             return
@@ -425,7 +418,7 @@ class Journeys:
 
 
 def _around(ns: int, by: int, name: str = "") -> dict[str, int]:
-    """A time and what is near it, as far as numbers go."""
+    """Return a range of time, limited to 64 bits."""
     return {f"{name}from_ns": max(ns - by, -LAST_NS), f"{name}to_ns": min(ns + by, LAST_NS)}
 
 
@@ -444,7 +437,7 @@ def _followed(row: dict[str, Any], near: Rows, within_ns: int) -> list[Hop]:
 def _distinct(
     journeys: Iterable[tuple[str, dict[str, Any], list[Hop]]], shown: int
 ) -> list[tuple[str, dict[str, Any], list[Hop]]]:
-    """So many of each kind, and none of an exchange that is on the way of another one."""
+    """Return `shown` journeys of each kind, without exchanges that are hops of another journey."""
     kept: list[tuple[str, dict[str, Any], list[Hop]]] = []
     seen = set[tuple[Any, ...]]()
     for why, row, hops in journeys:
@@ -455,14 +448,12 @@ def _distinct(
 
 
 class _Way:
-    """The way of an exchange while it is put together."""
-
     def __init__(self, why: str, row: dict[str, Any], hops: list[Hop], messages: dict[tuple[Any, ...], dict[str, Any]]) -> None:
         self._why, self._row = why, row
         self._hops, self._may_be = [hop for hop in hops if hop.sure], [hop for hop in hops if not hop.sure]
         self._begin = min(hop.row["at_ns"] for hop in self._hops)
         self.frames: Rows = []
-        """Frames of the hops, each with the hop's number and `carriers`, those that carried it."""
+        """Frames of the hops, each with its hop's number and its `carriers`."""
         for number, hop in enumerate(self._hops):
             for key, after in ((_asked(hop.row), 0), (_answered(hop.row), hop.row["latency_ns"])):
                 if (message := messages.get(key)) is not None and after is not None:
@@ -497,7 +488,7 @@ class _Way:
 
 
 def _shown(frame: dict[str, Any], inner: dict[str, Any], *, carries: bool) -> dict[str, Any]:
-    """A frame as it is listed: at its time beside that of the one that it carries."""
+    """Return a frame for the list; a carrier gets its time relative to the carried frame."""
     names = "capture_id conn_id direction protocol peer kind nbytes seq".split()
     at = inner["at_ns"] + frame["time_ns"] - inner["time_ns"]
     return {**{name: frame[name] for name in names}, "at_ns": at, "hop": inner["hop"], "carries": carries}
@@ -512,22 +503,22 @@ def journeys(
     end_ns: int | None = None,
     most: int = 4,
 ) -> list[dict[str, Any]]:
-    """Follow exchanges, the earliest first: what they led to, and the frames that carried them.
+    """Follow exchanges, earliest first: their further exchanges, and the frames that carried them.
 
     Args:
         out: The folder of results.
         id: Only with this id, the ``correlation_id`` of the tables.
-        subject: Only of this subject or pattern, ``tank.*``.
-        start_ns: Only those that were asked from here on, ns since 1970 UTC.
-        end_ns: Only those that were asked before.
-        most: At most so many.
+        subject: Only of this subject or pattern, for example ``tank.*``.
+        start_ns: Only requests from this time, ns since 1970 UTC.
+        end_ns: Only requests before this time.
+        most: Largest number of journeys.
 
     Returns:
-        Each as in ``journeys`` of ``metrics.json``: ``hops`` is what belongs together, ``may_be`` what may belong to it.
+        Each as in ``journeys`` of ``metrics.json``: ``hops`` are certain, ``may_be`` are uncertain.
 
     Raises:
-        CaptureError: `out` is no such folder.
-        ValueError: The subject is none; `end_ns` is not after `start_ns`.
+        CaptureError: `out` is not a folder of results.
+        ValueError: The subject is not valid, or `end_ns` is not after `start_ns`.
     """
     ReadWindow(start_ns, end_ns).check()
     if subject is not None:
@@ -559,5 +550,5 @@ def _values(engine: Engine, table: Any, column: str) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """A text in SQL, whatever stands in it."""
+    """Quote any text for SQL."""
     return f"decode(unhex('{text.encode().hex()}'))"

@@ -1,4 +1,4 @@
-"""Numbers about a capture, from its sums: what the report shows, and ``metrics.json`` holds."""
+"""Metrics of a capture, from its sums: the contents of the report and of ``metrics.json``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ from .tables import ALIKE, BUCKETS_A_DECADE, FEW, MANY, METRICS, ROWS, SAMPLES, 
 from .verdict import broke_off
 
 SHOWN_BYTES: Final = 48
-"""Of a frame in quarantine."""
 
 Rows = list[dict[str, Any]]
 
 
 def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[str, Any]:
-    """The metrics of all that is there; the tables among them also go to ``metrics/`` as Parquet."""
+    """Compute the metrics of all results; also writes their tables to ``metrics/`` as Parquet."""
     names = names or Names()
     sums = Sums.of(output, names)
     sums.add(engine, output, names)
@@ -60,7 +59,6 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
 
 
 def _most(rows: Iterable[dict[str, Any]], keys: str) -> Rows:
-    """The rows with the highest numbers."""
     names = keys.split()
     return sorted(rows, key=lambda row: (-row["n"], *_in_order(row, names)))[:MANY]
 
@@ -70,12 +68,10 @@ def _in_order(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
 
 
 class _Tables:
-    """The tables of the report, out of sums."""
-
     def __init__(self, sums: Sums, names: Names) -> None:
         self._sums, self._parts, self._names = sums, dict(sums.shown), names
         self.broke: int = 0
-        """Connections that broke off, also those that are not listed."""
+        """Number of connections that broke off, including unlisted ones."""
         for name in ("subjects", "windows", "orphans"):
             self._parts[name] = self._named(self._parts[name])
 
@@ -153,7 +149,6 @@ class _Tables:
         )
 
     def _exchanges(self, requests: pa.Table) -> dict[str, Rows]:
-        """The tables of exchanges that are shown one by one."""
         names = ("protocol", "subject", "outcome", "code")
         alike = {tuple(row[name] for name in names): row["n"] for row in _counts(requests, " ".join(names))}
         nth, kinds, listed = Counter[tuple[Any, ...]](), self._sums.shown_rows, []
@@ -167,7 +162,7 @@ class _Tables:
         return {
             "rows": [row for *_, row in listed[:ROWS]],
             "slowest": sorted(answered, key=by_latency)[:SAMPLES],
-            # By the clock of the wall: each recording of a folder counts its frames from 0.
+            # By the wall clock: each recording counts its frames from 0.
             "dead_letters": sorted((row for row in kinds if row["latency_ns"] is None), key=in_order)[:SAMPLES],
         }
 
@@ -198,7 +193,9 @@ class _Tables:
         return _most(found, "capture_id conn_id protocol")
 
     def _unheard(self, topics: pa.Table) -> Rows:
-        """Publications that came in where none went on, and no subscription is for; in several recordings they are the same."""
+        """Find publications that arrived, were not forwarded, and matched no subscription; several recordings show the same
+        ones.
+        """
         heard = self._of("subjects", topic="subscribe")["subject"]
         patterns = [self._names.of(one) for one in pc.unique(heard).to_pylist() if one is not None]
         found = []
@@ -230,7 +227,7 @@ class _Tables:
         publications, deliveries, letters = (self._of("stores", stored=name) for name in (PUBLICATION, DELIVERY, DEAD_LETTER))
         given = grouped(deliveries, ["store", "durable"], STORE_NUMBERS).to_pylist()
         sent = grouped(publications, ["store"], STORE_NUMBERS).to_pylist()
-        # A letter is stored again by the next worker where the first was killed before it had ended its publication.
+        # After a worker was killed before it ended the publication, the next worker stores the letter again.
         ended = [
             {
                 **dict(zip(("store", "durable", "reason"), key, strict=True)),
@@ -261,7 +258,6 @@ def _counts(table: pa.Table, keys: str) -> Rows:
 
 
 def _alike(table: pa.Table, keys: str) -> Iterator[tuple[tuple[Any, ...], Rows]]:
-    """Rows with the same keys."""
     names, found = keys.split(), dict[tuple[Any, ...], Rows]()
     for row in table.to_pylist():
         found.setdefault(tuple(row[name] for name in names), []).append(row)
@@ -277,7 +273,7 @@ def _last(rows: Rows, name: str) -> Any:
 
 
 def _length(rows: Rows) -> int | None:
-    """From the first to the last on the monotonic clock; as many ns as there are numbers for."""
+    """Return the time from first to last on the monotonic clock, limited to 64 bits."""
     first, last = _least(rows, "first_mono_ns"), _last(rows, "last_mono_ns")
     return None if first is None else min(last - first, LAST_NS)
 
@@ -312,7 +308,7 @@ def _by_subject(exchanges: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _classes(table: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[tuple[int, int, int]]]:
-    """The classes of latencies by keys, in order: each with the number of answers in it, and the longest of them."""
+    """Return the latency classes by keys, in order: each with its number of answers, and the longest of them."""
     found, columns = dict[tuple[Any, ...], list[tuple[int, int, int]]](), (*keys, "class", "n", "value")
     answered = table.filter(pc.is_valid(table["class"]))
     counted = grouped(answered, [*keys, "class"], {"n": "sum", "value": "max"}).sort_by("class")
@@ -322,7 +318,7 @@ def _classes(table: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[tuple[in
 
 
 def _percentiles(classes: Sequence[tuple[int, int, int]]) -> dict[str, int | None]:
-    """The least latency that so many in 100 answers do not exceed; the longest in its class."""
+    """Return the least latency that a share of the answers does not exceed; the longest of its class."""
     total, upto, found = sum(n for _, n, _ in classes), 0, dict[str, int | None]()
     for share in _SHARES:
         found[f"p{share}_ns"] = None
@@ -340,15 +336,15 @@ _SHARES: Final = (50, 90, 95, 99)
 def _histogram(exchanges: pa.Table) -> Rows:
     buckets = Counter[int]()
     for place, n, _ in _classes(exchanges).get((), ()):
-        # Not to fall below an edge that is a whole power of ten.
+        # keeps an exact power of ten out of the lower bucket
         buckets[floor(log10(max(place, 1)) * BUCKETS_A_DECADE + 1e-9)] += n
     return [{"from_ns": 10 ** (bucket / BUCKETS_A_DECADE), "n": n} for bucket, n in sorted(buckets.items())]
 
 
 def shaped(name: str, rows: Rows) -> Rows:
-    """Rows of a table as they are listed."""
+    """Return rows with the columns of their table."""
     if name == "quarantine_samples":
-        frames = [row["raw"] or b"" for row in rows]  # a row that marks nothing has none
+        frames = [row["raw"] or b"" for row in rows]  # a gap row has no frame
         rows = [
             {**row, "raw_hex": frame[:SHOWN_BYTES].hex().upper(), "size": len(frame)}
             for row, frame in zip(rows, frames, strict=True)
@@ -383,6 +379,6 @@ def _totals(found: dict[str, Rows], counts: RunCounts) -> dict[str, Any]:
 
 
 def write_tables(output: Output, tables: dict[str, Rows]) -> None:
-    """Tables of `METRICS` as Parquet."""
+    """Write tables of `METRICS` as Parquet."""
     for name, rows in tables.items():
         output.storage.write(f"metrics/{name}.parquet", as_parquet(pa.Table.from_pylist(rows, METRICS[name][1])))

@@ -1,4 +1,4 @@
-"""Names of subjects: a subject has one name, whatever the wires between its ends call it."""
+"""Names of subjects: a subject has one name, even if protocols write it differently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from polybus import Route
 
 _OF_BUSES: Final = re.compile(rf"{DEFAULT_ENTITY}/(?:rpc\.(?P<method>[^/#]+)|(?P<topic>[^/#]+)#{MESSAGE})")
-"""An address of uProtocol that a bus makes of a plain subject."""
+"""A uProtocol address that a bus makes of a plain subject."""
 _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
@@ -31,8 +31,8 @@ class Names:
     """Tables of names, and routes of bridges.
 
     Args:
-        table: Names with their numbers or addresses, as of ``Up(names=...)``; numbers of CSB's actions too.
-        routes: What a bridge calls a subject on its other side is what it is called on this one.
+        table: Names with their numbers or addresses, as for ``Up(names=...)``; also numbers of CSB's actions.
+        routes: Routes of a bridge: subjects of its other side get their names on this side.
     """
 
     table: Mapping[str, Any] = attrs.field(factory=dict)
@@ -47,19 +47,18 @@ class Names:
         self._back.extend(filter(None, map(_inverse, self.routes)))
 
     def __str__(self) -> str:
-        """By this one tells them apart."""
+        """Identify these names."""
         return f"{sorted(self._spelled.items())} {[(route.source, route.target) for route in self.routes]}" if self else ""
 
     def __bool__(self) -> bool:
         return bool(self._spelled or self._back)
 
     def of(self, subject: str) -> str:
-        """The name of a subject; itself, where it is one."""
+        """Return the name of a subject, by default the subject."""
         name = self._spelled.get(subject) or self._by_resource(subject) or _plain(subject)
         return next((found for back in self._back if (found := back(name))), name)
 
     def renamed(self, subjects: Iterable[str]) -> dict[str, str]:
-        """Find the subjects whose name is another one."""
         return {subject: name for subject in subjects if (name := self.of(subject)) != subject}
 
     def _by_resource(self, subject: str) -> str | None:
@@ -73,7 +72,7 @@ class Names:
 
 
 def by_name(engine: Engine, exchanges: Any, names: Mapping[str, str]) -> Any:
-    """The exchanges of users with names in place of their subjects, which are in the column ``address``."""
+    """Return the exchanges of users with names as subjects, and the original subjects as ``address``."""
     listed = ", ".join(f"found.{name}" for name in (*EXCHANGES.names, "place") if name != "subject")
     text = f"""
         select /*+ broadcast(names) */ {listed}, coalesce(names.name, found.subject) as subject, found.subject as address
@@ -85,7 +84,7 @@ def by_name(engine: Engine, exchanges: Any, names: Mapping[str, str]) -> Any:
 
 
 def is_for(pattern: str, subject: str) -> bool:
-    """Tell whether a pattern is for a subject, in its own letters too."""
+    """True if a pattern matches a subject, or equals it."""
     return pattern == subject or matches(pattern, subject)
 
 
@@ -95,7 +94,6 @@ def _plain(subject: str) -> str:
 
 
 def _spellings(given: Any) -> Iterator[str]:
-    """A number or an address as it stands in tables."""
     if isinstance(given, int):
         yield from (f"{given:X}", f"0x{given:08X}")
     else:
@@ -107,7 +105,7 @@ def _spellings(given: Any) -> Iterator[str]:
 
 
 def _inverse(route: Route) -> Callable[[str], str | None] | None:
-    """A function that gives the source of what a route has made, None for anything else; None where nobody can."""
+    """Return a function that reverses a route: it gives the source of a target, or None. None for a route without a reverse."""
     source, target = (f"0x{one:08X}" if isinstance(one, int) else one for one in (route.source, route.target))
     stars, parts = 0, list[str]()
     for token in re.split(r"([./])", source):

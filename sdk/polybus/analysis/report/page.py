@@ -1,4 +1,6 @@
-"""The report: one HTML file, made of the metrics by the templates beside this module. What peers have said is escaped there."""
+"""The report: one HTML file, rendered from the metrics by the templates beside this module. The templates escape texts of
+peers.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,10 @@ from .words import duration, moment, shortened
 
 Row = dict[str, Any]
 _HERE: Final = __name__.rpartition(".")[0]
-"""The package of the templates."""
 SHOWN: Final = 25
 """Rows of a table; ``metrics.json`` has more."""
 _LONGEST: Final = 200
-"""Letters of a text in a table, and of a name that a query compares."""
+"""Letters of a text in a table, and of a name in a query."""
 _NUMBERS: Final = frozenset(
     (
         "n nbytes answered code seq size segment offset batch frames n_before failed failed_before lost lost_before late "
@@ -36,11 +37,10 @@ _HEADINGS: Final = {"n": "count", "nbytes": "bytes", "code_name": "name", "conn_
 
 
 def render(metrics: dict[str, Any]) -> str:
-    """The report as HTML, from the metrics."""
     groups = row_groups(metrics["rows"])
 
     def leads(row: Row | None = None, **given: Any) -> str | None:
-        """The anchor of the first group with a row's protocol and subject, and what else is given."""
+        """Return the anchor of the first group with a row's protocol and subject, and further values."""
         wanted = given if row is None else {"protocol": row.get("protocol"), "subject": row.get("subject"), **given}
         alike = (one.anchor for one in groups if all(one.first[name] == value for name, value in wanted.items()))
         return next(alike, None)
@@ -49,7 +49,7 @@ def render(metrics: dict[str, Any]) -> str:
     most = max((row["n"] for row in metrics["errors"]), default=0) or 1
 
     def span(session: Row) -> tuple[float, float]:
-        """The place of a connection within the time of the capture."""
+        """Return the position of a connection within the time of the capture, in percent."""
         first, last = (begin if session[name] is None else session[name] for name in ("first_ns", "last_ns"))
         return 100 * (first - begin) / whole, 100 * (last - first) / whole
 
@@ -69,14 +69,14 @@ def render(metrics: dict[str, Any]) -> str:
             leads_to_code=lambda row: leads(row, code=row["code"]),
             style=style,
             script=script,
-            # In the page's Content-Security-Policy, so that no other one runs.
+            # In the page's Content-Security-Policy, so that no other script runs.
             digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
     )
 
 
 def _windows(metrics: dict[str, Any]) -> list[list[float]]:
-    """Of each window of time its begin, ms, and the messages, the requests and those that did not go well."""
+    """Return the beginning of each time window in ms, and its messages, requests and bad ends."""
     found: dict[int, list[float]] = {}
     for table, names in (("throughput", {"n": 1}), ("latency_over_time", {"n": 2, "not_ok": 3})):
         for row in metrics[table]:
@@ -89,7 +89,6 @@ def _windows(metrics: dict[str, Any]) -> list[list[float]]:
 
 @cache
 def templates() -> jinja2.Environment:
-    """The templates of the page."""
     loader = jinja2.PackageLoader(_HERE)
     made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     made.filters |= {
@@ -126,7 +125,7 @@ class _Column:
 
     @property
     def form(self) -> str:
-        """The kind of its values, as the style of the page has it."""
+        """Kind of the values, for the style of the page."""
         if self.name.endswith("_ns"):
             return "moment" if self.name in ("request_time_ns", "ts_ns") else "duration"
         return "way" if self.name == "direction" else "number" if self.name in _NUMBERS else "text"
@@ -141,7 +140,6 @@ def _columns_of(names: str) -> list[_Column]:
 
 
 def _cut(value: Any) -> str:
-    """A text from a peer, cut where it is long."""
     said = str(value)
     return said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"
 
@@ -161,7 +159,7 @@ _OF_GROUP: Final = ("protocol", "subject", "outcome", "code")
 
 @attrs.frozen
 class Group:
-    """Exchanges with the same protocol, subject, outcome and code, some of which are shown."""
+    """Listed exchanges with the same protocol, subject, outcome and code."""
 
     anchor: str
     rows: tuple[Row, ...]
@@ -171,17 +169,16 @@ class Group:
         return self.rows[0]
 
     def query(self) -> str:
-        """A query of DuckDB, for all of them, from within the folder of the report."""
+        """Return a DuckDB query for all of them, to be run in the folder of the report."""
         subjects = " or ".join(sorted({_condition("subject", row["address"]) for row in self.rows}))
         others = " and ".join(_condition(name, self.first[name]) for name in _OF_GROUP if name != "subject")
         where = f"({subjects}) and {others}"
-        if len(ways := {row["direction"] for row in self.rows if row["views"] > 1}) == 1:  # not what others have seen of them
+        if len(ways := {row["direction"] for row in self.rows if row["views"] > 1}) == 1:  # leaves out other recordings' views
             where += f" and direction = {ways.pop()}"
         return f"{_FROM} where {where} order by latency_ns desc"
 
 
 def row_groups(rows: Iterable[Row]) -> list[Group]:
-    """The exchanges behind the numbers: a bounded number of them, by what they have in common."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in _OF_GROUP), []).append(row)
@@ -194,7 +191,7 @@ def _condition(column: str, value: Any) -> str:
     if isinstance(value, int):
         return f"{column} = {value}"
     cut = value[:_LONGEST]
-    # No letter of a peer shall do anything in the shell of whoever copies this.
+    # A peer's text must not affect the shell where this query is pasted.
     said = f"'{cut}'" if _PLAIN.fullmatch(cut) else f"decode(unhex('{cut.encode().hex()}'))"
     return f"starts_with({column}, {said})" if len(value) > _LONGEST else f"{column} = {said}"
 
@@ -210,7 +207,7 @@ _FRAMES: Final = 40
 
 
 def _by_kind(found: Sequence[Row]) -> Iterator[tuple[str, list[tuple[int, Row, bool]]]]:
-    """The journeys of each kind with their numbers; that with most hops is open."""
+    """Yield the journeys of each kind with their numbers; the one with most hops is open."""
     for kind, title in _KINDS.items():
         some = [(number, row) for number, row in enumerate(found, 1) if row["why"] == kind]
         if some:
@@ -219,7 +216,7 @@ def _by_kind(found: Sequence[Row]) -> Iterator[tuple[str, list[tuple[int, Row, b
 
 
 def _bars(hops: Sequence[Row]) -> Iterator[tuple[Row, float, float]]:
-    """The hops with the left ends and the widths of their bars in percent."""
+    """Yield the hops with left end and width of their bars in percent."""
     whole = max((hop["at_ns"] + (hop["latency_ns"] or 0) for hop in hops), default=0) or 1
     for hop in hops:
         left, latency = 100 * max(0, hop["at_ns"]) / whole, hop["latency_ns"]
@@ -233,7 +230,7 @@ def _connection(row: Row) -> str:
 
 
 def _drawing(frames: Sequence[Row], hops: Sequence[Row]) -> dict[str, Any]:
-    """The frames as arrows between who recorded them and the other ends of the connections."""
+    """Return the frames as arrows between their recordings and the other ends of the connections."""
     shown = frames[:_FRAMES]
     lanes, names = _lanes(shown, hops)
     places = {lane: _LEFT + number * _LANE for number, lane in enumerate(lanes)}
@@ -254,7 +251,7 @@ def _middle_out(name: str) -> str:
 
 
 def _lanes(frames: Sequence[Row], hops: Sequence[Row]) -> tuple[list[Any], dict[Any, str]]:
-    """Lanes from left to right: of each recording those that ask it, itself, and those that it asks."""
+    """Return lanes from left to right: for each recording its askers, itself, and the peers that it asks."""
     tunnels = {(hop["capture_id"], hop["conn_id"]): hop for hop in hops}
     asking: dict[Any, dict[Any, None]] = {}
     asked: dict[Any, dict[Any, None]] = {}

@@ -1,4 +1,4 @@
-"""The plots of the report: what is where, in pixels. The template ``plots.html`` draws them as SVG."""
+"""The plots of the report as shapes in pixels, which the template ``plots.html`` draws as SVG."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from .words import moment
 Rows = Sequence[dict[str, Any]]
 
 _INSIDE, _FOOT, _LINE, _LETTER = 150, 42, 14, 5.6
-"""Pixels between top and bottom, below them, of a line of the legend, and of a letter."""
+"""Pixels of the plot's height, of the space below it, of a legend line, and of a letter."""
 _LONGEST: Final = 28
-"""Letters of a name."""
 _RED, _GREY = "#c2413b", "#9a9ea8"
 _COLOURS: Final = "#2f6fb3 #e08214 #3b9a4b #8a63b8 #c2413b #8c5a4a #d467ab #8f8f1a".split()
 _SECOND, _MINUTE, _DAY = 10**9, 60 * 10**9, 86_400 * 10**9
@@ -27,12 +26,12 @@ _STEPS_NS: Final = (
     *(n * 10**power * _DAY for power in range(6) for n in (1, 2, 5)),
 )
 _PARTS: Final = {_DAY: (0, 10), _MINUTE: (11, 16), _SECOND: (11, 19), 0: (17, 23)}
-"""The part of a moment that is said at a tick, by how far it is to the next one."""
+"""Part of a time that a tick shows, by the distance between ticks."""
 
 
 @attrs.frozen
 class Axis:
-    """From one number to another, with ticks and what they say."""
+    """A range of numbers, with ticks and their labels."""
 
     low: float
     high: float
@@ -40,10 +39,10 @@ class Axis:
     label: str = ""
     scale: Callable[[float], float] = lambda number: number
     timed: bool = False
-    """True where the numbers are moments, ns since 1970 UTC."""
+    """True for times, ns since 1970 UTC."""
 
     def share(self, number: float) -> float:
-        """The place of a number: 0 at the low end, 1 at the high one."""
+        """Return a number's position: 0 at the low end, 1 at the high end."""
         low, high = self.scale(self.low), self.scale(self.high)
         return min(max((self.scale(number) - low) / (high - low), 0.0), 1.0)
 
@@ -57,7 +56,7 @@ def _logarithmic(numbers: Iterable[float], label: str) -> Axis:
     found = sorted(numbers)
     low, high = found[0] * 0.7, found[-1] * 1.3
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-    # At the powers of ten, or at some of them; where there are few also in between.
+    # At powers of ten, or some of them; a short axis has ticks between them.
     ticks = [n * 10.0**power for power in powers[:: 1 + len(powers) // 8] for n in ((1, 2, 5) if len(powers) < 4 else (1,))]
     return Axis(low, high, [(tick, f"{tick:,.9g}") for tick in ticks if low <= tick <= high], label, log10)
 
@@ -70,7 +69,7 @@ def _times(low: int, high: int) -> Axis:
 
 
 def _short(text: str | None) -> str:
-    """The begin and, since that is where names differ, more of the end."""
+    """Shorten a name to its beginning and a longer part of its end, where names differ."""
     shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text or "(none)")
     begin = _LONGEST // 3
     return shown if len(shown) <= _LONGEST else f"{shown[:begin]}…{shown[begin + 1 - _LONGEST :]}"
@@ -78,7 +77,7 @@ def _short(text: str | None) -> str:
 
 @attrs.frozen
 class Plot:
-    """Shapes between two axes. A phone shows it about as it is, so that its letters can be read without zooming."""
+    """Shapes between two axes, wide enough for a phone to show its letters without zooming."""
 
     width: ClassVar[int] = 360
     right: ClassVar[int] = 338
@@ -87,13 +86,13 @@ class Plot:
     across: Axis
     up: Axis
     shapes: list[tuple[str, str, str]] = attrs.Factory(list)
-    """Of each the colour, what it is, and its path."""
+    """Colour, legend text and path of each shape."""
     lines: bool = False
-    """True where the paths are lines, not areas."""
+    """True if the paths are lines, not areas."""
 
     @property
     def left(self) -> float:
-        """The pixel at which the axis across begins: what the other one says is before it."""
+        """Pixel where the horizontal axis begins, right of the vertical axis's labels."""
         return 20 + _LETTER * max((len(said) for _, said in self.up.ticks), default=0)
 
     @property
@@ -105,30 +104,27 @@ class Plot:
         return self.bottom + _FOOT + _LINE * sum(1 for x, *_ in self.legend() if x == self.top)
 
     def legend(self) -> Iterator[tuple[int, int, str, str]]:
-        """Place, colour and text of what has one, in two columns."""
+        """Yield position, colour and text of legend entries, in two columns."""
         told = [(colour, text) for colour, text, _ in self.shapes if text]
         for number, (colour, text) in enumerate(told):
             yield self.top + number % 2 * self.width // 2, self.bottom + _FOOT - 8 + number // 2 * _LINE, colour, text
 
     def x(self, number: float) -> float:
-        """The pixel of a number across."""
         return round(self.left + self.across.share(number) * (self.right - self.left), 1)
 
     def y(self, number: float) -> float:
-        """The pixel of a number upwards."""
         return round(self.top + (1 - self.up.share(number)) * _INSIDE, 1)
 
     def add(self, colour: str, bars: Iterable[tuple[float, float, float, float]], text: str = "") -> Plot:
-        """Add bars, each from one number to another across, and up."""
         places = [(self.x(left), self.x(right), self.y(low), self.y(high)) for left, right, low, high in bars]
-        # What is there is seen, however short it was.
+        # At least one pixel wide, to be visible.
         path = "".join(f"M{left} {low}H{max(right, left + 1)}V{high}H{left}z" for left, right, low, high in places)
         self.shapes.append((colour, text, path))
         return self
 
 
 def throughput(rows: Rows, width_ns: int) -> Plot:
-    """Messages a second, stacked by subject."""
+    """Plot messages per second, stacked by subject."""
     counts, below = Counter[tuple[int, str | None]](), Counter[int]()
     for row in rows:
         counts[row["window_ns"], row["subject"] or None] += row["n"]
@@ -148,7 +144,7 @@ def throughput(rows: Rows, width_ns: int) -> Plot:
 
 
 def histogram(rows: Rows) -> Plot:
-    """Histogram of latencies; both axes are logarithmic."""
+    """Plot a histogram of latencies with logarithmic axes."""
     bars = [(row["from_ns"] / 1e6, row["from_ns"] * 10**0.2 / 1e6, max(row["n"], 1)) for row in rows]
     across = _logarithmic((edge for left, right, _ in bars for edge in (left, right)), "latency, ms")
     up = _logarithmic((n for *_, n in bars), "answers")
@@ -156,15 +152,15 @@ def histogram(rows: Rows) -> Plot:
 
 
 def latency_over_time(rows: Rows, width_ns: int) -> Plot:
-    """p50 and p95 of each window."""
+    """Plot p50 and p95 of each window."""
     answered = [row for row in rows if row["p50_ns"] is not None]
-    # The axis has no place for none at all, which a coarse clock may say.
+    # A coarse clock may give 0, which a logarithmic axis lacks.
     heights = {name: [max(row[f"{name}_ns"], 1) / 1e6 for row in answered] for name in ("p95", "p50")}
     across = _times(answered[0]["window_ns"], answered[-1]["window_ns"] + width_ns)
     up = _logarithmic((height for some in heights.values() for height in some), "latency, ms")
     plot = Plot("Latency over time", across, up, lines=True)
     for (name, some), colour in zip(heights.items(), (_RED, _COLOURS[0]), strict=True):
         points = (f"{plot.x(row['window_ns'] + width_ns / 2)} {plot.y(one)}" for row, one in zip(answered, some, strict=True))
-        # A dash at the last point: one alone is seen, too.
+        # The dash at the last point makes a single point visible.
         plot.shapes.append((colour, name, f"M{'L'.join(points)}m-2 0h4"))
     return plot

@@ -1,12 +1,12 @@
-"""Sums: what the metrics are made of. What is new is looked at once, and added to what was summed up before.
+"""Sums, the basis of the metrics: a run reads new rows once, and adds them to the sums of earlier runs.
 
-One statement reduces the new messages to the rows of some tables, a second one the new exchanges, and a third one finds the few
-that may be shown one by one; Spark and DuckDB run them alike. Sums are of whole numbers, so it does not matter in how many runs
-they were made: those of latencies are counts of classes that are less than 1 % wide.
+One statement reduces new messages to the rows of some tables, a second one new exchanges, and a third one finds the few to be
+listed; Spark and DuckDB run the same text. Sums are of integers, so that the number of runs does not matter; latencies are
+counted in classes less than 1 % wide.
 
-Of one recording an exchange is counted when nothing can change it any more. Where several recordings have seen exchanges, what
-one of them says of an exchange may be read later than what another one says: those of the last minutes are looked at once more
-in the next run, and where a recording turns up that reaches farther back all exchanges are.
+With one recording an exchange is counted once it is final. With several recordings, one recording's view of an exchange may be
+read later than another's: exchanges of the last minutes are looked at again in the next run, and all exchanges if a recording
+reaches farther back.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ from .tables import METRICS, SAMPLES
 from .views import CROWDED_NS, DRAWN, FAR_NS, SLACK_NS, TIES, USERS, clocks_of, lost, told_apart
 
 DIGITS: Final = 3
-"""Significant digits by which latencies are told apart."""
+"""Significant digits of latency classes."""
 MOST: Final = 500_000
-"""Rows of a table of sums. Beyond them the rarest lose their names: their numbers count, and nobody can tell whose they are."""
+"""Rows of a table of sums. Beyond them the rarest rows lose their names: they are counted without a name."""
 SHOWN: Final = 20_000
-"""Exchanges that may be shown one by one."""
 OF_A_KIND: Final = 20
-"""Of these with the same protocol, subject, outcome and code."""
+"""Listed exchanges with the same protocol, subject, outcome and code."""
 WIDTHS_S: Final = tuple(
     map(float, "0.01 0.1 0.5 1 5 10 30 60 300 600 1800 3600 21600 86400 604800 6048000 60480000 604800000".split())
 )
-"""Lengths of windows of time: each is a multiple of the one before, so that windows add up to longer ones."""
+"""Lengths of time windows: each is a multiple of the one before, so that windows add up to longer ones."""
 WINDOWS: Final = 120
-"""So many there are at most."""
+"""Largest number of windows."""
 SUMS: Final = "_sums"
 _NOW: Final = f"{SUMS}/now.json"
 _OURS: Final = re.compile(rf"{SUMS}/[0-9a-f]{{12}}")
@@ -60,13 +59,11 @@ _TEXT, _WHOLE, _SHORT, _TRUTH, _SUM = pa.string(), pa.int64(), pa.int32(), pa.bo
 
 @attrs.frozen
 class Part:
-    """A table of sums."""
-
     keys: Mapping[str, pa.DataType]
     numbers: Mapping[str, str]
-    """The other columns, each the sum, min or max of numbers."""
+    """The other columns, each a sum, min or max."""
     named: tuple[str, ...]
-    """Keys that the rarest rows lose where there are too many."""
+    """Keys that the rarest rows lose in a table that is too long."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -75,9 +72,9 @@ class Part:
         return pa.schema(list({**self.keys, **numbers}.items()))
 
     def added(self, tables: Iterable[pa.Table]) -> pa.Table:
-        """Tables with these columns, or more, as one."""
+        """Join tables that have these columns into one."""
         some = [self._shaped(table) for table in tables if len(table)]
-        # One alone was grouped when it was made.
+        # A single one is grouped already.
         whole = some[0] if len(some) == 1 else self._grouped(pa.concat_tables([self.schema.empty_table(), *some]))
         if len(whole) <= MOST:
             return whole
@@ -96,7 +93,6 @@ class Part:
 
 
 def grouped(table: pa.Table, keys: Sequence[str], numbers: Mapping[str, str]) -> pa.Table:
-    """Rows by keys, with the sum, min or max of numbers."""
     made = {f"{name}_{how}": name for name, how in numbers.items()}
     found = table.group_by(list(keys), use_threads=False).aggregate(list(numbers.items()))
     return found.rename_columns([made.get(name, name) for name in found.column_names])
@@ -128,8 +124,9 @@ PARTS: Final = {
     "orphans": Part({"protocol": _TEXT, "subject": _TEXT}, {"n": "sum"}, ("subject",)),
     "quarantine": Part({"protocol": _TEXT, "reason": _TEXT}, {"n": "sum"}, ()),
 }
-"""Connections, subjects of publications and subscriptions, messages by time; exchanges, these by time, and what stores keep;
-answers without a request, and frames that could not be read."""
+"""Connections, subjects of publications and subscriptions, messages by time; exchanges, exchanges by time, stores; answers
+without a request, and unreadable frames.
+"""
 _OF_EXCHANGES: Final = ("exchanges", "paces", "stores")
 LISTED: Final = METRICS["rows"][1].remove(METRICS["rows"][1].get_field_index("alike"))
 
@@ -211,52 +208,52 @@ _SHARED: Final = f"""
 
 
 Spans = list[tuple[int, int]]
-"""Times from one moment to another, ns since 1970 UTC."""
+"""Ranges of time, ns since 1970 UTC."""
 
 
 class Now(msgspec.Struct):
-    """A note of what the sums are of."""
+    """Describes the contents of the sums."""
 
     version: int = _VERSION
     folder: str = ""
-    """Of the tables."""
+    """Folder of the tables."""
     names: str = ""
-    """The names of subjects by which exchanges were told apart."""
+    """Names of subjects that were in use."""
     files: dict[str, dict[str, tuple[int, int]]] = msgspec.field(default_factory=lambda: {name: {} for name in TABLES})
-    """By table the files that are counted, each with its first and last moment."""
+    """Counted files by table, each with its first and last time."""
     again: list[str] = []
-    """Files of exchanges that are looked at once more."""
+    """Files of exchanges to look at again."""
     since: dict[str, int] = {}
-    """By kind of exchange the moment up to which those of several recordings are counted."""
+    """By kind of exchange, the end of the counted time with several recordings."""
     recordings: dict[str, int] = {}
-    """Of each recording the last moment of a request."""
+    """Last time of a request, by recording."""
     called: dict[str, str] = {}
-    """Names of subjects that are called otherwise in the tables."""
+    """Names of subjects that differ from the tables."""
     told: list[list[dict[str, Any]]] = []
-    """The exchanges whose journeys were told, and these."""
+    """Exchanges for journeys, and these journeys."""
     clocks: dict[str, int] | None = None
-    """Recordings whose clocks are ahead, and how far; None as long as there is one recording."""
+    """Recordings with clocks that are ahead, in ns; None with only one recording."""
 
 
 @attrs.define
 class Sums:
-    """The sums of results, and what is added to them for now: what the next run may change."""
+    """The sums of results, with temporary additions that the next run may change."""
 
     now: Now
     parts: dict[str, pa.Table]
     rows: list[dict[str, Any]]
-    """Exchanges that may be shown one by one."""
+    """Exchanges that may be listed."""
     samples: list[dict[str, Any]]
-    """Of the frames that could not be read the first."""
+    """The first unreadable frames."""
     shown: dict[str, pa.Table] = attrs.Factory(dict)
-    """The tables of sums with what may change."""
+    """The tables of sums with temporary additions."""
     shown_rows: list[dict[str, Any]] = attrs.Factory(list)
     fresh: list[tuple[int, int]] = attrs.Factory(list)
-    """The times that what was added is of."""
+    """Times of the additions."""
 
     @classmethod
     def of(cls, output: Output, names: Names) -> Self:
-        """As far as they were made, and go on from there: nothing where files that they were made of are gone."""
+        """Read the stored sums; empty if files that they include are gone."""
         storage, none = output.storage, {name: part.added(()) for name, part in PARTS.items()}
         made = cls(Now(names=str(names)), none, [], [])
         if _NOW not in storage.files(SUMS):
@@ -271,21 +268,21 @@ class Sums:
             tables = {name: _table(storage, f"{now.folder}/{name}.parquet") for name in (*PARTS, "rows", "samples")}
             parts = {name: part.added([tables[name]]) for name, part in PARTS.items()}
         except (ValueError, KeyError, TypeError, OSError, pa.ArrowException, CaptureError):
-            return made  # all of them come out of the tables
+            return made  # they can be made again from the tables
         made = cls(now, parts, tables["rows"].to_pylist(), tables["samples"].to_pylist())
         if now.names != str(names):
             made._forget_exchanges(str(names))
         return made
 
     def keep(self, storage: TableStorage) -> None:
-        """Keep them for the next run."""
+        """Store them for the next run."""
         before, self.now.folder = self.now.folder, f"{SUMS}/{uuid.uuid4().hex[:12]}"
         tables = {name: self.parts[name] for name in PARTS}
         tables |= {"rows": pa.Table.from_pylist(self.rows, LISTED), "samples": pa.Table.from_pylist(self.samples, QUARANTINE)}
         for name, table in tables.items():
             storage.write(f"{self.now.folder}/{name}.parquet", as_parquet(table))
         storage.write(_NOW, msgspec.json.encode(self.now))
-        # Those of before, and of runs that were killed in here: where nothing keeps others out they may be at work.
+        # Removes those of earlier and killed runs; without a lock another run may be at work here.
         there = {name.rpartition("/")[0] for name in storage.files(SUMS)} - {self.now.folder}
         for folder in there if storage.local else there & {before}:
             if _OURS.fullmatch(folder):
@@ -293,12 +290,11 @@ class Sums:
 
     def _forget_exchanges(self, names: str = "") -> None:
         self.now.files["exchanges"], self.now.again, self.now.since, self.now.recordings = {}, [], {}, {}
-        self.now.clocks = None  # what was compared with which of them is found anew too
+        self.now.clocks = None  # recordings are compared again, too
         self.now.names, self.rows = names or self.now.names, []
         self.parts |= {name: PARTS[name].added(()) for name in _OF_EXCHANGES}
 
     def add(self, engine: Engine, output: Output, names: Names) -> None:
-        """Add what is new."""
         new = self._new(output)
         self.shown = dict(self.parts)
         self._add_messages(engine, output, new["events"])
@@ -307,7 +303,7 @@ class Sums:
         self._add_orphans(engine, output, new["orphans"])
 
     def _new(self, output: Output) -> dict[str, list[str]]:
-        """The files that are not counted, by table; from now on they are."""
+        """Return the uncounted files by table, and mark them as counted."""
         found, times = dict[str, list[str]](), {"exchanges": "request_time_ns", "quarantine": "ts_ns"}
         for table in TABLES:
             counted = self.now.files[table]
@@ -320,7 +316,6 @@ class Sums:
 
     @property
     def width_ns(self) -> int:
-        """The length of a window of time."""
         spans = self.now.files["events"].values()
         length = max((last for _, last in spans), default=0) - min((first for first, _ in spans), default=0)
         return round(next((width for width in WIDTHS_S if length <= width * 1e9 * WINDOWS), WIDTHS_S[-1]) * 1e9)
@@ -331,7 +326,7 @@ class Sums:
         return engine.read(output.storage, table, files, TABLES[table])
 
     def near(self, engine: Engine, output: Output, table: str, spans: Spans) -> Any:
-        """The rows of events or exchanges of some times."""
+        """Return the events or exchanges in some ranges of time."""
         column, known = "time_ns" if table == "events" else "request_time_ns", self.now.files[table]
         files = [file.name for file in output.named(table) if meets(known.get(file.name), spans)]
         wanted = " or ".join(f"{column} between {begin} and {end}" for begin, end in spans)
@@ -350,7 +345,7 @@ class Sums:
                 self.shown[name] = self.parts[name]
 
     def _in_windows(self, table: pa.Table) -> pa.Table:
-        """The same where windows have become longer."""
+        """Adapt a table to longer windows."""
         if "window_ns" not in table.column_names:
             return table
         place, width = table.schema.get_field_index("window_ns"), self.width_ns
@@ -416,7 +411,7 @@ class Sums:
             now.since, now.again = until, [name for name, (_, last) in now.files["exchanges"].items() if last >= begin]
 
     def _unsettled(self, engine: Engine, output: Output, new: Sequence[str]) -> tuple[Any, list[dict[str, Any]]]:
-        """The exchanges that are to be counted now, and what is to be known of them."""
+        """Return the exchanges to count now, and facts about them."""
         again = [name for name in self.now.again if name not in new]
         places = {"again": again, "new": new, "open": [file.name for file in output.named("exchanges") if file.provisional]}
         tables = {name: self._read(engine, output, "exchanges", files) for name, files in places.items()}
@@ -429,7 +424,7 @@ class Sums:
         return int(at - (self.now.clocks or {}).get(row["capture_id"], 0) if abs(at) < FAR_NS else at)
 
     def _reaches_back(self, engine: Engine, output: Output, found: Any, facts: Sequence[Mapping[str, Any]]) -> bool:
-        """True where what was counted may be seen otherwise with what has come now."""
+        """True if new exchanges may change the view of counted ones."""
         now = self.now
         if now.clocks is None:
             return bool(now.recordings)
@@ -468,7 +463,7 @@ class Sums:
 
 
 def note_merged(storage: TableStorage, merged: Mapping[str, Sequence[str]]) -> None:
-    """Note which files became one, so that what was counted counts on. Where one was not, all is made anew."""
+    """Note that files were merged into one, so that the counts stay valid; otherwise all sums are made again."""
     if not merged or _NOW not in storage.files(SUMS):
         return
     with suppress(ValueError, KeyError):
@@ -483,7 +478,7 @@ def note_merged(storage: TableStorage, merged: Mapping[str, Sequence[str]]) -> N
 
 
 def _slowest(summed: pa.Table) -> pa.Table:
-    """The least latency of the exchanges of each kind that may be shown, as far as their sums tell; null of those without."""
+    """Return the least latency of the exchanges to list, by kind, according to their sums; null without a latency."""
     found, least = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], int | None]()
     requests = summed.filter(pc.equal(summed["kind"], "request"))
     order = pc.sort_indices(requests, [("class", "ascending")])[::-1]  # null comes first
@@ -501,7 +496,7 @@ def _table(storage: TableStorage, name: str) -> pa.Table:
 
 
 def as_parquet(table: pa.Table) -> bytes:
-    """A table as a file; one without rows has no pages either."""
+    """Write a table as Parquet; without rows it has no pages."""
     buffer = pa.BufferOutputStream()
     with pq.ParquetWriter(buffer, table.schema) as file:
         if len(table):
@@ -511,7 +506,9 @@ def as_parquet(table: pa.Table) -> bytes:
 
 
 def ranked(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of exchanges with the same protocol, subject, outcome and code the slowest, of each kind the first before the second."""
+    """Return the slowest exchanges with the same protocol, subject, outcome and code; the first of each kind precede the
+    second.
+    """
     kinds = dict[tuple[Any, ...], int]()
     found = []
     for row in sorted(rows, key=by_latency):
@@ -524,13 +521,13 @@ def ranked(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def by_latency(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """An order of exchanges: those without an answer first, then the slowest."""
+    """Sort key of exchanges: without an answer first, then the slowest."""
     latency = row["latency_ns"]
     return latency is not None, -(latency or 0), *in_order(row)
 
 
 def in_order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """An order of exchanges by when they were asked."""
+    """Sort key of exchanges: by request time."""
     return tuple(value for name in _ORDERED for value in (row[name] is not None, "" if row[name] is None else row[name]))
 
 

@@ -1,4 +1,4 @@
-"""The verdict: what failed, what went missing, who was slow and what could not be seen, in words and out of the metrics."""
+"""The verdict: failures, missing answers, slow subjects and blind spots in sentences, from the metrics."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from .words import duration, moment, part_of, shortened
 
 Rows = Sequence[dict[str, Any]]
 NAMED: Final = 3
-"""Subjects or codes that a sentence names."""
 ENOUGH: Final = 20
-"""Answers from which on a subject may be called slow."""
+"""Answers needed to call a subject slow."""
 SLOWER: Final = 4
-"""Times by which a p95 exceeds what is usual, to be worth a sentence."""
+"""Factor above the usual p95 that is worth a sentence."""
 STEP_NS: Final = 1_000_000_000
-"""A clock that moves by less is being put right."""
+"""A clock adjustment below this is normal."""
 LEAST_NS: Final = 5_000_000
-"""A latency below is slow for nobody."""
+"""A latency below this is never slow."""
 
 
 _NOT_SEEN: Final = {
@@ -46,9 +45,9 @@ _ORDERLY: Final = frozenset(("1000", "1001", "1005"))
 
 
 def verdict(metrics: dict[str, Any]) -> list[Finding]:
-    """The findings, the gravest first; one that all is fine where there is none."""
+    """Return the findings, gravest first; a single one if nothing is wrong."""
     found = [*_failed(metrics), *_streams(metrics), *_buried(metrics), *_missing(metrics), *_slow(metrics), *changed(metrics)]
-    # Sorting leaves those of a kind as they are.
+    # Sorting keeps the order within a kind.
     findings = [
         *sorted(found, key=_gravity),
         *_broke(metrics),
@@ -70,7 +69,7 @@ def verdict(metrics: dict[str, Any]) -> list[Finding]:
 
 
 _DEFECTS: Final = frozenset((Code.UNKNOWN, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS))
-"""Codes by which a service says that something is wrong with itself; others say that with what it was asked."""
+"""Codes for a fault of the service itself; other codes concern the request."""
 
 
 def _failed(metrics: dict[str, Any]) -> Iterator[Finding]:
@@ -105,7 +104,7 @@ def _streams(metrics: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _when(metrics: dict[str, Any], failed: int) -> str:
-    """The window in which most of what did not go well has happened, where there is such a one."""
+    """Name the window with most of the bad ends, if one stands out."""
     rows = metrics["latency_over_time"]
     worst: dict[str, Any] = max(rows, key=lambda row: row.get("not_ok", 0), default={})
     bad = sum(row.get("not_ok", 0) for row in rows)
@@ -194,13 +193,13 @@ def _subject(row: dict[str, Any]) -> str:
 
 
 def _most(told: Sequence[tuple[str, int]], whole: int) -> str:
-    """The most frequent of them, with their numbers, and how many others there are of a whole."""
+    """List the most frequent with their numbers, and the rest of the whole."""
     summed = Counter[str]()
-    for name, n in told:  # protocols may have the same names
+    for name, n in told:  # protocols may share names
         summed[name] += n
     some = sorted((pair for pair in summed.items() if pair[1]), key=lambda pair: -pair[1])[:NAMED]
     named = [f"{shortened(name)} ({n:,})" for name, n in some]
-    rest = whole - sum(n for _, n in some)  # also of those that no list had room for
+    rest = whole - sum(n for _, n in some)  # includes subjects beyond the list's length
     return ", ".join([*named, f"others ({rest:,})"] if rest else named)
 
 
@@ -210,32 +209,31 @@ def _gravity(finding: Finding) -> int:
 
 
 def broke_off(session: dict[str, Any]) -> bool:
-    """Tell whether a connection ended otherwise than by a goodbye."""
+    """True if a connection ended without an orderly close."""
     code = session["closed"] or ""
     return code.isdecimal() and code not in _ORDERLY
 
 
 def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
-    """The connections that broke off, and whose they were."""
     ends, rows = Counter[str](), metrics.get("sessions", [])
     for row in filter(broke_off, rows):
         why = f"{row['protocol'] or 'no protocol'}: {_CLOSES.get(row['closed'], 'code')}, {row['closed']}"
         ends[f"{_whose(row)}, {why}"] += 1
     if broken := sum(ends.values()):
-        # The list has no room for more: of the others nobody here knows how they ended.
+        # Unlisted connections are unknown here.
         whose = "" if len(rows) < MANY else ", those with the most messages,"
         text = f"{part_of(broken, len(rows), 'connection')}{whose} broke off: {_most(list(ends.items()), broken)}."
         yield Finding("broke", text, "Connections")
 
 
 def _whose(session: dict[str, Any]) -> str:
-    """The one at the other end: as it is called there, else its address without the port, which is another one each time."""
+    """Return the name of the other end, else its address without the port, which changes each time."""
     host, mark, port = (session["peer"] or "").rpartition(":")
     return session.get("who") or (host if mark and port.isdecimal() else session["peer"]) or "nobody knows whose"
 
 
 def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
-    """The exchanges that several places have recorded, and whose view of them counts."""
+    """Report the exchanges with several views, and the one that counts."""
     rows = [row for row in metrics["places"] if row["views"] > 1]
     if not (seen := sum(row["n"] for row in rows)):
         return
@@ -250,7 +248,6 @@ def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _clocks(metrics: dict[str, Any]) -> Iterator[Finding]:
-    """Recordings whose clocks are wrong."""
     ahead = [(row["capture_id"], row["ahead_ns"]) for row in metrics["clocks"] if row["ahead_ns"]]
     for name, ns in ahead[:NAMED]:
         way = "ahead of" if ns > 0 else "behind"

@@ -1,8 +1,8 @@
-"""Each exchange once: what the client, a broker and the server have recorded of one request are views of one exchange.
+"""Counts each exchange once: the records of one request by client, broker and server are views of one exchange.
 
-Views have the same protocol, id and subject. Requests that went out are so many exchanges; of what came in each recording has a
-view: of the first, the second... of an id that is used again. One counts for all: the asker's, where it saw how it ended. What
-one recording has asked and has heard are never the same.
+Views have the same protocol, id and subject. Each outgoing request is an exchange; each recording of incoming requests has a
+view, the first, second... of a reused id. One view counts for all: the asker's, if it saw the end. A request and an incoming
+request of the same recording are never views of one exchange.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from ..engine import Engine
 
 SLACK_NS: Final = 1_000_000_000
-"""By so much the clocks of two recordings may differ before they are put right, and views of one exchange lie apart."""
+"""Difference allowed between two recordings' clocks before correction, and between the views of one exchange."""
 TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
-"""An order of exchanges that are alike otherwise."""
+"""Sort order of exchanges that are otherwise equal."""
 CROWDED_NS: Final = 60_000_000_000
-"""For so long one waits for the end of a time in which an id is used again and again."""
+"""Longest wait for the end of a period in which an id is reused repeatedly."""
 _LONG_NS: Final = 30_000_000_000
-"""After so long nobody answers to a request of which a recording does not say how long it took."""
+"""Assumed latency of a request without a recorded answer."""
 FAR_NS: Final = 2**61
-"""No clock says a moment that is farther from 1970."""
+"""No clock has a time that is farther from 1970."""
 _UNKNOWN: Final = "('open-at-end', 'unseen')"
 """Outcomes of a view that did not see the end."""
 
 USERS: Final = "coalesce(substring(subject, 1, 9) != '_polybus.' and position('/rpc._polybus.' in subject) = 0, true)"
-"""True where a subject is not one of the bus itself."""
+"""SQL: true for a subject that is not the bus's own."""
 _ID: Final = "protocol, correlation_id, subject"
 _WHO: Final = "direction, case when direction = 1 then capture_id end"
-"""Each request that went out is another exchange, whoever recorded it; of what came in each recording has a view."""
+"""Each outgoing request is an exchange of its own; each recording of incoming requests has a view."""
 DRAWN: Final = "translate(correlation_id, '0123456789', '') != ''"
-"""True of an id that is drawn. Numbers are counted: two clients have the same ones at any two times."""
+"""SQL: true for a random id. Numbers are counted up: two clients use the same ones at different times."""
 _LISTED: Final = ", ".join((*EXCHANGES.names, "address", "place"))
 
 _APART: Final = f"""
@@ -60,7 +60,7 @@ _APART: Final = f"""
     ) as ordered
     where place * 2 between n and n + 1
 """
-"""By how much the clock of a recording is ahead of that of another one: the median over what both have seen of drawn ids."""
+"""Offset between the clocks of two recordings: the median over random ids that both have seen."""
 
 _VIEWS: Final = f"""
     select {_LISTED}, at_ns, spell, again,
@@ -96,7 +96,7 @@ _ALONE: Final = f"""
         cast(null as bigint) as way_ns, request_time_ns as last_ns
     from {{exchanges}}
 """
-"""Of one recording: each row is an exchange, also one that it has heard and one that it has asked with the same id."""
+"""With one recording each row is an exchange, even an incoming and an outgoing one with the same id."""
 
 _ORPHANS: Final = f"""
     select protocol, subject, count(*) as n from (
@@ -118,16 +118,16 @@ _ORPHANS: Final = f"""
             and cast(views.request_time_ns as double) + coalesce(views.latency_ns, {_LONG_NS}) + {SLACK_NS}
     where view = 1 group by protocol, subject
 """
-"""Answers whose request nobody has seen, at no place: each once."""
+"""Answers without a request in any recording, each once."""
 
 
 @contextmanager
 def told_apart(engine: Engine, exchanges: Any, clocks: Mapping[str, int] | None) -> Iterator[Any]:
-    """Tell the exchanges of users apart, whose recordings' clocks are ahead by so many ns; None for those of one recording.
+    """Distinguish the exchanges of users, given the recordings' clock offsets in ns; None with one recording.
 
-    The table has those with the same protocol, id, subject, `spell` and `again` as views of one, of which that with `view` 1
-    counts. `views` is their number, `at_ns` when it was asked on a clock that is that of all, `last_ns` when the last of its
-    spell was, and `way_ns` how much longer this one has waited than the one that waited least: the time on the way.
+    In the table, exchanges with the same protocol, id, subject, `spell` and `again` are views of one, and the one with `view` 1
+    counts. `views` is their number, `at_ns` the request time on a common clock, `last_ns` the last request time of the spell,
+    and `way_ns` the view's latency minus the shortest one: the time on the way.
     """
     if clocks is None:
         yield engine.sql(_ALONE, exchanges=exchanges)
@@ -138,7 +138,7 @@ def told_apart(engine: Engine, exchanges: Any, clocks: Mapping[str, int] | None)
 
 
 def clocks_of(engine: Engine, exchanges: Any) -> dict[str, int]:
-    """The recordings whose clocks are apart from that of the one that most is compared with, and how far they are ahead."""
+    """Return the recordings with a clock that differs from the most compared one, and by how many ns they are ahead."""
     compared, together = Counter[str](), dict[str, dict[str, int]]()
     for row in sorted(
         engine.rows(engine.sql(_APART, exchanges=exchanges)).to_pylist(),
@@ -160,5 +160,5 @@ def clocks_of(engine: Engine, exchanges: Any) -> dict[str, int]:
 
 
 def lost(engine: Engine, orphans: Any, exchanges: Any) -> Any:
-    """Answers to requests that no recording has seen, by protocol and subject."""
+    """Count answers without a recorded request, by protocol and subject."""
     return engine.sql(_ORPHANS, orphans=orphans, views=exchanges)

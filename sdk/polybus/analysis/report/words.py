@@ -1,4 +1,4 @@
-"""Numbers and times in words, as the report has them."""
+"""Numbers and times as texts of the report."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LONGEST: Final = 60
 
 
 def moment(ns: Any) -> str:
-    """A time: ``2026-11-21 08:00:00.123Z``."""
+    """Format a time: ``2026-11-21 08:00:00.123Z``."""
     return datetime.fromtimestamp(ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
 def duration(ns: Any) -> str:
-    """A length of time in a unit that fits: ``2.346 ms``."""
+    """Format a duration in a fitting unit: ``2.346 ms``."""
     if ns >= 59.995e9:  # in seconds it would round to 60
         return _long(round(ns / 1e9))
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
@@ -27,7 +27,7 @@ def duration(ns: Any) -> str:
 
 
 def _long(seconds: int) -> str:
-    """A minute and more, in its two largest units: ``14 days 7 h``."""
+    """Format a duration from a minute on in its two largest units: ``14 days 7 h``."""
     days = "day" if seconds < 2 * 86_400 else "days"
     for unit, size, smaller, part in ((days, 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if seconds >= size:
@@ -37,17 +37,17 @@ def _long(seconds: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """A part of a whole in percent: ``13 %``."""
+    """Format a share in percent: ``13 %``."""
     percent = 100 * part / whole if whole else 0.0
     return f"{percent:.2g} %" if percent < 10 else f"{percent:.0f} %"
 
 
 def shortened(name: Any) -> str:
-    """A name from a peer, of which the middle is left out where it is long."""
+    """Shorten a name from a peer in its middle."""
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(name))
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}…{text[-LONGEST // 2 :]}"
 
 
 def part_of(part: int, whole: int, what: str = "request") -> str:
-    """A part of a whole with both numbers: ``34 of 401 requests (8.5 %)``."""
+    """Format a share with both numbers: ``34 of 401 requests (8.5 %)``."""
     return f"{part:,} of {counted(whole, what)} ({share(part, whole)})"
