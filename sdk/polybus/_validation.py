@@ -142,14 +142,14 @@ def check_origins(origins: Iterable[str]) -> None:
     for origin in origins:
         parts = urlsplit(origin)
         if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
-            raise ValueError(f"origins: {origin!r} is no origin, write for example 'https://example.org', without a path")
+            raise ValueError(f"origins: {origin!r} is not an origin, write for example 'https://example.org', without a path")
 
 
 def check_hosts(hosts: Iterable[str]) -> None:
     """Raise ValueError for a text that is not a valid ``Host`` header."""
     for host in hosts:
         if not host or any(char in "/?#@\\" or char.isspace() for char in host):
-            raise ValueError(f"hosts: {host!r} is no host, write for example 'example.org' or 'example.org:8443'")
+            raise ValueError(f"hosts: {host!r} is not a host, write for example 'example.org' or 'example.org:8443'")
 
 
 def texts(value: Any, name: str, example: str) -> tuple[str, ...]:

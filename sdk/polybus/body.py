@@ -335,7 +335,7 @@ def _refuse(value: Any, path: str, fault_of: Callable[[Any], str | None], level:
 def _not_finite(value: Any) -> str | None:
     if not isinstance(value, float) or math.isfinite(value):
         return None
-    return f"{float.__repr__(value)} is no JSON number (send None, or a text)"
+    return f"{float.__repr__(value)} is not a JSON number (send None, or text)"
 
 
 def _odd_offset(value: Any) -> str | None:

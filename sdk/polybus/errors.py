@@ -296,7 +296,7 @@ def as_code(value: Code | int | str) -> Code:
     try:
         return Code[value.upper()] if isinstance(value, str) else Code(value)
     except (KeyError, ValueError):
-        raise ValueError(f"{value!r} is no google.rpc.Code: use polybus.Code, for example Code.NOT_FOUND") from None
+        raise ValueError(f"{value!r} is not a google.rpc.Code: use polybus.Code, for example Code.NOT_FOUND") from None
 
 
 def class_of(code: Code, reason: str | None) -> type[RequestError]:

@@ -217,7 +217,7 @@ def _check_names(pattern: str) -> None:
             named = _NAMED.fullmatch(token)
             if named is None:
                 raise LocalProtocolError(
-                    f"pattern {pattern!r}: {token} is no name; letters, digits and _ make one, as in {{room_id}}"
+                    f"pattern {pattern!r}: {token} is not a name; use letters, digits and _, as in {{room_id}}"
                 )
             if named[1] in names:
                 raise LocalProtocolError(f"pattern {pattern!r}: {token} stands there twice, its value would be lost")

@@ -420,7 +420,8 @@ async def test_a_request_to_the_same_bus_inherits_the_enclosing_deadline() -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "text"), [({"origins": "https://app.example/"}, "is no origin"), ({"hosts": ["app.example/x"]}, "is no host")]
+    ("options", "text"),
+    [({"origins": "https://app.example/"}, "is not an origin"), ({"hosts": ["app.example/x"]}, "is not a host")],
 )
 def test_origins_and_hosts_are_checked_at_the_call(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):

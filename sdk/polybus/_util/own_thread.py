@@ -49,10 +49,10 @@ def _read(path: str, name: str) -> str:
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror or error}") from None
     except ValueError:  # a NUL in the path
-        raise ValueError(f"{name} is no path of a file") from None
+        raise ValueError(f"{name} is not the path of a file") from None
     if len(data) > _MOST:
         raise ValueError(f"{name} is larger than {_MOST} bytes, so it is something else")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"{name} is no text") from None
+        raise ValueError(f"{name} is not text") from None

@@ -239,7 +239,7 @@ class Examination:
         path = anyio.Path(unquote(self._parts.path))
         mode = (await path.stat()).st_mode
         if not stat.S_ISSOCK(mode):
-            raise StepFailed(f"{path} is no socket", "the URL names another file than the one that the server listens on")
+            raise StepFailed(f"{path} is not a socket", "the URL names another file than the one that the server listens on")
         return f"{path}, {stat.filemode(mode)}"
 
     # -- steps with polybus

@@ -138,7 +138,7 @@ def load_bus(app: str) -> Bus:
         module_name = app.partition(":")[0]
         buses = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Bus)]
         choice = f"; there is {', '.join(buses)}" if buses else "; write for example bus = Bus() there"
-        raise UsageError(f"{app} is no Bus{choice}")
+        raise UsageError(f"{app} is not a Bus{choice}")
     return bus
 
 

@@ -117,7 +117,7 @@ class ContractPlan:
             own = isinstance(contract, type) and contract.__module__ != "builtins"
             why = f"; derive {contract.__name__} from typing.Protocol itself" if own else ""
             example = "class Users(Protocol): async def get(self, id: int) -> User: ..."
-            raise TypeError(f"{shown(contract)} is no contract: a Protocol class is, as in `{example}`{why}")
+            raise TypeError(f"{shown(contract)} is not a contract: use a Protocol class, as in `{example}`{why}")
         return _read_once(contract)
 
     def subjects(self, prefix: str) -> dict[str | int, ContractMethod]:

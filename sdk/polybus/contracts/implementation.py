@@ -24,7 +24,7 @@ def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Hand
     """
     if is_protocol(implementation) and not is_protocol(contract):
         name = getattr(implementation, "__name__", "Users")
-        raise TypeError(f"{shown(contract)} is no contract: {name} is one, and comes first: bus.implement({name}, ...)")
+        raise TypeError(f"{shown(contract)} is not a contract: {name} is one, and comes first: bus.implement({name}, ...)")
     read_contract = ContractPlan.of(contract)
     if implementation is None:
         raise TypeError(f"None implements nothing: an object with the methods of {read_contract.name} does")

@@ -60,7 +60,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
     protocol, plus, transport = scheme.lower().partition("+")  # RFC 3986, section 3.1
     if not (found and plus and protocol and transport):
         raise ValueError(
-            f"{shown} is no bus URL: it has the form protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus"
+            f"{shown} is not a bus URL: use the form protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus"
         )
     try:
         parts = urlsplit(f"{transport}://{rest}")

@@ -394,7 +394,7 @@ def _backbone(bus: Bus, *, entered: bool = False) -> Backbone:
     backbone = mesh_of(bus)
     if not isinstance(backbone, Backbone):
         raise LocalProtocolError(
-            f"{bus!r} is no node: make it with Bus(cluster='auto'), which is alone where no cluster is named"
+            f"{bus!r} is not a node: make it with Bus(cluster='auto'), which is alone where no cluster is named"
         )
     if not entered and is_entered(bus):
         raise LocalProtocolError(f"{bus!r} is entered already, and has its cluster: cluster() enters its buses itself")

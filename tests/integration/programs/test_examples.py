@@ -174,7 +174,7 @@ def test_the_tool_prints_answers_and_tells_errors_in_one_line() -> None:
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.count("\n") == 1 and "there is no tank 99" in refused.stderr
     misspelt = run_example(TOOL, "nonsense", "sum")
-    assert misspelt.returncode == 2 and "tool.py: error: 'nonsense' is no bus URL" in misspelt.stderr
+    assert misspelt.returncode == 2 and "tool.py: error: 'nonsense' is not a bus URL" in misspelt.stderr
 
 
 def test_a_program_for_notifications_says_in_one_line_that_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -420,7 +420,7 @@ async def test_a_broker_without_authenticate_refuses_who_comes_through_a_proxy(i
         ("ubre+tcp://127.0.0.1:0", TCP, "a broker speaks csb"),
         (TCP, "csb+tcp://127.0.0.1:0?side=broker-server", "not for the broker"),
         ((), TCP, "needs an address"),
-        ("127.0.0.1", TCP, "is no bus URL"),
+        ("127.0.0.1", TCP, "is not a bus URL"),
     ],
 )
 def test_what_is_no_address_of_a_broker(clients: Any, servers: Any, said: str) -> None:

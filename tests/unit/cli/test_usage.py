@@ -108,7 +108,7 @@ def test_a_size_is_a_number_of_bytes_with_or_without_a_unit() -> None:
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("bus = 1", "no Bus"),
+        ("bus = 1", "is not a Bus"),
         ("from polybus import Bus\nother = Bus()", "unusable_app:other"),
     ],
 )
@@ -148,7 +148,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["ubre+tcp://127.0.0.1:0", "--drain", "inf"], "--drain"),
         (["ubre+tcp://127.0.0.1:0", "--delay", "inf"], "--delay"),
         (["ubre+tcp://127.0.0.1:0", "--origin", "example.org"], "https://example.org"),
-        (["ubre+ws://127.0.0.1:0", "--host", "http://x"], "hosts: 'http://x' is no host"),
+        (["ubre+ws://127.0.0.1:0", "--host", "http://x"], "hosts: 'http://x' is not a host"),
         (["ubre+memory://serve", "--log-level", "loud"], "not one of 'debug', 'info', 'warning'"),
         (["ubre+memory://serve", "--backend", "twisted"], "not one of 'asyncio', 'trio'"),
         (["ubre+memory://serve", "--uvloop", "--backend", "trio"], "leave out --backend trio"),

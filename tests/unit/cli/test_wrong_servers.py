@@ -288,7 +288,7 @@ def test_doctor_looks_at_a_socket_file(tmp_path: Path, capsys: pytest.CaptureFix
     with serving(f"ubre+unix://{tmp_path}/bus.sock") as url:
         assert run(["doctor", url]) == 0
     assert "socket file" in capsys.readouterr().out
-    for path, says in ((tmp_path / "none", "is no such file"), (tmp_path / "a_file", "is no socket")):
+    for path, says in ((tmp_path / "none", "is no such file"), (tmp_path / "a_file", "is not a socket")):
         assert run(["doctor", f"ubre+unix://{path}"]) == 1
         assert says.removeprefix("is ") in capsys.readouterr().err
 

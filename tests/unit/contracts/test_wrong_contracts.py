@@ -165,14 +165,17 @@ WRONG: list[tuple[str, str]] = [
 ]
 """The body of a protocol class, and what is said of it."""
 NO_CONTRACTS: list[tuple[Any, str]] = [
-    (NoProtocol, r"NoProtocol'> is no contract: a Protocol class is, as in `class Users\(Protocol\).*; derive NoProtocol from"),
-    (7, "7 is no contract: a Protocol class"),
-    ({}, r"\{\} is no contract"),
-    (None, r"None is no contract"),
-    (Sized, r"Sized'> is no contract"),
-    (DerivedFromOne, r"DerivedFromOne'> is no contract: .*; derive DerivedFromOne from typing\.Protocol itself"),
-    ("Users", "'Users' is no contract"),
-    (list[int], r"list\[int\] is no contract"),
+    (
+        NoProtocol,
+        r"NoProtocol'> is not a contract: use a Protocol class, as in `class Users\(Protocol\).*; derive NoProtocol from",
+    ),
+    (7, "7 is not a contract: use a Protocol class"),
+    ({}, r"\{\} is not a contract"),
+    (None, r"None is not a contract"),
+    (Sized, r"Sized'> is not a contract"),
+    (DerivedFromOne, r"DerivedFromOne'> is not a contract: .*; derive DerivedFromOne from typing\.Protocol itself"),
+    ("Users", "'Users' is not a contract"),
+    (list[int], r"list\[int\] is not a contract"),
     (Empty, "Empty has no methods: write `async def get"),
     (BadText, r"BadText\.get: an annotation does not resolve: .*list\["),
     (Open, r"Open\.get leaves open what .*T_co stands for: name it where the contract is used, as in Open\[User\]"),
@@ -440,7 +443,7 @@ def test_a_method_behind_a_decorator_is_what_it_is_inside() -> None:
 
 
 def test_the_contract_comes_before_its_implementation() -> None:
-    with pytest.raises(TypeError, match=r"is no contract: Users is one, and comes first: bus\.implement\(Users, "):
+    with pytest.raises(TypeError, match=r"is not a contract: Users is one, and comes first: bus\.implement\(Users, "):
         Bus().implement(UsersInMemory(), Users)  # type: ignore[arg-type,unused-ignore]
 
 
