@@ -97,7 +97,7 @@ def test_a_day_like_the_one_before_has_not_changed_and_one_that_was_mended_is_ca
     metrics = day.analysed(tmp_path, before=earlier["good"]).metrics
     [(about, text)] = _told(metrics)
     assert about == "same"
-    assert text.startswith("Nothing has changed beyond chance since the capture before: 401 requests from 2023-11-14 ")
+    assert text.startswith("Nothing has changed beyond chance since the earlier capture: 401 requests from 2023-11-14 ")
     assert metrics["verdict"][0]["about"] == "fine"
     with DuckEngine(threads=1) as engine:
         metrics = Pipeline(engine).run(tmp_path / "capture", tmp_path / "out", before=earlier["broken"]).metrics

@@ -69,7 +69,7 @@ def test_four_planted_faults_are_found_in_the_verdict(tmp_path: Path) -> None:
     metrics = day.metrics(tmp_path)
     said, html = _said(metrics), render(metrics)
     assert set(said) == {"failed", "missing", "cancelled", "slow"}
-    assert said["cancelled"] == ["4 of 401 requests (1 %) were given up by who had asked: door.open (4)."]
+    assert said["cancelled"] == ["4 of 401 requests (1 %) were cancelled by the asker: door.open (4)."]
     assert said["failed"][0].startswith("34 of 401 requests (8.5 %) failed: tank.get with NOT_FOUND (34).")
     assert said["missing"] == ["20 of 401 requests (5 %) were never answered: pump.stop (20)."]
     [slow] = said["slow"]

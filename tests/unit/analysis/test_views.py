@@ -131,7 +131,7 @@ def test_what_one_place_did_not_see_is_told_by_those_who_did(tmp_path: Path) -> 
     metrics = day.metrics(tmp_path)
     assert metrics["totals"]["exchanges"] == metrics["totals"]["outcomes"]["ok"] == 2
     assert (metrics["totals"]["orphans"], metrics["counts"]["orphans"]) == (1, 3)
-    assert "1 answer came to requests that nobody saw" in metrics["verdict"][0]["text"]
+    assert "1 answer had no recorded request" in metrics["verdict"][0]["text"]
 
 
 def test_the_same_counted_ids_at_another_time_say_nothing_about_clocks(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def changed(metrics: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(about, f"{len(found) - NAMED:,} further subjects {others}.", TITLE)
     if not rows:
         told = f"{counted(before['exchanges'], 'request')} from {moment(before['begin_ns'])} to {moment(before['end_ns'])}"
-        yield Finding("same", f"Nothing has changed beyond chance since the capture before: {told}.", TITLE)
+        yield Finding("same", f"Nothing has changed beyond chance since the earlier capture: {told}.", TITLE)
 
 
 def _ended(name: str, words: str) -> Any:

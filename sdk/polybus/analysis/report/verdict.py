@@ -27,8 +27,8 @@ LEAST_NS: Final = 5_000_000
 
 
 _NOT_SEEN: Final = {
-    "cancelled": "were given up by who had asked",
-    "unseen": "had no answer before the recording has a hole, which may hold it",
+    "cancelled": "were cancelled by the asker",
+    "unseen": "had no answer before a gap in the recording, which may contain it",
 }
 _GRAVE: Final = frozenset(("failed", "missing", "slow"))
 _CLOSES: Final = {
@@ -126,7 +126,7 @@ def _missing(metrics: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("missing", text, "Dead letters")
     if orphans := metrics["totals"]["orphans"]:
         told = [(_subject(row), row["n"]) for row in metrics["orphans"]]
-        text = f"{counted(orphans, 'answer')} came to requests that nobody saw: {_most(told, orphans)}."
+        text = f"{counted(orphans, 'answer')} had no recorded request: {_most(told, orphans)}."
         yield Finding("missing", text, "Dead letters")
 
 
@@ -154,8 +154,8 @@ def _slow_times(metrics: dict[str, Any]) -> Iterator[Finding]:
         worst = max(slow, key=lambda row: row["p50_ns"])
         begin, end = moment(slow[0]["window_ns"]), moment(slow[-1]["window_ns"] + metrics["window_ns"])
         text = (
-            f"From {begin} to {end} all of it was slow at times: half of the answers took {duration(worst['p50_ns'])} or more, "
-            f"usually {duration(usual)}."
+            f"From {begin} to {end} everything was slow at times: half of the answers took {duration(worst['p50_ns'])} or "
+            f"more, usually {duration(usual)}."
         )
         yield Finding("slow", text, "Latency")
 
@@ -184,7 +184,7 @@ def _unheard(metrics: dict[str, Any]) -> Iterator[Finding]:
     if lost := sum(row["n"] for row in metrics["unheard"]):
         told = [(_subject(row), row["n"]) for row in metrics["unheard"]]
         text = f"{lost:,} publications came in that no client has subscribed to: {_most(told, lost)}."
-        more = " Nobody has heard them, unless the program that was recorded takes them itself."
+        more = " Only the recorded program itself can have handled them."
         yield Finding("unheard", text + more, "Throughput")
 
 
@@ -229,7 +229,7 @@ def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
 def _whose(session: dict[str, Any]) -> str:
     """Return the name of the other end, else its address without the port, which changes each time."""
     host, mark, port = (session["peer"] or "").rpartition(":")
-    return session.get("who") or (host if mark and port.isdecimal() else session["peer"]) or "nobody knows whose"
+    return session.get("who") or (host if mark and port.isdecimal() else session["peer"]) or "unknown peer"
 
 
 def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
@@ -238,12 +238,12 @@ def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
     if not (seen := sum(row["n"] for row in rows)):
         return
     other = seen - sum(row["n"] for row in rows if row["direction"] == 0)
-    whose = f", {other:,} of them as whoever was asked saw it" if other else ""
+    whose = f", {other:,} of them as the answerer saw it" if other else ""
     several = part_of(seen, metrics["totals"]["exchanges"])
     text = f"{several} were recorded at several places: each counts once, as its asker saw it"
     ways = [(row["way_ns"], row["n"]) for row in rows if row["way_ns"] is not None]
     mean = sum(ns * n for ns, n in ways) / sum(n for _, n in ways) if ways else 0
-    way = f" In the mean {duration(mean)} of what it took were spent on the way." if ways else ""
+    way = f" On average {duration(mean)} of the latency was time on the way." if ways else ""
     yield Finding("places", f"{text}{whose}.{way}", "Latency")
 
 
