@@ -222,8 +222,10 @@ def recordings(capture: Capture) -> list[frozenset[int]]:
     return [frozenset().union(*found.values())] if None in found else [frozenset(numbers) for numbers in found.values()]
 
 
-def exchanges(capture: Capture, segments: Collection[int], window: ReadWindow, timeout: float) -> Iterator[pa.RecordBatch]:
-    """Yield the exchanges of some `recordings` of a capture with requests in a window, unordered.
+def exchanges(
+    capture: Capture, window: ReadWindow, timeout: float, segments: Collection[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the exchanges of some `recordings` of a capture, or of all, with requests in a window, unordered.
 
     Raises:
         CaptureError: A segment is missing.
@@ -235,7 +237,7 @@ def exchanges(capture: Capture, segments: Collection[int], window: ReadWindow, t
         window = attrs.evolve(window, end_ns=min(window.end_ns + timeouts.horizon_ns, LAST_NS))
     reading = _Reading()
     with DuckEngine(memory=MEMORY, threads=1) as engine:
-        events = pa.RecordBatchReader.from_batches(_EVENTS, reading.events(capture, segments, window))
+        events = pa.RecordBatchReader.from_batches(_EVENTS, reading.events(capture, window, segments))
         # The ends of recordings, and their holes, are known once all events are read.
         with engine.kept(turns_of(engine, engine.hand(events), timeouts)) as turns:
             closes = closes_of(engine, engine.hand(pa.Table.from_batches(reading.closes, _EVENTS)))
@@ -252,9 +254,9 @@ class _Reading:
     _watermarks: Watermarks = attrs.Factory(Watermarks)
     _holes: Holes = attrs.Factory(Holes)
 
-    def events(self, capture: Capture, segments: Collection[int], window: ReadWindow) -> Iterator[pa.RecordBatch]:
+    def events(self, capture: Capture, window: ReadWindow, segments: Collection[int] | None) -> Iterator[pa.RecordBatch]:
         for piece in plan(capture, ReadPosition()):
-            if piece.start.segment not in segments:
+            if segments is not None and piece.start.segment not in segments:
                 continue
             for events in RangeReader(capture.path, piece, self._holes).table("events", _NEEDED, window, None):
                 self._watermarks.note(events)

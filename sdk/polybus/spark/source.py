@@ -247,8 +247,8 @@ class CaptureReader(ds.DataSourceReader):
         if isinstance(partition.piece, Range):
             yield from read_piece(self.options, partition.piece)
             return
-        capture = Capture(self.options.path)
-        for batch in exchanges(capture, partition.piece, self.options.window, self.options.timeout):
+        options = self.options
+        for batch in exchanges(Capture(options.path), options.window, options.timeout, partition.piece):
             yield batch.select(self.options.names) if self.options.names is not None else batch
 
 
