@@ -6,6 +6,7 @@ from .._util.broadcast import EventHub
 from .._util.cancel_scopes import receive, to_the_end
 from .._util.certificates import EXPIRES_SOON, warn_of_certificate
 from .._util.class_shapes import form_of_struct
+from .._util.cookies import cookies_of
 from .._util.event_loop import Loop, running_loop, wrong_event_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.lazy_names import lazy_names
@@ -54,6 +55,7 @@ __all__ = [
     "check_tls",
     "check_type",
     "convert",
+    "cookies_of",
     "counted",
     "end_by_sigterm",
     "ending_signals",

@@ -280,16 +280,6 @@ class Gate(Protocol):
         """The connection is established; the bus calls `transport.start`."""
 
 
-def cookies_of(text: str) -> dict[str, str]:
-    """Cookies of a Cookie header, for `Handshake.cookies`; empty if it is malformed."""
-    from http.cookies import CookieError, SimpleCookie  # servers of WebSockets and HTTP alone get some
-
-    try:
-        return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
-    except CookieError:
-        return {}
-
-
 @frozen(kw_only=True)
 class DialOptions:
     """Options of a client's connection."""

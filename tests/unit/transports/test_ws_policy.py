@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polybus.plugins.transports import cookies_of
+from polybus.plugins.tools import cookies_of
 from polybus.transports._ws.policy import HandshakeRejected, OriginPolicy, UpgradeRequest
 
 

@@ -10,10 +10,10 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..._util.cookies import cookies_of
 from ...errors import BadRequest, BusError, Code, RequestError
 from ...plugins import Admission, Gate, Handshake
 from ...plugins.extensions import party_of
-from ...plugins.transports import cookies_of
 from ...subjects import captures, matches
 from ..rpc.call import Call, failure
 from ..runtime.via import depth_of_sender

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 
 from ...plugins import Closed, WebRoute
 from ...plugins.connections import call_later
-from ...plugins.transports import cookies_of
+from ...plugins.tools import cookies_of
 from ...transports.asgi import AsgiTransport, HandshakeRejected, Receive, Scope, Send, accept, answered
 from ..http.server import HttpEndpoint, HttpRequest, WriteStalled, respond
 from .connection import ErraiConnection
