@@ -53,7 +53,7 @@ test test-integration: export PYTHONDONTWRITEBYTECODE :=
 # They wait, too, for sockets, processes and timers: three workers keep two cores busy.
 test: WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
 test: $(READY) $(BUILT)
-	$(if $(ARGS),,POLYBUS_SPEEDUPS=0 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TWINS) -k "not jrep and not nats")
+	$(if $(ARGS),,POLYBUS_SPEEDUPS=0 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TWINS) -k "ubre or not test_protocols")
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-integration: WORKERS ?= auto
