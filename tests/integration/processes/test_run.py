@@ -8,18 +8,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import psutil
 import pytest
 
 import polybus
 from polybus import Backoff, Bus, BusError, connect
-from polybus._core.bus import runner
 from polybus._core.bus.bus import parts_of
 from tests.support import free_port
 
@@ -112,31 +110,9 @@ def test_run_ends_with_the_lifespan_of_its_bus_that_has_failed() -> None:
     assert raised.group_contains(LookupError, match="no database")
 
 
-@pytest.mark.parametrize("how", ["closed", "failed"])
-def test_run_ends_with_its_bus(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bus = Bus()
-
-    async def end() -> None:
-        if how == "closed":
-            await bus.aclose()
-        else:
-            await anyio.to_thread.run_sync(leave)
-
-    def leave() -> None:
-        raise GeneratorExit
-
-    def serving(url: str) -> None:
-        parts_of(bus).services.running.spawn(end)
-
-    monkeypatch.setattr(runner, "announce", serving)
-    with nullcontext() if how == "closed" else pytest.raises(RuntimeError, match="a task of this bus has failed"):
-        polybus.run(bus, "ubre+tcp://127.0.0.1:0")
-
-
 IMPORTS = "import signal; print('importing', flush=True); signal.pause()"
 RUNS = f"""
 import polybus
-from polybus._core.bus import runner
 def resolve(url):
     {IMPORTS}
 runner.resolve_url = resolve

@@ -6,16 +6,25 @@ import importlib.util
 import logging
 import os
 import signal
+import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
+import anyio
+import anyio.to_thread
 import pytest
 
 import polybus
-from polybus import Bus, LocalProtocolError
+from polybus import Bus, Cluster, Forbidden, LocalProtocolError
 from polybus._core.bus import runner
+from polybus._core.bus.bus import parts_of
 from polybus._core.bus.runner import announce
+from polybus._util.process_end import exit_at_once
+from tests.support import eventually, free_port
 from tests.unit.cluster.in_a_thread import running_cluster
 
 URL = "ubre+memory://run-messages"
@@ -107,3 +116,210 @@ def test_a_program_with_a_url_can_be_reached(caplog: pytest.LogCaptureFixture) -
     with ended_at("serving", caplog) as ends:
         polybus.run(Bus(), URL)
     assert ends.lines == [f"INFO serving {URL}", "INFO SIGINT, draining"]
+
+
+# -- pages, signals and workers ------------------------------------------------------------------------------------------
+
+
+class Timer:
+    """What `threading.Timer` is asked for."""
+
+    made: ClassVar[list[Timer]] = []
+
+    def __init__(self, *asked: Any) -> None:
+        self.asked, self.daemon, self.states = asked, False, list[str]()
+        self.made.append(self)
+
+    def start(self) -> None:
+        self.states.append("started")
+
+    def cancel(self) -> None:
+        self.states.append("cancelled")
+
+
+@pytest.fixture
+def drained(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """For how long each bus was drained; no timer of `run` ends the tests."""
+    seconds: list[float] = []
+    drain = Bus.drain
+
+    async def draining(bus: Bus, timeout: float) -> None:
+        seconds.append(timeout)
+        await drain(bus, timeout)
+
+    Timer.made.clear()
+    monkeypatch.setattr(Bus, "drain", draining)
+    monkeypatch.setattr(runner, "threading", SimpleNamespace(**{**vars(threading), "Timer": Timer}))
+    return seconds
+
+
+async def page(port: int, path: str) -> tuple[int, str]:
+    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        answer = b"".join([data async for data in stream])
+    return int(answer.split()[1]), answer.partition(b"\r\n\r\n")[2].decode()
+
+
+def bus_with(task: Callable[[], Coroutine[Any, Any, None]]) -> Bus:
+    """A bus beside which a task runs."""
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(task)
+            yield
+
+    return Bus(lifespan=lifespan)
+
+
+def test_the_pages_tell_of_the_first_signal_during_the_delay_which_a_second_one_ends(drained: list[float]) -> None:
+    port, seen = free_port(), list[Any]()
+
+    async def client() -> None:
+        await eventually(serving)
+        seen.append([(await page(port, path))[0] for path in ("/livez", "/readyz")])
+        seen.append("polybus_links" in (await page(port, "/metrics"))[1])
+        os.kill(os.getpid(), signal.SIGTERM)
+        await eventually(leaving)
+        seen.append([await page(port, path) for path in ("/livez", "/readyz")])
+        os.kill(os.getpid(), signal.SIGINT)
+
+    async def serving() -> bool:
+        return (await page(port, "/readyz"))[0] == 200
+
+    async def leaving() -> bool:
+        return not await serving()
+
+    polybus.run(bus_with(client), URL, health=f"http://127.0.0.1:{port}", metrics=True, delay=600, drain=600)
+    assert seen == [[200, 200], True, [(200, "OK\n"), (503, "it does not take requests\n")]]
+    (timer,) = Timer.made
+    assert (*timer.asked, timer.daemon, timer.states) == (3.0, exit_at_once, (130,), True, ["started", "cancelled"])
+    assert drained == []
+
+
+class Worker:
+    """One of several workers, as `run` sees it."""
+
+    def __init__(self, taken: socket.socket | None) -> None:
+        self.taken = taken
+        self.said: list[Any] = []
+
+    def sockets(self, name: str) -> list[Any]:
+        self.said.append(name)
+        return [self.taken]
+
+    def follow(self, seconds: float) -> None:
+        self.said.append(seconds)
+
+    def tell_served(self, urls: list[str]) -> None:
+        self.said.append(urls)
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGTERM):  # a closing terminal's, and the service's second
+            os.kill(os.getpid(), number)
+
+    async def answer(self, why_not_ready: Callable[[], str], metrics: Callable[[], Awaitable[str]]) -> None:
+        self.said.append(why_not_ready())
+        self.said.append("polybus_links" in await metrics())
+
+
+def test_a_worker_serves_at_the_sockets_of_its_supervisor_which_it_tells_so(
+    drained: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        taken.setblocking(False)
+        url = f"ubre+tcp://127.0.0.1:{taken.getsockname()[1]}"
+        worker = Worker(taken)
+        monkeypatch.setattr(runner, "worker_here", lambda: worker)
+        with caplog.at_level(logging.INFO, "polybus"):
+            polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", workers=2, delay=0.001, drain=2)
+    patience, *said = worker.said
+    assert patience == pytest.approx(0.001 + 2 * 2 + 3.0)
+    assert sorted(map(str, worker.said[1:])) == sorted(
+        ["0 ubre+tcp://127.0.0.1:0", f"['{url}']", "it does not take requests", "True"]
+    )
+    assert drained == [2]
+    assert not any("serving" in record.getMessage() for record in caplog.records)
+    assert Timer.made == []
+
+
+def test_several_workers_get_the_bound_addresses_and_time_for_delay_drain_and_lifespan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def supervise(**options: Any) -> int:
+        asked.update(options)
+        return 7
+
+    monkeypatch.setattr(runner, "supervise", supervise)
+    with pytest.raises(SystemExit, match="7"):
+        polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", "nats+tcp://127.0.0.1:9", workers=2, delay=1, drain=10)
+    assert (asked["count"], asked["patience"]) == (2, 1 + 2 * 10 + 3)
+    bound: dict[str, list[socket.socket]] = anyio.run(asked["bind"])
+    assert list(bound) == ["0 ubre+tcp://127.0.0.1:0"]  # a broker's address is dialled
+    for sock in bound["0 ubre+tcp://127.0.0.1:0"]:
+        sock.close()
+
+
+def test_metrics_need_the_address_of_the_pages() -> None:
+    with pytest.raises(ValueError, match="give health="):
+        polybus.run(Bus(), URL, metrics=True)
+
+
+@pytest.mark.parametrize(
+    ("where", "why", "told"),
+    [("engine", Forbidden("not you"), True), ("engine", OSError("full"), False), ("lifespan", Forbidden("not you"), False)],
+    ids=["its cluster", "the system", "the program"],
+)
+def test_a_supervisor_is_told_what_keeps_a_worker_from_its_cluster_and_anything_else_is_raised(
+    where: str, why: Exception, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Told(Worker):
+        def tell_why_not(self, text: str) -> bool:
+            self.said.append(text)
+            return True
+
+        async def answer(self, why_not_ready: Any, metrics: Any) -> None: ...
+
+    def refuse(*of: Any) -> Any:
+        raise why
+
+    worker = Told(None)
+    monkeypatch.setattr(runner, "worker_here", lambda: worker)
+    if where == "engine":
+        monkeypatch.setattr(Cluster, "resolved", refuse)
+    with pytest.raises(SystemExit if told else type(why)):
+        polybus.run(Bus(cluster="auto", lifespan=refuse), URL, delay=0, drain=0)
+    assert worker.said == [3.0, *([str(why)] if told else [])]
+
+
+@pytest.mark.parametrize(("waits", "status"), [(True, "the process waits for them"), (False, "they end with the process")])
+def test_threads_that_outlive_their_bus_leave_the_process_to_sigterm(
+    waits: bool, status: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended: list[None] = []
+    bus = Bus()
+    monkeypatch.setattr(type(parts_of(bus).services.executor), "threads_left", [("stuck", waits)])
+    monkeypatch.setattr(runner, "end_by_sigterm", lambda: ended.append(None))
+    assert runner.tell_of_threads_left([bus]) is waits
+    assert (len(ended), status in caplog.text) == (1, True)
+
+
+@pytest.mark.parametrize("how", ["closed", "failed"])
+def test_run_ends_with_its_bus(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = Bus()
+
+    async def end() -> None:
+        if how == "closed":
+            await bus.aclose()
+        else:
+            await anyio.to_thread.run_sync(leave)
+
+    def leave() -> None:
+        raise GeneratorExit
+
+    def serving(url: str) -> None:
+        parts_of(bus).services.running.spawn(end)
+
+    monkeypatch.setattr(runner, "announce", serving)
+    with nullcontext() if how == "closed" else pytest.raises(RuntimeError, match="a task of this bus has failed"):
+        polybus.run(bus, "ubre+tcp://127.0.0.1:0")

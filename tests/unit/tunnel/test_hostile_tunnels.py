@@ -7,6 +7,7 @@ import ssl
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from polybus import Bus, ConnectFailed, Disconnected, Handshake, Limits, LocalProtocolError, RequestError, connect
@@ -239,26 +240,35 @@ async def test_a_frame_may_come_as_text_in_base64() -> None:
         await eventually(lambda: heard.frames == [b"\x00\x01\xff"])
 
 
+@pytest.mark.parametrize("unread", [0, WINDOW + 1], ids=["both ended", "ours waits"])
 @bounded
-async def test_items_after_the_end_of_their_half_are_no_frames_any_more() -> None:
+async def test_items_after_the_end_of_their_half_are_no_frames_any_more(unread: int) -> None:
     async with tunnelled(echoing()) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
         heard = Heard(near)
+        if unread:
+            far.listen(on=False)
+            await anyio.lowlevel.checkpoint()
+        for _ in range(unread):
+            near.put(b"nobody reads this")
         far.put(b"before")
         far.close(Closed(1000))
         party_of(front.peers[0]).streams.channel_frame(far, b"behind", None)
         far.put(b"refused by its own end")
         await eventually(lambda: heard.ends)
-        assert (heard.frames, heard.ends[0].code) == ([b"before"], 1000)
         assert await out.request("echo", 1) == 1
+        assert (heard.frames, heard.ends[0].code) == ([b"before"], 1000)
 
 
 # -- slow ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("outbox", [8, Limits().outbox])  # full, and not full where the credit ends
 @bounded
-async def test_an_outer_connection_that_takes_nothing_holds_the_inner_writer_and_what_waits_arrives_in_order() -> None:
-    async with tunnelled(echoing()) as (front, out, _):
+async def test_an_outer_connection_that_takes_nothing_holds_the_inner_writer_and_what_waits_arrives_in_order(
+    outbox: int,
+) -> None:
+    async with tunnelled(echoing(), outer=echoing(limits=Limits(outbox=outbox))) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
         heard, writer = Heard(near), Heard(far)
         reader: Any = party_of(out.peers[0]).link.transport
@@ -272,10 +282,32 @@ async def test_an_outer_connection_that_takes_nothing_holds_the_inner_writer_and
             far.put(b"%04d" % sent + bytes(8000))
             sent += 1
         assert writer.held == 1  # said once
+        tasks = len(anyio.get_running_tasks())
+        for _ in range(3):
+            far.received_credit(1)
+            await anyio.wait_all_tasks_blocked()
+        assert len(anyio.get_running_tasks()) == tasks  # one waits for all
         reader.resume_reading()
         await eventually(lambda: len(heard.frames) == sent)
         assert [int(frame[:4]) for frame in heard.frames] == list(range(sent))
         await eventually(lambda: writer.held == 0)
+
+
+@bounded
+async def test_a_frame_that_the_outer_connection_refuses_after_it_waited_ends_the_tunnel_with_the_limit() -> None:
+    async with tunnelled(echoing()) as (front, out, _):
+        near, far = the_channel(out), the_channel(front)
+        writer, _reader = Heard(near), Heard(far)
+        far.listen(on=False)
+        await anyio.lowlevel.checkpoint()
+        while not near.queued:
+            near.put(b"\x00" * 10)
+        near.packing = msgspec.structs.replace(near.packing, encoded=10**9)  # it cannot know all that a wire adds
+        near.put(bytes(Limits().message + 1))
+        far.listen(on=True)
+        await eventually(lambda: writer.ends)
+        assert (writer.ends[0].code, f"{Limits().message}" in writer.ends[0].reason) == (1009, True)
+        assert await out.request("echo", 1) == 1
 
 
 @bounded

@@ -427,12 +427,14 @@ async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and
         assert not party_of(out.peers[0]).channels
 
 
+@pytest.mark.parametrize("reads", [False, True])
 @bounded
-async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunnel_alone() -> None:
+async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunnel_alone(reads: bool) -> None:
     async with tunnelled(inner := echoing()) as (front, out, within):
         channel = the_channel(out)
         transport: Any = party_of(inner.peers[0]).link.transport
-        transport.pause_reading()
+        if not reads:
+            transport.pause_reading()
         events = within.events()
         await anyio.lowlevel.checkpoint()
         for _ in range(300):
