@@ -1,4 +1,4 @@
-"""What C reads and writes beside its twin in Python: the same message, bytes or error, whatever the input.
+"""Compares the C code with its twin in Python: the same message, bytes or error for any input.
 
 ``python -m fuzz.twins 10000000`` tries so many damaged frames, at some 200 µs each. Under an address sanitizer, with each
 block of memory one of C's, so that it sees what is read beyond the end of one::
@@ -36,7 +36,7 @@ from polybus.transports._stream import prefixed
 
 _LIMITS: Final = (Limits(), Limits(message=90, depth=4, subject=32, id=24))
 _SLOTS: Final = [one.name for one in attrs.fields(Message)]
-# Without a text in a body: msgspec itself crashes where it has no memory for one.
+# Bodies without text: msgspec itself crashes if it has no memory for one.
 _USUAL: Final = (
     b'{"request":"a.b","id":"a-1","body":{"a":[1]},"ttl":30}',
     b'{"success":"a-1","body":[7]}',
@@ -49,7 +49,7 @@ _INSERTED: Final = (
 
 
 def outcome(act: Callable[..., Any], *given: Any) -> Any:
-    """What a call gives, or the error that it raises, as something to compare."""
+    """Result of a call, or its error, in a comparable form."""
     try:
         made = act(*given)
     except BusError as error:
@@ -75,7 +75,7 @@ def _fed(parts: Sequence[bytes], limit: int) -> Any:
 
 @frozen
 class TwinsTarget:
-    """A target as the others: it takes any bytes."""
+    """Target for any bytes."""
 
     seeds: Callable[[], list[bytes]]
     adapters: tuple[Any, ...] = (Ubre(),)
@@ -122,7 +122,7 @@ def _framing(data: bytes) -> None:
 
 
 def mutations(seeds: Sequence[bytes], rng: random.Random) -> bytes:
-    """A seed that is damaged in a few places, or not at all."""
+    """A seed with a few damaged places, or none."""
     data = bytearray(rng.choice(seeds))
     for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
         at = rng.randrange(len(data) + 1)
@@ -140,14 +140,15 @@ def mutations(seeds: Sequence[bytes], rng: random.Random) -> bytes:
 
 
 def _no_memory() -> None:
-    """Let the first allocation fail, then the second, until all went well; whatever is said, nothing may be lost or crash."""
+    """Let the first allocation fail, then the second, until everything succeeds; nothing may be lost or crash, with any
+    result."""
     import _testcapi  # type: ignore[import-not-found]
 
     message = Message(Kind.PUBLISH, "news", raw=b"[1]")
     message.checked = message.raw
     writer, read = json_writer(_LIMITS[0], False), json_read(_LIMITS[0])
     assert native is not None
-    acts: list[Callable[[], Any]] = [partial(read, frame) for frame in _USUAL]  # msgspec crashes over texts
+    acts: list[Callable[[], Any]] = [partial(read, frame) for frame in _USUAL]  # msgspec crashes with texts
     acts += [partial(writer.write, message, None), partial(writer.ask, "news", "a-1", b"[1]", 1.5)]
     acts += [
         partial(writer.tell, "a-1", b"1"),
@@ -161,7 +162,7 @@ def _no_memory() -> None:
                 act()
             except (MemoryError, BusError):
                 continue
-            except SystemError as error:  # CPython sets no error where it has no room for a frame of Python
+            except SystemError as error:  # CPython sets no error if it has no room for a Python frame
                 assert "<function" in str(error) or str(error) == "error return without exception set", error
             finally:
                 _testcapi.remove_mem_hooks()

@@ -1,4 +1,4 @@
-"""Prints requirements for pip: the oldest versions of all that pyproject.toml says will do, and what the tests need besides."""
+"""Prints requirements for pip: the oldest versions that pyproject.toml allows, and further requirements of the tests."""
 
 import re
 import tomllib

@@ -70,8 +70,8 @@ class Durations:
 
     `collector` then exports ``polybus_handler_duration_seconds`` and ``polybus_handler_outcomes_total``. Their labels are the
     kind of call (``request``, ``notify``, ``publish``, ``stream``, ``channel``) and the subject or pattern of the handler,
-    for bridged messages the source of the route. Subjects of messages are never labels, so peers cannot add any. The duration
-    of a stream or channel is that of the whole conversation.
+    for bridged messages the source of the route. Subjects of messages are never labels, so peers cannot add any. For streams
+    and channels the duration covers the whole conversation.
 
     Args:
         buckets: Upper bounds of the histogram, in seconds; infinity at the end is optional.
