@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import logging
 import os
@@ -323,3 +324,22 @@ def test_run_ends_with_its_bus(how: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(runner, "announce", serving)
     with nullcontext() if how == "closed" else pytest.raises(RuntimeError, match="a task of this bus has failed"):
         polybus.run(bus, "ubre+tcp://127.0.0.1:0")
+
+
+@pytest.mark.parametrize(
+    ("uvloop", "backend", "module"), [(True, "asyncio", "uvloop"), (False, "asyncio", "asyncio"), (True, "trio", "")]
+)
+def test_a_program_runs_on_the_loop_that_it_asks_for(
+    uvloop: bool, backend: Any, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules: list[str] = []
+
+    def serving(url: str) -> None:
+        modules.append(type(asyncio.get_running_loop()).__module__.partition(".")[0] if backend == "asyncio" else "")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    if uvloop and backend == "asyncio":
+        pytest.importorskip("uvloop")
+    monkeypatch.setattr(runner, "announce", serving)
+    polybus.run(Bus(), URL, backend=backend, uvloop=uvloop)
+    assert modules == [module]

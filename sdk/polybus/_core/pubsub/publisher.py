@@ -109,10 +109,6 @@ def make_publication(
     return Message(Kind.PUBLISH, subject, None, raw, body_format, headers, checked=raw)
 
 
-def _no_spellings(subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
-    return {}
-
-
 @define(eq=False, repr=False)
 class Publisher:
     """Sends the publications of this bus to its own queues and to peers."""
@@ -133,7 +129,7 @@ class Publisher:
     in_net: bool = field(default=False, init=False)
     """True once a publication could reach a bus twice, or return. It stays true with one route left: a copy may still wait
     elsewhere for a link, and must be recognised as late."""
-    spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]] = field(default=_no_spellings, init=False)
+    spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]] = field(init=False)
     """Other names of a publication, by wire with names and addresses."""
     net_joined: Callable[[], None] | None = field(default=None, init=False)
     """Makes the cluster's other nodes number their publications."""

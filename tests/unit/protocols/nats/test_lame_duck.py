@@ -6,14 +6,18 @@ import random
 from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from polybus import Backoff, Bus, BusError, Cluster, Disconnected, Store, connect
+from polybus._core.link.moving import Moving, next_connection
 from polybus.events import LinkDown
 from polybus.plugins import Closed
+from polybus.plugins.extensions import party_of
 from polybus.protocols.nats.operations import write_json
 from polybus.testing.nats_engine import EngineClient, NatsEngine
 from tests.loops import virtual_time as anyio_backend  # noqa: F401
@@ -285,3 +289,109 @@ async def test_a_durable_handler_goes_on_and_handles_each_publication_once() -> 
             await anyio.sleep(10)
             assert handled == Counter(range(100))
             assert len(engine.clients) == 2
+
+
+@pytest.mark.parametrize("end", ["cancelled", "the new connection is lost"])
+async def test_a_request_in_flight_while_its_link_moves_ends_where_it_began(end: str) -> None:
+    async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as worker, AsyncExitStack() as stack:
+        release, answered = anyio.Event(), list[str]()
+
+        @worker.handle("slow")
+        async def slow(body: str) -> str:
+            await release.wait()
+            answered.append(body)
+            return body
+
+        others = set(engine.clients)
+        asker = await stack.enter_async_context(connect(engine.url, backoff=BACKOFF))
+        (old,) = set(engine.clients) - others
+        waiting, kept = asker.request("slow", "old", timeout=100), await stack.enter_async_context(asker.subscribe("news"))
+        await anyio.sleep(0.1)
+        old.transport.send(write_json("INFO", {**engine.info, **ENDS}))
+        async with asker.subscribe("more"):
+            await anyio.sleep(0.05)
+            (new,) = set(engine.clients) - others - {old}
+        await anyio.sleep(2)
+        again = asker.request("slow", "new", timeout=100)
+        if end == "cancelled":
+            again.cancel()
+            await anyio.sleep(1)
+            assert {old, new} < set(engine.clients)  # the first one is still waited for
+            waiting.cancel()
+            await anyio.sleep(5)
+            assert set(engine.clients) - others == {new}
+            assert asker.stats().pending == asker.stats().dropped == 0
+        else:
+            new.transport.abort(Closed(1006, "ended"))
+            for request in (waiting, again):
+                with pytest.raises(Disconnected):
+                    await request
+            await anyio.sleep(1)
+            assert {old, new}.isdisjoint(engine.clients)
+        await asker.publish("news", 1)
+        assert (await anext(kept)).body == 1
+
+
+async def test_what_the_old_connection_reports_is_reported_by_the_link_which_takes_facts_from_the_new_one() -> None:
+    async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus:
+        link = party_of(bus.peers[0]).link
+        engine.inform(**ENDS)
+        await anyio.sleep(0.3)
+        moving: Any = link.session
+        assert isinstance(moving, Moving)
+        assert (moving.codec, moving.start(0.0), moving.ending) == (moving.new.codec, (), False)
+        moving.refused("unexpected", "nonsense", 0.0)
+        moving.lost(3, "the reader was too slow")
+        assert (bus.stats().malformed, bus.stats().dropped) == (1, 3)
+        await anyio.sleep(3)
+        assert (moving.ending, link.session) == (True, moving.new)
+
+
+INFO = write_json("INFO", {"headers": True, "max_payload": 1000})
+
+
+@pytest.mark.parametrize(
+    ("happens", "why", "cut"),
+    [
+        (lambda new: new.closing(Closed(1001, "bye")), "bye", False),
+        (lambda new: new.closed(Closed(1006, "")), "the connection ended", False),
+        (lambda new: new.refused("malformed", "no NATS", 0.0), "no NATS", True),
+        (lambda new: new.frames_received([INFO, b"-ERR 'Authorization Violation'\r\n"]), "Authorization Violation", True),
+        (lambda new: new.frames_received([INFO, b"PONG\r\n"]), "the link was lost meanwhile", True),
+    ],
+    ids=["it leaves", "it ends", "malformed", "an error", "no link"],
+)
+async def test_a_second_connection_that_is_of_no_use_says_why(happens: Any, why: str, cut: bool) -> None:
+    async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus:
+        done: list[Any] = []
+        transport: Any = SimpleNamespace(start=lambda receiver: None, send=done.append, abort=done.append)
+        new = next_connection(party_of(bus.peers[0]).link, transport)
+        assert new is not None
+        new.start()
+        await engine.cut()
+        await anyio.lowlevel.checkpoint()
+        happens(new)
+        assert why in new.why
+        assert (new.decided.is_set(), new.moving) == (True, None)
+        assert [type(each) for each in done if not isinstance(each, bytes)] == [Closed] * cut
+
+
+async def test_a_recorder_of_a_link_records_the_connection_that_it_moves_to_and_the_old_one_to_its_end() -> None:
+    began, over = list[Any](), list[Any]()
+
+    def tap(adapter: Any, transport: Any, *, opened: bool) -> Any:
+        began.append(transport)
+        return SimpleNamespace(
+            recorder=recorder, around=lambda *both: both, over=lambda why: over.append((transport, why.reason[:15]))
+        )
+
+    recorder: Any = SimpleNamespace(tap=tap)
+    async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus:
+        link = party_of(bus.peers[0]).link
+        link.record(recorder)
+        link.services.recorders.append(recorder)
+        engine.inform(**ENDS)
+        await anyio.sleep(5)
+        assert began[1:] == [link.transport]
+        assert over == [(began[0], "the NATS server")]
+        link.services.recorders.remove(recorder)
