@@ -13,29 +13,36 @@ from anyio.abc import SocketAttribute, SocketStream
 from attrs import frozen
 
 from polybus import (
+    BadReply,
     BadRequest,
     Bus,
+    BusError,
     CallNext,
     Channel,
     Code,
     Context,
     DeadlineExceeded,
+    Disconnected,
     Forbidden,
     LocalProtocolError,
     Message,
     NoHandler,
     NotFound,
     Peer,
+    QueueFull,
     RemoteError,
     ReservedSubject,
     Route,
+    TooLarge,
     Unavailable,
     Unsupported,
     bridge,
     connect,
 )
+from polybus._core.bus.forwarding import FrameRelay, translated
 from polybus._core.peer import negotiation
 from polybus.events import DeadLettered
+from polybus.plugins import Closed
 from polybus.plugins.extensions import party_of
 from polybus.subjects import matches
 from polybus.testing import pair
@@ -628,3 +635,69 @@ async def test_a_body_that_the_far_side_cannot_carry_is_a_bad_request_that_says_
     async with bridged(Route("door", "vehicle.door.open", request=weird), server=house()) as ground:
         with pytest.raises(BadRequest, match="other side of the bridge cannot carry this"):
             await ground.asker.request("door")
+
+
+# -- what crosses at the edge of a bridge --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (DeadlineExceeded("subject", text="the handler was cut"), Code.DEADLINE_EXCEEDED, "the handler was cut"),
+        (DeadlineExceeded(), Code.DEADLINE_EXCEEDED, "no answer from the other side of the bridge in time"),
+        (TimeoutError(), Code.DEADLINE_EXCEEDED, "no answer from the other side of the bridge in time"),
+        (QueueFull("no room"), Code.RESOURCE_EXHAUSTED, "the other side of the bridge is slow: no room"),
+        (Disconnected("gone", "", False), Code.UNAVAILABLE, "the other side of the bridge is not there now: try again later"),
+        (Unsupported("no tunnels"), Code.INVALID_ARGUMENT, "the other side of the bridge cannot carry this: no tunnels"),
+        (BadReply("nonsense"), Code.INTERNAL, "the answer from the other side of the bridge is malformed"),
+        (BusError("?"), Code.UNAVAILABLE, "the other side of the bridge cannot be asked now"),
+    ],
+    ids=lambda given: type(given).__name__ if isinstance(given, Exception) else "",
+)
+def test_each_failure_beyond_a_bridge_has_its_code_and_text_for_the_client(error: Exception, code: Code, text: str) -> None:
+    made = translated(error)
+    assert (made.code, made.text) == (code, text)
+
+
+@bounded
+async def test_a_channel_across_a_bridge_ends_when_both_sides_have_said_their_last() -> None:
+    server = Bus()
+
+    @server.handle("sum")
+    async def total(channel: Channel[int, int]) -> None:
+        await channel.send(sum([number async for number in channel]))
+
+    async with bridged(Route("n.*", "{rest}", {"channel"}), server=server) as ground:
+        async with ground.asker.channel("n.sum") as channel:
+            for number in range(5):
+                await channel.send(number)
+            await channel.send_eof()
+            assert [answer async for answer in channel] == [10]
+
+
+def test_a_relay_of_frames_passes_on_pauses_and_ends_and_cuts_what_the_other_half_cannot_carry() -> None:
+    seen: list[Any] = []
+
+    class Half:
+        def put(self, frame: bytes) -> None:
+            if not frame:
+                raise TooLarge("more than 8 bytes")
+            seen.append(frame)
+
+        def listen(self, *, on: bool) -> None:
+            seen.append(on)
+
+        def cut(self, why: Closed) -> None:
+            seen.append(("cut", why.code, "more than 8 bytes" in why.reason))
+
+        def close(self, why: Closed) -> None:
+            seen.append(("close", why.code, why.reason))
+
+    half: Any = Half()
+    relay = FrameRelay(half, lambda: seen.append("over"))
+    relay.pause_writing()
+    relay.resume_writing()
+    relay.frames_received([b"1", b"", b"3"])
+    relay.closed(Closed(4000, "bye"))
+    FrameRelay(half).closed(Closed(1006, "lost"))  # which is not sent as such
+    assert seen == [False, True, b"1", ("cut", 1009, True), "over", ("close", 4000, "bye"), ("close", 1011, "lost")]

@@ -107,6 +107,12 @@ def test_a_program_at_no_address_of_its_own_says_when_it_is_ready(caplog: pytest
     ]
 
 
+def test_a_program_at_the_address_of_a_broker_has_one(caplog: pytest.LogCaptureFixture) -> None:
+    with running_cluster() as running, ended_at("serving", caplog) as ends:
+        polybus.run(Bus(), running.url.removesuffix("/shop"))
+    assert [line for line in ends.lines if "ready" in line] == []
+
+
 def test_a_program_that_nobody_can_reach_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with ended_at("no client", caplog) as ends:
         polybus.run(Bus())

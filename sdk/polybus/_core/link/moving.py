@@ -163,7 +163,7 @@ class Moving:
         """Outstanding copies by content: positive from the new connection, negative from the old one."""
         self._early_copies: dict[int, int] = {}
         """Copies in `_missing` that the old connection delivered first."""
-        self._moves: SessionMoves | None = SessionFeatures.of(old).moves
+        self._moves: SessionMoves = SessionFeatures.of(old).moves  # type: ignore[assignment]  # else `next_connection` gives None
         receiver.hand_over(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -183,7 +183,7 @@ class Moving:
             count = self._missing.get(content, 0)
             if count > 0:
                 self._missing[content] = max(0, count - early)
-        if self._moves is not None and self._old is not None:
+        if self._old is not None:
             self._write(self._moves.retire())
 
     def settle(self) -> None:
@@ -239,7 +239,7 @@ class Moving:
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[Any, Frames]:
         old = self._old
-        if old is None or self._moves is None:
+        if old is None:
             return self.new.send(message, now, peer_key)
         if message.id is not None and self._moves.holds(message.id):
             key, frames = old.send(message, now, peer_key)
@@ -250,7 +250,7 @@ class Moving:
         return self.new.send(message, now, peer_key)
 
     def forget(self, key: Any, now: float) -> Frames:
-        if self._old is None or self._moves is None or not self._moves.holds(key):
+        if self._old is None or not self._moves.holds(key):
             return self.new.forget(key, now)
         self._write(self._old.forget(key, now))
         return ()
@@ -298,7 +298,7 @@ class Moving:
         old, self._old = self._old, None
         if old is None:
             return
-        asked = [] if self._moves is None else self._moves.asked()
+        asked = self._moves.asked()
         old.connection_lost(why.reason)
         if self._taps is not None:
             self._taps.over(why)
