@@ -55,7 +55,7 @@ export type State = "connecting" | "open" | "waiting" | "closed"
 
 export interface StateEvent extends Event {
   readonly state: State
-  /** Why the link was lost or ended: WebSocket code and reason. */
+  /** Why the link was lost, ended or never opened: WebSocket code and reason. */
   readonly code?: number
   readonly reason?: string
   /** Milliseconds until the next attempt. */
@@ -110,7 +110,9 @@ export type CodeName =
   | "DATA_LOSS" | "UNAUTHENTICATED"
 export const Code: Readonly<Record<CodeName, number>>
 
-export class BusError extends Error {}
+export class BusError extends Error {
+  readonly text: string
+}
 /** The other end answered with an error. A handler of the page throws it to answer so. */
 export class RequestError extends BusError {
   constructor(text?: string, facts?: { code?: number; reason?: string | null; detail?: any; subject?: string | null })

@@ -35,7 +35,7 @@ export class BusError extends Error {
   }
   constructor(text, facts) {
     super(text)
-    Object.assign(this, facts)
+    Object.assign(this, { text }, facts)
   }
 }
 
@@ -77,7 +77,7 @@ KINDS[6] = KINDS[10] = Conflict
 function errorOf({ code, text, body, reason = null, detail }, subject) {
   const said = typeof body === 'string'
   code ??= body === 'NotFound' ? 12 : 2
-  code = (NAMES[+code] && +code) || 2
+  code = (NAMES[code] && +code) || 2
   text ??= said ? body : (body?.message ?? '')
   detail ??= said ? null : (body ?? null)
   if (code === 4) return expired(subject, 'remote', text, reason, detail)
@@ -85,10 +85,13 @@ function errorOf({ code, text, body, reason = null, detail }, subject) {
   return new Kind(text, { code, reason, detail, subject })
 }
 
-const expired = (subject, where, text = 'no answer in time', reason = null, detail = null) =>
-  new DeadlineExceeded(`${subject}: ${text}`, { subject, where, reason, detail })
+function expired(subject, where, text, reason = null, detail = null) {
+  text ||= 'no answer in time'
+  return new DeadlineExceeded(`${subject}: ${text}`, { subject, where, text, reason, detail })
+}
+
 const disconnected = (reason, sent) =>
-  new Disconnected(`${reason || 'the link is down'}; ${sent ? 'it may have run' : 'it was not sent, or not read'}`, { reason, sent })
+  new Disconnected(`${reason || 'the link is down'}; it ${sent ? 'may have' : 'has not'} run`, { reason, sent })
 
 // -- bodies: values that JSON.stringify would change are refused ----------------------------------------------------------
 
@@ -110,7 +113,7 @@ function check(value, path = '$', depth = 0) {
     const list = Array.isArray(value)
     const tag = toString.call(value).slice(8, -1)
     if (!list && tag !== 'Object') why = tag
-    else if (depth > 127) why = 'more than 128 levels' // nor what is part of itself
+    else if (depth > 127) why = 'over 128 levels' // nor what is part of itself
     else {
       const keys = list ? value : Object.keys(value)
       for (let index = 0; index < keys.length; index++) {
@@ -144,9 +147,11 @@ function fitting(pattern) {
 // -- links ------------------------------------------------------------------------------------------------------------------
 
 function overSocket(socket, opened, heard, lost) {
-  socket.onopen = () => opened(socket.protocol === REFUSES)
+  // Browsers hide why: no server is there, or it answered 403 or 404.
+  let why = `${socket.url} never opened: port, path, Origin? see the server log`
+  socket.onopen = () => opened(socket.protocol === REFUSES, (why = ''))
   socket.onmessage = ({ data }) => heard(data)
-  socket.onclose = ({ code, reason }) => lost(code, reason)
+  socket.onclose = ({ code, reason }) => lost(code, reason || why)
   socket.onerror = () => {} // the close follows
   return {
     send: (text) => socket.send(text),
@@ -192,6 +197,7 @@ export class Bus extends EventTarget {
   #options
   #state = 'connecting'
   #error // of the end
+  #why // reason of the last loss, until the link is up
   #link
   #up = false // the link carries frames
   #attempt // identifies the attempt: events of earlier ones are ignored
@@ -247,7 +253,7 @@ export class Bus extends EventTarget {
   }
 
   get pending() {
-    return [...this.#calls.values()].filter(({ subject }) => subject !== HELLO).length + this.#queue.size
+    return [...this.#calls.values()].filter((call) => call.subject !== HELLO).length + this.#queue.size
   }
 
   // -- verbs
@@ -299,7 +305,7 @@ export class Bus extends EventTarget {
   subscribe(pattern, hear, { signal } = {}) {
     let topic = this.#topics.get(pattern)
     if (!topic) {
-      topic = { pattern, fits: fitting(pattern), hearers: new Set(), told: false, awaited: false, ready: promised() }
+      topic = { pattern, fits: fitting(pattern), hearers: new Set(), ready: promised() }
       this.#topics.set(pattern, topic)
       if (topic.fits) this.#wild.add(topic)
     }
@@ -433,7 +439,7 @@ export class Bus extends EventTarget {
     const at = now()
     let next = Infinity
     for (const call of [...this.#calls.values(), ...this.#queue]) {
-      if (call.deadline <= at) this.#settle(call, call.reject, expired(call.subject, 'local'))
+      if (call.deadline <= at) this.#settle(call, call.reject, expired(call.subject, 'local', this.#why))
       else next = Math.min(next, call.deadline)
     }
     this.#arm(next)
@@ -452,8 +458,8 @@ export class Bus extends EventTarget {
     if (!this.#up) return
     const told = []
     for (const topic of this.#topics.values()) {
-      const { pattern, hearers } = topic
-      if (!hearers.size) {
+      const { pattern } = topic
+      if (!topic.hearers.size) {
         if (topic.told) this.#write(`{"unsubscribe":${quote(pattern)}}`)
         this.#forget(topic, disconnected('unsubscribed', false))
       } else if (!topic.told) {
@@ -542,11 +548,11 @@ export class Bus extends EventTarget {
     else if (frame.open !== undefined) this.#write(quote({ end: frame.open, code: 12 }))
   }
 
-  #published({ publish, body = null, headers = {} }) {
-    const exact = this.#topics.get(publish)
-    const about = { subject: publish, headers }
+  #published({ publish: subject, body = null, headers = {} }) {
+    const exact = this.#topics.get(subject)
+    const about = { subject, headers }
     if (exact && !exact.fits) hearAll(exact, body, about)
-    for (const topic of this.#wild) if (topic.fits.test(publish)) hearAll(topic, body, about)
+    for (const topic of this.#wild) if (topic.fits.test(subject)) hearAll(topic, body, about)
   }
 
   async #answer({ request, id, body = null, headers = {}, ttl }, link) {
@@ -592,9 +598,9 @@ export class Bus extends EventTarget {
     }
     if (attempt !== this.#attempt) return
     try {
-      if (typeof target.postMessage === 'function') this.#link = overPort(target, ...on)
+      if (target.postMessage) this.#link = overPort(target, ...on)
       else {
-        if (!Socket) throw new TypeError('no WebSocket here: connect(url, { WebSocket })')
+        if (!Socket) throw new TypeError('no WebSocket: connect(url, { WebSocket })')
         const url = new URL(`${target}`.replace(/^ubre\+/, ''), globalThis.location?.href)
         url.protocol = url.protocol.replace('http', 'ws')
         this.#link = overSocket(new Socket(url.href, [protocol, REFUSES, ...(shown ? [`polybus.token.${shown}`] : [])]), ...on)
@@ -608,6 +614,7 @@ export class Bus extends EventTarget {
     if (!this.#link) return // dropped in this turn
     clearTimeout(this.#timer)
     this.#up = true
+    this.#why = ''
     this.#heard = this.#opened = now()
     const resumes = this.#resume
     this.#changed = false // that hello comes first
@@ -627,7 +634,7 @@ export class Bus extends EventTarget {
       if (asked ? this.#heard >= asked : at - this.#heard < SILENCE) this.#look()
       // A late timer proves nothing: the machine slept.
       else if (!asked || at - asked > 3 * PATIENCE) this.#probe()
-      else this.#lose(1006, `no sign of life for ${PATIENCE} ms`)
+      else this.#lose(1006, 'no sign of life')
     }
     this.#watch = setTimeout(look, asked ? PATIENCE : SILENCE - now() + this.#heard)
   }
@@ -646,15 +653,15 @@ export class Bus extends EventTarget {
   }
 
   #drop(reason, sent) {
-    this.#attempt = undefined
+    this.#why = reason
     this.#up = false
     this.#link?.close()
-    this.#link = undefined
+    this.#attempt = this.#link = undefined
     clearTimeout(this.#timer)
     clearTimeout(this.#watch)
-    for (const call of this.#calls.values()) this.#settle(call, call.reject, disconnected(reason, sent))
-    for (const running of this.#running.values()) running.abort(disconnected(reason, true))
-    for (const topic of this.#topics.values()) topic.told = false
+    this.#calls.forEach((call) => this.#settle(call, call.reject, disconnected(reason, sent)))
+    this.#running.forEach((running) => running.abort(disconnected(reason, true)))
+    this.#topics.forEach((topic) => (topic.told = false))
   }
 
   #lose(code, reason, error, pause) {
@@ -687,8 +694,8 @@ export class Bus extends EventTarget {
     this.#drop(reason, true)
     this.#listening.abort()
     clearTimeout(this.#sweeper)
-    for (const call of this.#queue) this.#settle(call, call.reject, error)
-    for (const topic of this.#topics.values()) this.#forget(topic, error)
+    this.#queue.forEach((call) => this.#settle(call, call.reject, error))
+    this.#topics.forEach((topic) => this.#forget(topic, error))
     this.#ready.reject(error)
     this.#become('closed', { code, reason, error })
   }

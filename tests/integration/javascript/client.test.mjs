@@ -65,6 +65,26 @@ test('the first attempt fails as any other, and goes on', async (t) => {
   assert.equal(world.knocks, 2)
 })
 
+test('a page whose link never opens learns what to check: in its state and in the errors of its requests', async (t) => {
+  const world = new World(t)
+  const bus = world.connect('ws://shop.example:81/buss')
+  const asked = kept(bus.request('order.get', null, { timeout: 2000 }))
+  await world.turn()
+  world.socket.drops()
+  const text = "ws://shop.example:81/buss never opened: port, path, Origin? see the server log"
+  assert.deepEqual([world.states.at(-1).state, world.states.at(-1).reason], ['waiting', text])
+  await world.pass(2000)
+  const error = await outcome(asked)
+  assert.deepEqual([error.name, error.text, error.message], ['DeadlineExceeded', text, `order.get: ${text}`])
+  world.socket.open()
+  world.socket.greets()
+  const late = kept(bus.request('order.get', null, { timeout: 2000 }))
+  await world.pass(2000)
+  assert.equal((await outcome(late)).text, 'no answer in time')
+  world.socket.drops()
+  assert.equal(world.states.at(-1).reason, '')
+})
+
 test('an attempt that does not open within ten seconds is given up', async (t) => {
   const world = new World(t)
   world.connect()

@@ -73,7 +73,7 @@ async def test_the_page_about_socketio_says_and_hears_and_a_stranger_is_not_let_
     async with loaded(tmp_path, chat)["bus"].serve("ubre+ws://127.0.0.1:0/bus") as listener:
         url = listener.url.removeprefix("ubre+")
         said = await in_node(url, "t-ann")
-        assert said == ["ann: hello", "to rooms: 1", "closed: closed; it was not sent, or not read"]
+        assert said == ["ann: hello", "to rooms: 1", "closed: closed; it has not run"]
         assert await in_node(url, "guessed") == ["closed: UNAUTHENTICATED: not authenticated", "not said: Unauthorized"]
 
 
