@@ -813,30 +813,30 @@ class BlockingBus(Twin):
     ) -> Any:
         """Send a request and return its answer. Ctrl-C cancels it, also at the other side if the wire can.
 
-        It goes to this bus's own handler if there is one, otherwise to the only link that this bus opened, otherwise to the
-        opened link with a matching ``serves=``.
+        If this bus has a handler for the subject, that handler answers. Otherwise the request is sent over the only link that
+        this bus opened, or over the opened link with a matching ``serves=``.
 
         Args:
             subject: Subject of the handler.
             body: Any value that the wire can carry.
-            timeout: Seconds until `DeadlineExceeded`, finite; sent along if the wire carries it.
-            returns: The type that the answer is converted to.
+            timeout: Finite number of seconds until `DeadlineExceeded`. The peer is told, if the wire can carry it.
+            returns: The type to convert the answer to.
             to: The peer to send to.
-            headers: Text to text.
+            headers: A mapping of strings to strings.
             retry: Retry after temporary failures, within `timeout`; see `Retry`.
 
         Raises:
             EncodeError: The body cannot be encoded; the error names the path.
             AmbiguousRoute: Several links could take the request.
             Unsupported: The wire cannot carry this.
-            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
-            TypeError, ValueError: `timeout`, `to` or `headers` have a wrong type or value.
-            NoHandler: This bus has neither a link nor a handler for it.
-            Disconnected, Unauthorized, Forbidden: The only link is gone for good.
-            BusError: As `Reply` says.
+            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
+            TypeError, ValueError: `timeout`, `to` or `headers` has a wrong type or value.
+            NoHandler: (on awaiting) This bus has neither a link nor a handler for it.
+            Disconnected, Unauthorized, Forbidden: (on awaiting) The only link has ended and will not reconnect.
+            BusError: (on awaiting) See `Reply`.
         """
     def as_(self, identity: Any) -> BlockingCaller:
-        """Call this bus's own handlers on behalf of a user, for example of an HTTP endpoint.
+        """Call handlers of this bus on behalf of a user, for example from an HTTP endpoint.
 
         Args:
             identity: The value that handlers see as `Context.identity`.
@@ -854,23 +854,23 @@ class BlockingBus(Twin):
     def notify(
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | str | None = ...
     ) -> None:
-        """Send a notification to one handler, which sends no answer; routed like a request.
+        """Send a notification to one handler, which does not answer. It is routed like a request.
 
         Args:
             subject: Subject of the handler.
             body: Any value that the wire can carry.
-            headers: Text to text.
-            to: The peer to notify. Or an address behind a link (``//phone/CD/4`` of `protocols.Up`): then the link is chosen as
-                for a request without ``to``; for a bus that only serves, it is its only peer.
+            headers: A mapping of strings to strings.
+            to: The peer to notify, or an address behind a link (``//phone/CD/4`` with `protocols.Up`). For an address, the link
+                is chosen as for a request without ``to``; a bus that only serves uses its only peer.
 
         Raises:
             EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
             Disconnected: The peer has left.
-            BadRequest: This bus's own handler answers a stream or channel.
-            Unsupported: As `request`; or the wire has no addresses, so that ``to`` must be a peer.
-            LocalProtocolError: As `request`; or ``to`` is not an address.
-            NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As `request`.
+            BadRequest: The handler of this bus is for streams or channels.
+            Unsupported: As for `request`; or the wire has no addresses, so that ``to`` must be a peer.
+            LocalProtocolError: As for `request`; or ``to`` is not an address.
+            NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As for `request`.
         """
     @overload
     def publish(
@@ -894,24 +894,25 @@ class BlockingBus(Twin):
         timeout: float = ...,
         id: str | None = ...,
     ) -> None:
-        """Publish: every matching subscription receives it once, of the bus itself and of every linked peer.
+        """Publish a value. Each matching subscription of this bus and of its peers receives it once.
 
-        Links that this bus opened always get it. On return it has been passed to the transports or waits in an outbox; that is
-        no acknowledgement. It is stored, if a `Store` of the cluster has the subject, or if `id` is given and a NATS link leads
-        to an external stream.
+        Links that this bus opened always receive it. When the call returns, the publication has been passed to the transports
+        or waits in an outbox; that is not an acknowledgement. The publication is also stored if a `Store` of the cluster covers
+        the subject, or if you pass `id` and a NATS link leads to an external stream.
 
         Args:
-            to: One peer or several: only they receive it, and no store of the cluster stores it; an empty list means no peer.
-            timeout: Seconds to wait for room, in the outbox of a link that is down, and for the store.
-            id: For a `Store` or an external stream: stored once, however often it is published with this id.
+            to: One or several peers. Only they receive the publication, and no store of the cluster stores it. An empty list
+                means no peer.
+            timeout: Seconds to wait for room in the outbox of a link that is down, and for the store.
+            id: For a `Store` or an external stream. A publication with this id is stored once, however often you publish it.
 
         Raises:
             EncodeError: The body cannot be encoded.
-            QueueFull: A queue, an outbox or the store had no room in time; the other receivers have it.
-            DeadlineExceeded: The engine has not confirmed the storage in time; it may be stored.
-            Disconnected: A peer of `to` has left; the others have it.
-            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
-            TypeError, ValueError: `timeout`, `to` or `headers` have a wrong type or value.
+            QueueFull: A queue, an outbox or the store had no room in time. The other receivers have the publication.
+            DeadlineExceeded: The engine has not confirmed in time that it stored the publication; it may have done so.
+            Disconnected: A peer in `to` has left. The others have the publication.
+            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
+            TypeError, ValueError: `timeout`, `to` or `headers` has a wrong type or value.
         """
     @overload
     def publish_nowait(
@@ -933,12 +934,12 @@ class BlockingBus(Twin):
         to: AnyPeer | Iterable[AnyPeer] | None = ...,
         timeout: float = ...,
     ) -> None:
-        """`publish` without waiting.
+        """Publish like `publish`, but without waiting.
 
         Raises:
-            QueueFull: A queue or outbox has no room; the other receivers have it.
-            LocalProtocolError: As `publish`, or a `Store` stores the subject, which needs a wait.
-            Disconnected, EncodeError, ReservedSubject, TypeError, ValueError: As `publish`.
+            QueueFull: A queue or outbox has no room. The other receivers have the publication.
+            LocalProtocolError: As for `publish`; or a `Store` stores the subject, which requires waiting.
+            Disconnected, EncodeError, ReservedSubject, TypeError, ValueError: As for `publish`.
         """
     @overload
     def subscribe(
@@ -989,37 +990,37 @@ class BlockingBus(Twin):
     ) -> BlockingSubscription[Any]:
         """Receive publications: ``with bus.subscribe("news.*") as news: for message in news: ...``
 
-        Entering returns once the connected links know the subscription.
+        The block is entered once the connected links know the subscription.
 
-        With ``durable="audit"`` it consumes a `Store` of the cluster, and resumes at its position: one reader with that name
-        gets each publication, until `Message.ack`. With only ``start=`` it reads stored and then new publications, in the order
-        of the store, and keeps no position. A bus without a cluster reads the external stream that stores the pattern, behind a
-        link to a NATS network.
+        With ``durable="audit"`` the subscription consumes a `Store` of the cluster and resumes where it stopped: the readers
+        with that name share the publications, and each is redelivered until a reader calls `Message.ack`. With only ``start=``
+        it reads stored and then new publications, in the order of the store, and keeps no position. A bus without a cluster
+        reads the external stream that stores the pattern, over a link to a NATS network.
 
         Args:
-            pattern: ``*`` one token, ``>`` the rest.
-            returns: The type that bodies are converted to; publications that do not fit are skipped and counted.
-            queue: Publications that may wait to be read, as for `on`; with only ``start=`` 64. With `durable` the unsettled
-                ones of this reader: 1; more is faster.
+            pattern: ``*`` matches one token, ``>`` the rest.
+            returns: The type to convert bodies to. Publications that do not fit are skipped and counted.
+            queue: Number of publications that may wait to be read, as for `on`; 64 with only ``start=``. With `durable`, the
+                number that this reader may hold unsettled: 1 by default; a larger number is faster.
             when_full: Policy for a full queue; see `WhenFull`.
-            local: Receive the bus's own publications too. A member of a `group` receives its share from every publisher.
-            group: Queue group: one of the subscriptions with the same group and pattern gets each publication; see `on`.
-            durable: As for `on`; both share a store's publications under the same name.
-            retry: With `durable`: number of deliveries, and pauses where `Message.retry` sets none.
+            local: Also receive publications of this bus. A member of a `group` receives its share from every publisher.
+            group: Name of a queue group. One of the subscriptions with the same group and pattern receives each publication;
+                see `on`.
+            durable: As for `on`. A handler and a reader with the same name share the publications of the store.
+            retry: With `durable`: the number of deliveries, and the pauses between them unless `Message.retry` sets one.
             ack_wait: With `durable`, as for `on`.
-            start: As for `on`; without `durable`: where to begin.
+            start: As for `on`; without `durable`, where to begin.
             ordered: With `durable`, as for `on`.
 
         Raises:
-            LocalProtocolError: The pattern is not valid; (on entering) the bus does not run, or this thread runs its event
-                loop, or no store has the
-                pattern.
+            LocalProtocolError: The pattern is invalid; (on entering) no store covers it, or the bus does not run, or this
+                thread runs its event loop.
             AmbiguousRoute: (on entering) Several links could lead to the stream: connect with ``serves=``.
-            ReservedSubject: It begins with ``_polybus.``.
+            ReservedSubject: The pattern begins with ``_polybus.``.
             ValueError: The queue, the policy or the group is invalid, or an argument requires `durable` or excludes it.
             TypeError: `returns` is not a type, or bodies cannot be read as that type.
-            Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
-            Forbidden: (on entering) The peer refused.
+            Unsupported: (on entering) A bare peer matches only exact subjects, or no link can carry the subject (an integer).
+            Forbidden: (on entering) The peer refused the subscription.
         """
     @overload
     def stream(
@@ -1035,17 +1036,17 @@ class BlockingBus(Twin):
     ) -> BlockingChannel[Any, Any]:
         """Request many answers: ``with bus.stream("log.tail", {"n": 10}) as lines: for line in lines: ...``
 
-        Credits control the flow. Leaving the block stops the remote handler.
+        The flow is controlled by credits. Leaving the block stops the remote handler.
 
         Args:
-            timeout: Seconds until `DeadlineExceeded`; None for the duration of the block.
+            timeout: Seconds until `DeadlineExceeded`; None means that only the block limits the time.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
-            NoHandler, AmbiguousRoute: (on entering) As `request`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `request`.
+            NoHandler, AmbiguousRoute: (on entering) As for `request`.
             Unsupported: (on entering) The peer is not a polybus peer.
-            RequestError: (by iterating) The handler failed, or answers requests only (`BadRequest`).
-            Disconnected: (by iterating) The link broke.
+            RequestError: (while iterating) The handler failed, or it answers only requests (`BadRequest`).
+            Disconnected: (while iterating) The link broke.
         """
     @overload
     def channel(
@@ -1076,7 +1077,7 @@ class BlockingBus(Twin):
         """Open a conversation: ``with bus.channel("chat") as ch: ch.send(...); for item in ch: ...``
 
         Raises:
-            BusError: As `stream`.
+            BusError: As for `stream`.
         """
     def connect(
         self,
@@ -1090,7 +1091,7 @@ class BlockingBus(Twin):
         wait: float = 0.0,
         record: str | os.PathLike[str] | None = None,
     ) -> BlockingBlock[BlockingPeer]:
-        """Add a link to this bus; the context manager yields the `BlockingPeer` at the other end.
+        """Add a link to this bus. The context manager yields the `BlockingPeer` at the other end.
 
         Args: as `polybus.connect`.
 
@@ -1111,20 +1112,21 @@ class BlockingBus(Twin):
         insecure: bool = False,
         retry: Backoff | None = None,
     ) -> BlockingBlock[BlockingListener]:
-        """Accept links at an address; the context manager yields the `BlockingListener`.
+        """Accept links at an address. The context manager yields the `BlockingListener`.
 
         Args:
-            target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 takes a free port.
-            protocol: For a transport object: name or adapter.
-            origins: Web origins with pages that may connect. Pages of the same host and port always may.
-            hosts: Further ``Host`` values of a loopback server, behind a proxy.
-            tls: For ``tls`` and ``wss``: a server-side context.
-            when_full: Policy for publications to a peer with a full outbox: ``drop_oldest``, ``drop_newest``, ``disconnect``.
+            target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 picks a free port.
+            protocol: The protocol of a transport object, by name or as an adapter.
+            origins: Web origins whose pages may connect. Pages from the same host and port may always connect.
+            hosts: Additional ``Host`` values that a loopback server accepts, for use behind a proxy.
+            tls: A server-side context for ``tls`` and ``wss``.
+            when_full: Policy for publications to a peer whose outbox is full: ``drop_oldest``, ``drop_newest`` or
+                ``disconnect``.
             insecure: Allow other machines to connect, directly or through a proxy, although every connection is accepted.
 
         Raises:
             ValueError: The URL or an option is invalid.
-            LocalProtocolError: An open address without `authenticate`.
+            LocalProtocolError: Other machines can reach the address, and the bus has no `authenticate`.
             OSError: (on entering) The address cannot be bound.
         """
     def record(
@@ -1139,78 +1141,79 @@ class BlockingBus(Twin):
     ) -> BlockingBlock[Recording]:
         """Record every frame of every link, in both directions: ``with bus.record("captures/"): ...``
 
-        The bus never waits: frames that the disk cannot take are dropped and counted, and the capture marks the gap. Needs
-        ``pip install 'polybus[capture]'``.
+        The bus never waits for the disk. If the disk is too slow, frames are dropped and counted, and the capture marks the
+        gap. Needs ``pip install 'polybus[capture]'``.
 
         Args:
-            path: A folder, made if missing. Several recordings may share it.
-            max_bytes: Limit of the folder; the oldest segments are removed.
-            max_age: Age limit of segments; seconds or a `timedelta`.
+            path: The folder to write to; it is created if necessary. Several recordings may share it.
+            max_bytes: Maximum size of the folder. Beyond it, the oldest segments are removed.
+            max_age: Maximum age of segments, in seconds or as a `timedelta`.
             bodies: Record bodies, not only the kind and target of each message.
-            redact: ``redact(protocol, frame)`` returns the bytes to write. The default blanks tokens, cookies and members with
-                names of secrets; None writes everything unchanged.
-            decode: Decode sealed segments (after 64 MiB or a minute) in a process of the lowest priority, once for all readers.
-                Readers decode the rest themselves.
+            redact: ``redact(protocol, frame)`` returns the bytes to write. The default blanks tokens, cookies and members that
+                are named like secrets; None writes everything unchanged.
+            decode: Decode each segment once for all readers when it is sealed (after 64 MiB or a minute), in a process with
+                the lowest priority. Readers decode the rest themselves.
 
         Raises:
             ImportError: pyarrow is not installed.
             TypeError, ValueError: An argument is invalid.
-            CaptureError: (on entering) The folder cannot be made or written.
+            CaptureError: (on entering) The folder cannot be created or written to.
         """
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
-        """A connection inside a link of this bus: ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``.
+        """Return a connection that runs inside a link of this bus: ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``.
 
-        It goes to the peer for requests to `name`, and reconnects once the outer link is back.
+        The tunnel leads to the peer that requests to `name` are sent to. It reconnects once the outer link is back.
 
         Args:
             name: A name that the other side serves with `handle_tunnels`.
-            params: Shown there in `Handshake.params`.
+            params: Strings that the other side finds in `Handshake.params`.
 
         Raises:
             ReservedSubject, LocalProtocolError: The name is not valid.
-            TypeError: `params` are not text to text.
+            TypeError: `params` does not map strings to strings.
         """
     @property
     def peers(self) -> list[BlockingPeer]:
-        """The peers of all links."""
+        """The peers on all links."""
     def peers_of(self, key: str) -> list[BlockingPeer]:
-        """The peers of one identity (its `Identity.key`), except leaving ones: for ``publish(..., to=...)``."""
+        """The peers of one identity (by its `Identity.key`), for ``publish(..., to=...)``. Excludes peers that are leaving."""
     def user(self, key: str) -> BlockingUser:
-        """A user by identity key, connected here or to another node of the cluster.
+        """Return the user with an identity key, who may be connected here or to another node of the cluster.
 
         Raises:
-            TypeError: `key` is not text.
+            TypeError: `key` is not a string.
         """
     def nodes(self) -> Survey[Node]:
-        """Survey all nodes of the cluster, this one included, within 2 s.
+        """Ask all nodes of the cluster, including this one, to report within 2 s.
 
         Raises:
             LocalProtocolError: The bus is not entered, or this thread runs its event loop.
         """
     def present(self, pattern: str | int) -> Survey[BlockingPeer | BlockingRemotePeer]:
-        """Find the clients with a subscription to this exact pattern, at all nodes, within 2 s. There is no cache: a killed
-        node has no clients.
+        """Find the clients on all nodes that are subscribed to this exact pattern, within 2 s. Nothing is cached, so clients of
+        a killed node are not reported.
 
         Raises:
             LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus is not entered.
         """
     def stats(self) -> Stats:
-        """A snapshot of what the bus has done and has to do."""
+        """Return a snapshot of the counters and queues of the bus."""
     def events(self) -> BlockingItems[BusEvent]:
-        """Iterate over events from now on; beyond 1,000 unread events the oldest are dropped.
+        """Iterate over the events that happen after this call. If more than 1,000 are unread, the oldest are dropped.
 
         Raises:
-            LocalProtocolError: (here or by iterating) The bus does not run, or this thread runs its event loop.
+            LocalProtocolError: (here or while iterating) The bus does not run, or this thread runs its event loop.
         """
     def drain(self, timeout: float = DRAIN) -> None:
-        """Stop accepting requests, let running handlers finish, notify the peers, write the outboxes, close the links.
+        """Stop accepting requests, let running handlers finish, notify the peers, write the outboxes and close the links.
 
-        Streams and channels get a quarter of the time; then they end as `Unavailable`. A handler, a middleware or the lifespan
-        of this bus does not wait in this call, since the drain waits for them. Cancelling the call cuts running handlers; the
-        peers are still notified.
+        Streams and channels have a quarter of the time; then they end with `Unavailable`. If a handler, a middleware or the
+        lifespan of this bus makes this call, it returns at once, since the drain waits for them. Cancelling the call cancels
+        the running handlers; the peers are still notified.
 
         Args:
-            timeout: Seconds for everything; then the rest is cut. The end of the lifespan gets the same time again.
+            timeout: Seconds for the whole drain. What is not finished by then is cancelled. The lifespan then has the same
+                time again for its end.
 
         Raises:
             TypeError, ValueError: `timeout` is not a number of seconds.
@@ -1220,5 +1223,5 @@ class BlockingBus(Twin):
         """Wait until the bus has been left.
 
         Raises:
-            LocalProtocolError: It is not entered, or this thread runs its event loop.
+            LocalProtocolError: The bus is not entered, or this thread runs its event loop.
         """

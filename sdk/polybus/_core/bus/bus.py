@@ -1,4 +1,4 @@
-"""The bus: one symmetric object for clients, servers and everything in between."""
+"""The bus: one symmetric class for clients, servers and everything in between."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """An async context manager that records every frame of a bus's links.
+    """Async context manager that records every frame on the links of a bus.
 
     Attributes:
         recorder: Writes the frames.
@@ -64,11 +64,11 @@ class Recording:
 
     @property
     def path(self) -> str:
-        """The folder."""
+        """The folder that holds the recording."""
         return str(self.recorder.path)
 
     def stats(self) -> RecorderStats:
-        """Frames written and lost so far."""
+        """Counts of the frames written and lost so far."""
         return self.recorder.stats()
 
     async def __aenter__(self) -> Recording:
@@ -95,7 +95,7 @@ class Recording:
         await in_own_thread(self.recorder.close)
 
     async def _for_each_link(self, change: Callable[[Link], None]) -> None:
-        """Change links between turns of the event loop, when none handles a frame."""
+        """Change all links between turns of the event loop, when no link is handling a frame."""
         runtime = self._services.runtime
         if runtime is None:
             return
@@ -115,30 +115,32 @@ class Recording:
 
 @injected_as("bus")
 class Bus(BusVerbs):
-    """Handlers, subscriptions and any number of links. A client is a bus with one link, a server a bus with many.
+    """Holds handlers, subscriptions and any number of links. A client is a bus with one link, a server is a bus with many.
 
-    A bus runs while it is entered: ``async with bus:``; `connect`, `serve` and `testing.pair` enter it too. Entries are
-    counted; the last exit drains. A bus may be entered again later, even in another event loop; handlers stay.
+    A bus runs while it is entered: ``async with bus:``. `connect`, `serve` and `testing.pair` also enter it. The bus counts
+    its entries, and the last exit drains it. You can enter a bus again later, even in another event loop; its handlers are
+    kept.
 
     Args:
         limits: Sizes and times; see `Limits`.
-        authenticate: ``authenticate(handshake)`` returns the identity of a new connection; None and other empty values refuse;
-            True admits without an identity. Without it every connection is accepted.
-        authorize: ``authorize(peer, verb, subject)`` decides what a peer may do; without it everything. A parameter ``message``
-            receives the message, with sender data of the wire (such as a uProtocol token).
+        authenticate: ``authenticate(handshake)`` returns the identity of a new connection. None or another empty value refuses
+            the connection; True admits it without an identity. By default every connection is accepted.
+        authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. By default everything is allowed. If the
+            function has a parameter ``message``, it receives the message with the sender data of the wire (such as a uProtocol
+            token).
         lifespan: ``lifespan(bus)`` is an async context manager around the handlers; its value is ``ctx.state``. It runs in its
-            own task, so it may hold a task group. Until its yield the bus is not `ready`, and entering waits, or raises its
-            error. Its end comes after the handlers, without the exception of the block, and is cancelled after the timeout of
-            the drain (20 s by default). The block raises an error of the end, or logs it next to its own. An error in between
-            closes the bus.
-        debug: Send the text of unexpected exceptions to clients. Never in production.
-        check_answers: Validate answers and items of handlers by their annotations, and drop fields that the type lacks: ``->
-            User`` sends a ``User`` even for a larger object. The types of a `Subject` or contract, and publications to a
-            `Subject`, are checked too. A value that does not fit becomes INTERNAL, with its details in the log; an annotation
-            that cannot be checked is a TypeError at registration. ``"validate"`` sends valid values unchanged. None means
-            False, under `polybus.testing.pair` ``"validate"``.
-        cluster: Make this bus a node of a cluster, in which many processes are one bus: the URL of its engine (NATS), ``auto``
-            for the URL in ``POLYBUS_CLUSTER`` (if unset, the bus stays alone), or `Cluster`.
+            own task, so it may contain a task group. Until it yields, the bus is not `ready`, and entering the bus waits (or
+            raises the error of the lifespan). It ends after the handlers, does not see the exception of the block, and is
+            cancelled after the timeout of the drain (20 s by default). If it fails at its end, the block raises the error, or
+            logs it if the block itself failed. If it fails before that, the bus is closed.
+        debug: Send the text of unexpected exceptions to clients. Do not use this in production.
+        check_answers: Validate the answers and items of handlers against their annotations, and drop fields that the type does
+            not have: ``-> User`` sends a ``User`` even for a larger object. The types of a `Subject` or contract, and
+            publications to a `Subject`, are checked too. A value that does not fit is answered with INTERNAL, and the details
+            are logged. An annotation that cannot be checked raises TypeError at registration. ``"validate"`` checks values but
+            sends them unchanged. None means False, or ``"validate"`` under `polybus.testing.pair`.
+        cluster: Make this bus a node of a cluster, in which many processes act as one bus. Pass the URL of the engine (NATS),
+            a `Cluster`, or ``auto`` for the URL in ``POLYBUS_CLUSTER`` (if that is not set, the bus stays alone).
 
     Raises:
         TypeError: `limits` or `cluster` has a wrong type, or a hook cannot be called.
@@ -205,7 +207,7 @@ class Bus(BusVerbs):
         wait: float = 0.0,
         record: str | os.PathLike[str] | None = None,
     ) -> AbstractAsyncContextManager[Peer]:
-        """Add a link to this bus; the async context manager yields the `Peer` at the other end.
+        """Add a link to this bus. The async context manager yields the `Peer` at the other end.
 
         Args: as `polybus.connect`.
 
@@ -229,61 +231,62 @@ class Bus(BusVerbs):
         insecure: bool = False,
         retry: Backoff | None = None,
     ) -> AbstractAsyncContextManager[Listener]:
-        """Accept links at an address; the async context manager yields the `Listener`.
+        """Accept links at an address. The async context manager yields the `Listener`.
 
         Args:
-            target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 takes a free port.
-            protocol: For a transport object: name or adapter.
-            origins: Web origins with pages that may connect. Pages of the same host and port always may.
-            hosts: Further ``Host`` values of a loopback server, behind a proxy.
-            tls: For ``tls`` and ``wss``: a server-side context.
-            when_full: Policy for publications to a peer with a full outbox: ``drop_oldest``, ``drop_newest``, ``disconnect``.
+            target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 picks a free port.
+            protocol: The protocol of a transport object, by name or as an adapter.
+            origins: Web origins whose pages may connect. Pages from the same host and port may always connect.
+            hosts: Additional ``Host`` values that a loopback server accepts, for use behind a proxy.
+            tls: A server-side context for ``tls`` and ``wss``.
+            when_full: Policy for publications to a peer whose outbox is full: ``drop_oldest``, ``drop_newest`` or
+                ``disconnect``.
             insecure: Allow other machines to connect, directly or through a proxy, although every connection is accepted.
 
         Raises:
             ValueError: The URL or an option is invalid.
-            LocalProtocolError: An open address without `authenticate`.
+            LocalProtocolError: Other machines can reach the address, and the bus has no `authenticate`.
             OSError: (on entering) The address cannot be bound.
         """
         return Serving(self._parts, target, protocol, origins, hosts, tls, when_full, insecure, retry)
 
     @property
     def peers(self) -> list[Peer]:
-        """The peers of all links."""
+        """The peers on all links."""
         return [peer.public for peer in self._links.peers]
 
     def peers_of(self, key: str) -> list[Peer]:
-        """The peers of one identity (its `Identity.key`), except leaving ones: for ``publish(..., to=...)``."""
+        """The peers of one identity (by its `Identity.key`), for ``publish(..., to=...)``. Excludes peers that are leaving."""
         return [peer.public for peer in self._links.peers_of(key)]
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
-        """A connection inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.
+        """Return a connection that runs inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.
 
-        It goes to the peer for requests to `name`, and reconnects once the outer link is back.
+        The tunnel leads to the peer that requests to `name` are sent to. It reconnects once the outer link is back.
 
         Args:
             name: A name that the other side serves with `handle_tunnels`.
-            params: Shown there in `Handshake.params`.
+            params: Strings that the other side finds in `Handshake.params`.
 
         Raises:
             ReservedSubject, LocalProtocolError: The name is not valid.
-            TypeError: `params` are not text to text.
+            TypeError: `params` does not map strings to strings.
         """
         return self._links.tunnel(name, params)
 
     def handle_tunnels(
         self, pattern: str, inner: Bus, *, protocol: str | ProtocolAdapter, when_full: str = "drop_oldest"
     ) -> None:
-        """Lead tunnels with these names to another bus, as if their openers had connected to it.
+        """Connect tunnels with these names to another bus, as if the peers that open them had connected to it directly.
 
-        The inner bus is entered with the first tunnel, unless it runs, and left together with this one. First ``authorize(peer,
-        "tunnel", name)`` of this bus is called, then ``authenticate`` of `inner`, with the outer peer in `Handshake.outer`;
-        without one, the opener keeps its identity.
+        The inner bus is entered with the first tunnel, unless it is already running, and left together with this one. This bus
+        first calls its ``authorize(peer, "tunnel", name)``, then the ``authenticate`` of `inner`, with the outer peer in
+        `Handshake.outer`. If `inner` has no ``authenticate``, the peer keeps its identity.
 
         Args:
-            pattern: ``plant.{id}``: the named tokens are in `Handshake.params`.
-            inner: The target; may be this bus.
-            protocol: The protocol inside: name or adapter.
+            pattern: A pattern such as ``plant.{id}``. The values of its names are in `Handshake.params`.
+            inner: The target bus, which may be this one.
+            protocol: The protocol inside the tunnels, by name or as an adapter.
             when_full: As in `serve`.
 
         Raises:
@@ -291,7 +294,7 @@ class Bus(BusVerbs):
             ValueError: The protocol or the policy is unknown, or the pattern is already served.
             TypeError: `inner` is not a bus.
         """
-        from ..tunnel.endpoint import Entrance  # few programs have one
+        from ..tunnel.endpoint import Entrance  # few programs use tunnels
 
         check_pattern(pattern, self.limits.subject)
         check_type(inner, Bus, "inner", "Bus()")
@@ -313,15 +316,15 @@ class Bus(BusVerbs):
 
     @property
     def ready(self) -> bool:
-        """True while the bus accepts new requests: from the lifespan's yield until a drain begins."""
+        """True while the bus accepts new requests, from the lifespan's yield until a drain begins."""
         return self._services.ready
 
     @property
     def why_not_ready(self) -> str:
-        """Reason why a load balancer should send no requests now, or empty.
+        """The reason why a load balancer should not send requests now; empty if it should.
 
-        The bus has not started, is ending or has failed, or its cluster's engine has been down for longer than
-        `Cluster.outage`. ``/readyz`` returns this text. Requests are accepted while `ready` is true.
+        There is a reason if the bus has not started, is ending or has failed, or if the engine of its cluster has been down
+        for longer than `Cluster.outage`. ``/readyz`` returns this text. The bus accepts requests as long as `ready` is true.
         """
         if not self._services.ready:
             failed = self._services.failed
@@ -330,7 +333,7 @@ class Bus(BusVerbs):
 
     @property
     def leaving(self) -> bool:
-        """True from the start of a drain to the end of the bus."""
+        """True from the start of a drain until the bus has ended."""
         return self._services.leaving
 
     @property
@@ -339,14 +342,15 @@ class Bus(BusVerbs):
         return self._life.state
 
     async def drain(self, timeout: float = DRAIN) -> None:
-        """Stop accepting requests, let running handlers finish, notify the peers, write the outboxes, close the links.
+        """Stop accepting requests, let running handlers finish, notify the peers, write the outboxes and close the links.
 
-        Streams and channels get a quarter of the time; then they end as `Unavailable`. A handler, a middleware or the lifespan
-        of this bus does not wait in this call, since the drain waits for them. Cancelling the call cuts running handlers; the
-        peers are still notified.
+        Streams and channels have a quarter of the time; then they end with `Unavailable`. If a handler, a middleware or the
+        lifespan of this bus makes this call, it returns at once, since the drain waits for them. Cancelling the call cancels
+        the running handlers; the peers are still notified.
 
         Args:
-            timeout: Seconds for everything; then the rest is cut. The end of the lifespan gets the same time again.
+            timeout: Seconds for the whole drain. What is not finished by then is cancelled. The lifespan then has the same
+                time again for its end.
 
         Raises:
             TypeError, ValueError: `timeout` is not a number of seconds.
@@ -355,13 +359,14 @@ class Bus(BusVerbs):
         await self._life.drain(timeout)
 
     async def aclose(self) -> None:
-        """Leave at once, regardless of entered blocks: close links, cancel handlers. May be called at any time.
+        """End the bus at once, even if blocks that entered it are still open: cancel handlers and close links.
 
-        A handler, a middleware or the lifespan of this bus does not wait in this call, and is cancelled at its next wait.
+        You can call this at any time. If a handler, a middleware or the lifespan of this bus makes the call, it returns
+        without waiting, and the caller is cancelled at its next wait.
 
         Raises:
             LocalProtocolError: The bus runs in another event loop.
-            BaseException: Raised by the lifespan at its end.
+            BaseException: The lifespan raised an error at its end.
         """
         await self._life.aclose()
 
@@ -369,7 +374,7 @@ class Bus(BusVerbs):
         """Wait until the bus has been left.
 
         Raises:
-            LocalProtocolError: It is not entered, or runs in another event loop.
+            LocalProtocolError: The bus is not entered, or runs in another event loop.
         """
         await self._life.wait_closed()
 
@@ -387,23 +392,23 @@ class Bus(BusVerbs):
     ) -> AbstractAsyncContextManager[Recording]:
         """Record every frame of every link, in both directions: ``async with bus.record("captures/"): ...``
 
-        The bus never waits: frames that the disk cannot take are dropped and counted, and the capture marks the gap. Needs
-        ``pip install 'polybus[capture]'``.
+        The bus never waits for the disk. If the disk is too slow, frames are dropped and counted, and the capture marks the
+        gap. Needs ``pip install 'polybus[capture]'``.
 
         Args:
-            path: A folder, made if missing. Several recordings may share it.
-            max_bytes: Limit of the folder; the oldest segments are removed.
-            max_age: Age limit of segments; seconds or a `timedelta`.
+            path: The folder to write to; it is created if necessary. Several recordings may share it.
+            max_bytes: Maximum size of the folder. Beyond it, the oldest segments are removed.
+            max_age: Maximum age of segments, in seconds or as a `timedelta`.
             bodies: Record bodies, not only the kind and target of each message.
-            redact: ``redact(protocol, frame)`` returns the bytes to write. The default blanks tokens, cookies and members with
-                names of secrets; None writes everything unchanged.
-            decode: Decode sealed segments (after 64 MiB or a minute) in a process of the lowest priority, once for all readers.
-                Readers decode the rest themselves.
+            redact: ``redact(protocol, frame)`` returns the bytes to write. The default blanks tokens, cookies and members that
+                are named like secrets; None writes everything unchanged.
+            decode: Decode each segment once for all readers when it is sealed (after 64 MiB or a minute), in a process with
+                the lowest priority. Readers decode the rest themselves.
 
         Raises:
             ImportError: pyarrow is not installed.
             TypeError, ValueError: An argument is invalid.
-            CaptureError: (on entering) The folder cannot be made or written.
+            CaptureError: (on entering) The folder cannot be created or written to.
         """
         recorder = make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact, decode=decode)
         return Recording(self._services, recorder)
@@ -412,23 +417,23 @@ class Bus(BusVerbs):
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster of this bus, as given; None for a single bus."""
+        """The cluster that was passed to this bus; None for a single bus."""
         return self._cluster
 
     def user(self, key: str) -> User:
-        """A user by identity key, connected here or to another node of the cluster.
+        """Return the user with an identity key, who may be connected here or to another node of the cluster.
 
         Raises:
-            TypeError: `key` is not text.
+            TypeError: `key` is not a string.
         """
         check_type(key, str, "key", "bus.user('ann')")
         return User(self._links, key)
 
     def forward(self, pattern: str | int) -> None:
-        """Forward clients' requests without a handler here to the cluster, after `authorize`. Off by default.
+        """Forward requests of clients to the cluster if this bus has no handler for them, after `authorize`. Off by default.
 
         Raises:
-            LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus was made without ``cluster=``.
+            LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus was created without ``cluster=``.
         """
         check_pattern(pattern, self.limits.subject)
         if self._links.mesh is None:
@@ -436,7 +441,7 @@ class Bus(BusVerbs):
         self._links.mesh.forward(pattern)
 
     async def nodes(self) -> Survey[Node]:
-        """Survey all nodes of the cluster, this one included, within 2 s.
+        """Ask all nodes of the cluster, including this one, to report within 2 s.
 
         Raises:
             LocalProtocolError: The bus is not entered, or runs in another event loop.
@@ -447,8 +452,8 @@ class Bus(BusVerbs):
         return await self._links.mesh.nodes()
 
     async def present(self, pattern: str | int) -> Survey[Peer | RemotePeer]:
-        """Find the clients with a subscription to this exact pattern, at all nodes, within 2 s. There is no cache: a killed
-        node has no clients.
+        """Find the clients on all nodes that are subscribed to this exact pattern, within 2 s. Nothing is cached, so clients of
+        a killed node are not reported.
 
         Raises:
             LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus is not entered.
@@ -466,17 +471,20 @@ class Bus(BusVerbs):
     @overload
     def use(self, middleware: OutgoingHook, *, outgoing: Literal[True]) -> OutgoingHook: ...
     def use(self, middleware: Any, *, outgoing: bool = False) -> Any:
-        """Run around every handler: ``async def middleware(message, ctx, call_next): return await call_next(message)``.
+        """Run middleware around every handler.
 
-        The first one is the outermost. May be used as a decorator.
+        A middleware is ``async def middleware(message, ctx, call_next): return await call_next(message)``. The first one that
+        you add is the outermost. `use` also works as a decorator.
 
         Args:
-            middleware: A middleware, or with `outgoing` an `OutgoingHook`, a plain function.
-            outgoing: Call it before each request, publication, notification, stream and channel of the application leaves. It
-                may add to ``message.headers``, for peers that read headers, and may return a function for the `Outcome`.
+            middleware: A middleware; with `outgoing`, an `OutgoingHook`, which is a plain function.
+            outgoing: Call the hook before each request, publication, notification, stream and channel of the application is
+                sent. The hook may add to ``message.headers``, for peers that read headers, and may return a function that
+                receives the `Outcome`.
 
         Raises:
-            TypeError: It cannot be called with these arguments, is a class, or is a coroutine function with `outgoing`.
+            TypeError: The middleware cannot be called with these arguments, is a class, or is a coroutine function although
+                `outgoing` is set.
         """
         if isinstance(middleware, type):
             name = middleware.__name__
@@ -494,7 +502,7 @@ class Bus(BusVerbs):
 
     @property
     def dependencies(self) -> Dependencies:
-        """Functions that handlers request with ``Depends``; `Dependencies.override` replaces one in tests."""
+        """The functions that handlers request with ``Depends``. `Dependencies.override` replaces one in tests."""
         return Dependencies(self._services.overrides)
 
     @property
@@ -508,7 +516,7 @@ class Bus(BusVerbs):
 
     @property
     def check_answers(self) -> bool | Literal["validate"] | None:
-        """Validation of answers, and of publications to a `Subject`; see `Bus`."""
+        """How the bus validates answers, and publications to a `Subject`; see `Bus`."""
         return self._services.check_answers
 
     @check_answers.setter
@@ -521,7 +529,7 @@ class Bus(BusVerbs):
     # -- statistics and events -------------------------------------------------------------------------------------------
 
     def stats(self) -> Stats:
-        """A snapshot of what the bus has done and has to do."""
+        """Return a snapshot of the counters and queues of the bus."""
         runtime, counters = self._services.runtime, self._services.counters
         links = list(runtime.links) if runtime is not None else []
         peers = [peer for link in links for peer in link.peers]
@@ -538,10 +546,10 @@ class Bus(BusVerbs):
         )
 
     def events(self) -> AsyncIterator[BusEvent]:
-        """Iterate over events from now on; beyond 1,000 unread events the oldest are dropped.
+        """Iterate over the events that happen after this call. If more than 1,000 are unread, the oldest are dropped.
 
         Raises:
-            LocalProtocolError: (here or by iterating) The bus runs in another event loop.
+            LocalProtocolError: (here or while iterating) The bus runs in another event loop.
         """
         if self._services.runtime is not None:
             self._services.runtime.check_here()
@@ -549,5 +557,5 @@ class Bus(BusVerbs):
 
 
 def parts_of(bus: Bus) -> BusParts:
-    """The parts of a bus, for higher layers."""
+    """Return the parts of a bus, for higher layers."""
     return bus._parts

@@ -1,4 +1,4 @@
-"""The life of a bus: entered, running, draining, left. Entries are counted; the lifespan has its own task."""
+"""The life of a bus: entered, running, draining, left. The bus counts its entries; its lifespan runs in its own task."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def check_lifespan(function: Any) -> None:
 
 
 def within(runtime: Runtime | None) -> bool:
-    """Check that the caller is a running bus's lifespan, or a task of it."""
+    """Check whether the caller is the lifespan of a running bus, or a task of that lifespan."""
     return runtime in _within.get()
 
 
 def raised_by_lifespan(error: BaseException) -> bool:
-    """Check that a bus's lifespan raised an error."""
+    """Check whether the lifespan of a bus raised an error."""
     own = LifespanTask._run.__code__
     return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
 
@@ -66,7 +66,7 @@ class LifespanTask:
     _runtime: Runtime
     _function: Callable[[Any], AbstractAsyncContextManager[Any]]
     _failed: Callable[[], Awaitable[None]]
-    """Called when it fails before its end was requested."""
+    """Called when the lifespan fails before its end was requested."""
     _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     _stop: anyio.Event = field(factory=anyio.Event, init=False)
@@ -76,11 +76,11 @@ class LifespanTask:
     error: BaseException | None = field(default=None, init=False)
 
     async def start(self) -> Any:
-        """Run it to its yield, and return the value.
+        """Run the lifespan until it yields, and return the value.
 
         Raises:
             LocalProtocolError: The bus was closed first.
-            BaseException: Raised by the lifespan.
+            BaseException: The lifespan raised it.
         """
         self._runtime.spawn(self._run)
         try:
@@ -97,10 +97,10 @@ class LifespanTask:
         return self._state
 
     async def stop(self, patience: float) -> None:
-        """Let it end; cancel it after `patience` seconds.
+        """Let the lifespan end; cancel it after `patience` seconds.
 
         Raises:
-            BaseException: Raised by the lifespan.
+            BaseException: The lifespan raised it.
         """
         self._stop.set()
         with anyio.move_on_after(patience):
@@ -144,9 +144,9 @@ Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
 
 
 DRAIN: Final = 20.0
-"""Default seconds for a drain."""
+"""Default time for a drain in seconds."""
 STREAMS_SHARE: Final = 0.25
-"""Share of a drain for streams and channels: most never end on their own."""
+"""Share of the time of a drain that streams and channels have. Most of them never end on their own."""
 _TOO_LATE: Final = "%s: durable=%r is registered before the bus is entered, so that its store is looked for then"
 _UNFINISHED: Final = "the bus is leaving, and what still ran was cut"
 
@@ -157,7 +157,7 @@ class Phase(enum.Enum):
     RUNNING = "running"
     DRAINING = "draining"
     DRAINED = "drained"
-    """It accepts nothing, but has not been left."""
+    """The bus accepts nothing more, but has not been left."""
     CLOSING = "closing"
 
 
@@ -173,18 +173,18 @@ class Lifecycle:
     _phase: Phase = field(default=Phase.LEFT, init=False)
     _changing: anyio.Event | None = field(default=None, init=False)
     _entered: int = field(default=0, init=False)
-    """Entered blocks, links and bridges; without the lifespan, which must not keep its own bus alive."""
+    """Number of entered blocks, links and bridges, without those of the lifespan, which must not keep its own bus alive."""
     _holders: deque[Runtime] = field(factory=deque, init=False)
     """Runtimes of entered ``async with bus`` blocks, the oldest first."""
     _lifespan_task: LifespanTask | None = field(default=None, init=False)
     _cut: anyio.CancelScope | None = field(default=None, init=False)
-    """The current drain, for `close` to cut short."""
+    """The current drain, so that `close` can cut it short."""
     _patience: float = field(default=DRAIN, init=False)
-    """Seconds for the end of the lifespan: as for the last drain."""
+    """Seconds for the end of the lifespan, the same as for the last drain."""
     _events_of_lifespan: weakref.WeakSet[EventStream[Any]] = field(factory=weakref.WeakSet, init=False)
     _closed_event: anyio.Event | None = field(default=None, init=False)
     _guests: dict[Lifecycle, Runtime | None] = field(factory=dict, init=False)
-    """Buses behind tunnels, left together with this one."""
+    """Buses behind tunnels, which are left together with this one."""
 
     def __attrs_post_init__(self) -> None:
         self._lookup.handler_check = self._check_handler
@@ -197,7 +197,7 @@ class Lifecycle:
         self._holders.append(await self.enter())
 
     async def enter(self) -> Runtime:
-        """Enter, and start the bus if this is the first entry. Returns the argument for `leave`."""
+        """Enter the bus, and start it if this is the first entry. Returns the argument for `leave`."""
         if within(self._services.runtime):
             return self._services.running
         await self._settled()
@@ -210,7 +210,7 @@ class Lifecycle:
         return self._services.running
 
     async def _settled(self) -> None:
-        """Wait for the current change, unless that waits for the caller.
+        """Wait until a change of phase in progress is complete, unless that change waits for the caller.
 
         Raises:
             LocalProtocolError: The bus runs in another event loop.
@@ -270,10 +270,10 @@ class Lifecycle:
         await self.leave(self._holders.popleft(), error)
 
     async def leave(self, runtime: Runtime | None, error: BaseException | None) -> None:
-        """Leave; the last exit drains the bus, or closes it after an error, which propagates in any case.
+        """Leave the bus. The last exit drains it, or closes it after an error, which propagates in any case.
 
         Args:
-            runtime: Result of `enter`: an entry from before an `aclose` does not leave later ones.
+            runtime: The result of `enter`, so that an entry from before an `aclose` does not undo a later entry.
         """
         if runtime is None or within(runtime):
             return
@@ -297,11 +297,11 @@ class Lifecycle:
             _raise_failure(runtime)
 
     def is_last(self, holders: int = 1) -> bool:
-        """Check whether only the caller has entered, `holders` times."""
+        """Check whether only the caller has entered the bus, `holders` times."""
         return self._entered == holders and not within(self._services.runtime)
 
     async def _finish(self, runtime: Runtime, drain: bool) -> None:
-        """End the bus. A call in one of its handlers does not wait; it is cancelled at its next wait."""
+        """End the bus. A handler of the bus that calls this does not wait here, and is cancelled at its next wait."""
 
         async def end() -> None:
             if drain:
@@ -314,10 +314,10 @@ class Lifecycle:
             await end()
 
     async def drain(self, timeout: float = DRAIN) -> None:
-        """Drain, as `Bus.drain` says.
+        """Implement `Bus.drain`.
 
         Raises:
-            TypeError, ValueError, LocalProtocolError: As there.
+            TypeError, ValueError, LocalProtocolError: As for `Bus.drain`.
         """
         timeout = seconds(timeout)
         runtime = self._services.runtime
@@ -352,8 +352,8 @@ class Lifecycle:
                     self._pubsub.end_subscriptions()
 
     async def _drain_all(self, runtime: Runtime, timeout: float) -> None:
-        """Wait at most `timeout` seconds for requests, streams, publications and outboxes; then notify the peers. The
-        lifespan's links stay, for its last messages.
+        """Wait at most `timeout` seconds for requests, streams, publications and outboxes, then notify the peers. The links of
+        the lifespan remain open for its last messages.
         """
         until = runtime.notifier.until
         reason = _UNFINISHED
@@ -361,7 +361,7 @@ class Lifecycle:
         for extension in extensions:
             extension.withdraw()
         with anyio.move_on_after(timeout) as scope:
-            self._services.takes_requests = True  # requests already assigned to this member
+            self._services.takes_requests = True  # some may already be assigned to this member
             try:
                 await self._pubsub.announcer.withdraw()
             finally:
@@ -372,7 +372,7 @@ class Lifecycle:
                 if isinstance(call, ChannelCall):
                     call.cut(Code.UNAVAILABLE, "this bus is draining: ask another, or later")
             await until(lambda: not self._serves(runtime))
-            for guest in list(self._guests):  # answers through tunnels leave before the tunnels end
+            for guest in list(self._guests):  # send answers through tunnels before the tunnels end
                 await guest.drain(timeout)
             for entrance in self._lookup.entrances:  # including tunnels to buses that others run
                 await entrance.drain(ALL_ANSWERED)
@@ -401,10 +401,10 @@ class Lifecycle:
                 yield from peer.calls.values()
 
     async def aclose(self) -> None:
-        """Leave at once, as `Bus.aclose` says.
+        """Implement `Bus.aclose`.
 
         Raises:
-            LocalProtocolError, BaseException: As there.
+            LocalProtocolError, BaseException: As for `Bus.aclose`.
         """
         runtime = self._services.runtime
         if runtime is None:
@@ -422,13 +422,13 @@ class Lifecycle:
         _raise_failure(runtime)
 
     def keep_events(self, events: EventStream[Any]) -> EventStream[Any]:
-        """Remember an event reader of the lifespan: it ends first."""
+        """Remember an event reader of the lifespan, because it must end first."""
         if within(self._services.runtime):
             self._events_of_lifespan.add(events)
         return events
 
     async def _end_with(self, runtime: Runtime) -> None:
-        """Close the bus after a task of it failed; leaving or closing it raises the error."""
+        """Close the bus after one of its tasks failed. Leaving or closing the bus then raises the error."""
         if self._cut is not None:
             self._cut.cancel()
         self._services.failed = "a task of it has failed"
@@ -443,7 +443,7 @@ class Lifecycle:
         """Wait until the bus has been left.
 
         Raises:
-            LocalProtocolError: It is not entered, or runs in another event loop.
+            LocalProtocolError: The bus is not entered, or runs in another event loop.
         """
         self._services.running.check_here()
         assert self._closed_event is not None
@@ -462,10 +462,10 @@ class Lifecycle:
                     runtime.failure = error
 
     async def _shut(self, runtime: Runtime) -> None:
-        """End handlers before the lifespan, which they use, and the lifespan before its links.
+        """End the handlers before the lifespan that they use, and the lifespan before its links.
 
         Raises:
-            BaseException: Raised by the lifespan.
+            BaseException: The lifespan raised it.
         """
         try:
             for listening in list(self._links.gates.values()):
@@ -524,7 +524,7 @@ class Lifecycle:
             changing.set()
 
     def is_inside(self) -> bool:
-        """Check whether this is a task of the bus, which cannot wait for its drain or end."""
+        """Check whether the caller is a task of the bus, which cannot wait until the bus has drained or ended."""
         return self._services.runtime in inside.get()
 
     # -- handlers registered at run time ---------------------------------------------------------------------------------

@@ -29,13 +29,13 @@ P = TypeVar("P")
 
 
 class Router:
-    """A group of handlers for `bus.include(router, prefix="user.")`.
+    """A group of handlers that you add to a bus with `bus.include(router, prefix="user.")`.
 
     Args:
         prefix: Prefix for the subjects and patterns of all its handlers, as in ``Router(prefix="user.")``.
 
     Raises:
-        TypeError: `prefix` is not text.
+        TypeError: `prefix` is not a string.
         ValueError: `prefix` ends in the middle of a name.
     """
 
@@ -52,14 +52,16 @@ class Router:
     def handle(self, subject: AnySubject, *, inline: bool = False, running: int | None = None) -> Any:
         """Register a function that answers requests to a subject.
 
-        A coroutine function is awaited. A plain function runs in a worker thread, or in place with ``inline=True``. An async
-        generator answers `stream`; a function with a `Channel` parameter answers `channel`.
+        A coroutine function is awaited. A plain function runs in a worker thread, or on the event loop with ``inline=True``. An
+        async generator answers `stream`, and a function with a `Channel` parameter answers `channel`.
 
         Args:
-            subject: One subject, or `Subject`. The empty subject answers requests that name none (UBRE as in its document).
+            subject: The subject as a string, an integer or a `Subject`. The empty subject is for requests that do not name one
+                (UBRE as in its document).
             inline: Call a plain function on the event loop.
-            running: Limit of concurrent calls of this function, streams and channels included; by default only `Limits` apply.
-                Further calls wait without occupying slots of other handlers; beyond `Cluster.waiting` they go to another node.
+            running: Maximum number of concurrent calls of this function, including streams and channels. By default only
+                `Limits` apply. Further calls wait without using slots of other handlers; calls beyond `Cluster.waiting` are
+                passed to another node.
 
         Raises:
             TypeError: The signature does not fit, the subject already has a handler, this router is already included, or
@@ -132,36 +134,38 @@ class Router:
     ) -> Any:
         """Register a function that receives the publications of a pattern, one at a time and in order.
 
-        With ``durable="billing"`` it consumes a `Store` of the cluster: one worker with that name gets each publication, again
-        until the function has returned, even after a crash. It may run twice for one publication, with the same
-        ``ctx.message.id``. A bus without a cluster reads the external stream that stores the pattern, if a link to a NATS
-        network leads to one when it opens.
+        With ``durable="billing"`` the function consumes a `Store` of the cluster. The workers with that name share the
+        publications, and each publication is redelivered until the function has returned, even after a crash. The function may
+        therefore run twice for one publication, with the same ``ctx.message.id``. A bus without a cluster reads the external
+        stream that stores the pattern, if a link to a NATS network leads to one when it opens.
 
         Args:
-            pattern: ``*`` one token, ``>`` the rest, ``{name}`` one token as the argument of that name.
-            queue: Publications that may wait for the function; by default as many as fit into `Limits.queue_bytes`, each with
-                its body and 200 bytes: about 20,000 small ones. Those of a durable handler wait in the store.
+            pattern: ``*`` matches one token, ``>`` the rest; ``{name}`` matches one token and passes it as the argument of that
+                name.
+            queue: Number of publications that may wait for the function. By default as many as fit into `Limits.queue_bytes`,
+                which counts the body and 200 bytes for each: about 20,000 small ones. The publications of a durable handler
+                wait in the store.
             when_full: Policy for a full queue; see `WhenFull`.
-            concurrency: Above 1: this many at the same time, in no order.
+            concurrency: Number of publications to handle at the same time. If it is above 1, their order is not kept.
             inline: Call a plain function on the event loop.
-            group: Queue group: one of the subscriptions with the same group and pattern gets each publication, in this bus, in
-                all nodes of its cluster, and in other programs on wires with groups (NATS).
+            group: Name of a queue group. One of the subscriptions with the same group and pattern receives each publication:
+                in this bus, in all nodes of its cluster, and in other programs on wires with groups (NATS).
             durable: The name of a durable handler: letters, digits, ``-`` and ``_``.
-            retry: For a durable handler: `Retry.attempts` and `Retry.backoff` after the function raises; five attempts by
-                default. The last failure makes a dead letter, as does a body that does not fit, at once.
-            ack_wait: For a durable handler: seconds until redelivery after its worker is lost; 30 by default. A function may
-                run longer.
-            start: For a new durable handler: ``"all"`` stored publications (default), ``"new"`` ones, a `timedelta` for those
-                not older, or a publication's number.
-            ordered: For a durable handler: one publication at a time in the whole cluster, in the order of the store.
-            peers: False: only publications of this bus (in a cluster: of each node) and from bridges reach the function, and
-                peers do not see the subscription. Not with `group` or `durable`.
+            retry: For a durable handler: `Retry.attempts` and `Retry.backoff` apply after the function raises; five attempts by
+                default. A publication becomes a dead letter after the last failure, or at once if its body does not fit.
+            ack_wait: For a durable handler: seconds until a publication is redelivered after its worker was lost; 30 by
+                default. A function may run longer.
+            start: For a new durable handler: begin with ``"all"`` stored publications (the default), with ``"new"`` ones only,
+                with those up to the age of a `timedelta`, or with the publication of that number.
+            ordered: For a durable handler: handle one publication at a time in the whole cluster, in the order of the store.
+            peers: If False, the function receives only publications of this bus (in a cluster: of each node) and from bridges,
+                and peers do not see the subscription. Not allowed with `group` or `durable`.
 
         Raises:
             TypeError: The signature does not fit, an argument has a wrong type, or this router is already included.
-            ValueError: An invalid group, a queue or concurrency below 1, an unknown policy, or an argument that requires
-                `durable` or excludes it.
-            LocalProtocolError: The pattern is not valid; or `durable`, and the bus is entered.
+            ValueError: The group is invalid, the queue or concurrency is below 1, the policy is unknown, or an argument
+                requires `durable` or excludes it.
+            LocalProtocolError: The pattern is not valid; or `durable` is set although the bus is already entered.
         """
         name = _prefixed(self._prefix, _name(pattern, "on"))
         check_pattern(name)
@@ -192,14 +196,15 @@ class Router:
         """Register the methods of an object as handlers for a Protocol class.
 
         Args:
-            contract: As for `Bus.client`; plain ``def`` methods are allowed too, and run in threads.
-            implementation: An object with all its methods, best of a derived class, for type checkers: ``class
-                UsersInDatabase(Users): ...``
+            contract: As for `Bus.client`. Plain ``def`` methods are also allowed, and run in threads.
+            implementation: An object with all methods of the contract. It helps type checkers if its class is derived from the
+                contract: ``class UsersInDatabase(Users): ...``
             prefix: As for `Bus.client`, after the prefixes of routers.
 
         Raises:
-            TypeError: Not a contract, the object does not implement it, a subject already has a handler, or a router's prefix
-                would precede a number; the text names class and method, and the remedy. Nothing is registered then.
+            TypeError: `contract` is not a contract, the object does not implement it, a subject already has a handler, or the
+                prefix of a router would precede an integer. The text names the class, the method and the remedy. Nothing is
+                registered in that case.
             LocalProtocolError: A subject with the router's prefix is not valid.
         """
         self._lookup.add(*(_moved(handler, self._prefix) for handler in handlers_of(contract, implementation, prefix)))
@@ -211,17 +216,18 @@ class Router:
     def publishes(self, subject: AnySubject, *, description: str = "") -> Subject[Any, Any]:
         """Declare a publication for the AsyncAPI document: ``PLACED = bus.publishes(Subject("placed", Order))``
 
-        This only documents it: `Bus.publish` also publishes undeclared subjects.
+        This is only documentation: `Bus.publish` also publishes to subjects that are not declared.
 
         Args:
-            subject: With the type of the bodies, in full (a router adds no prefix); a pattern if part of it varies.
-            description: Like the docstring of a handler: a summary, details, and ``Args:`` for the names in a pattern.
+            subject: The full subject (a router adds no prefix) with the type of the bodies, or a pattern if part of the subject
+                varies.
+            description: A text like the docstring of a handler: a summary, details, and ``Args:`` for the names in a pattern.
 
         Returns:
             The subject, for `Bus.publish`.
 
         Raises:
-            TypeError: Not a subject, a subject of requests, or already declared with another type.
+            TypeError: `subject` is not a subject, is a subject of requests, or was declared with another type.
             LocalProtocolError: The subject is not valid.
             ReservedSubject: The subject is reserved for polybus.
         """
@@ -232,13 +238,13 @@ class Router:
         return publication.subject
 
     def include(self, router: Router, *, prefix: str = "") -> None:
-        """Add all handlers of another router, with their subjects prefixed, and its declared publications.
+        """Add all handlers of another router, with a prefix before their subjects, and its declared publications.
 
-        From then on the router accepts no more handlers: they would not reach this bus.
+        After that, you cannot add handlers to the router, because they would not reach this bus.
 
         Raises:
-            TypeError: A subject already has a handler or another type, a prefix would precede a number or a URI, or `router` is
-                not a router.
+            TypeError: A subject already has a handler or another type, a prefix would precede an integer or a URI, or `router`
+                is not a router.
             ValueError: The prefix ends in the middle of a name.
             LocalProtocolError: A subject with the prefix is not valid.
         """
@@ -296,7 +302,7 @@ def _moved(handler: Handler, prefix: str, publication: bool = False) -> Handler:
         subject = _prefixed(prefix, subject, f"{handler.name}: ")
         check = check_pattern if publication else check_subject
         check(subject)
-    # even without a prefix: each bus has its own slots
+    # copied even without a prefix, because each bus has its own slots
     typed = Subject(subject, handler.takes, handler.returns)
     assert handler.signature is not None  # a function of the application
     return plan(subject, handler.signature, typed, publication=publication, running=running)

@@ -1,4 +1,4 @@
-"""The two ways to start: `polybus.connect`, and `polybus.run`, which serves until a signal."""
+"""The two ways to start a bus: `polybus.connect`, and `polybus.run`, which serves until a signal arrives."""
 
 from __future__ import annotations
 
@@ -54,27 +54,29 @@ def connect(
 ) -> AbstractAsyncContextManager[Bus]:
     """Open a link: ``async with connect("ubre+ws://127.0.0.1:8000/bus") as bus: ...``
 
-    The first connect fails fast. An established link reconnects, and restores its subscriptions before other traffic. Leaving
-    the block drains.
+    The first attempt to connect fails fast. An established link reconnects, and restores its subscriptions before other
+    traffic. Leaving the block drains the bus.
 
     Args:
         target: A URL ``<protocol>+<transport>://<address>``, or a transport object.
-        bus: Add the link to this bus in place of a new one.
-        protocol: For a transport object: name or adapter. With a URL: an adapter with options that URLs cannot express.
-        serves: Patterns of the requests for this link, if a bus opens several.
-        headers: For the handshake; a callable (plain or async) runs before every attempt, and before the identity of the link
-            expires, for a new bearer token. If it raises, the attempt fails; `Unauthorized` and `Forbidden` are refusals.
-        tls: A client-side context for ``tls`` and ``wss``; the default verifies against the system's authorities.
-        backoff: Waits between reconnect attempts; a server with `retry=` replaces `initial` and `maximum`.
-        wait: Seconds to retry the first connect; `math.inf` for no limit.
-        limits: For a new bus; see `Limits`.
-        record: A folder: records every frame of this link, as `Bus.record` with its defaults.
+        bus: Add the link to this bus instead of a new one.
+        protocol: The protocol of a transport object, by name or as an adapter. With a URL, an adapter with options that URLs
+            cannot express.
+        serves: Patterns of the requests for this link, if a bus opens several links.
+        headers: Headers for the handshake. A callable (plain or async) is called before every attempt, and again before the
+            identity of the link expires, so that it can supply a new bearer token. If it raises an error, the attempt fails;
+            `Unauthorized` and `Forbidden` count as refusals.
+        tls: A client-side context for ``tls`` and ``wss``. The default verifies the server with the system's authorities.
+        backoff: Waits between reconnect attempts. A server with `retry=` replaces `initial` and `maximum`.
+        wait: Seconds to keep retrying the first connect; `math.inf` for no limit.
+        limits: Limits of a new bus; see `Limits`.
+        record: A folder in which to record every frame of this link, with the defaults of `Bus.record`.
 
     Raises:
-        ValueError: The URL or an option is invalid, or `limits` is given together with `bus`.
+        ValueError: The URL or an option is invalid, or `limits` is passed together with `bus`.
         TypeError: An option has a wrong type.
-        ConnectFailed: (on entering) With the address and the reason.
-        Unauthorized, Forbidden: (on entering) The server refuses us; never retried.
+        ConnectFailed: (on entering) The server cannot be reached. The error has the address and the reason.
+        Unauthorized, Forbidden: (on entering) The server refuses the connection; this is never retried.
     """
     check_type(bus, Bus, "bus", "bus=Bus()")
     if bus is None:
@@ -87,14 +89,14 @@ def connect(
 logger: logging.Logger = logging.getLogger("polybus")
 
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
-"""Pauses between reconnects to a broker, or a cluster's engine."""
+"""Pauses between attempts to reconnect to a broker or to the engine of a cluster."""
 _OUTAGE: Final = 5.0
-"""Seconds of an outage until the service is not ready, as `Cluster.outage`."""
+"""Length in seconds of an outage after which the service is not ready, like `Cluster.outage`."""
 _PATIENCE = 20.0
 """Seconds to wait for a broker."""
 
 _AT_ONCE = 3.0
-"""Seconds for closing after the second signal: a lifespan or a thread may never end."""
+"""Seconds for closing after the second signal, because a lifespan or a thread may never end."""
 
 
 def run(
@@ -109,40 +111,45 @@ def run(
     workers: int = 1,
     **options: Any,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then drain. A second signal ends at once, as does one before the bus serves. A lifespan or
-    thread that still runs 3 s later ends with the process, with the exit status 128 plus the signal's number.
+    """Serve a bus until SIGINT or SIGTERM arrives, then drain it.
 
-    With several workers this process binds the addresses, starts the same program again for each worker, and restarts workers
-    that die. Here `run` returns when all have drained. Code of the program before `run` runs in every worker.
+    A second signal, or one that arrives before the bus serves, ends the program at once. If a lifespan or a thread is still
+    running 3 s later, the process exits with status 128 plus the number of the signal.
 
-    The logger ``polybus`` logs the addresses at INFO; if no log shows that, ``serving URL`` is printed.
+    With several workers, this process binds the addresses, starts the same program again for each worker, and restarts workers
+    that die. In this process `run` returns when all workers have drained. The code of your program before `run` is executed in
+    every worker.
+
+    The logger ``polybus`` logs the addresses at level INFO. If no log shows them, ``serving URL`` is printed.
 
     Args:
         bus: The bus to serve.
         urls: Addresses; see `Bus.serve`.
         drain: Seconds for running handlers after the signal; see `Bus.drain`.
-        delay: Seconds between the signal and the drain, in which requests are accepted and ``/readyz`` returns 503: load
-            balancers stop sending.
-        health: ``http://127.0.0.1:8081`` answers ``/livez`` and ``/readyz`` there, from before the bus starts until its end.
-        metrics: Answer ``/metrics`` there, for Prometheus: the text of `polybus.prometheus.scrape`, for all workers. Everyone
-            who can reach the address can read it. Needs ``pip install 'polybus[prometheus]'``.
+        delay: Seconds between the signal and the drain. Requests are still accepted, but ``/readyz`` already returns 503, so
+            that load balancers stop sending requests.
+        health: An address such as ``http://127.0.0.1:8081`` that answers ``/livez`` and ``/readyz``, from before the bus starts
+            until it has ended.
+        metrics: Also answer ``/metrics`` at that address, for Prometheus, with the text of `polybus.prometheus.scrape` for all
+            workers. Everyone who can reach the address can read it. Needs ``pip install 'polybus[prometheus]'``.
         backend: ``asyncio`` or ``trio``.
         uvloop: Use uvloop on asyncio.
-        workers: Number of serving processes (POSIX). More than one needs a bus with `cluster`, which makes them one bus; with
-            ``"auto"`` and no ``POLYBUS_CLUSTER`` a NATS server is started.
-        options: Further options of `Bus.serve`, for all URLs; `tls` for URLs with TLS. If the bus connects by all URLs
-            (``nats``), `tls` is a client-side context.
+        workers: Number of serving processes (POSIX). More than one requires a bus with `cluster`, which makes them one bus.
+            With ``"auto"`` and without ``POLYBUS_CLUSTER`` a NATS server is started.
+        options: Further options of `Bus.serve` for all URLs; `tls` applies to URLs with TLS. If the bus connects to all URLs
+            itself (``nats``), `tls` is a client-side context.
 
     Raises:
         TypeError: `bus` is not a bus, or an argument has a wrong type.
         ValueError: A URL or an option is invalid, or `metrics` is set without `health`.
-        LocalProtocolError: Not in the main thread; an event loop already runs; an address that other machines can reach accepts
-            every connection; or several workers have no `cluster`, stores without an engine, or no NATS server.
+        LocalProtocolError: The call is not in the main thread, or an event loop is already running. Or an address that other
+            machines can reach accepts every connection. Or there are several workers without `cluster`, with stores but no
+            engine, or without a NATS server.
         Unsupported: Several workers cannot share an address.
         ImportError: `uvloop`, trio or, for `metrics`, prometheus-client is not installed.
-        Exception: Raised by the bus's lifespan. RuntimeError if a task of the bus failed, which closes the bus.
-        SystemExit: An address cannot be bound: one line on stderr and status 1, with the `OSError` as its cause. Or one of
-            several workers ended before it served, or was killed.
+        Exception: The lifespan of the bus raised it. RuntimeError if a task of the bus failed, which closes the bus.
+        SystemExit: An address cannot be bound: the program prints one line on stderr and exits with status 1. The cause is the
+            `OSError`. Or one of several workers ended before it served, or was killed.
     """
     try:
         serve_until_signal(
@@ -165,7 +172,7 @@ def run(
 
 
 def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
-    """Log the `def` handlers that outlive their bus. True if the interpreter waits for their threads."""
+    """Log the `def` handlers that outlive their bus. Returns True if the interpreter waits for their threads."""
     left = [each for bus in buses for each in parts_of(bus).services.executor.threads_left]
     waits = any(waited_for for _, waited_for in left)
     if left:
@@ -200,11 +207,11 @@ def serve_until_signal(
     client_tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> None:
-    """Implement `run`; `announce` receives each URL, `client_tls` is for URLs that the bus dials.
+    """Implement `run`. Each URL is passed to `announce`; `client_tls` is for URLs that the bus dials.
 
     Raises:
         OSError: An address cannot be bound.
-        Exception: As `run`.
+        Exception: As for `run`.
     """
     if not isinstance(bus, Bus):
         raise TypeError(
@@ -227,7 +234,7 @@ def serve_until_signal(
     worker = worker_here()
     if worker is None and workers > 1:
         addresses = _Addresses(bus, urls, options, client_tls)
-        # Two times `drain`: the lifespan gets the same time for its end.
+        # Twice `drain`, because the lifespan has the same time for its end.
         if status := supervise(
             count=workers,
             buses=[bus],
@@ -284,19 +291,19 @@ class _Addresses:
             )
             for number, url in enumerate(urls)
         ]
-        """Name, URL and listener of each; no listener for a broker's URL."""
+        """Name, URL and listener of each address. The URL of a broker has no listener."""
         self.keep: bool = any(ProtocolFeatures.of(resolve_url(url)[0]).keeps for url in urls)
-        """True if external streams may be behind one."""
+        """True if one of the addresses may lead to external streams."""
 
     def connecting(self, bus: Bus, url: str) -> Any:
-        """The connection to a broker, which may start later."""
+        """Return the connection to a broker, which may start later than the bus."""
         tls = self._client_tls if url in self._secure else None
         connecting: Any = bus.connect(url, wait=_PATIENCE, backoff=_BACKOFF, tls=tls)
         connecting.insists = True
         return connecting
 
     async def bind(self) -> dict[str, list[socket.socket]]:
-        """Bind all, for several workers. May raise `OSError`, `Unsupported`."""
+        """Bind all addresses, for several workers. Raises `OSError` or `Unsupported`."""
         return {name: await serving.bind() for name, _, serving in self.all if serving is not None}
 
 
@@ -322,7 +329,7 @@ class _Run:
             pages["/metrics"] = self._metrics_page
         self._health: HttpStatus | None = None
         if health is not None:
-            from ..._util.http_status import HttpStatus  # only services that say how they are serve HTTP by themselves
+            from ..._util.http_status import HttpStatus  # only a service with health checks needs it
 
             self._health = HttpStatus("health", health, pages, "http://127.0.0.1:8081")
         self._serving = False
@@ -332,7 +339,7 @@ class _Run:
         self._force: threading.Timer | None = None
 
     async def main(self, addresses: _Addresses) -> None:
-        """Serve until a signal; errors come out ungrouped."""
+        """Serve until a signal arrives. Errors are raised without their exception groups."""
         failure: BaseException | None = None
         self._signalled, self._scope = anyio.Event(), anyio.CancelScope()
         with anyio.open_signal_receiver(*ending_signals()) as signals:
@@ -356,7 +363,7 @@ class _Run:
             raise failure
 
     def _told_why_not(self, error: BaseException) -> bool:
-        """Report a start-up error once, through the supervisor. False: raise it here."""
+        """Report a start-up error once, through the supervisor. Returns False if it must be raised here."""
         if self._worker is None or not isinstance(error, BusError):
             return False
         mesh = parts_of(self._bus).links.mesh
@@ -387,7 +394,7 @@ class _Run:
             if not await self._until_signalled():
                 return  # leaving the bus raises the error that closed it
             await anyio.sleep(self._delay)
-            for _, _, serving in addresses.all:  # without a listener here, a load balancer sends new clients elsewhere
+            for _, _, serving in addresses.all:  # load balancers send new clients elsewhere when nothing listens here
                 if serving is not None:
                     await serving.release()
             await bus.drain(self._drain)
@@ -406,7 +413,7 @@ class _Run:
         scope.cancel()
 
     def _tell_if_alone(self) -> None:
-        """Warn if nothing can reach this bus, after its lifespan, which may serve and connect too."""
+        """Warn if nothing can reach this bus. Called after its lifespan has started, which may also serve and connect."""
         links = parts_of(self._bus).links
         if not links.gates and not links.services.running.links:
             logger.warning(
@@ -417,9 +424,9 @@ class _Run:
     async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
         async for number in signals:
             if number.name == "SIGHUP" and (self._worker is not None or self._signalled.is_set()):
-                continue  # a closing terminal sends it to all processes, and twice
+                continue  # a closing terminal sends it to all processes, twice
             if self._worker is not None and self._signalled.is_set() and number == signal.SIGTERM:
-                continue  # from the supervisor, or to all processes of a service: here only SIGINT is a second signal
+                continue  # may come from the supervisor or go to all processes of a service: only SIGINT is a second signal
             if self._serving and not self._signalled.is_set() and (self._worker is None or number == signal.SIGTERM):
                 logger.info("%s, draining", number.name)
                 self._signalled.set()
@@ -454,6 +461,6 @@ class _Run:
         return self._bus.why_not_ready
 
     def over(self) -> None:
-        """Finish; the timer ends threads that do not return."""
+        """Finish. The timer ends the process if threads do not return."""
         if not tell_of_threads_left([self._bus]) and self._force is not None:
             self._force.cancel()

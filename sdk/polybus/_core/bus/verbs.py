@@ -1,4 +1,4 @@
-"""The verbs of a bus; `_core.peer.asker` has the verbs towards one party."""
+"""The verbs of a bus. The verbs for one party are in `_core.peer.asker`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AnyPeer: TypeAlias = Peer | RemotePeer
 """A peer of this bus, or a client of another node of its cluster."""
 
 TIMEOUT = 30.0
-"""Default seconds, which need no check per message."""
+"""Default timeout in seconds. It needs no check for each message."""
 _REQUEST: Final = Kind.REQUEST
 _BARE: Final = frozenset({str, int})
 
@@ -50,7 +50,7 @@ class BusVerbs(Router):
     _parts: BusParts
 
     def _find_parts(self, parts: BusParts) -> None:
-        """Keep the parts where the hot path finds them."""
+        """Store the parts where the hot path reads them."""
         self._services = parts.services
         self._known_subjects = parts.services.subjects.known
         self._outgoing = parts.services.outgoing
@@ -119,29 +119,29 @@ class BusVerbs(Router):
         headers: Mapping[str, str] | None = None,
         retry: Retry | None = None,
     ) -> Reply[Any]:
-        """Send a request. It is queued at once, without waiting; await the `Reply`.
+        """Send a request. The call queues it without waiting; await the `Reply` for the answer.
 
-        It goes to this bus's own handler if there is one, otherwise to the only link that this bus opened, otherwise to the
-        opened link with a matching ``serves=``.
+        If this bus has a handler for the subject, that handler answers. Otherwise the request is sent over the only link that
+        this bus opened, or over the opened link with a matching ``serves=``.
 
         Args:
             subject: Subject of the handler.
             body: Any value that the wire can carry.
-            timeout: Seconds until `DeadlineExceeded`, finite; sent along if the wire carries it.
-            returns: The type that the answer is converted to.
+            timeout: Finite number of seconds until `DeadlineExceeded`. The peer is told, if the wire can carry it.
+            returns: The type to convert the answer to.
             to: The peer to send to.
-            headers: Text to text.
+            headers: A mapping of strings to strings.
             retry: Retry after temporary failures, within `timeout`; see `Retry`.
 
         Raises:
             EncodeError: The body cannot be encoded; the error names the path.
             AmbiguousRoute: Several links could take the request.
             Unsupported: The wire cannot carry this.
-            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
-            TypeError, ValueError: `timeout`, `to` or `headers` have a wrong type or value.
-            NoHandler: (by awaiting) This bus has neither a link nor a handler for it.
-            Disconnected, Unauthorized, Forbidden: (by awaiting) The only link is gone for good.
-            BusError: (by awaiting) As `Reply` says.
+            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
+            TypeError, ValueError: `timeout`, `to` or `headers` has a wrong type or value.
+            NoHandler: (on awaiting) This bus has neither a link nor a handler for it.
+            Disconnected, Unauthorized, Forbidden: (on awaiting) The only link has ended and will not reconnect.
+            BusError: (on awaiting) See `Reply`.
         """
         name: Any = subject
         if type(subject) not in _BARE:
@@ -203,23 +203,23 @@ class BusVerbs(Router):
         headers: Mapping[str, str] | None = None,
         to: AnyPeer | str | None = None,
     ) -> None:
-        """Send a notification to one handler, which sends no answer; routed like a request.
+        """Send a notification to one handler, which does not answer. It is routed like a request.
 
         Args:
             subject: Subject of the handler.
             body: Any value that the wire can carry.
-            headers: Text to text.
-            to: The peer to notify. Or an address behind a link (``//phone/CD/4`` of `protocols.Up`): then the link is chosen as
-                for a request without ``to``; for a bus that only serves, it is its only peer.
+            headers: A mapping of strings to strings.
+            to: The peer to notify, or an address behind a link (``//phone/CD/4`` with `protocols.Up`). For an address, the link
+                is chosen as for a request without ``to``; a bus that only serves uses its only peer.
 
         Raises:
             EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
             Disconnected: The peer has left.
-            BadRequest: This bus's own handler answers a stream or channel.
-            Unsupported: As `request`; or the wire has no addresses, so that ``to`` must be a peer.
-            LocalProtocolError: As `request`; or ``to`` is not an address.
-            NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As `request`.
+            BadRequest: The handler of this bus is for streams or channels.
+            Unsupported: As for `request`; or the wire has no addresses, so that ``to`` must be a peer.
+            LocalProtocolError: As for `request`; or ``to`` is not an address.
+            NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As for `request`.
         """
         name, body, checked = notification(self._services, subject, body, headers)
         if to is None and (own := self._lookup.find(name)) is not None:
@@ -231,22 +231,23 @@ class BusVerbs(Router):
             await self._links.party(to).send_notify(name, body, checked)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make a client for a Protocol class: each of its methods calls a verb of this bus.
+        """Create a client for a Protocol class. Each of its methods calls a verb of this bus.
 
-        ``users = bus.client(Users, "user")``, and ``await users.get(GetUser(7))`` sends a request to ``user.get``.
+        After ``users = bus.client(Users, "user")``, ``await users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` with ``async def`` methods of one body, and for streams ``def`` methods that return
-                ``AsyncIterator[T]``; see `contracts.method` and `contracts.notify`.
-            prefix: Subjects are this, a dot, and the name of the method.
+            contract: A `typing.Protocol`. Its ``async def`` methods accept one body; its ``def`` methods return
+                ``AsyncIterator[T]`` and are streams. See `contracts.method` and `contracts.notify`.
+            prefix: Each subject consists of this prefix, a dot, and the name of the method.
 
         Raises:
-            TypeError: Not a contract, or its subjects are invalid; the text names class and method, and the remedy.
+            TypeError: `contract` is not a contract, or its subjects are invalid. The text names the class, the method and the
+                remedy.
         """
         return client_of(self, contract, prefix)
 
     def as_(self, identity: Any) -> Caller:
-        """Call this bus's own handlers on behalf of a user, for example of an HTTP endpoint.
+        """Call handlers of this bus on behalf of a user, for example from an HTTP endpoint.
 
         Args:
             identity: The value that handlers see as `Context.identity`.
@@ -278,17 +279,17 @@ class BusVerbs(Router):
     ) -> ChannelContext[Any, Any]:
         """Request many answers: ``async with bus.stream("log.tail", {"n": 10}) as lines: async for line in lines: ...``
 
-        Credits control the flow. Leaving the block stops the remote handler.
+        The flow is controlled by credits. Leaving the block stops the remote handler.
 
         Args:
-            timeout: Seconds until `DeadlineExceeded`; None for the duration of the block.
+            timeout: Seconds until `DeadlineExceeded`; None means that only the block limits the time.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
-            NoHandler, AmbiguousRoute: (on entering) As `request`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `request`.
+            NoHandler, AmbiguousRoute: (on entering) As for `request`.
             Unsupported: (on entering) The peer is not a polybus peer.
-            RequestError: (by iterating) The handler failed, or answers requests only (`BadRequest`).
-            Disconnected: (by iterating) The link broke.
+            RequestError: (while iterating) The handler failed, or it answers only requests (`BadRequest`).
+            Disconnected: (while iterating) The link broke.
         """
         name, returns = resolve(subject, returns)
         if isinstance(subject, Subject):
@@ -339,7 +340,7 @@ class BusVerbs(Router):
         """Open a conversation: ``async with bus.channel("chat") as ch: await ch.send(...); async for item in ch: ...``
 
         Raises:
-            BusError: As `stream`.
+            BusError: As for `stream`.
         """
         name, receives = resolve(subject, receives)
         return opening(self._services, self._opener(to), name, None, "channel", timeout, receives)
@@ -388,24 +389,25 @@ class BusVerbs(Router):
         timeout: float = 30.0,
         id: str | None = None,
     ) -> None:
-        """Publish: every matching subscription receives it once, of the bus itself and of every linked peer.
+        """Publish a value. Each matching subscription of this bus and of its peers receives it once.
 
-        Links that this bus opened always get it. On return it has been passed to the transports or waits in an outbox; that is
-        no acknowledgement. It is stored, if a `Store` of the cluster has the subject, or if `id` is given and a NATS link leads
-        to an external stream.
+        Links that this bus opened always receive it. When the call returns, the publication has been passed to the transports
+        or waits in an outbox; that is not an acknowledgement. The publication is also stored if a `Store` of the cluster covers
+        the subject, or if you pass `id` and a NATS link leads to an external stream.
 
         Args:
-            to: One peer or several: only they receive it, and no store of the cluster stores it; an empty list means no peer.
-            timeout: Seconds to wait for room, in the outbox of a link that is down, and for the store.
-            id: For a `Store` or an external stream: stored once, however often it is published with this id.
+            to: One or several peers. Only they receive the publication, and no store of the cluster stores it. An empty list
+                means no peer.
+            timeout: Seconds to wait for room in the outbox of a link that is down, and for the store.
+            id: For a `Store` or an external stream. A publication with this id is stored once, however often you publish it.
 
         Raises:
             EncodeError: The body cannot be encoded.
-            QueueFull: A queue, an outbox or the store had no room in time; the other receivers have it.
-            DeadlineExceeded: The engine has not confirmed the storage in time; it may be stored.
-            Disconnected: A peer of `to` has left; the others have it.
-            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
-            TypeError, ValueError: `timeout`, `to` or `headers` have a wrong type or value.
+            QueueFull: A queue, an outbox or the store had no room in time. The other receivers have the publication.
+            DeadlineExceeded: The engine has not confirmed in time that it stored the publication; it may have done so.
+            Disconnected: A peer in `to` has left. The others have the publication.
+            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
+            TypeError, ValueError: `timeout`, `to` or `headers` has a wrong type or value.
         """
         name: Any = subject
         if type(subject) not in _BARE:
@@ -476,12 +478,12 @@ class BusVerbs(Router):
         to: Peer | Iterable[Peer] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """`publish` without waiting.
+        """Publish like `publish`, but without waiting.
 
         Raises:
-            QueueFull: A queue or outbox has no room; the other receivers have it.
-            LocalProtocolError: As `publish`, or a `Store` stores the subject, which needs a wait.
-            Disconnected, EncodeError, ReservedSubject, TypeError, ValueError: As `publish`.
+            QueueFull: A queue or outbox has no room. The other receivers have the publication.
+            LocalProtocolError: As for `publish`; or a `Store` stores the subject, which requires waiting.
+            Disconnected, EncodeError, ReservedSubject, TypeError, ValueError: As for `publish`.
         """
         name: Any = subject
         if type(subject) not in _BARE:
@@ -503,7 +505,7 @@ class BusVerbs(Router):
             raise gone.departed()
 
     def _publication_to(self, subject: AnySubject, body: Any) -> tuple[Any, Any]:
-        """Name and body of a publication to a `Subject`. May raise `EncodeError`, as `publish`."""
+        """Return the name and body of a publication to a `Subject`. Raises `EncodeError` like `publish`."""
         if isinstance(subject, Subject):
             body = self._services.published(subject, body)
         return bare(subject), body
@@ -574,36 +576,36 @@ class BusVerbs(Router):
     ) -> Subscription[Any]:
         """Receive publications: ``async with bus.subscribe("news.*") as news: async for message in news: ...``
 
-        Entering returns once the connected links know the subscription.
+        The block is entered once the connected links know the subscription.
 
-        With ``durable="audit"`` it consumes a `Store` of the cluster, and resumes at its position: one reader with that name
-        gets each publication, until `Message.ack`. With only ``start=`` it reads stored and then new publications, in the order
-        of the store, and keeps no position. A bus without a cluster reads the external stream that stores the pattern, behind a
-        link to a NATS network.
+        With ``durable="audit"`` the subscription consumes a `Store` of the cluster and resumes where it stopped: the readers
+        with that name share the publications, and each is redelivered until a reader calls `Message.ack`. With only ``start=``
+        it reads stored and then new publications, in the order of the store, and keeps no position. A bus without a cluster
+        reads the external stream that stores the pattern, over a link to a NATS network.
 
         Args:
-            pattern: ``*`` one token, ``>`` the rest.
-            returns: The type that bodies are converted to; publications that do not fit are skipped and counted.
-            queue: Publications that may wait to be read, as for `on`; with only ``start=`` 64. With `durable` the unsettled
-                ones of this reader: 1; more is faster.
+            pattern: ``*`` matches one token, ``>`` the rest.
+            returns: The type to convert bodies to. Publications that do not fit are skipped and counted.
+            queue: Number of publications that may wait to be read, as for `on`; 64 with only ``start=``. With `durable`, the
+                number that this reader may hold unsettled: 1 by default; a larger number is faster.
             when_full: Policy for a full queue; see `WhenFull`.
-            local: Receive the bus's own publications too. A member of a `group` receives its share from every publisher.
-            group: Queue group: one of the subscriptions with the same group and pattern gets each publication; see `on`.
-            durable: As for `on`; both share a store's publications under the same name.
-            retry: With `durable`: number of deliveries, and pauses where `Message.retry` sets none.
+            local: Also receive publications of this bus. A member of a `group` receives its share from every publisher.
+            group: Name of a queue group. One of the subscriptions with the same group and pattern receives each publication;
+                see `on`.
+            durable: As for `on`. A handler and a reader with the same name share the publications of the store.
+            retry: With `durable`: the number of deliveries, and the pauses between them unless `Message.retry` sets one.
             ack_wait: With `durable`, as for `on`.
-            start: As for `on`; without `durable`: where to begin.
+            start: As for `on`; without `durable`, where to begin.
             ordered: With `durable`, as for `on`.
 
         Raises:
-            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop, or no store has the
-                pattern.
+            LocalProtocolError: The pattern is invalid; (on entering) no store covers it, or the bus runs in another event loop.
             AmbiguousRoute: (on entering) Several links could lead to the stream: connect with ``serves=``.
-            ReservedSubject: It begins with ``_polybus.``.
+            ReservedSubject: The pattern begins with ``_polybus.``.
             ValueError: The queue, the policy or the group is invalid, or an argument requires `durable` or excludes it.
             TypeError: `returns` is not a type, or bodies cannot be read as that type.
-            Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
-            Forbidden: (on entering) The peer refused.
+            Unsupported: (on entering) A bare peer matches only exact subjects, or no link can carry the subject (an integer).
+            Forbidden: (on entering) The peer refused the subscription.
         """
         reading = reading_of(durable, retry, ack_wait, start, ordered, group=group)
         return self._pubsub.subscription(pattern, returns, queue, when_full, local=local, group=group, reading=reading)
