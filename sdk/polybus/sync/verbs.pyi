@@ -58,7 +58,7 @@ class BlockingPeer(Twin):
         """
     @property
     def id(self) -> str:
-        """Random text that identifies the peer."""
+        """A random string that identifies the peer."""
     @property
     def identity(self) -> Any:
         """The value that `authenticate` returned."""
@@ -67,13 +67,13 @@ class BlockingPeer(Twin):
         """The key for `BlockingBus.peers_of`."""
     @property
     def address(self) -> str:
-        """Network address, as far as the transport knows it."""
+        """The network address, as far as the transport knows it."""
     @property
     def protocol(self) -> str:
         """"""
     @property
     def transport(self) -> str:
-        """Name of the transport; empty while there is no connection."""
+        """The name of the transport; empty while there is no connection."""
     @property
     def connected(self) -> bool:
         """True while the link is up and the peer is present."""
@@ -128,11 +128,11 @@ class BlockingPeer(Twin):
         Raises:
             EncodeError: The body cannot be encoded; the error names the path.
             Unsupported: The wire cannot carry this.
-            NoHandler: Under `BlockingBus.as_`: this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
             TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: The receiver has left, or is not connected: then with ``sent=False``.
-            BusError: As `Reply` says.
+            Disconnected: (on awaiting) The receiver has left, or is not connected (then with ``sent=False``).
+            BusError: (on awaiting) See `Reply`.
         """
     @overload
     def publish(
@@ -163,9 +163,9 @@ class BlockingPeer(Twin):
             EncodeError: The body cannot be encoded.
             QueueFull: The outbox or the stream had no room for `timeout` seconds.
             Disconnected: The peer has left.
-            LocalProtocolError: With `id`: no stream stores the subject.
-            DeadlineExceeded: With `id`: no stream has confirmed it in time; it may be stored.
-            Unsupported: With `id`: the link does not lead to streams.
+            LocalProtocolError: With `id`, no stream stores the subject.
+            DeadlineExceeded: With `id`, no stream has confirmed in time that it stored the publication; it may have done so.
+            Unsupported: With `id`, the link does not lead to streams.
         """
     @overload
     def subscribe(
@@ -210,17 +210,17 @@ class BlockingPeer(Twin):
     ) -> BlockingSubscription[Any]:
         """Receive publications of this peer: ``with peer.subscribe("news.*") as news: for message in news: ...``
 
-        Only this peer is asked, even one that dialled in. Entering returns once the peer knows the subscription. On a link that
-        this bus opened the subscription is restored after a reconnect; otherwise iterating raises `Disconnected` when the peer
-        has left.
+        The subscription is sent only to this peer, which may also be one that connected to this bus. The block is entered once
+        the peer knows the subscription. On a link that this bus opened, the subscription is restored after a reconnect;
+        otherwise iterating raises `Disconnected` when the peer has left.
 
-        Args: as `BlockingBus.subscribe`. `durable`, or `start` without it, reads an external stream, over links to NATS
+        Args: as for `BlockingBus.subscribe`. `durable`, or `start` without it, reads an external stream over links to NATS
         networks.
 
         Raises:
-            LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As `BlockingBus.subscribe`.
-            Unsupported: (on entering) The wire or a bare peer cannot carry it.
-            Disconnected: (on entering, by iterating) The peer has left.
+            LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As for `BlockingBus.subscribe`.
+            Unsupported: (on entering) The wire or a bare peer cannot carry the subscription.
+            Disconnected: (on entering, while iterating) The peer has left.
         """
     @overload
     def notify(
@@ -230,19 +230,19 @@ class BlockingPeer(Twin):
     def notify(
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: str | None = ...
     ) -> None:
-        """Send a notification to one handler, which sends no answer. See `BlockingBus.notify`.
+        """Send a notification to one handler, which does not answer. See `BlockingBus.notify`.
 
         Args:
             subject: Subject of the handler.
             body: Any value that the wire can carry.
-            headers: Text to text.
-            to: An address behind this peer, if its link leads to several: ``//phone/CD/4`` of `protocols.Up`.
+            headers: A mapping of strings to strings.
+            to: An address behind this peer, if its link leads to several: ``//phone/CD/4`` with `protocols.Up`.
 
         Raises:
             EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
             Disconnected: The peer has left.
-            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
         """
     @overload
     def stream(
@@ -259,8 +259,8 @@ class BlockingPeer(Twin):
         """Request a stream. See `BlockingBus.stream`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.
-            BusError: (on entering, by iterating) As `BlockingBus.stream`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.
+            BusError: (on entering, while iterating) As for `BlockingBus.stream`.
         """
     @overload
     def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
@@ -279,17 +279,17 @@ class BlockingPeer(Twin):
         """Open a channel. See `BlockingBus.channel`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.channel`.
-            BusError: (on entering, by iterating) As `BlockingBus.channel`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.channel`.
+            BusError: (on entering, while iterating) As for `BlockingBus.channel`.
         """
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
-        """A connection to this peer that runs inside its link. See `BlockingBus.tunnel`.
+        """Return a connection to this peer that runs inside its link. See `BlockingBus.tunnel`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError: As `BlockingBus.tunnel`.
+            ReservedSubject, LocalProtocolError, TypeError: As for `BlockingBus.tunnel`.
         """
     def close(self, reason: str = "") -> None:
-        """Disconnect the peer. Sends the goodbye and returns without waiting for the peer.
+        """Disconnect the peer. The call sends a goodbye and returns without waiting for the peer.
 
         Args:
             reason: Shown to the peer if the wire carries it.
@@ -318,10 +318,10 @@ class BlockingRemotePeer(Twin):
         """
     @property
     def id(self) -> str:
-        """Its `Peer.id` there."""
+        """Its `Peer.id` on that node."""
     @property
     def node(self) -> str:
-        """The node's `Node.id`."""
+        """The `Node.id` of that node."""
     @property
     def identity_key(self) -> str | None:
         """The key of its identity, or None."""
@@ -376,35 +376,35 @@ class BlockingRemotePeer(Twin):
         Raises:
             EncodeError: The body cannot be encoded; the error names the path.
             Unsupported: The wire cannot carry this.
-            NoHandler: Under `BlockingBus.as_`: this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
             TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: The receiver has left, or is not connected: then with ``sent=False``.
-            BusError: As `Reply` says.
+            Disconnected: (on awaiting) The receiver has left, or is not connected (then with ``sent=False``).
+            BusError: (on awaiting) See `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Send a notification to one handler, which sends no answer. See `BlockingBus.notify`.
+        """Send a notification to one handler, which does not answer. See `BlockingBus.notify`.
 
         Raises:
             EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
             Disconnected: The receiver has left, or is not connected.
-            BadRequest, NoHandler: Under `BlockingBus.as_`: the handler answers a stream or channel, or there is no handler.
-            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
+            BadRequest, NoHandler: Under `BlockingBus.as_`, the handler is for streams or channels, or there is no handler.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
         """
     @overload
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish only to this client, or all connections of the user, regardless of subscriptions. See `BlockingBus.publish`.
+        """Publish only to this client, or to all connections of the user, regardless of subscriptions. See `BlockingBus.publish`.
 
         Publishing to a user without a connection is not an error.
 
         Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.publish`.
+            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.publish`.
             QueueFull: An outbox is full, for example to the engine.
             Disconnected: This bus has left the cluster of the client.
         """
@@ -423,8 +423,8 @@ class BlockingRemotePeer(Twin):
         """Request a stream. See `BlockingBus.stream`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.
-            BusError: (on entering, by iterating) As `BlockingBus.stream`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.
+            BusError: (on entering, while iterating) As for `BlockingBus.stream`.
         """
     @overload
     def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
@@ -443,8 +443,8 @@ class BlockingRemotePeer(Twin):
         """Open a channel. See `BlockingBus.channel`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.channel`.
-            BusError: (on entering, by iterating) As `BlockingBus.channel`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.channel`.
+            BusError: (on entering, while iterating) As for `BlockingBus.channel`.
         """
 
 class BlockingUser(Twin):
@@ -516,35 +516,35 @@ class BlockingUser(Twin):
         Raises:
             EncodeError: The body cannot be encoded; the error names the path.
             Unsupported: The wire cannot carry this.
-            NoHandler: Under `BlockingBus.as_`: this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
             TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: The receiver has left, or is not connected: then with ``sent=False``.
-            BusError: As `Reply` says.
+            Disconnected: (on awaiting) The receiver has left, or is not connected (then with ``sent=False``).
+            BusError: (on awaiting) See `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Send a notification to one handler, which sends no answer. See `BlockingBus.notify`.
+        """Send a notification to one handler, which does not answer. See `BlockingBus.notify`.
 
         Raises:
             EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
             Disconnected: The receiver has left, or is not connected.
-            BadRequest, NoHandler: Under `BlockingBus.as_`: the handler answers a stream or channel, or there is no handler.
-            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
+            BadRequest, NoHandler: Under `BlockingBus.as_`, the handler is for streams or channels, or there is no handler.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
         """
     @overload
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish only to this client, or all connections of the user, regardless of subscriptions. See `BlockingBus.publish`.
+        """Publish only to this client, or to all connections of the user, regardless of subscriptions. See `BlockingBus.publish`.
 
         Publishing to a user without a connection is not an error.
 
         Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.publish`.
+            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.publish`.
             QueueFull: An outbox is full, for example to the engine.
             Disconnected: This bus has left the cluster of the client.
         """
@@ -563,8 +563,8 @@ class BlockingUser(Twin):
         """Request a stream. See `BlockingBus.stream`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.
-            BusError: (on entering, by iterating) As `BlockingBus.stream`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.
+            BusError: (on entering, while iterating) As for `BlockingBus.stream`.
         """
     @overload
     def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
@@ -583,14 +583,14 @@ class BlockingUser(Twin):
         """Open a channel. See `BlockingBus.channel`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.channel`.
-            BusError: (on entering, by iterating) As `BlockingBus.channel`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.channel`.
+            BusError: (on entering, while iterating) As for `BlockingBus.channel`.
         """
     def online(self) -> bool:
-        """Check whether the user is connected, here or to another node; one round trip, without a cache.
+        """Check whether the user is connected, here or to another node. This takes one round trip; nothing is cached.
 
-        A user connected here can also be reached from all other nodes, unless the engine is down or does not confirm within 2
-        s.
+        If the user is connected here and the result is True, all other nodes can reach the user too, unless the engine is down
+        or does not confirm within 2 s.
 
         Raises:
             Disconnected: The user is not connected here, and the engine of the cluster is down.
@@ -672,24 +672,24 @@ class BlockingCaller(Twin):
         Raises:
             EncodeError: The body cannot be encoded; the error names the path.
             Unsupported: The wire cannot carry this.
-            NoHandler: Under `BlockingBus.as_`: this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            NoHandler: Under `BlockingBus.as_`, this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
             TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: The receiver has left, or is not connected: then with ``sent=False``.
-            BusError: As `Reply` says.
+            Disconnected: (on awaiting) The receiver has left, or is not connected (then with ``sent=False``).
+            BusError: (on awaiting) See `Reply`.
         """
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Send a notification to one handler, which sends no answer. See `BlockingBus.notify`.
+        """Send a notification to one handler, which does not answer. See `BlockingBus.notify`.
 
         Raises:
             EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
             Disconnected: The receiver has left, or is not connected.
-            BadRequest, NoHandler: Under `BlockingBus.as_`: the handler answers a stream or channel, or there is no handler.
-            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
+            BadRequest, NoHandler: Under `BlockingBus.as_`, the handler is for streams or channels, or there is no handler.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
         """
     @overload
     def stream(
@@ -706,8 +706,8 @@ class BlockingCaller(Twin):
         """Request a stream. See `BlockingBus.stream`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.
-            BusError: (on entering, by iterating) As `BlockingBus.stream`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.stream`.
+            BusError: (on entering, while iterating) As for `BlockingBus.stream`.
         """
     @overload
     def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
@@ -726,8 +726,8 @@ class BlockingCaller(Twin):
         """Open a channel. See `BlockingBus.channel`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.channel`.
-            BusError: (on entering, by iterating) As `BlockingBus.channel`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.channel`.
+            BusError: (on entering, while iterating) As for `BlockingBus.channel`.
         """
 
 class BlockingListener(Twin):
@@ -740,7 +740,7 @@ class BlockingListener(Twin):
         """"""
     @property
     def peers(self) -> list[BlockingPeer]:
-        """Peers connected through this listener."""
+        """The peers that are connected through this listener."""
 
 class BlockingBus(Twin):
     """A `Bus` that blocks the calling thread. Several threads may use it at once.

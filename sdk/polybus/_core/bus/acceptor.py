@@ -1,4 +1,4 @@
-"""Accepting links: the gate for transports, and the listener for users."""
+"""Accepting links: the gate that transports use, and the listener that users see."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 
 
 _IDLE: Final = 10.0
-"""Seconds until an idle peer without a connection (HTTP) may be dropped for a new one."""
+"""Seconds after which an idle peer without a connection (HTTP) may be dropped to make room for a new one."""
 _UNKNOWN: Final = Unavailable("this server cannot authenticate you now: try again later")
 
 
 @define(eq=False, repr=False)
 class BusGate:
-    """Admits connections: limits first, then `authenticate`. Implements `plugins.Gate`."""
+    """Admits connections: checks the limits first, then calls `authenticate`. Implements `plugins.Gate`."""
 
     _services: Services
     _owner: LinkOwner
@@ -80,8 +80,8 @@ class BusGate:
         return refusal
 
     def _make_room(self, network: str | None) -> int:
-        """Disconnect a hundredth of the peers: the oldest idle ones without a connection, of this network address or the one
-        with the most. Returns their number. Without any, it searches again a second later.
+        """Disconnect up to a hundredth of the peers, and return how many: the oldest idle ones without a connection, from this
+        network address or from the one with the most. If there are none, the next search is a second later.
         """
         idle: dict[str, list[Link]] = {}
         runtime = self._services.running
@@ -103,11 +103,11 @@ class BusGate:
         self._services.access.turned_away(address, why, about)
 
     def left(self, address: str) -> None:
-        """Uncount a connection that ended before it was accepted."""
+        """Stop counting a connection that ended before it was accepted."""
         self._admissions.left(address)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Call `authenticate`; admit at once without one."""
+        """Call `authenticate`. Without such a hook, admit the connection at once."""
         authority = self._services.access
         if authority.authenticate is None:
             decided(Admission(Identity(), handshake))
@@ -117,13 +117,13 @@ class BusGate:
     async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         try:
             outcome = await self._services.access.admit(handshake)
-        except KeyboardInterrupt:  # the program ends, and the client need not wait for that
+        except KeyboardInterrupt:  # the program ends, and the client should not have to wait for that
             decided(_UNKNOWN)
             raise
         decided(outcome)
 
     def opened(self, transport: Transport, admission: Admission) -> None:
-        """Make the link of an accepted connection."""
+        """Create the link for an accepted connection."""
         self._admissions.opened()
         link = Link(
             self._owner,
@@ -144,16 +144,16 @@ class BusGate:
 
 
 class Listener:
-    """A bound address of a bus."""
+    """An address at which a bus accepts links."""
 
     def __init__(self, gate: BusGate) -> None:
         self._gate = gate
         self.url: str = gate.url
-        """The real, connectable URL, with its options."""
+        """The URL that clients can connect to, with its options and the actual port."""
 
     @property
     def peers(self) -> list[Peer]:
-        """Peers connected through this listener."""
+        """The peers that are connected through this listener."""
         return [peer.public for link in self._gate.links for peer in link.peers]
 
     def __repr__(self) -> str:
@@ -213,7 +213,7 @@ class Serving:
         """Bind sockets to the address, for this process or others to serve.
 
         Raises:
-            Unsupported: The transport has no shareable sockets.
+            Unsupported: The transport has no sockets that processes can share.
             OSError: The address cannot be bound.
         """
         bind = EndpointFeatures.of(self._transport).bind
@@ -228,7 +228,7 @@ class Serving:
         self._sockets = tuple(sockets)
 
     async def release(self) -> None:
-        """Close the address, if other processes can serve it. Connections stay."""
+        """Close the address if other processes can serve it. Existing connections stay open."""
         features, listening = EndpointFeatures.of(self._transport), self._parts.links.gates.get(self._gate)
         if listening is not None and features.bind is not None and not features.keeps_sessions:
             await listening.aclose()
@@ -260,7 +260,7 @@ class Serving:
             listening: Listening = await self._transport.listen(*where, options)
             gate.url = join_url(self._adapter, listening.url)
             links.add_gate(gate, listening)
-            if not self._sockets:  # otherwise the process that bound them has warned, once for all
+            if not self._sockets:  # otherwise the process that bound them has already warned for all workers
                 self._warn_of_certificate(gate.url)
         except BaseException as error:
             await parts.life.leave(self._runtime, error)

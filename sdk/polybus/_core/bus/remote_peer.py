@@ -1,4 +1,4 @@
-"""Parties without a link of this bus: its own handlers, clients of other nodes, and users."""
+"""Parties that this bus has no link to: its own handlers, clients of other nodes, and users."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class Caller(PartyVerbs):
-    """Calls a bus's handlers on behalf of a user in the same process: ``bus.as_(user).request(...)``
+    """Calls the handlers of a bus on behalf of a user in the same process: ``bus.as_(user).request(...)``
 
     Handlers see the identity as `Context.identity`, as if the user had sent the request over a link. `Context.peer` is None,
-    and `authorize` is not called: the caller is responsible for access.
+    and `authorize` is not called, so the caller is responsible for access control.
 
     Attributes:
         identity: The identity of the user, as `authenticate` would return it.
@@ -47,7 +47,7 @@ class Caller(PartyVerbs):
 
 
 class OwnHandlers(Struct, frozen=True):
-    """The handlers of a bus, with their caller's identity. Implements `peer.asker.Party`."""
+    """The handlers of a bus, called with the identity of a user. Implements `peer.asker.Party`."""
 
     _parts: BusParts
     _facts: dict[str, Any]
@@ -78,9 +78,9 @@ class OwnHandlers(Struct, frozen=True):
 In = TypeVar("In")
 
 _ONLINE = "_polybus.online"
-"""Request to the node of a user's connection."""
+"""Subject of the request to the node that a user is connected to."""
 _PATIENCE = 2.0
-"""Seconds for its answer, or for the engine to process announcements."""
+"""Seconds to wait for the answer of that node, or for the engine to process announcements."""
 
 
 class RemoteParty(Struct, frozen=True, eq=False):
@@ -143,7 +143,7 @@ class RemoteParty(Struct, frozen=True, eq=False):
 
 
 class UserParty(RemoteParty, frozen=True, eq=False):
-    """A user: the newest connection here, or else one at another node."""
+    """A user, reached over the newest connection to this bus, or otherwise over one to another node."""
 
     to: ToUser
 
@@ -174,7 +174,7 @@ class UserParty(RemoteParty, frozen=True, eq=False):
 
 
 class ClusterVerbs(PartyVerbs):
-    """The verbs towards a client or user in the cluster."""
+    """The verbs for a client or user in the cluster."""
 
     __slots__ = ()
     _party: RemoteParty  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
@@ -184,12 +184,12 @@ class ClusterVerbs(PartyVerbs):
     @overload
     async def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     async def publish(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Publish only to this client, or all connections of the user, regardless of subscriptions. See `Bus.publish`.
+        """Publish only to this client, or to all connections of the user, regardless of subscriptions. See `Bus.publish`.
 
         Publishing to a user without a connection is not an error.
 
         Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.publish`.
+            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.publish`.
             QueueFull: An outbox is full, for example to the engine.
             Disconnected: This bus has left the cluster of the client.
         """
@@ -200,8 +200,8 @@ class RemotePeer(ClusterVerbs):
     """A client that is connected to another node of the cluster. It has the verbs of a `Peer`.
 
     Attributes:
-        id: Its `Peer.id` there.
-        node: The node's `Node.id`.
+        id: Its `Peer.id` on that node.
+        node: The `Node.id` of that node.
         identity_key: The key of its identity, or None.
         protocol: The name of its protocol.
     """
@@ -220,9 +220,9 @@ class RemotePeer(ClusterVerbs):
 
 
 class User(ClusterVerbs):
-    """A user on any connections: `Bus.user`.
+    """A user with any number of connections, as returned by `Bus.user`.
 
-    Requests go to one connection, to this bus if the user is connected here; publications go to all connections.
+    Requests are sent to one connection, preferably one to this bus; publications are sent to all connections.
 
     Attributes:
         key: The key of the identity that `authenticate` returned; see `plugins.Identity`.
@@ -238,10 +238,10 @@ class User(ClusterVerbs):
         return f"<User {self.key!r}>"
 
     async def online(self) -> bool:
-        """Check whether the user is connected, here or to another node; one round trip, without a cache.
+        """Check whether the user is connected, here or to another node. This takes one round trip; nothing is cached.
 
-        A user connected here can also be reached from all other nodes, unless the engine is down or does not confirm within 2
-        s.
+        If the user is connected here and the result is True, all other nodes can reach the user too, unless the engine is down
+        or does not confirm within 2 s.
 
         Raises:
             Disconnected: The user is not connected here, and the engine of the cluster is down.

@@ -1,4 +1,4 @@
-"""Verbs towards one party: a peer, a client at another node, a user, or the bus's own handlers."""
+"""Verbs for one party: a peer, a client of another node, a user, or the handlers of the bus itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Party(Protocol):
-    """A receiver of requests, with the sending of checked arguments."""
+    """A receiver of requests. Its methods expect arguments that have been checked."""
 
     @property
     def services(self) -> Services: ...
@@ -37,7 +37,7 @@ class Party(Protocol):
         """Send a request.
 
         Raises:
-            BusError: As `PartyVerbs.request`.
+            BusError: As for `PartyVerbs.request`.
         """
         ...
 
@@ -45,20 +45,20 @@ class Party(Protocol):
         """Send a notification.
 
         Raises:
-            BusError: As `PartyVerbs.notify`.
+            BusError: As for `PartyVerbs.notify`.
         """
 
     async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
         """Open a stream or channel.
 
         Raises:
-            BusError: As `PartyVerbs.stream`.
+            BusError: As for `PartyVerbs.stream`.
         """
         ...
 
 
 class PartyVerbs:
-    """Requests, notifications, streams and channels to one party."""
+    """Sends requests and notifications to one party, and opens streams and channels to it."""
 
     __slots__ = ()
     _party: Party
@@ -121,11 +121,11 @@ class PartyVerbs:
         Raises:
             EncodeError: The body cannot be encoded; the error names the path.
             Unsupported: The wire cannot carry this.
-            NoHandler: Under `Bus.as_`: this bus has no handler for the subject.
-            ReservedSubject, LocalProtocolError: The subject or a header is not for applications.
+            NoHandler: Under `Bus.as_`, this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: Applications may not use the subject or a header.
             TypeError, ValueError: An argument has a wrong type or value.
-            Disconnected: (by awaiting) The receiver has left, or is not connected: then with ``sent=False``.
-            BusError: (by awaiting) As `Reply` says.
+            Disconnected: (on awaiting) The receiver has left, or is not connected (then with ``sent=False``).
+            BusError: (on awaiting) See `Reply`.
         """
         name, returns = resolve(subject, returns)
         if isinstance(subject, Subject):
@@ -151,14 +151,14 @@ class PartyVerbs:
     @overload
     async def notify(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     async def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Send a notification to one handler, which sends no answer. See `Bus.notify`.
+        """Send a notification to one handler, which does not answer. See `Bus.notify`.
 
         Raises:
             EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
             Disconnected: The receiver has left, or is not connected.
-            BadRequest, NoHandler: Under `Bus.as_`: the handler answers a stream or channel, or there is no handler.
-            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.notify`.
+            BadRequest, NoHandler: Under `Bus.as_`, the handler is for streams or channels, or there is no handler.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.notify`.
         """
         await self._party.send_notify(*notification(self._party.services, subject, body, headers))
 
@@ -178,8 +178,8 @@ class PartyVerbs:
         """Request a stream. See `Bus.stream`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.stream`.
-            BusError: (on entering, by iterating) As `Bus.stream`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.stream`.
+            BusError: (on entering, while iterating) As for `Bus.stream`.
         """
         name, returns = resolve(subject, returns)
         if isinstance(subject, Subject):
@@ -206,17 +206,17 @@ class PartyVerbs:
         """Open a channel. See `Bus.channel`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.channel`.
-            BusError: (on entering, by iterating) As `Bus.channel`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.channel`.
+            BusError: (on entering, while iterating) As for `Bus.channel`.
         """
         name, receives = resolve(subject, receives)
         return opening(self._party.services, self._party.open_channel, name, None, "channel", timeout, receives)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Make a client for a Protocol class, with methods that call the verbs of this object. See `Bus.client`.
+        """Create a client for a Protocol class, with methods that call the verbs of this object. See `Bus.client`.
 
         Raises:
-            TypeError: As `Bus.client`.
+            TypeError: As for `Bus.client`.
         """
         return client_of(self, contract, prefix)
 
@@ -230,10 +230,10 @@ def opening(
     timeout: Any,
     receives: Any,
 ) -> ChannelContext[Any, Any]:
-    """Make the block of a stream or channel.
+    """Create the async context manager of a stream or channel.
 
     Raises:
-        ReservedSubject, LocalProtocolError, TypeError, ValueError: As `PartyVerbs.stream`.
+        ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `PartyVerbs.stream`.
     """
     services.subjects.check(subject)
     if timeout is not None:
@@ -244,10 +244,10 @@ def opening(
 def notification(
     services: Services, subject: AnySubject, body: Any, headers: Mapping[str, str] | None
 ) -> tuple[str | int, Any, dict[str, str] | None]:
-    """Check the arguments of a notification: subject name, body and headers.
+    """Check the arguments of a notification, and return the name of its subject, its body and its headers.
 
     Raises:
-        ReservedSubject, LocalProtocolError, TypeError, ValueError: As `PartyVerbs.notify`.
+        ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `PartyVerbs.notify`.
     """
     name, _ = resolve(subject, Any)
     if isinstance(subject, Subject):

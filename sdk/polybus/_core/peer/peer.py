@@ -1,4 +1,4 @@
-"""The public `Peer`: its properties and the verbs towards it."""
+"""The public `Peer`: its properties and verbs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 @injected_as("peer")
 class Peer(PartyVerbs):
-    """One peer: the other end of a connection, or one of several behind a broker.
+    """A program at the other end of a connection, or one of several behind a broker.
 
     Attributes:
-        id: Random text, for logs and for telling peers apart.
+        id: A random string for logs and for telling peers apart.
         connected_at: Time at which the link came up (aware, UTC).
     """
 
@@ -43,7 +43,7 @@ class Peer(PartyVerbs):
 
     @property
     def id(self) -> str:
-        """Random text that identifies the peer."""
+        """A random string that identifies the peer."""
         return self._party.id
 
     @property
@@ -63,7 +63,7 @@ class Peer(PartyVerbs):
 
     @property
     def address(self) -> str:
-        """Network address, as far as the transport knows it."""
+        """The network address, as far as the transport knows it."""
         return self._party.address
 
     @property
@@ -72,7 +72,7 @@ class Peer(PartyVerbs):
 
     @property
     def transport(self) -> str:
-        """Name of the transport; empty while there is no connection."""
+        """The name of the transport; empty while there is no connection."""
         return self._party.transport
 
     @property
@@ -81,10 +81,10 @@ class Peer(PartyVerbs):
         return self._party.connected
 
     async def extended(self) -> bool:
-        """Check whether the peer is a polybus peer, which supports the extensions. The bus asks it on first use.
+        """Check whether the peer runs polybus and so supports the extensions. The bus asks the peer on first use.
 
-        An answer or a refusal is final. Without an answer in time the result is False: the peer may be busy. The next use asks
-        again, and a late answer counts.
+        An answer or a refusal is final. If the peer does not answer in time, the result is False, because the peer may be busy.
+        The next call asks again, and a late answer also counts.
 
         Raises:
             Disconnected: The link broke while waiting.
@@ -92,7 +92,7 @@ class Peer(PartyVerbs):
         return await self._party.extended()
 
     async def aclose(self, reason: str = "") -> None:
-        """Disconnect the peer. Sends the goodbye and returns without waiting for the peer.
+        """Disconnect the peer. The call sends a goodbye and returns without waiting for the peer.
 
         Args:
             reason: Shown to the peer if the wire carries it.
@@ -140,9 +140,9 @@ class Peer(PartyVerbs):
             EncodeError: The body cannot be encoded.
             QueueFull: The outbox or the stream had no room for `timeout` seconds.
             Disconnected: The peer has left.
-            LocalProtocolError: With `id`: no stream stores the subject.
-            DeadlineExceeded: With `id`: no stream has confirmed it in time; it may be stored.
-            Unsupported: With `id`: the link does not lead to streams.
+            LocalProtocolError: With `id`, no stream stores the subject.
+            DeadlineExceeded: With `id`, no stream has confirmed in time that it stored the publication; it may have done so.
+            Unsupported: With `id`, the link does not lead to streams.
         """
         await self._party.services.bus.publish(subject, body, headers=headers, to=self, timeout=timeout, id=id)
 
@@ -202,26 +202,26 @@ class Peer(PartyVerbs):
     ) -> Subscription[Any]:
         """Receive publications of this peer: ``async with peer.subscribe("news.*") as news: async for message in news: ...``
 
-        Only this peer is asked, even one that dialled in. Entering returns once the peer knows the subscription. On a link that
-        this bus opened the subscription is restored after a reconnect; otherwise iterating raises `Disconnected` when the peer
-        has left.
+        The subscription is sent only to this peer, which may also be one that connected to this bus. The block is entered once
+        the peer knows the subscription. On a link that this bus opened, the subscription is restored after a reconnect;
+        otherwise iterating raises `Disconnected` when the peer has left.
 
-        Args: as `Bus.subscribe`. `durable`, or `start` without it, reads an external stream, over links to NATS networks.
+        Args: as for `Bus.subscribe`. `durable`, or `start` without it, reads an external stream over links to NATS networks.
 
         Raises:
-            LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As `Bus.subscribe`.
-            Unsupported: (on entering) The wire or a bare peer cannot carry it.
-            Disconnected: (on entering, by iterating) The peer has left.
+            LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As for `Bus.subscribe`.
+            Unsupported: (on entering) The wire or a bare peer cannot carry the subscription.
+            Disconnected: (on entering, while iterating) The peer has left.
         """
         reading = reading_of(durable, retry, ack_wait, start, ordered)
         party = self._party
         return party.host.pubsub.subscription(pattern, returns, queue, when_full, peer=party, reading=reading)
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
-        """A connection to this peer that runs inside its link. See `Bus.tunnel`.
+        """Return a connection to this peer that runs inside its link. See `Bus.tunnel`.
 
         Raises:
-            ReservedSubject, LocalProtocolError, TypeError: As `Bus.tunnel`.
+            ReservedSubject, LocalProtocolError, TypeError: As for `Bus.tunnel`.
         """
         return self._party.host.tunnel(name, params, self._party)
 
@@ -236,19 +236,19 @@ class Peer(PartyVerbs):
     async def notify(
         self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: str | None = None
     ) -> None:
-        """Send a notification to one handler, which sends no answer. See `Bus.notify`.
+        """Send a notification to one handler, which does not answer. See `Bus.notify`.
 
         Args:
             subject: Subject of the handler.
             body: Any value that the wire can carry.
-            headers: Text to text.
-            to: An address behind this peer, if its link leads to several: ``//phone/CD/4`` of `protocols.Up`.
+            headers: A mapping of strings to strings.
+            to: An address behind this peer, if its link leads to several: ``//phone/CD/4`` with `protocols.Up`.
 
         Raises:
             EncodeError: The body cannot be encoded.
             QueueFull: The outbox is full.
             Disconnected: The peer has left.
-            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.notify`.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.notify`.
         """
         party = self._party
         await party.send_notify(*notification(party.services, subject, body, headers), to)

@@ -1,8 +1,8 @@
-"""Streams and channels: many items in both directions, limited by credits.
+"""Streams and channels, which carry many items in both directions and are limited by credits.
 
-One side opens a channel on a subject. Then each side may send as many items as the other has granted, and ends its half with
-`end`. A stream is a channel without items from its opener; a tunnel has frames as items. The protocols define the wire forms;
-this module defines their meaning.
+One side opens a channel on a subject. Each side may then send as many items as the other side has granted, and ends its half
+with `end`. A stream is a channel whose opener sends no items; the items of a tunnel are frames. The protocols define how
+channels appear on the wire; this module defines their meaning.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ Receives_co = TypeVar("Receives_co", covariant=True)
 Sends_contra = TypeVar("Sends_contra", contravariant=True)
 
 CREDIT = 64
-"""Items that a side grants before it has read any."""
+"""Number of items that a side grants before it has read any."""
 CREDIT_BYTES = 256 * 1024
-"""Bytes that a side may send ahead of the reader, except for the last item, which may have any size.
+"""Number of bytes that a side may send before the other side reads them. The last item may have any size.
 
-Credits count items; bytes need no field: a sender knows the sizes of the items that a credit returns, and the reader returns
-credit after a quarter of either limit.
+Credits count items. Bytes need no field on the wire, because a sender knows the sizes of the items that a credit returns. The
+reader returns credit after a quarter of either limit.
 """
 _TOLERANCE = 4
-"""Each side counts bytes of its own encoding; only a sender far above violates the rule."""
+"""Each side counts the bytes of its own encoding, so only a sender far above the limit violates the rule."""
 
 
 class ChannelPort(Protocol):
-    """The writer of a channel: a link's peer, or the other local end."""
+    """Writes the messages of a channel: to the peer of a link, or to the other end in this process."""
 
     budget: MemoryBudget
-    """Charged for unread items."""
+    """The budget that is charged for unread items."""
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """Send an item, a credit or an end. Returns its cost to the other side until it is read."""
+        """Send an item, a credit or an end. Returns the bytes that the other side holds until the message is read."""
         ...
 
     def channel_room(self) -> Awaitable[None] | None:
-        """An awaitable for room for an item, or None."""
+        """Return an awaitable that waits for room for an item, or None if there is room."""
         ...
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
@@ -64,10 +64,10 @@ class WaitingSender(Struct, eq=False):
 
 
 class Channel(Generic[Receives_co, Sends_contra]):
-    """One end of a channel: iterate to receive, `send` items, and `send_eof` after the last one.
+    """One end of a channel. Iterate over it to receive items, `send` items, and call `send_eof` after the last one.
 
-    The types are from the holder's view: a handler's ``Channel[In, Out]`` yields ``In`` and sends ``Out``; the opener holds a
-    ``Channel[Out, In]``.
+    The types are named from the point of view of this end. A handler with a ``Channel[In, Out]`` receives ``In`` and sends
+    ``Out``; the opener has a ``Channel[Out, In]``.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._consumed = 0
         self._consumed_bytes = 0
         self._unread = 0
-        """Bytes of `_items`, charged to the port's budget."""
+        """Number of bytes in `_items`, which are charged to the budget of the port."""
         self._ahead: deque[int] = deque()
-        """Sizes of sent items that are not known to be read."""
+        """Sizes of the sent items that the other side may not have read."""
         self._ahead_bytes = 0
         self._items: deque[Message] = deque()
         self._receives: Any = Any
@@ -97,28 +97,28 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._line: deque[WaitingSender] = deque()
         self.frames: bool = False
         self.answers: bool = False
-        """True for the handler's end: an unfitting item there is the opener's mistake, and reported to it."""
+        """True for the end of the handler. If an item does not fit there, the opener made a mistake and receives the error."""
         self.started: float = 0.0
         self.deadline: float = math.inf
-        """End of the opener's ``timeout=``, on the clock of the event loop."""
+        """Time at which the ``timeout=`` of the opener ends, on the clock of the event loop."""
         self.ttl: float | None = None
-        """Sent to the other side, in seconds."""
+        """The time that was sent to the other side, in seconds."""
         self.checked: Callable[[Any], Any] | None = None
         """Validates sent items, if checks are on."""
         self.sent: int = 0
         self.received: int = 0
         self.departure: Departure | None = None
-        """Reports the end to the outgoing hooks."""
+        """Reports to the outgoing hooks that the channel has ended."""
         self.on_end: Callable[[], None] | None = None
         """Called when the other side aborts, to cancel the handler."""
 
     # -- sending ---------------------------------------------------------------------------------------------------------
 
     async def send(self, item: Sends_contra) -> None:
-        """Send one item; waits while the other side has granted no credit.
+        """Send one item. Waits until the other side has granted credit for it.
 
         Raises:
-            LocalProtocolError: After `send_eof`, or after the handler at the other side has returned.
+            LocalProtocolError: This end has called `send_eof`, or the handler on the other side has returned.
             EncodeError: The wire cannot carry the item.
             RequestError: The other side ended the channel with this error.
             Disconnected: The link broke.
@@ -142,17 +142,17 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._ahead_bytes += size
 
     def _may_send(self) -> bool:
-        """Check that the other side keeps up; True after the end, too, so that `send` raises."""
+        """Check whether the other side keeps up. Also true after the end, so that `send` raises."""
         return (self._credit > 0 and self._ahead_bytes < CREDIT_BYTES) or self._error is not None or not self._sending
 
     async def _stand_in_line(self, room: Awaitable[None] | None = None) -> None:
-        """Wait for this sender's turn, with credit for it. `room` is an earlier result of `channel_room`."""
+        """Wait until it is this sender's turn and there is credit. `room` is an earlier result of `channel_room`."""
         place = WaitingSender()
         self._line.append(place)
         try:
             while True:
                 if room is not None:
-                    await room  # only the first gets here, and only it takes credit
+                    await room  # only the first sender in line gets here and uses credit
                     room = None
                     if self._may_send():
                         return
@@ -170,7 +170,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._loop.wake(waiter)
 
     def finish(self) -> None:
-        """End both halves after the handler."""
+        """End both halves after the handler has returned."""
         receiving, self._receiving = self._receiving, False
         if self._error is None and self._sending:
             self._port.channel_send(self, Kind.END, None, None, {})
@@ -192,7 +192,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._maybe_done()
 
     def abort(self, code: Code, text: str = "", reason: str | None = None, detail: Any = None) -> None:
-        """End both halves with an error, which the other side's waiting calls raise."""
+        """End both halves with an error. Waiting calls on the other side raise it."""
         if self._done:
             return
         self._port.channel_send(self, Kind.END, None, code, {"text": text, "reason": reason, "detail": detail})
@@ -219,7 +219,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             except BaseException:
                 if waiter in self._readers:
                     self._readers.remove(waiter)
-                elif self._items:  # woken and cancelled in one turn: the item goes to another reader
+                elif self._items:  # woken and cancelled in one turn: another reader receives the item
                     self._wake_one(self._readers)
                 raise
         message = self._items.popleft()
@@ -230,7 +230,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._grant(size)
         try:
             return cast(Receives_co, typed_body(message, self._receives))
-        except Exception as error:  # including errors of the application's own checks
+        except Exception as error:  # includes errors raised by checks of the application
             blame = BadRequest if self.answers else BadReply
             raise blame(f"an item of {self.subject!r} does not fit: {misfit(error)[0]}") from error
 
@@ -241,9 +241,9 @@ class Channel(Generic[Receives_co, Sends_contra]):
             timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            TimeoutError: No item came in time.
+            TimeoutError: No item arrived in time.
             EOFError: The other side has ended its half.
-            BusError: As iterating does.
+            BusError: As while iterating.
             TypeError, ValueError: `timeout` is not a number of seconds.
         """
         item: Receives_co = await receive(self, timeout)
@@ -257,7 +257,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._unread = 0
 
     def _grant(self, size: int) -> None:
-        """Return credit, in portions of a quarter of the window."""
+        """Return credit to the other side, in portions of a quarter of the window."""
         self._consumed += 1
         self._consumed_bytes += size
         self._grant_consumed()
@@ -299,7 +299,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._call_next()
 
     def received_end(self, message: Message) -> None:
-        """End the other half, or with an error the whole channel."""
+        """End the half of the other side, or the whole channel if the message is an error."""
         if message.code is None or message.code is Code.OK:
             if not self._receiving:
                 self._sending = False  # sent twice: the handler has returned and reads no more
@@ -310,7 +310,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._break(error_of(message, self.subject, self._loop.time() - self.started))
 
     def expire(self, now: float) -> None:
-        """Stop the other side and fail the waiting calls, after the opener's timeout."""
+        """Stop the other side and fail the waiting calls, because the timeout of the opener has passed."""
         if not self._done:
             text = "the opener's time is up"
             self._port.channel_send(
@@ -362,7 +362,7 @@ def typed(channel: Channel[Any, Any], receives: Any) -> Channel[Any, Any]:
 
 
 def leave(channel: Channel[Any, Any]) -> None:
-    """Leave a channel; cancel it unless both halves have ended: without `send_eof` the items sent may be incomplete."""
+    """Leave a channel. It is cancelled unless both halves have ended: without `send_eof`, more items may have been meant."""
     if channel._sending or channel._receiving:
         channel.abort(Code.CANCELLED, "the other side left the channel")
     channel.discard()

@@ -1,4 +1,4 @@
-"""Futures of requests, also internal and retried ones."""
+"""Futures for requests, including internal and retried requests."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _PENDING, _ANSWERED, _FAILED = 0, 1, 2
 
 @awaited_first
 class Reply(Generic[T_co]):
-    """The answer to a request, as `Bus.request` returns it: await it, any number of times and from any task.
+    """The future answer to a request, returned by `Bus.request`. Await it, any number of times and from any task.
 
-    Awaiting returns the answer's body, converted to ``returns=``; with ``returns=Message`` or ``Message[User]`` the whole
-    answer with its headers.
+    Awaiting returns the body of the answer, converted to ``returns=``. With ``returns=Message`` or ``Message[User]`` it returns
+    the whole answer with its headers.
 
     Raises:
-        RequestError: (by awaiting) The peer refused or failed; the subclass gives the reason.
-        DeadlineExceeded: (by awaiting) No answer within ``timeout``, or the peer gave up.
-        Disconnected: (by awaiting) The link broke; ``sent`` shows whether the request was sent.
-        BadReply: (by awaiting) The answer does not fit ``returns``.
-        QueueFull: (by awaiting) The outbox of the link is full.
-        RequestCancelled: (by awaiting) The request was cancelled.
+        RequestError: (on awaiting) The peer refused the request or failed. The subclass shows the reason.
+        DeadlineExceeded: (on awaiting) No answer arrived within ``timeout``, or the peer gave up.
+        Disconnected: (on awaiting) The link broke; ``sent`` shows whether the request was sent.
+        BadReply: (on awaiting) The answer does not fit ``returns``.
+        QueueFull: (on awaiting) The outbox of the link is full.
+        RequestCancelled: (on awaiting) The request was cancelled.
     """
 
     __slots__ = (
@@ -70,7 +70,7 @@ class Reply(Generic[T_co]):
     )
 
     _tells_failure: ClassVar[bool] = True
-    """Log a failure that is never awaited."""
+    """True if a failure that is never awaited is logged."""
 
     def __init__(
         self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float, ttl: float | None = None
@@ -88,7 +88,7 @@ class Reply(Generic[T_co]):
         self.started: float = started
         self.deadline: float = deadline
         self.ttl: float | None = ttl
-        """Sent to the peer, in seconds."""
+        """The time that was sent to the peer, in seconds."""
         self.sent: bool = False
         self.key: Any = None
         self.message: Message | None = None
@@ -99,10 +99,10 @@ class Reply(Generic[T_co]):
         return self._state != _PENDING
 
     def cancel(self) -> bool:
-        """Cancel the request: awaiting raises `RequestCancelled`, and the remote handler stops if the wire supports that.
+        """Cancel the request. Awaiting it then raises `RequestCancelled`. The remote handler stops if the wire supports that.
 
         Returns:
-            False if it had already ended.
+            False if the request had already ended.
         """
         if self._state != _PENDING:
             return False
@@ -112,10 +112,10 @@ class Reply(Generic[T_co]):
         return True
 
     async def wait(self) -> T_co:
-        """Await the reply, as a coroutine for task groups.
+        """Await the reply. As a coroutine function, `wait` can be started in a task group.
 
         Raises:
-            BusError: As awaiting does.
+            BusError: As on awaiting the reply.
         """
         return await self
 
@@ -148,7 +148,7 @@ class Reply(Generic[T_co]):
             assert error is not None
             if self._value is not None:
                 self._value.told = True
-            # Each await gets a fresh traceback on the one error object
+            # The error object is shared, so each await starts a new traceback
             raise error.with_traceback(None)
         if self._returns is Any or self.message is None:
             return self._value  # type: ignore[no-any-return]
@@ -159,7 +159,7 @@ class Reply(Generic[T_co]):
         whole = None if isinstance(returns, type) and returns is not Message else body_of(returns)
         try:
             value = self._value = typed_body(message, returns if whole is None else whole)
-        except Exception as error:  # including errors of the application's own checks
+        except Exception as error:  # includes errors raised by checks of the application
             why = misfit(error)[0]
             self._error = BadReply(
                 f"the answer to {self.subject!r} is no {type_name(returns)}: {why}; is returns= what its handler gives?"
@@ -174,7 +174,7 @@ class Reply(Generic[T_co]):
         return self._value  # type: ignore[no-any-return]
 
     def _waiter_left(self, waiter: Any) -> None:
-        """Remove a cancelled waiter; the last one cancels the request."""
+        """Remove a cancelled waiter, and cancel the request if it was the last one."""
         held = self._waiters
         if isinstance(held, list):
             held.remove(waiter)
@@ -199,7 +199,7 @@ class Reply(Generic[T_co]):
         self._wake()
 
     def reject(self, message: Message, now: float, *, own: bool = False) -> None:
-        """End with an error message, from a peer or an own handler."""
+        """End the request with an error message, from a peer or from a handler of this bus."""
         if self._state == _PENDING:
             self.message = message
             self.fail(error_of(message, self.subject, now - self.started, own=own))
@@ -213,17 +213,17 @@ class Reply(Generic[T_co]):
             self._wake()
 
     def _given_up(self, error: BusError) -> bool:
-        """Check whether the caller gave up: it cancelled, or its scope has ended."""
+        """Check whether the caller gave up, because it cancelled the request or its scope has ended."""
         over = is_remote_deadline(error) and end_of_scope(self) <= self._loop.time() + EARLY
         return over or isinstance(error, RequestCancelled)
 
     def pass_over(self, text: str) -> None:
-        """Record an unusable answer; another may come."""
+        """Record an unusable answer. Another answer may still arrive."""
         if self._state == _PENDING:
             self._error = DeadlineExceeded(self.subject, 0.0, "local", text)
 
     def expire(self, now: float, remark: str = "") -> None:
-        """Fail for lack of a usable answer; `remark` applies if none came."""
+        """Fail because no usable answer arrived. `remark` is used if there was no answer at all."""
         passed_over = self._error
         text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else remark
         self.fail(DeadlineExceeded(self.subject, now - self.started, "local", text))
@@ -262,7 +262,7 @@ class ObservedReply(Reply[T_co]):
 
 
 class UnawaitedFailure(Struct, eq=False):
-    """The failure of a request without a waiter: kept by its `Reply`, logged if never awaited."""
+    """The failure of a request that nothing awaits. Its `Reply` keeps it; it is logged if nothing ever awaits the reply."""
 
     subject: str | int
     error: BusError
@@ -276,7 +276,7 @@ class UnawaitedFailure(Struct, eq=False):
 
 
 def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool = False) -> BusError:
-    """Make the exception for an error message, from a peer or an own handler."""
+    """Create the exception for an error message, from a peer or from a handler of this bus."""
     code = message.code if message.code is not None else Code.UNKNOWN
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
@@ -291,37 +291,37 @@ def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool 
 
 
 def is_remote_deadline(error: BusError | None) -> bool:
-    """Check for a peer's deadline error, which may come from a scope's deadline here."""
+    """Check whether a peer reported that the deadline has passed, which may be the deadline of a scope here."""
     return isinstance(error, DeadlineExceeded) and error.where == "remote"
 
 
 def end_of_scope(asked: Reply[Any] | Channel[Any, Any]) -> float:
-    """End of the scope, or handler, around the call, if earlier than ``timeout=``.
+    """Return the time at which the scope or handler around the call ends, if that is earlier than ``timeout=``.
 
-    The peer was sent that time. The awaiting task may be outside the scope: one of `asyncio.gather`, which ends with the task
-    inside.
+    That time was sent to the peer. The task that awaits may be outside the scope, for example under `asyncio.gather`, which
+    ends together with the task inside the scope.
     """
-    timeout = asked.deadline - asked.started  # the same difference that `ttl` was made from
+    timeout = asked.deadline - asked.started  # `ttl` was computed from the same difference
     return math.inf if asked.ttl is None or asked.ttl >= timeout else asked.started + asked.ttl
 
 
 class InternalReply(Reply[Any]):
-    """A reply that nothing needs to await: of a bridge, or of a notification."""
+    """A reply that nothing has to await: one for a bridge or a notification."""
 
     __slots__ = ()
     _tells_failure: ClassVar[bool] = False
 
 
 Ask: TypeAlias = Callable[[float], Reply[Any]]
-"""Sends the request with this many seconds left."""
+"""Sends the request. The argument is the time left, in seconds."""
 
 
 def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, returns: Any, ask: Ask) -> Reply[Any]:
-    """Send a request, and retry while `retry` and the time allow.
+    """Send a request, and retry as long as `retry` and the time allow.
 
     Raises:
         TypeError: `retry` is not a `Retry`.
-        BusError, TypeError, ValueError: Raised by the first attempt at its call.
+        BusError, TypeError, ValueError: The call for the first attempt raised it.
     """
     check_type(retry, Retry, "retry", "Retry(attempts=3)")
     now = runtime.time()
@@ -335,7 +335,7 @@ def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, 
 
 
 class Attempts(Struct, eq=False):
-    """The attempts of one request: a task of the bus."""
+    """Makes the attempts of one request, in a task of the bus."""
 
     _runtime: Runtime
     _retry: Retry
@@ -345,24 +345,24 @@ class Attempts(Struct, eq=False):
     """Deadline of all attempts."""
     _current: Reply[Any]
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """Context of the call: the trace spans of all attempts have the same parent."""
+    """Context of the call, so that the trace spans of all attempts have the same parent."""
     _last: BusError | None = None
     _failed: int = 0
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     async def run(self) -> None:
-        """Wait for an attempt to succeed, or for the last to fail."""
+        """Wait until an attempt has succeeded or the last one has failed."""
         reply = self._reply
         try:
             with self.scope:
                 while not reply.done():
                     await self._step()
         finally:
-            if not reply.done():  # the bus is left
+            if not reply.done():  # the bus is being left
                 self._fail(self._last or Disconnected("the bus was left", "", self._current.sent))
 
     async def _step(self) -> None:
-        """Wait for one attempt; begin the next if it failed."""
+        """Wait for one attempt, and begin the next one if it failed."""
         current, reply = self._current, self._reply
         try:
             await current
@@ -380,7 +380,7 @@ class Attempts(Struct, eq=False):
             reply.resolve(current.message)
 
     async def _again(self, error: BusError) -> bool:
-        """Begin the next attempt after a pause. False if no time is left."""
+        """Begin the next attempt after a pause. Returns False if no time is left."""
         self._last = error
         time, until = self._runtime.time, self._until
         pause = pause_after(self._retry, self._failed, sources.get().rng.random)
@@ -401,7 +401,7 @@ class Attempts(Struct, eq=False):
 
 
 class UnsentRequests(Struct, eq=False):
-    """Requests in an outbox, by `id`, since they have no wire id yet."""
+    """The requests in an outbox, by `id`, because they do not have an id on the wire yet."""
 
     replies: dict[int, Reply[Any]] = {}
     deadlines: Deadlines = field(default_factory=Deadlines)
