@@ -399,9 +399,9 @@ class BlockingRemotePeer(Twin):
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish only to this client, or to all connections of the user, regardless of subscriptions. See `BlockingBus.publish`.
+        """Publish only to this client, or to all connections of the user, regardless of subscriptions.
 
-        Publishing to a user without a connection is not an error.
+        See `BlockingBus.publish`. Publishing to a user without a connection is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.publish`.
@@ -539,9 +539,9 @@ class BlockingUser(Twin):
     def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     @overload
     def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None:
-        """Publish only to this client, or to all connections of the user, regardless of subscriptions. See `BlockingBus.publish`.
+        """Publish only to this client, or to all connections of the user, regardless of subscriptions.
 
-        Publishing to a user without a connection is not an error.
+        See `BlockingBus.publish`. Publishing to a user without a connection is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.publish`.

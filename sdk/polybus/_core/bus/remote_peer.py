@@ -184,9 +184,9 @@ class ClusterVerbs(PartyVerbs):
     @overload
     async def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     async def publish(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Publish only to this client, or to all connections of the user, regardless of subscriptions. See `Bus.publish`.
+        """Publish only to this client, or to all connections of the user, regardless of subscriptions.
 
-        Publishing to a user without a connection is not an error.
+        See `Bus.publish`. Publishing to a user without a connection is not an error.
 
         Raises:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.publish`.
