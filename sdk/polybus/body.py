@@ -1,8 +1,8 @@
-"""Body formats: the conversion between a value and the bytes of a message's body.
+"""Body formats, which convert between a value and the bytes of the body of a message.
 
-A body travels through the bus as bytes with a `BodyFormat`. The bus encodes it once, in the format of the first wire, and
-again only for a wire that cannot carry that format. Protocols add their own formats (J.REP's marked values, uProtocol's
-``google.protobuf.Any``); the three here are shared.
+Inside the bus a body consists of bytes and a `BodyFormat`. The bus encodes the body once, in the format of the first wire, and
+again only for a wire that cannot carry that format. Protocols add their own formats (such as the marked values of J.REP, or
+``google.protobuf.Any`` for uProtocol). The three formats in this module are shared by all protocols.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = [
 
 
 class BodyFormat(Protocol):
-    """Encoder and decoder of bodies.
+    """Encodes and decodes bodies.
 
-    Formats are compared by identity: two messages can share bytes if they share the format object.
+    Formats are compared by identity. Two messages can share bytes if they share the format object.
     """
 
     @property
@@ -54,21 +54,21 @@ class BodyFormat(Protocol):
         """Encode a value.
 
         Raises:
-            EncodeError: The format cannot write the value; the error names the path of the part that fails.
+            EncodeError: The format cannot represent the value. The error names the path of the part that fails.
         """
         ...
 
     def decode(self, data: bytes) -> Any:
-        """Decode bytes that were checked on arrival to a plain value.
+        """Decode bytes, which were checked on arrival, and return a plain value.
 
         Raises:
-            BadRequest: The bytes do not decode.
+            BadRequest: The bytes cannot be decoded.
         """
         ...
 
 
 class JsonFormat:
-    """JSON (RFC 8259) by msgspec, which also writes attrs classes, dataclasses, datetimes, enums and UUIDs."""
+    """JSON (RFC 8259), written by msgspec, which also supports attrs classes, dataclasses, datetimes, enums and UUIDs."""
 
     content_type = "application/json"
 
@@ -86,14 +86,14 @@ class JsonFormat:
             Exception
         ) as error:  # msgspec: TypeError, OverflowError, UnicodeEncodeError, RecursionError, or any error of a hook
             raise _explain(value, error) from error
-        # Most have none of this. Shorter JSON cannot be too deep.
+        # Most bodies contain none of these. Shorter JSON cannot be nested too deep.
         if len(data) > 2 * self._depth or _T in data or _STAR in data or data.find(b"null") >= 0:
             self._check(value, data)
         return data
 
     def _check(self, value: Any, data: bytes) -> None:
         check_levels(data, self._depth)
-        # NaN and Infinity would be lost silently: msgspec writes them as null.
+        # msgspec writes NaN and Infinity as null, so that they would be lost silently.
         if not _is_flat(value) and data.find(b"null") >= 0 and _has_nan(value):
             _refuse(value, "$", _not_finite)
         if _T in data and _OFFSET in data.translate(_DIGITS):
@@ -109,7 +109,7 @@ class JsonFormat:
 
 
 class OctetsFormat:
-    """Bytes, unchanged."""
+    """Leaves bytes unchanged."""
 
     content_type = "application/octet-stream"
 
@@ -146,7 +146,7 @@ def check_json(frame: bytes, depth: int = 128) -> None:
     """Check a JSON frame on arrival, before it is parsed.
 
     Raises:
-        ValueError: Not UTF-8, or nested deeper than `depth`.
+        ValueError: The frame is not UTF-8, or is nested deeper than `depth`.
     """
     if not frame.isascii():
         str(frame, "utf-8")  # UnicodeDecodeError is a ValueError
@@ -154,10 +154,10 @@ def check_json(frame: bytes, depth: int = 128) -> None:
 
 
 def check_levels(data: bytes, depth: int) -> None:
-    """Check the nesting of a JSON text; short texts, or texts with few brackets, need no exact count.
+    """Check how deep JSON is nested. If it is short or has few brackets, no exact count is needed.
 
     Raises:
-        EncodeError: Nested deeper than `depth`.
+        EncodeError: The JSON is nested deeper than `depth`.
     """
     if len(data) > 2 * depth and not _is_shallow(data, depth):
         check_depth(data, depth)
@@ -181,17 +181,17 @@ def read_body(data: bytes, body_format: BodyFormat) -> Any:
 
 
 _T, _STAR = b"T*"
-"""Numbers: searching for bytes in bytes takes seven times as long, because CPython raises and drops an exception."""
+"""Integers, because searching for bytes in bytes takes seven times as long: CPython raises and drops an exception."""
 _DIGITS = bytes.maketrans(b"123456789-", b"000000000+")
 _OFFSET = b'0+00:00"'
-"""End of a datetime with an offset other than UTC, after `_DIGITS`: faster to search for than a regular expression."""
+"""End of a datetime with an offset other than UTC, after translation by `_DIGITS`. Faster than a regular expression."""
 MASKED = b'"%b"' % MASK.encode()
 """A masked pydantic secret in JSON."""
 _WITHOUT_NAN = frozenset({str, int, bool, bytes, type(None)})
 
 
 def _is_flat_at_sight(value: Any) -> bool:
-    """True if a value is or holds only values that cannot be NaN: cheaper than a search through long text."""
+    """True if a value, or each of its items, has a type that cannot be NaN. This is cheaper than a search through long text."""
     if type(value) is dict:
         return all(type(item) in _WITHOUT_NAN for item in value.values())
     return type(value) in _WITHOUT_NAN
@@ -205,9 +205,10 @@ _MARKED_STRING = re.compile(rb'"[^"]*"')
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _STEPS = bytes(1 if byte == ord("[") else 255 for byte in range(256))  # 255 is -1 in a signed byte
 _PEELED = 8
-"""Levels to remove one by one before summing up: a pass over the rest costs less than a sum, and most bodies are no deeper."""
+"""Number of levels to remove one by one before summing up. A pass over the rest is cheaper than a sum, and most bodies are not
+nested deeper."""
 _HOPS = 4096
-"""Above this size in bytes a search for each bracket is cheaper than counting all."""
+"""Size in bytes above which searching for each bracket is cheaper than counting all of them."""
 
 
 def _has_few_brackets(data: bytes, most: int) -> bool:
@@ -229,12 +230,12 @@ _is_shallow: Callable[[bytes, int], bool] = _has_few_brackets if native is None 
 
 
 def check_depth(data: bytes, limit: int) -> None:
-    """Check the exact depth outside strings without a Python loop: flat lists of many objects are common and large.
+    """Check the exact depth, ignoring strings. Uses no Python loop, because flat lists of many objects are common and large.
 
     Raises:
-        EncodeError: Nested deeper than `limit`.
+        EncodeError: The JSON is nested deeper than `limit`.
     """
-    if b"\\" in data:  # escaped backslashes first: the others then escape a quote
+    if b"\\" in data:  # escaped backslashes first, so that the remaining ones escape quotes
         data = data.replace(rb"\\", b"").replace(rb"\"", b"")
     marks = data.translate(None, _OUTSIDE_OF_MARKS).replace(b'""', b"")  # drops strings without brackets
     if b'"' in marks:
@@ -248,11 +249,11 @@ def check_depth(data: bytes, limit: int) -> None:
 
 _LEVELS = 200
 _MOST_PARTS, _FEW_PARTS = 20_000, 1_000
-"""Bounds of the search for a path, which is a courtesy: the sender of a faulty body must not decide how long it takes."""
+"""Bounds of the search for a path, which is a courtesy. The sender of a faulty body must not decide how long it takes."""
 
 
 def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Items of a value with their paths."""
+    """Return the items of a value with their paths."""
     if isinstance(value, type):
         return iter(())
     if isinstance(value, dict):
@@ -268,8 +269,10 @@ def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def part_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
-    """Path and value of the deepest part that cannot be written. Searches the first 20,000 innermost parts; returns the whole
-    value if the fault is elsewhere in a larger one."""
+    """Return the path and the value of the deepest part that cannot be written.
+
+    Only the first 20,000 innermost parts are searched. If the fault is elsewhere in a larger value, returns the whole value.
+    """
     count = 0
     for where, part in islice(_innermost(value, "$"), _MOST_PARTS):
         if not is_written(part):
@@ -279,7 +282,7 @@ def part_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str,
 
 
 def _innermost(value: Any, path: str, level: int = 0) -> Iterator[tuple[str, Any]]:
-    """Parts without items of their own, or nested too deep, with their paths."""
+    """Yield the parts that have no items or are nested too deep, with their paths."""
     alone = True
     for where, part in items_of(value, path) if level < _LEVELS else ():
         alone = False
@@ -289,7 +292,7 @@ def _innermost(value: Any, path: str, level: int = 0) -> Iterator[tuple[str, Any
 
 
 def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
-    """`part_that_fails` for a small value with innermost parts that can all be written: tries each level."""
+    """Find the part that fails in a small value whose innermost parts can all be written, by trying each level."""
     path = "$"
     for _ in range(_LEVELS):
         for where, part in items_of(value, path):
@@ -302,7 +305,7 @@ def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tupl
 
 
 def _has_nan(value: Any) -> bool:
-    """Search for a number that JSON lacks, level by level: most bodies with a ``null`` lack one, and some are large."""
+    """Search level by level for a number that JSON cannot represent. Most bodies with a ``null`` have none; some are large."""
     level: list[Any] = [[value]]
     while level:
         below = []
@@ -320,7 +323,7 @@ def _has_nan(value: Any) -> bool:
 
 
 def _refuse(value: Any, path: str, fault_of: Callable[[Any], str | None], level: int = 0) -> None:
-    """Raise `EncodeError` for the first part with a fault according to `fault_of`."""
+    """Raise `EncodeError` for the first part in which `fault_of` finds a fault."""
     fault = fault_of(value)
     if fault is not None:
         raise EncodeError(fault, path)
@@ -339,7 +342,7 @@ def _not_finite(value: Any) -> str | None:
 
 
 def _odd_offset(value: Any) -> str | None:
-    """Fault of an offset with seconds: text has no place for them, and whole minutes would be another moment."""
+    """Return the fault of a datetime whose offset has seconds. Text cannot represent them, and rounding changes the time."""
     offset = value.utcoffset() if isinstance(value, datetime.datetime) else None
     if offset is None or not offset % _MINUTE:
         return None
@@ -350,10 +353,10 @@ _MINUTE = datetime.timedelta(minutes=1)
 
 
 def refuse_secrets(value: Any) -> None:
-    """Check a value if its JSON contains pydantic's mask: no receiver can recover the secret.
+    """Check a value whose JSON contains pydantic's mask, because no receiver could recover the secret.
 
     Raises:
-        EncodeError: The value has a secret; the error names the path.
+        EncodeError: The value contains a secret. The error names the path.
     """
     _refuse(value, "$", _hidden)
 
@@ -366,7 +369,7 @@ def _hidden(value: Any) -> str | None:
 
 
 def _explain(value: Any, error: Exception) -> EncodeError:
-    """Error with the path of the deepest part that cannot be written."""
+    """Return an error with the path of the deepest part that cannot be written."""
     if isinstance(error, RecursionError):
         return EncodeError("nested too deeply, or contains itself", "$")
     path, part = part_that_fails(value, _is_json)

@@ -1,4 +1,4 @@
-"""Publications about messages that could not be delivered, over every protocol."""
+"""Publishes the messages that could not be delivered, over every protocol."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _SECRET = frozenset({"token", "hash"})
 
 
 async def publish_dead_letters(bus: Bus, topic: str = "dead.letters", *, bodies: bool = False) -> None:
-    """Publish each undelivered message until the bus is left: run it in a task group.
+    """Publish each undelivered message until the bus is left. Run this in a task group.
 
-    A publication has ``subject``, ``kind``, ``code`` (google.rpc.Code), ``reason``, ``at`` (ISO 8601), and the ``attributes``
-    of its wire, without tokens and hashes.
+    A publication has the fields ``subject``, ``kind``, ``code`` (google.rpc.Code), ``reason``, ``at`` (ISO 8601) and
+    ``attributes``, which are those of the wire without tokens and hashes.
 
     Args:
-        bus: Source of the events; publishes them too.
+        bus: The bus that emits the events and publishes them.
         topic: Subject of the publications.
-        bodies: Include the body where the event still has it.
+        bodies: Include the body if the event still has it.
     """
     warnings = Warnings()
     async for event in bus.events():

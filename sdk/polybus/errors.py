@@ -1,4 +1,4 @@
-"""The tree of errors that polybus raises.
+"""The errors that polybus raises.
 
 ::
 
@@ -15,7 +15,8 @@
     └── EncodeError  BadReply  RequestCancelled  QueueFull  SlowConsumer
         Unsupported  AmbiguousRoute  ReservedSubject
 
-Fix a `LocalProtocolError` in the calling program. A `RemoteProtocolError` reports bytes that the peer should not have sent.
+A `LocalProtocolError` is a mistake in the calling program. A `RemoteProtocolError` reports bytes that the peer should not have
+sent.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ __all__ = [
 
 
 class Code(enum.IntEnum):
-    """Reason of a failed request, with the names and numbers of ``google.rpc.Code``."""
+    """The reason why a request failed, with the names and numbers of ``google.rpc.Code``."""
 
     OK = 0
     CANCELLED = 1
@@ -85,10 +86,10 @@ class Code(enum.IntEnum):
 
 
 class BusError(Exception):
-    """Root of all errors that polybus raises itself.
+    """Base class of all errors that polybus raises itself.
 
     Attributes:
-        attempts: Number of attempts; more than one only with ``retry=``.
+        attempts: Number of attempts. It is more than one only with ``retry=``.
     """
 
     attempts: int = 1
@@ -112,34 +113,34 @@ class _ByCode(type):
 
 _TEXT: Final = re.compile(r"[^\n\t]+")
 _INTERNAL: Final = re.compile(r"internal error [0-9a-f]{8}")
-"""Text of the answer if a handler raised another exception: strangers learn nothing more."""
+"""Text of the answer if a handler raised an unexpected exception. Callers learn nothing more."""
 
 
 def _shown(text: Any, most: int) -> str:
-    """Text of a peer, cut to `most` characters."""
+    """Shorten the text of a peer to `most` characters."""
     whole = str(text)
     return whole if len(whole) <= most else f"{whole[:most]}... ({len(whole)} characters)"
 
 
 def _shown_in_lines(text: Any, most: int) -> str:
-    """`_shown` with control characters escaped, except line breaks and tabs."""
+    """Shorten a text like `_shown`, and escape control characters other than line breaks and tabs."""
     return _TEXT.sub(lambda found: in_one_line(found[0]), _shown(text, most))
 
 
 class RequestError(BusError, metaclass=_ByCode):
     """The peer (or the bus on its behalf) answered a request with an error.
 
-    A handler raises it to choose the answer; a request raises it with the peer's answer. ``RequestError(code, text)`` creates
-    an instance of the code's subclass, so that ``except NotFound`` works for both.
+    A handler raises this error to answer with it, and a request raises it when the peer has answered with it.
+    ``RequestError(code, text)`` creates an instance of the subclass for the code, so that ``except NotFound`` works for both.
 
     Args:
         code: A `Code`, its number or its name.
-        text: For people: the fault, and what to do next.
-        reason: For programs: a short word within the code, such as ``"too_large"``.
-        detail: Any value that the wire's body format can carry.
+        text: A text for people that says what is wrong and what to do next.
+        reason: A short word for programs that refines the code, such as ``"too_large"``.
+        detail: Any value that the body format of the wire can carry.
 
     Raises:
-        ValueError: The code is not one of `Code`, or is ``OK``.
+        ValueError: The code is not a member of `Code`, or is ``OK``.
     """
 
     default_code: Code = Code.UNKNOWN
@@ -159,7 +160,7 @@ class RequestError(BusError, metaclass=_ByCode):
     def _fill(self, code: Code, text: str, reason: str | None, detail: Any) -> None:
         if code is Code.OK:
             raise ValueError("a RequestError needs a code other than OK: return a value instead")
-        # A subclass of str could override conversions, and wires cannot write it.
+        # A subclass of str could override conversions, and protocols cannot write it.
         given = _exact(text)
         super().__init__(given)
         self.code = code
@@ -167,8 +168,8 @@ class RequestError(BusError, metaclass=_ByCode):
         self.reason = None if reason is None else _exact(reason)
         self.detail = detail
         self.subject = None
-        # Of an error from a peer. Only relay() passes it on to another caller; one that escapes from a handler is not passed
-        # on.
+        # True for an error from a peer. It is passed on to another caller only through relay(), not if it escapes from a
+        # handler.
         self._received = False
         self.foreign = False
 
@@ -178,7 +179,7 @@ class RequestError(BusError, metaclass=_ByCode):
         return self._received
 
     def relay(self) -> RequestError:
-        """Copy of a received error that a handler can raise to pass it on to its own caller."""
+        """Return a copy of a received error, which a handler can raise to pass it on to its own caller."""
         made = copy.copy(self)
         made._received, made.subject, made.attempts = False, None, 1
         made.foreign = False
@@ -200,7 +201,7 @@ class RequestError(BusError, metaclass=_ByCode):
 
 
 class _CodedError(RequestError):
-    """Subclass with its own code; its only positional argument is the text: ``Forbidden("not yours")``."""
+    """Base of the subclasses that have their own code. The only positional argument is the text: ``Forbidden("not yours")``."""
 
     def __init__(self, text: str = "", *, code: Code | None = None, reason: str | None = None, detail: Any = None) -> None:
         reason = reason if reason is not None else self.default_reason
@@ -208,30 +209,30 @@ class _CodedError(RequestError):
 
 
 def _exact(value: Any) -> str:
-    """Exact `str` of a subclass's object, or the text of another object, such as an exception."""
+    """Return an exact `str` for an instance of a subclass, or the text of another object, such as an exception."""
     return str.__str__(value if isinstance(value, str) else str(value))
 
 
 class NoHandler(_CodedError):
-    """No handler serves this subject (UNIMPLEMENTED)."""
+    """There is no handler for this subject (UNIMPLEMENTED)."""
 
     default_code = Code.UNIMPLEMENTED
 
 
 class NotFound(_CodedError):
-    """The handler did not find the thing (NOT_FOUND)."""
+    """The handler did not find the requested item (NOT_FOUND)."""
 
     default_code = Code.NOT_FOUND
 
 
 class Conflict(_CodedError):
-    """The current state does not allow it (ALREADY_EXISTS, ABORTED, FAILED_PRECONDITION)."""
+    """The current state does not allow the request (ALREADY_EXISTS, ABORTED, FAILED_PRECONDITION)."""
 
     default_code = Code.FAILED_PRECONDITION
 
 
 class BadRequest(_CodedError):
-    """The body or its shape is wrong (INVALID_ARGUMENT)."""
+    """The body is invalid or does not have the expected type (INVALID_ARGUMENT)."""
 
     default_code = Code.INVALID_ARGUMENT
 
@@ -262,7 +263,7 @@ class TooManyRequests(_CodedError):
 
 
 class Unavailable(_CodedError):
-    """The peer is connected but takes no requests now, for example because it drains (UNAVAILABLE)."""
+    """The peer is connected but accepts no requests at the moment, for example because it drains (UNAVAILABLE)."""
 
     default_code = Code.UNAVAILABLE
 
@@ -291,7 +292,7 @@ def as_code(value: Code | int | str) -> Code:
     """Convert a number or name to a `Code`.
 
     Raises:
-        ValueError: Unknown code.
+        ValueError: The code is unknown.
     """
     try:
         return Code[value.upper()] if isinstance(value, str) else Code(value)
@@ -300,7 +301,7 @@ def as_code(value: Code | int | str) -> Code:
 
 
 def class_of(code: Code, reason: str | None) -> type[RequestError]:
-    """Class for a code and reason."""
+    """Return the error class for a code and a reason."""
     if code is Code.RESOURCE_EXHAUSTED and reason == "too_large":
         return TooLarge
     return _CLASSES.get(code, RemoteError)
@@ -311,19 +312,19 @@ def _by_code(code: Code | int | str, text: str = "", *, reason: str | None = Non
 
 
 def make_request_error(code: Code, text: str = "", *, reason: str | None = None, detail: Any = None) -> RequestError:
-    """`RequestError` of the class that belongs to the code."""
+    """Create a `RequestError` of the class that belongs to the code."""
     return _made(class_of(code, reason), code, text, reason, detail)
 
 
 def _made(kind: type[RequestError], code: Code, text: str, reason: str | None, detail: Any) -> RequestError:
-    """Error of a class, without calling its `__init__`."""
+    """Create an error of a class without calling its `__init__`."""
     error = kind.__new__(kind, text)
     error._fill(code, text, reason, detail)
     return error
 
 
 def another(error: BusError) -> BusError:
-    """Copy of an error for one more waiter: a shared exception would collect the tracebacks and contexts of all of them."""
+    """Copy an error for another waiter. A shared exception would collect the tracebacks and contexts of all waiters."""
     return copy.copy(error)
 
 
@@ -333,10 +334,10 @@ class DeadlineExceeded(BusError, TimeoutError):
     Attributes:
         subject: Subject of the request.
         elapsed: Seconds since the call.
-        where: ``"local"`` if our own timer expired, ``"remote"`` if the peer reported it.
+        where: ``"local"`` if the timer of this bus expired, ``"remote"`` if the peer reported the error.
         text: Text of the peer's answer, if any.
-        reason: Reason of the peer's answer, see `RequestError`.
-        detail: Detail of the peer's answer, see `RequestError`.
+        reason: Reason in the peer's answer; see `RequestError`.
+        detail: Detail in the peer's answer; see `RequestError`.
     """
 
     def __init__(
@@ -368,9 +369,9 @@ class Disconnected(BusError, ConnectionError):
 
     Attributes:
         reason: Why the link ended.
-        peer: Its other end, as text; empty if there was no link.
-        sent: True if the request may have run. If False, a retry is safe: the request was not handed to the transport, or the
-            peer drained without reading it.
+        peer: The other end of the link, as a string; empty if there was no link.
+        sent: True if the handler may have run. If False, a retry is safe, because the request was not handed to the transport,
+            or the peer drained without reading it.
     """
 
     def __init__(self, reason: str = "", peer: str = "", sent: bool = False) -> None:
@@ -392,7 +393,7 @@ class ConnectFailed(BusError, ConnectionError):
 
     Attributes:
         url: The address, without secrets.
-        reason: Why it failed.
+        reason: Why the attempt failed.
     """
 
     def __init__(self, url: str, reason: str) -> None:
@@ -409,8 +410,8 @@ class ProtocolError(BusError):
 
     Attributes:
         protocol: Name of the protocol or transport, for example ``"ubre"``.
-        offset: Position in the frame in bytes, where known.
-        frame: First bytes of the frame, where known.
+        offset: Position in the frame in bytes, if known.
+        frame: The first bytes of the frame, if known.
     """
 
     def __init__(self, text: str, *, protocol: str = "", offset: int | None = None, frame: bytes = b"") -> None:
@@ -427,18 +428,18 @@ class ProtocolError(BusError):
 
 
 class LocalProtocolError(ProtocolError):
-    """The calling program asked for something that the wire or the API does not allow."""
+    """The calling program requested something that the protocol or the API does not allow."""
 
 
 class RemoteProtocolError(ProtocolError):
     """The peer sent something that it must not send.
 
     Attributes:
-        reason: Short word for counters and the quarantine of recorded traffic: ``malformed``, ``too_deep``, ``truncated``,
-            ``invalid_subject``, ``invalid_id``, ``ambiguous``, ``unknown_verb``, ``too_large``, ...
-        answer_id: Id for an answer to the peer; None if the message had no id.
-        reply_id: Id of our request that this malformed message answers, so that the request can end now.
-        close_code: WebSocket close code if the connection must end at once; None if only this message is refused.
+        reason: A short word for counters and for the quarantine of recorded traffic: ``malformed``, ``too_deep``,
+            ``truncated``, ``invalid_subject``, ``invalid_id``, ``ambiguous``, ``unknown_verb``, ``too_large``, ...
+        answer_id: The id to use in an answer to the peer; None if the message had no id.
+        reply_id: The id of the request that this malformed message answers, so that the request can fail at once.
+        close_code: A WebSocket close code if the connection must end at once; None if only this message is refused.
     """
 
     def __init__(
@@ -461,10 +462,10 @@ class RemoteProtocolError(ProtocolError):
 
 
 class EncodeError(BusError, ValueError):
-    """The body format of this wire cannot write a value.
+    """The body format of this wire cannot represent a value.
 
     Attributes:
-        path: Place in the value, for example ``$.items[3].price``.
+        path: Where in the value the fault is, for example ``$.items[3].price``.
     """
 
     def __init__(self, text: str, path: str = "$") -> None:
@@ -481,23 +482,23 @@ class BadReply(BusError):
 
 
 class RequestCancelled(BusError):
-    """`Reply.cancel` cancelled this request, or its last waiter left."""
+    """The request was cancelled by `Reply.cancel`, or because the last task that awaited it was cancelled."""
 
 
 class QueueFull(BusError):
-    """The queue has no room for another message; nothing was sent."""
+    """The queue has no room for another message, so nothing was sent."""
 
 
 class SlowConsumer(BusError):
-    """A ``block`` subscription was read too slowly and has ended. Its link and other subscriptions continue."""
+    """A ``block`` subscription was read too slowly and has ended. Its link and the other subscriptions continue."""
 
 
 class Unsupported(BusError):
-    """The protocol, or a peer that is not polybus, cannot carry this."""
+    """The protocol, or a peer that does not run polybus, does not support this."""
 
 
 class AmbiguousRoute(BusError):
-    """Several links could take this request: pass ``to=`` or give the links ``serves=``."""
+    """Several links could carry this request: pass ``to=``, or open the links with ``serves=``."""
 
 
 class ReservedSubject(BusError, ValueError):

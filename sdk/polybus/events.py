@@ -1,4 +1,4 @@
-"""Events of a bus about itself: `async for event in bus.events()`."""
+"""Events that a bus emits about itself. Read them with ``async for event in bus.events()``."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _now() -> datetime.datetime:
 
 
 class BusEvent(Struct, frozen=True, kw_only=True):
-    """Common fields of all events: time (aware, UTC) and peer."""
+    """Base class of all events, with the time (aware, UTC) and the peer."""
 
     peer: Peer | None = None
     at: datetime.datetime = field(default_factory=_now)
 
 
 class LinkUp(BusEvent, frozen=True, kw_only=True):
-    """A link is connected and its subscriptions are restored."""
+    """A link is connected, and its subscriptions have been restored."""
 
     url: str = ""
     again: bool = False
@@ -47,7 +47,7 @@ class LinkUp(BusEvent, frozen=True, kw_only=True):
 
 
 class LinkDown(BusEvent, frozen=True, kw_only=True):
-    """A connection was lost or closed, or a link that was down gave up (see its reason)."""
+    """A connection was lost or closed, or a link that was down stopped reconnecting (see the reason)."""
 
     url: str = ""
     code: int = 1006
@@ -55,7 +55,7 @@ class LinkDown(BusEvent, frozen=True, kw_only=True):
 
 
 class LinkRetrying(BusEvent, frozen=True, kw_only=True):
-    """An attempt to reconnect failed, or the next one starts after `delay` seconds."""
+    """An attempt to reconnect failed, or the next attempt starts after `delay` seconds."""
 
     url: str = ""
     attempt: int = 0
@@ -64,24 +64,25 @@ class LinkRetrying(BusEvent, frozen=True, kw_only=True):
 
 
 class PeerSlow(BusEvent, frozen=True, kw_only=True):
-    """A peer does not keep up: the bus drops publications to it, or ends its link."""
+    """A peer does not keep up, so the bus drops publications to it or ends its link."""
 
     policy: str = ""
     dropped: int = 0
 
 
 class SubscriptionSlow(BusEvent, frozen=True, kw_only=True):
-    """A subscription or `on` handler of this bus does not keep up: its queue is half full, or full.
+    """A subscription or `on` handler of this bus does not keep up: its queue is half full or full.
 
-    Emitted before anything is lost, when the queue is half full (again only after it was empty), and at most once a second
-    while it drops or holds back publications. `peer` published the last one; None if that was this bus, or several did.
+    The event is emitted when the queue is half full, before anything is lost (and again only after the queue has been empty).
+    While the queue drops or holds back publications, the event is emitted at most once a second. `peer` sent the last
+    publication; it is None if this bus or several peers published.
     """
 
     pattern: str | int = ""
     unread: int = 0
-    """Publications in the queue."""
+    """Number of publications in the queue."""
     dropped: int = 0
-    """Publications dropped since it began."""
+    """Number of publications dropped since the subscription began."""
 
 
 class HandlerFailed(BusEvent, frozen=True, kw_only=True):
@@ -90,13 +91,13 @@ class HandlerFailed(BusEvent, frozen=True, kw_only=True):
     subject: str | int = ""
     error_id: str = ""
     error: BaseException | None = None
-    """The exception. None for a message over 4 KiB if your iterator has more than 16 unread events: its frames hold the body.
-    """
+    """The exception, whose frames keep the body in memory. It is therefore None for a message over 4 KiB while your iterator
+    has more than 16 unread events."""
 
 
 class DeadLettered(BusEvent, frozen=True, kw_only=True):
-    """A notification had no handler here, or a publication could not be passed on: to `peer`, over a bridge, or beyond
-    `Limits.hops`."""
+    """A notification had no handler here, or a publication could not be passed on to `peer` or over a bridge, for example
+    because of `Limits.hops`."""
 
     subject: str | int = ""
     code: Code = Code.UNKNOWN
@@ -104,7 +105,7 @@ class DeadLettered(BusEvent, frozen=True, kw_only=True):
     reason: str = ""
     """The cause, for people and logs."""
     message: Any = None
-    """The `Message` of a notification of at most 4 KiB, else None."""
+    """The `Message` if it is a notification of at most 4 KiB, otherwise None."""
 
 
 class FrameRefused(BusEvent, frozen=True, kw_only=True):
@@ -115,7 +116,7 @@ class FrameRefused(BusEvent, frozen=True, kw_only=True):
 
 
 class ClusterGap(BusEvent, frozen=True, kw_only=True):
-    """The engine of the cluster is back; publications of other nodes may have been missed while it was away."""
+    """The engine of the cluster is back. Publications of other nodes may have been missed while it was away."""
 
     seconds: float = 0.0
     """Length of the outage in seconds."""
@@ -126,6 +127,6 @@ class NodeGone(BusEvent, frozen=True, kw_only=True):
 
     node: str = ""
     name: str = ""
-    """For people: host name and process number."""
+    """A name for people: the host name and the process number."""
     orderly: bool = False
-    """True if it announced its exit."""
+    """True if the node announced its exit."""

@@ -1,4 +1,4 @@
-"""Messages: the common form between protocols and the bus."""
+"""Messages, the common form that protocols and the bus exchange."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["Kind", "Message"]
 
 RELAYED: Final = "polybus-relayed"
-"""Attribute of a message that crossed a bridge: its ``id`` and ``priority`` on the first wire."""
+"""Attribute of a message that crossed a bridge. It contains the ``id`` and ``priority`` of the message on the first wire."""
 
 
 class Kind(enum.Enum):
-    """Purpose of a message."""
+    """The purpose of a message."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -54,44 +54,45 @@ MISSING: Final = _Missing.MISSING
 
 
 class Settlement(Protocol):
-    """Reports the outcome of a stored publication to its store; also the variant for the calling thread."""
+    """Reports the outcome of a stored publication to its store. The blocking variant for threads implements it too."""
 
     def ack(self) -> None:
-        """Acknowledge it."""
+        """Acknowledge the publication."""
 
     def retry(self, delay: float | None) -> None:
-        """Ask for another delivery."""
+        """Request another delivery."""
 
     def reject(self, reason: str) -> None:
-        """Make it a dead letter."""
+        """Make the publication a dead letter."""
 
 
-# eq=False: messages are compared by identity and stay hashable. Not frozen, which triples the cost of creation.
+# eq=False, so that messages are compared by identity and remain hashable. Not frozen, which would triple the cost of creation.
 @define(eq=False, slots=True, repr=False)
 class Message(Generic[T_co]):
-    """One message, independent of its wire. A typed subscription yields a ``Message[T]`` with a `body` of that type.
+    """A message, independent of its wire. A typed subscription yields a ``Message[T]`` with a `body` of that type.
 
     Attributes:
-        kind: Purpose.
-        subject: Subject; ``int`` where the protocol numbers its actions. A pattern for subscribe and unsubscribe.
-        id: Ties an answer to its request. Opaque: only the session that made it knows its form.
-        raw: The body as bytes in `format`, or None while it exists only as a value.
-        format: Format of `raw`.
-        headers: Text to text, or None.
-        ttl: Seconds that the message had left when it was sent, or None for no deadline.
-        code: Code of an error or an end.
-        reply_to: Address for the answer, on wires that carry one.
-        attributes: Facts of one wire. Error or end: ``text``, ``reason``, ``detail``, and ``undelivered`` if the bus refused
-            the message before a handler got it. Open: ``mode`` (``"stream"``, ``"channel"``, ``"tunnel"``), ``credit``,
-            ``hops``. Credit: ``credit``. Subscribe and unsubscribe: ``handler`` for a handler, on wires with groups
-            (`plugins.Capabilities`). After a bridge: ``polybus-relayed``, with the original ``id`` and ``priority`` if any.
-        extras: The attributes as set, None without any. Codecs set it.
+        kind: The purpose of the message.
+        subject: The subject; an ``int`` if the protocol numbers its actions. For subscribe and unsubscribe, a pattern.
+        id: Connects an answer with its request. Only the session that created the id knows its form.
+        raw: The body as bytes in `format`, or None while the body exists only as a value.
+        format: The format of `raw`.
+        headers: A dict of strings to strings, or None.
+        ttl: Seconds that were left until the deadline when the message was sent; None without a deadline.
+        code: The code of an error or an end.
+        reply_to: The address for the answer, on wires that carry one.
+        attributes: Data that only some wires have. An error or end has ``text``, ``reason`` and ``detail``, and ``undelivered``
+            if the bus refused the message before a handler received it. An open has ``mode`` (``"stream"``, ``"channel"`` or
+            ``"tunnel"``), ``credit`` and ``hops``; a credit has ``credit``. A subscribe or unsubscribe for a handler has
+            ``handler``, on wires with groups (`plugins.Capabilities`). A message that crossed a bridge has
+            ``polybus-relayed`` with the original ``id`` and ``priority``, if there were any.
+        extras: The dict behind `attributes`, or None if nothing was set. Codecs set it.
         peer: The sender.
-        decoded: The body as a value; `MISSING` while it exists only as `raw`. Set by codecs that parse the body anyway.
-        answer_headers: Headers for the answer to a request, set by its handler with `Context.answer_headers`; else None.
-        expires: When a publication becomes worthless, on the clock of the bus; None for never.
-        checked: The object in `raw` if its bytes are known to be valid `format`: the bus wrote them, or one of our adapters
-            read them. Any other `raw` is checked before it goes into a frame.
+        decoded: The body as a value; `MISSING` while it exists only as `raw`. Codecs that parse the body anyway set it.
+        answer_headers: Headers for the answer to a request, set by its handler with `Context.answer_headers`; otherwise None.
+        expires: The time after which a publication is worthless, on the clock of the bus; None if it never expires.
+        checked: The object in `raw` if its bytes are known to be valid `format`, because the bus wrote them or one of the
+            adapters of polybus read them. Any other `raw` is checked before it is written to a frame.
     """
 
     kind: Kind
@@ -111,19 +112,19 @@ class Message(Generic[T_co]):
     answer_headers: dict[str, str] | None = None
     checked: bytes | None = None
 
-    # A function that imports `polybus.protocols.uprotocol`, from a higher layer: injected by the package.
+    # A function that imports `polybus.protocols.uprotocol`. The package injects it, because that module is in a higher layer.
     cloudevents: ClassVar[Any]
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Facts of one wire; may be empty."""
+        """Data that only some wires have; may be empty."""
         if self.extras is None:
             self.extras = {}
         return self.extras
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Equivalent subjects: the address behind a name that the wire made."""
+        """Equivalent subjects: the address for which the wire created this name."""
         return ()
 
     @property
@@ -131,7 +132,7 @@ class Message(Generic[T_co]):
         """The body as plain values, decoded on first access; None without a body.
 
         Raises:
-            BadRequest: The bytes do not decode.
+            BadRequest: The bytes cannot be decoded.
         """
         value = self.decoded
         if value is MISSING:
@@ -147,15 +148,15 @@ class Message(Generic[T_co]):
         return self.raw is not None or self.decoded is not MISSING
 
     def encoded(self, formats: tuple[BodyFormat, ...], choose: Any = None) -> bytes | None:
-        """The body as bytes in a format of the wire, encoded again only if necessary; None without a body.
+        """Return the body as bytes in a format of the wire, encoded again only if necessary; None without a body.
 
         Args:
-            formats: Formats that the wire can carry. The first is the default for a body that must be encoded.
-            choose: ``choose(value)`` returns the format for a value instead.
+            formats: Formats that the wire can carry. The first one is used for a body that must be encoded.
+            choose: A function ``choose(value)`` that returns the format for a value, used instead of the first format.
 
         Raises:
-            EncodeError: The value does not fit the format, or unchecked bytes are not valid.
-            BadRequest: Bytes that must be translated do not decode.
+            EncodeError: The format cannot represent the value, or unchecked bytes are not valid.
+            BadRequest: Bytes that must be translated cannot be decoded.
         """
         if self.raw is not None and self.format in formats:
             if self.raw is not self.checked and self.format is not OCTETS:
@@ -177,7 +178,7 @@ class Message(Generic[T_co]):
         return again
 
     def _check(self, raw: bytes) -> None:
-        """Check bytes from an application or a foreign adapter: only the body may get into a frame."""
+        """Check bytes from an application or a foreign adapter, so that nothing but a body is written to a frame."""
         value = read_body(raw, self.format)
         if self.decoded is MISSING:
             self.decoded = value
@@ -185,7 +186,7 @@ class Message(Generic[T_co]):
 
     @property
     def shared(self) -> dict[Any, bytes]:
-        """Data derived once for several peers: frames by codec, bodies by format."""
+        """Data that is derived once for several peers: frames by their codec, and bodies by their format."""
         if self._shared is None:
             self._shared = {}
         return self._shared
@@ -193,12 +194,12 @@ class Message(Generic[T_co]):
     def to_cloudevent(self, *, entity: str = "/polybus/1") -> BaseCloudEvent:
         """Convert this message to an event of the ``cloudevents`` package, by the rules of uProtocol.
 
-        Missing facts are generated: an id with the current time, addresses of `entity`.
+        Missing attributes are generated: an id with the current time, and addresses of `entity`.
 
         Raises:
-            EncodeError: The body does not fit.
-            LocalProtocolError: The message violates a rule, for example a request without ttl; the text names it.
-            Unsupported: This kind of message has no event.
+            EncodeError: The event cannot carry the body.
+            LocalProtocolError: The message violates a rule, for example because a request has no ttl. The text names the rule.
+            Unsupported: No event represents this kind of message.
         """
         event: BaseCloudEvent = Message.cloudevents().to_cloudevent(self, entity=entity)
         return event
@@ -208,9 +209,9 @@ class Message(Generic[T_co]):
         """Convert an event of the ``cloudevents`` package that follows the rules of uProtocol.
 
         Args:
-            event: Must have its own id, source and type.
+            event: An event with an id, a source and a type.
             mode: ``document``, ``strict`` or ``lenient``, as in `protocols.UProtocol`.
-            entity: As in `to_cloudevent`: its addresses become the plain subjects behind them.
+            entity: As in `to_cloudevent`. Its addresses are converted back to the plain subjects.
 
         Raises:
             RemoteProtocolError: The event violates a rule; the error names it.
@@ -220,28 +221,28 @@ class Message(Generic[T_co]):
 
     @property
     def attempt(self) -> int:
-        """Deliveries of this stored publication, including this one; 1 for other messages."""
+        """Number of deliveries of this stored publication, including this one; 1 for other messages."""
         return 1 if self.extras is None else int(self.extras.get("attempt", 1))
 
     def ack(self) -> None:
         """Acknowledge this publication of a durable subscription.
 
         Raises:
-            LocalProtocolError: It is not from ``subscribe(..., durable=)``, is already settled, or belongs to another event
-                loop.
+            LocalProtocolError: The message is not from ``subscribe(..., durable=)``, is already settled, or belongs to another
+                event loop.
         """
         self._settlement("ack").ack()
 
     def retry(self, delay: float | None = None) -> None:
-        """Ask for another delivery of this publication of a durable subscription, to any worker with room.
+        """Request another delivery of this publication of a durable subscription, to any worker with room.
 
-        After its last attempt it becomes a dead letter.
+        After its last attempt the publication becomes a dead letter.
 
         Args:
-            delay: Minimum seconds until then; None for the pause set by ``retry=`` of the subscription.
+            delay: Minimum number of seconds until the delivery; None for the pause that ``retry=`` of the subscription sets.
 
         Raises:
-            LocalProtocolError: As `ack`.
+            LocalProtocolError: As for `ack`.
             TypeError, ValueError: `delay` is not a number of seconds.
         """
         self._settlement("retry").retry(delay)
@@ -250,11 +251,11 @@ class Message(Generic[T_co]):
         """Make this publication of a durable subscription a dead letter.
 
         Args:
-            reason: For people; its first 500 characters are stored with the dead letter.
+            reason: A text for people. Its first 500 characters are stored with the dead letter.
 
         Raises:
-            LocalProtocolError: As `ack`.
-            TypeError: `reason` is not text.
+            LocalProtocolError: As for `ack`.
+            TypeError: `reason` is not a string.
         """
         self._settlement("reject").reject(reason)
 
@@ -288,7 +289,7 @@ class Message(Generic[T_co]):
         )
 
     def for_another(self) -> Message[T_co]:
-        """Copy for another reader, who does not see changes of the first, not even in the body."""
+        """Return a copy for another reader, which does not see changes that the first one makes, not even in the body."""
         made = copy.copy(self)
         made._shared = None if self._shared is None else {**self._shared}
         made.headers = None if self.headers is None else {**self.headers}
@@ -297,17 +298,17 @@ class Message(Generic[T_co]):
         return made
 
     def with_headers(self, headers: dict[str, str] | None) -> Message:
-        """Copy with other headers for another route."""
+        """Return a copy with different headers, for another route."""
         on = Message(self.kind, self.subject, None, self.raw, self.format, headers, attributes=self.extras)
         on.decoded, on.checked, on.expires, on.ttl = self.decoded, self.checked, self.expires, self.ttl
         return on
 
     def forget_shared(self) -> None:
-        """Drop the shared frames once ready peers have been served: a waiting peer must not keep the message twice."""
+        """Drop the shared frames once all ready peers have been served, so that waiting peers do not keep the message twice."""
         self._shared = None
 
     def forget_value(self) -> None:
-        """Drop the decoded body, so that a message that waits for long is not kept twice. It is decoded again on access."""
+        """Drop the decoded body, so that a message that waits for a long time is not kept twice. Access decodes it again."""
         if self.raw is not None:
             self.decoded = MISSING
 

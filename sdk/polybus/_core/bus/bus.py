@@ -516,7 +516,7 @@ class Bus(BusVerbs):
 
     @property
     def check_answers(self) -> bool | Literal["validate"] | None:
-        """How the bus validates answers, and publications to a `Subject`; see `Bus`."""
+        """The validation of answers, and of publications to a `Subject`; see `Bus`."""
         return self._services.check_answers
 
     @check_answers.setter
