@@ -1,4 +1,4 @@
-"""The broker as an object: `Broker` and its connections."""
+"""The class `Broker`, and the connections of a broker."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Side:
     """Serves the connections of one side of an exchange: clients or servers.
 
     Attributes:
-        join: Makes the participant of a connection; None if it was refused and closed.
-        take: Takes frames of a participant.
-        left: Takes note of a closed connection and the reason.
-        send_away: Closes a participant with code and reason; its later frames are ignored.
-        paused, resumed: The participant reads too slowly, or has caught up.
+        join: Creates the participant for a connection. Returns None if the connection was refused and closed.
+        take: Handles frames from a participant.
+        left: Is called when a connection has closed, with the reason.
+        send_away: Closes a participant with a code and a reason, and ignores its later frames.
+        paused, resumed: Are called when a participant reads too slowly, and when it has caught up.
     """
 
     join: Callable[[_BrokerConnection, Callable[[bytes], None], Handshake], Any]
@@ -94,7 +94,7 @@ def server_side(exchange: Exchange) -> Side:
 
 
 class _BrokerConnection:
-    """One connection; the receiver of its transport."""
+    """Represents one connection. It is the receiver of the connection's transport."""
 
     __slots__ = ("_expires", "_gate", "_participant", "_side", "_transport", "address")
 
@@ -165,7 +165,7 @@ class _BrokerConnection:
 
 
 class BrokerGate:
-    """Admission on one side: limits first, then `authenticate`. Implements `plugins.Gate`."""
+    """Admits connections on one side: checks the limits first, then calls `authenticate`. Implements `plugins.Gate`."""
 
     def __init__(self, runtime: Runtime, limits: Limits, authority: AccessControl, side: Side) -> None:
         self._runtime = runtime
@@ -237,30 +237,31 @@ class Broker:
     """The broker of CSB: forwards frames between clients on one side and servers on the other.
 
     ``async with Broker(clients="csb+ws://127.0.0.1:8000/game", servers="csb+tcp://127.0.0.1:9000") as broker: ...``. Clients
-    connect as to a server. A server connects with ``csb+tcp://127.0.0.1:9000?side=broker-server``, and the clients are its
-    peers. The broker assigns each client to one server: the one in its header ``x-csb-server``, else the least loaded. It never
-    decodes payloads.
+    connect in the same way as to a server. A server connects with ``csb+tcp://127.0.0.1:9000?side=broker-server`` and sees the
+    clients as its peers. The broker assigns each client to the server that the client's header ``x-csb-server`` names, or else
+    to the least loaded server. It never decodes payloads.
 
     Args:
-        clients: Addresses for clients: one URL or several, any transport.
-        servers: Addresses for servers.
-        limits: `Limits.message`, ``peers``, ``outbox_bytes`` (unread bytes of a slow client before it is closed),
-            ``total_bytes`` (the same for all slow clients together, and for a server), timeouts and pings.
+        clients: One or more URLs on which to listen for clients, with any transport.
+        servers: One or more URLs on which to listen for servers.
+        limits: The broker uses `Limits.message`, ``peers``, ``outbox_bytes`` (a slow client with more unread bytes is closed),
+            ``total_bytes`` (the same for all slow clients together, and for a server), and the timeouts and pings.
         authenticate: Called for each client; the same hook as `Bus.authenticate`. The broker closes a client when its identity
             expires, and does not pass the identity on to servers.
-        authenticate_servers: The same for servers.
-        origins: Web origins with pages that may connect as clients.
-        hosts: Further Host values on a loopback address (behind a proxy).
-        tls: For ``tls`` and ``wss``, on both sides.
-        metrics: Serve Prometheus's ``/metrics`` there, for example ``http://127.0.0.1:9100``. Needs ``pip install
+        authenticate_servers: The same hook for servers.
+        origins: Web origins whose pages may connect as clients.
+        hosts: Additional Host values to accept on a loopback address, for a broker behind a proxy.
+        tls: TLS context for ``tls`` and ``wss`` addresses on both sides.
+        metrics: Address at which to serve Prometheus's ``/metrics``, for example ``http://127.0.0.1:9100``. Needs ``pip install
             'polybus[prometheus]'``.
-        insecure: Accept every client although other machines can reach an address, or a proxy forwards clients from there.
-        record: A folder for every frame to and from clients, as `Bus.record` with its defaults. Needs ``pip install
-            'polybus[capture]'``.
+        insecure: Accept every client even if other machines can reach an address, or a proxy forwards clients from other
+            machines.
+        record: Folder in which to record every frame to and from clients, like `Bus.record` with its defaults. Needs ``pip
+            install 'polybus[capture]'``.
 
     Raises:
-        ImportError: `record` is given and pyarrow is not installed; or `metrics`, and prometheus-client is not.
-        ValueError: A URL is wrong, or not of CSB, or `origins` or `hosts` has a wrong entry.
+        ImportError: `record` is given but pyarrow is not installed, or `metrics` is given but prometheus-client is not.
+        ValueError: A URL is invalid or does not name CSB, or `origins` or `hosts` has an invalid entry.
         LocalProtocolError: Other machines can reach an address that has no authentication.
     """
 
@@ -313,7 +314,7 @@ class Broker:
         self._listening: list[Listening] = []
         self._closed: anyio.Event | None = None
         self.client_urls: tuple[str, ...] = ()
-        """Connectable URLs for clients, while entered."""
+        """URLs to which clients can connect, while the broker is entered."""
         self.server_urls: tuple[str, ...] = ()
         """The same for servers, with ``side=broker-server``."""
 
@@ -323,9 +324,9 @@ class Broker:
         """Listen on both sides.
 
         Raises:
-            OSError: An address is taken or not ours.
-            LocalProtocolError: The broker is entered already, or `tls` is missing or not needed.
-            CaptureError: The folder of the recording cannot be created or written.
+            OSError: An address is in use, or does not belong to this machine.
+            LocalProtocolError: The broker has already been entered, or `tls` is missing, or is given but not needed.
+            CaptureError: The folder of the recording cannot be created or written to.
         """
         if self._runtime is not None:
             raise LocalProtocolError("this broker is entered already: make another one")
@@ -353,7 +354,7 @@ class Broker:
             if self._recorder is not None:
                 await in_own_thread(self._recorder.open)
                 self._gates[0].listens_in = self._listens_in
-            # Servers first: a client that connects at once finds one sooner.
+            # Listen for servers first, so that a client that connects at once finds a server sooner.
             self.server_urls = await self._listen(1, "?side=broker-server", (), ())
             self.client_urls = await self._listen(0, "", self._origins, self._hosts)
             if self._metrics is not None:
@@ -420,10 +421,10 @@ class Broker:
         return tuple(urls)
 
     async def drain(self, timeout: float = 20.0) -> None:
-        """Drain: refuse new clients and requests, wait for running requests, close the clients, then the servers.
+        """Refuse new clients and requests, wait for running requests, then close the clients, and finally the servers.
 
         Args:
-            timeout: Seconds to wait until every forwarded request has its answer and nothing is in transit.
+            timeout: Maximum seconds to wait until every forwarded request has been answered and nothing is in transit.
         """
         exchange = self._exchange
         if exchange is None or self._runtime is None:
@@ -453,7 +454,7 @@ class Broker:
                 pause = min(pause + 0.001, 0.02)
 
     async def aclose(self) -> None:
-        """Close everything at once. May be called at any time, repeatedly."""
+        """Close everything at once. You may call it at any time, and more than once."""
         await to_the_end(self._shut)
 
     async def _shut(self) -> None:
@@ -480,10 +481,10 @@ class Broker:
             self._closed.set()
 
     async def wait_closed(self) -> None:
-        """Wait until the broker has been left.
+        """Wait until the broker's ``async with`` block has ended.
 
         Raises:
-            LocalProtocolError: It is not entered.
+            LocalProtocolError: The broker is not entered.
         """
         self._running  # noqa: B018  # raises when it is not entered
         assert self._closed is not None
@@ -510,7 +511,7 @@ class Broker:
 
     @property
     def metrics_url(self) -> str | None:
-        """URL for Prometheus, or None."""
+        """The URL for Prometheus, or None if the broker serves no metrics."""
         return None if self._metrics is None else f"{self._metrics.url}/metrics"
 
     def stats(self) -> BrokerStats:
@@ -524,7 +525,7 @@ class Broker:
         return self._exchange.registry.stats()
 
     def events(self) -> AsyncIterator[BrokerEvent]:
-        """Events from now on; beyond 1,000 unread ones the oldest are dropped."""
+        """Return the events from now on. If more than 1,000 are unread, the oldest are dropped."""
         return self._events.stream()
 
     def _waiter(self) -> Any:
@@ -536,7 +537,10 @@ class Broker:
 
 
 def _targets(urls: str | Iterable[str]) -> dict[str, Any]:
-    """Return adapter, transport and address of each URL; ValueError for a URL of another protocol or with options of CSB."""
+    """Return the adapter, transport and address of each URL.
+
+    Raises `ValueError` if a URL names another protocol or has options of CSB.
+    """
     found: dict[str, Any] = {}
     for url in (urls,) if isinstance(urls, str) else tuple(urls):
         adapter, transport, address = resolve_url(url, serves=True)

@@ -12,8 +12,8 @@ class BrokerEvent:
     """Base class of a broker's events.
 
     Attributes:
-        at: Seconds on the event loop's clock.
-        address: Of the connection.
+        at: Time of the event, in seconds on the event loop's clock.
+        address: Address of the connection.
     """
 
     at: float = field(default=0.0, eq=False)
@@ -25,7 +25,7 @@ class ServerJoined(BrokerEvent):
     """A server has connected and can take clients.
 
     Attributes:
-        server: Its id; may be empty.
+        server: The server's id; may be empty.
     """
 
     server: str = ""
@@ -33,7 +33,7 @@ class ServerJoined(BrokerEvent):
 
 @frozen(kw_only=True)
 class ServerLeft(BrokerEvent):
-    """A server's connection is gone, and its clients are closed."""
+    """A server's connection has ended, and the broker closes its clients."""
 
     server: str = ""
     clients: int = 0
@@ -42,7 +42,7 @@ class ServerLeft(BrokerEvent):
 
 @frozen(kw_only=True)
 class ClientJoined(BrokerEvent):
-    """A client has its number and its server."""
+    """A client has been given a number and assigned to a server."""
 
     client: int = 0
     server: str = ""
@@ -50,7 +50,7 @@ class ClientJoined(BrokerEvent):
 
 @frozen(kw_only=True)
 class ClientLeft(BrokerEvent):
-    """A client is gone."""
+    """A client's connection has ended."""
 
     client: int = 0
     reason: str = ""
@@ -58,11 +58,11 @@ class ClientLeft(BrokerEvent):
 
 @frozen(kw_only=True)
 class FrameDropped(BrokerEvent):
-    """A frame that breaks a rule, or comes too late.
+    """The broker has dropped a frame that breaks a rule or arrived too late.
 
     Attributes:
-        reason: A short word, as in `BrokerStats.dropped`.
-        text: For people.
+        reason: A keyword, as in `BrokerStats.dropped`.
+        text: Description of the reason for people.
     """
 
     reason: str = ""
@@ -71,7 +71,7 @@ class FrameDropped(BrokerEvent):
 
 @define(eq=False)
 class BrokerCounters:
-    """Counters of a running broker; never reset."""
+    """Counters of a running broker, which are never reset."""
 
     to_servers: int = 0
     to_clients: int = 0
@@ -90,20 +90,20 @@ class BrokerStats:
     """A snapshot of a broker: `Broker.stats()`.
 
     Attributes:
-        sockets: Connections of servers.
-        servers: Number of clients by server id; ``""`` for all servers without one.
-        clients: Connected clients with a server.
-        leaving: Clients with a connection that is being closed.
-        resting: Numbers that are not reused yet.
-        held: Clients that the broker does not read because their server is slow.
-        to_servers: Frames forwarded to servers.
-        to_clients: Frames forwarded to clients.
-        clients_total: Clients accepted so far.
-        servers_total: Connections of servers accepted so far.
-        turned_away: Clients refused for want of a server.
-        slow_clients: Clients closed because they did not read.
-        dropped: Dropped frames by reason: ``truncated``, ``unknown_kind``, ``forbidden_kind``, ``unknown_client``,
-            ``not_your_client``, ``late``, ``too_large``, ``refused``.
+        sockets: Number of open server connections.
+        servers: Number of clients of each server id. All servers without an id are counted under ``""``.
+        clients: Number of connected clients that have a server.
+        leaving: Number of clients whose connection is being closed.
+        resting: Number of client numbers that may not be reused yet.
+        held: Number of clients that the broker does not read at the moment because their server is slow.
+        to_servers: Number of frames forwarded to servers.
+        to_clients: Number of frames forwarded to clients.
+        clients_total: Number of clients accepted so far.
+        servers_total: Number of server connections accepted so far.
+        turned_away: Number of clients refused because no server was available.
+        slow_clients: Number of clients closed because they did not read.
+        dropped: Number of dropped frames for each reason: ``truncated``, ``unknown_kind``, ``forbidden_kind``,
+            ``unknown_client``, ``not_your_client``, ``late``, ``too_large``, ``refused``.
     """
 
     sockets: int

@@ -1,7 +1,8 @@
 """Forwarding of frames between clients and servers: the broker without sockets.
 
-Only headers are decoded. A server's frames reach only the clients of its own socket, and a client's frames only its server,
-under its own number (see `registry`). So neither side can impersonate or reach another.
+The broker decodes only the headers of frames. A server's frames reach only the clients of the same socket. A client's frames
+reach only its server, and carry the client's own number (see `registry`). So no participant can impersonate another, or reach
+one that it does not belong to.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .registry import SLOW, ClientRegistry
 
 _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30
-"""First bytes from here on are neither requests nor responses."""
+"""A frame whose first byte is this or higher is neither a request nor a response."""
 _AS_RESPONSE: Final = 0x20
 _RESERVED: Final = 0xFF
 """First byte of reserved actions."""
@@ -33,7 +34,10 @@ _NOT_TURNED_DOWN: Final = _UNANSWERED - {wire.NUMBER.pack(wire.OPEN)}
 
 
 class Exchange:
-    """Forwards frames between the servers and clients of a registry; `most_for_server` unread bytes close a server."""
+    """Forwards frames between the servers and clients of a registry.
+
+    A server with more than `most_for_server` unread bytes is closed.
+    """
 
     def __init__(self, registry: ClientRegistry, most_for_server: int = 64 * 1024 * 1024) -> None:
         self.registry: ClientRegistry = registry
@@ -42,7 +46,7 @@ class Exchange:
     # -- from servers ----------------------------------------------------------------------------------------------------
 
     def from_server(self, server: Server, given: Sequence[bytes]) -> None:
-        """Steps 4.2, 5 and 7: forward a server's frames."""
+        """Forward a server's frames (steps 4.2, 5 and 7)."""
         if server not in self.registry.servers:  # already closing
             return
         clients = server.clients
@@ -101,7 +105,7 @@ class Exchange:
     # -- from clients ----------------------------------------------------------------------------------------------------
 
     def from_client(self, client: BrokerClient, given: Sequence[bytes]) -> None:
-        """Steps 4 and 5.2: forward a client's frames."""
+        """Forward a client's frames (steps 4 and 5.2)."""
         if not client.is_open():
             for frame in given:
                 self.registry.step(client, Event.CLIENT_SPEAKS, frame=frame)
@@ -136,7 +140,7 @@ class Exchange:
             self._hold(server, client)
 
     def _turned_down(self, client: BrokerClient, frame: bytes) -> bool:
-        """Refuse a request or open on a draining broker; True if refused."""
+        """Refuse a request or an open if the broker is draining. Returns True if it was refused."""
         if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _NOT_TURNED_DOWN:
             return False
         text = "the broker is leaving: ask another, or later"
@@ -165,7 +169,7 @@ class Exchange:
             self.registry.send(client, frames.refusal(frame, text))
 
     def _too_large_from_client(self, client: BrokerClient, frame: bytes) -> None:
-        """Report a frame without room for the client number to whoever waits for it."""
+        """Tell the end that waits for an answer that a frame is too large once the client number is added."""
         text = "too large to be handed on with the number of the client in front, 4 bytes (Limits.message)"
         self.registry.drop(client, "too_large", text)
         if frame[4:8] in _OF_CHANNELS:  # the other end would not notice the gap

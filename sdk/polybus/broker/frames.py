@@ -1,4 +1,4 @@
-"""The frames that a broker writes itself, and reads for itself."""
+"""The frames that a broker itself writes, and those that are addressed to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..protocols.csb import wire
 BROKER: Final = 0
 """Client number of frames for the broker itself."""
 HEAD: Final = struct.Struct(">IB")
-"""Client number, then kind and encoding."""
+"""The head of a frame: the client number, followed by the kind and the encoding."""
 _INTERNAL: Final = 0xD0
 _RESULTS: Final = {Code.INVALID_ARGUMENT: 0xCC, Code.UNAVAILABLE: _INTERNAL, Code.RESOURCE_EXHAUSTED: 0xD1}
 _SAYABLE: Final = range(1000, 5000)
@@ -22,13 +22,13 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def control(number: int, kind: int, facts: Mapping[str, Any] | None = None) -> bytes:
-    """Return Connected or Closed; with facts about the client for a polybus server."""
+    """Return a Connected or Closed frame. For a polybus server it contains facts about the client."""
     encoding, payload = (wire.BINARY, b"") if facts is None else (wire.JSON, _encode(facts))
     return wire.CLIENT.pack(number) + wire.HEADER.pack(kind << 4 | encoding, 0, 0, 0) + payload
 
 
 def introduction(frame: bytes) -> tuple[str, str] | None:
-    """Return id and instance from a polybus server's introduction; None for another frame."""
+    """Return the id and instance from a polybus server's introduction, or None for another frame."""
     first, _, _, action = wire.HEADER.unpack_from(frame, 4)
     said = object_in(frame[12:]) if first >> 4 == wire.REQUEST and action == wire.HELLO else {}
     id, instance = said.get("server"), said.get("instance")
@@ -43,7 +43,7 @@ def welcome(frame: bytes) -> bytes:
 
 
 def taken(frame: bytes, text: str) -> bytes:
-    """Return the answer to an introduction with an id that is taken."""
+    """Return the answer to an introduction whose id is already in use."""
     return _answer(frame, _INTERNAL, {"code": int(Code.ALREADY_EXISTS), "text": text})
 
 
@@ -54,19 +54,19 @@ def _answer(frame: bytes, result: int, said: Mapping[str, Any]) -> bytes:
 
 
 def refusal(frame: bytes, text: str, code: Code = Code.INVALID_ARGUMENT, **reason: str) -> bytes:
-    """Return the answer to a client's frame that is not forwarded."""
+    """Return the answer to a client's frame that the broker does not forward."""
     _, _, number, action = wire.HEADER.unpack_from(frame)
     head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, _RESULTS[code], number, action)
     return head + _encode({"code": int(code), **reason, "text": text})
 
 
 def too_large(frame: bytes, text: str) -> bytes:
-    """Return the answer to a frame without room for the client number."""
+    """Return the answer to a frame that is too large once the client number is added."""
     return refusal(frame, text, Code.RESOURCE_EXHAUSTED, reason="too_large")
 
 
 def closing(frame: bytes) -> tuple[int, str]:
-    """Return code and reason for the client's connection, from a polybus server's Close."""
+    """Return the code and reason with which to close the client's connection, from a polybus server's Close."""
     said = object_in(frame[12:]) if len(frame) > 12 else {}
     code, reason = said.get("code"), said.get("reason")
     shown = reason[:100] if isinstance(reason, str) else ""
@@ -74,7 +74,7 @@ def closing(frame: bytes) -> tuple[int, str]:
 
 
 def object_in(data: bytes) -> dict[str, Any]:
-    """Return the JSON object in a payload for the broker, or {}."""
+    """Return the JSON object in a payload that is addressed to the broker, or {} if there is none."""
     try:
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""Servers and clients in the exchange, and the life of a client as a table.
+"""The servers and clients of an exchange, and a table of the states of a client.
 
-The table follows document CSB, "Workflow with broker", steps 3 to 8.
+The table follows the CSB document, "Workflow with broker", steps 3 to 8.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..plugins.tools import ViolationCounter
 
 class Stage(enum.Enum):
     OPEN = "open"
-    """Connected, and known to its server."""
+    """The client is connected, and its server knows it."""
     LEAVING = "leaving"
-    """The broker has closed the connection and waits for its end."""
+    """The broker has closed the connection and waits for it to end."""
     RESTING = "resting"
-    """The connection is gone. The number is not reused until no frame for it can be in transit."""
+    """The connection has ended. Its number is not reused until no frame for it can be in transit."""
 
 
 class Event(enum.Enum):
@@ -30,7 +30,7 @@ class Event(enum.Enum):
     SERVER_GONE = "server gone"
     CLIENT_SLOW = "client slow"
     SENT_AWAY = "sent away"
-    """It broke a rule, or its identity has expired."""
+    """The client broke a rule, or its identity has expired."""
     DRAIN = "drain"
     CLIENT_GONE = "client gone"
     RESTED = "rested"
@@ -38,17 +38,17 @@ class Event(enum.Enum):
 
 class Act(enum.Enum):
     TO_SERVER = "to server"
-    """Steps 4.1 and 5.3: forward the frame with the client's number in front."""
+    """Forward the frame with the client's number in front (steps 4.1 and 5.3)."""
     TO_CLIENT = "to client"
-    """Steps 4.3 and 5.1: forward the frame without the number."""
+    """Forward the frame without the number (steps 4.3 and 5.1)."""
     CLOSE = "close"
-    """Steps 7.1 and 8.1: close the client's connection."""
+    """Close the client's connection (steps 7.1 and 8.1)."""
     TELL = "tell"
-    """Step 6.1: tell the server that the client has closed."""
+    """Tell the server that the client has closed (step 6.1)."""
     COUNT_LATE = "count late"
-    """Too late: drop it and count it."""
+    """Drop a frame that arrives too late, and count it."""
     FREE = "free"
-    """The number may be reused."""
+    """Allow the number to be reused."""
     NOTHING = "nothing"
 
 
@@ -76,14 +76,14 @@ TABLE: Final[Mapping[Stage, Mapping[Event, tuple[Act, Stage | None]]]] = {
     Stage.LEAVING: {**_late(_LEAVING), Event.CLIENT_GONE: (Act.TELL, _RESTING)},
     Stage.RESTING: {**_late(_RESTING), Event.RESTED: (Act.FREE, None)},
 }
-"""Action and next stage by stage and event; None if the number is forgotten."""
+"""Maps each stage and event to the action and the next stage. The next stage is None if the number is forgotten."""
 
 
 class End(Protocol):
     """A connection in the exchange.
 
-    `send` does not wait; `backlog` is bytes that the operating system has not taken. `close` first writes sent frames, `cut`
-    does not. `hold` stops reading until `release`.
+    `send` does not wait. `backlog` is the number of bytes that the operating system has not accepted yet. `close` writes the
+    frames that have been sent before it closes; `cut` does not. `hold` stops reading until `release` is called.
     """
 
     @property
@@ -97,7 +97,7 @@ class End(Protocol):
 
 
 class _Gone:
-    """Replaces a closed connection: ignores everything."""
+    """Replaces a closed connection and ignores everything."""
 
     address = "a connection that is gone"
 
@@ -125,13 +125,13 @@ class Server:
     registered: bool = False
     paused: bool = False
     gone: bool = False
-    """Its connection is closed, or closing."""
+    """True if the server's connection is closed or closing."""
     offences: ViolationCounter | None = None
     """Created with the first."""
     clients: dict[int, BrokerClient] = field(factory=dict)
-    """Open clients: the only ones that it may send to."""
+    """The server's open clients. It may send to no others."""
     held: dict[BrokerClient, None] = field(factory=dict)
-    """Clients that are not read while this server is slow."""
+    """Clients that the broker does not read while this server is slow."""
 
 
 @define(eq=False)
@@ -142,19 +142,19 @@ class BrokerClient:
     server: Server
     prefix: bytes
     params: Mapping[str, str]
-    """Of its handshake."""
+    """Parameters of the client's handshake."""
     stage: Stage = Stage.OPEN
     paused: bool = False
     rests_until: float = 0.0
     asked: int = 0
-    """Forwarded requests without an answer."""
+    """Number of forwarded requests that have not been answered."""
     owes: int = 0
-    """Requests of its server without an answer."""
+    """Number of requests from the server that this client has not answered."""
     waiting: int = 0
-    """Unread bytes when last counted; only while `paused`."""
+    """Number of unread bytes at the last count. It is counted only while the client is `paused`."""
     offences: ViolationCounter | None = None
     """Created with the first."""
 
     def is_open(self) -> bool:
-        """True while its frames are forwarded."""
+        """Return True while the broker forwards this client's frames."""
         return self.stage is Stage.OPEN

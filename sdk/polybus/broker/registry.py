@@ -1,4 +1,4 @@
-"""Registry of a broker: servers, their clients, and the clients' numbers."""
+"""The registry of a broker, which knows the servers, their clients, and the clients' numbers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ SLOW: Final = "too slow: it does not read what is sent to it"
 
 
 class SlowReaders:
-    """Clients with unread bytes: closes a client above `most`, and the largest while all together are above `most_for_all`."""
+    """Watches the clients that have unread bytes.
+
+    Closes a client with more than `most` unread bytes. While all clients together have more than `most_for_all`, it closes the
+    client with the most.
+    """
 
     def __init__(self, most: int, most_for_all: int, too_slow: Callable[[BrokerClient], None]) -> None:
         self._most = most
         self._most_for_all = most_for_all
         self._too_slow = too_slow
         self._slow: dict[BrokerClient, None] = {}
-        """Paused clients, including leaving ones."""
+        """Paused clients, including those that are leaving."""
         self.waiting: int = 0
-        """Unread bytes of all of them."""
+        """Number of unread bytes of all these clients together."""
 
     def paused(self, client: BrokerClient) -> None:
         """Note that a client reads too slowly."""
@@ -48,7 +52,7 @@ class SlowReaders:
         if self._count_waiting(client) > self._most:
             self._too_slow(client)
         elif self.waiting > self._most_for_all:
-            for other in self._slow:  # some may have read by now
+            for other in self._slow:  # some clients may have read by now
                 self._count_waiting(other)
             if self.waiting > self._most_for_all:
                 greediest = max(self._slow, key=lambda other: other.waiting)
@@ -66,18 +70,18 @@ class SlowReaders:
 REST: Final = 60.0
 """Seconds before a number is reused."""
 MOST_RESTING: Final = 100_000
-"""Above this count the oldest numbers are reused early: billions come before them."""
+"""If more numbers than this are resting, the oldest may be reused early: billions of others are assigned first."""
 _NUMBERS: Final = 0xFFFFFFFF
 
 
 class ClientRegistry:
-    """Servers and clients, and the state of each.
+    """Keeps the servers and clients, and the state of each.
 
     Only the registry assigns client numbers, and only the client's server knows them.
 
     Args:
-        most: Unread bytes of a client before it is closed.
-        most_for_all: Unread bytes of all slow clients before the largest are closed.
+        most: Maximum number of unread bytes of one client. A client that exceeds it is closed.
+        most_for_all: Maximum number of unread bytes of all slow clients together. If they exceed it, the largest are closed.
     """
 
     def __init__(
@@ -98,10 +102,10 @@ class ClientRegistry:
         self.counters: BrokerCounters = BrokerCounters()
         self.servers: dict[Server, None] = {}
         self.clients: dict[int, BrokerClient] = {}
-        """Clients by number, including leaving and resting ones."""
+        """Maps numbers to clients, including those that are leaving or resting."""
         self._resting: deque[BrokerClient] = deque()
         self.draining: bool = False
-        """New clients and new requests are refused."""
+        """True if new clients and new requests are refused."""
         self.readers: SlowReaders = SlowReaders(most, most_for_all, self._too_slow)
         self._acts: Mapping[Act, Callable[[BrokerClient, int, str, bytes], object]] = {
             Act.TO_SERVER: self._to_server,
@@ -116,7 +120,7 @@ class ClientRegistry:
     # -- servers: steps 2 and 8 ------------------------------------------------------------------------------------------
 
     def server_joined(self, end: End, send: Callable[[bytes], None], id: str = "") -> Server | None:
-        """Add a server. None: its id is taken, and it was closed."""
+        """Add a server. Returns None if its id was already in use; the server has then been closed."""
         server = Server(end, send)
         if id and not self._name(server, id, ""):
             end.close(1008, f"the server id {id!r} is taken")
@@ -145,13 +149,13 @@ class ClientRegistry:
         self._tell(ServerLeft(at=self._clock(), address=server.end.address, server=server.id, clients=len(left), reason=reason))
 
     def expel(self, server: Server, code: int, reason: str) -> None:
-        """Close a server. Until its connection is gone, its frames are ignored and it gets no clients."""
+        """Close a server. Until its connection has ended, its frames are ignored and it gets no clients."""
         if not server.gone:
             server.end.close(code, reason)
             self.server_left(server, reason)
 
     def server_paused(self, server: Server) -> None:
-        """Note a slow server: clients that send from now on are not read."""
+        """Note that a server is slow. A client that sends something from now on is not read any further."""
         server.paused = True
 
     def server_resumed(self, server: Server) -> None:
@@ -165,7 +169,7 @@ class ClientRegistry:
             client.end.release()
 
     def introduced(self, server: Server, frame: bytes) -> None:
-        """Handle a polybus server's introduction, which has client number 0."""
+        """Handle the introduction of a polybus server, which has client number 0."""
         said = frames.introduction(frame)
         if said is None:
             self.drop(server, "unknown_client", "client 0 is nobody")
@@ -193,7 +197,7 @@ class ClientRegistry:
     def client_joined(
         self, end: End, send: Callable[[bytes], None], wanted: str = "", params: Mapping[str, str] | None = None
     ) -> BrokerClient | None:
-        """Add a client. None: it has no server, and was closed."""
+        """Add a client. Returns None if there was no server for it; the client has then been closed."""
         server = None if self.draining else self._choose(wanted)
         if server is None:
             self.counters.turned_away += 1
@@ -208,7 +212,7 @@ class ClientRegistry:
         return client
 
     def _choose(self, wanted: str) -> Server | None:
-        """Return the socket with the fewest clients, of the wanted server if named."""
+        """Return the socket with the fewest clients. If the client names a server, only that server's sockets count."""
         able = [server for server in self.servers if not wanted or server.id == wanted]
         return min(able, key=lambda server: len(server.clients), default=None)
 
@@ -221,14 +225,14 @@ class ClientRegistry:
                 return number
 
     def client_left(self, client: BrokerClient, reason: str) -> None:
-        """Note a closed connection of a client."""
+        """Note that a client's connection has closed."""
         self.readers.resumed(client)
         address = client.end.address
         self.step(client, Event.CLIENT_GONE)
         self._tell(ClientLeft(at=self._clock(), address=address, client=client.number, reason=reason))
 
     def send_away(self, client: BrokerClient, code: int, reason: str) -> None:
-        """Close a client. Until its connection is gone, its frames are ignored."""
+        """Close a client. Until its connection has ended, its frames are ignored."""
         self.step(client, Event.SENT_AWAY, code, reason)
 
     def _too_slow(self, client: BrokerClient) -> None:
@@ -239,7 +243,7 @@ class ClientRegistry:
     # -- the table -------------------------------------------------------------------------------------------------------
 
     def step(self, client: BrokerClient, event: Event, code: int = 1000, reason: str = "", frame: bytes = b"") -> None:
-        """Do what the table defines for an event."""
+        """Perform the action that the table defines for an event."""
         act, following = TABLE[client.stage][event]
         if following is not Stage.OPEN:
             client.server.clients.pop(client.number, None)
@@ -277,18 +281,18 @@ class ClientRegistry:
     # -- time, the end, and events ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Free numbers after their rest."""
+        """Free the numbers that have rested long enough."""
         while self._resting and self._resting[0].rests_until <= now:
             self.step(self._resting.popleft(), Event.RESTED)
 
     def drain(self) -> None:
-        """Step 9: close every client."""
+        """Close every client (step 9)."""
         self.draining = True
         for client in list(self.clients.values()):
             self.step(client, Event.DRAIN, 1001, "the broker is leaving")
 
     def drop(self, party: BrokerClient | Server, reason: str, text: str) -> None:
-        """Count a dropped frame; too many in a minute close the sender's connection."""
+        """Count a dropped frame. Too many of them in one minute close the sender's connection."""
         self.counters.drop(reason)
         now = self._clock()
         self._tell(FrameDropped(at=now, address=party.end.address, reason=reason, text=text))

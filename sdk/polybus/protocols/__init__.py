@@ -1,4 +1,4 @@
-"""The protocols, each with a pure codec and a session without I/O."""
+"""The protocols. Each consists of a pure codec and a session that does no I/O."""
 
 from __future__ import annotations
 

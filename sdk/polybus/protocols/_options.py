@@ -18,7 +18,7 @@ class UrlOptions:
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """Options that differ from the defaults, as in a URL's query."""
+        """Return the options that differ from the defaults, as written in the query of a URL."""
         kind: Any = type(self)
         given = {one.name: getattr(self, one.name) for one in fields(kind) if getattr(self, one.name) != one.default}
         return {
@@ -29,10 +29,10 @@ class UrlOptions:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """Make an adapter from a URL's query.
+        """Create an adapter from the query of a URL.
 
         Raises:
-            ValueError: Unknown option or value; the text lists the known ones.
+            ValueError: An option or value is unknown. The error text lists the known ones.
         """
         unknown = sorted(set(options) - set(cls.option_names))
         if unknown:
@@ -41,12 +41,12 @@ class UrlOptions:
 
 
 def choice(*values: str) -> Any:
-    """A field with one of these values, by default the first."""
+    """Return a field that accepts one of these values. The first is the default."""
     return field(default=values[0], validator=one_of(*values))
 
 
 def one_of(*values: str) -> Callable[[UrlOptions, Any, object], None]:
-    """An attrs validator: the value, as text, is one of these."""
+    """Return an attrs validator, which checks that the value is one of these when converted to a string."""
 
     def check(adapter: UrlOptions, attribute: Any, value: object) -> None:
         if str(value) not in values:

@@ -16,9 +16,9 @@ LINE_BREAK: Final = re.compile(r"[\r\n\x00]")
 
 
 def fault_in_subject(value: Any, limit: int) -> str | None:
-    """Reason why the value is not a subject or pattern; None if valid.
+    """Return the reason why the value is not a subject or pattern, or None if it is valid.
 
-    A subject is text of at most `limit` UTF-8 bytes without control characters.
+    A subject is a string of at most `limit` UTF-8 bytes, without control characters.
     """
     if type(value) is not str:
         return f"a subject is text here, not {type(value).__name__}"
@@ -32,9 +32,9 @@ def fault_in_subject(value: Any, limit: int) -> str | None:
 
 
 def fault_in_headers(headers: Any, limit: int) -> str | None:
-    """Reason why the value is not a header mapping; None if valid.
+    """Return the reason why the value is not a valid mapping of headers, or None if it is valid.
 
-    Headers map text to text without CR, LF or NUL, with at most `limit` UTF-8 bytes together.
+    Headers map strings to strings without CR, LF or NUL. All of them together have at most `limit` UTF-8 bytes.
     """
     if type(headers) is not dict:
         return f"headers are an object, not {type(headers).__name__}"
@@ -53,7 +53,7 @@ def fault_in_headers(headers: Any, limit: int) -> str | None:
 
 
 def too_large(size: int, limit: int, what: str = "a frame") -> TooLarge:
-    """The error for an outgoing frame over `Limits.message`."""
+    """Return the error for an outgoing frame that is larger than `Limits.message`."""
     advice = "send less, or raise Limits(message=...) at both ends; a stream or a channel carries it in parts"
     return TooLarge(f"{what} of {size} bytes is larger than {limit} (limit: message): {advice}")
 
@@ -71,7 +71,7 @@ class WireRules:
     def refuse(
         self, text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None
     ) -> RemoteProtocolError:
-        """The error for input that breaks the protocol."""
+        """Return the error for input that violates the protocol."""
         return RemoteProtocolError(text, reason=reason, protocol=self._protocol, answer_id=answer_id, close_code=close_code)
 
     def refuse_size(self, size: int, limit: int) -> RemoteProtocolError:
@@ -79,7 +79,7 @@ class WireRules:
         return self.refuse(text, "too_large", close_code=1009)
 
     def refuse_json(self, error: Exception, answer_id: Any = None, kind: str = "a message") -> RemoteProtocolError:
-        """The error for input that a JSON decoder or `polybus.body.check_json` rejects, or that is not a valid value."""
+        """Return the error for input that a JSON decoder or `polybus.body.check_json` rejects, or that is not a valid value."""
         if isinstance(error, (EncodeError, RecursionError)):  # check_json raises EncodeError for input that is too deep
             return self.refuse("nested too deeply (limit: depth)", "too_deep", answer_id)
         if isinstance(error, BadRequest):
@@ -87,7 +87,10 @@ class WireRules:
         return self.refuse(f"not the JSON of {kind}: {error}", "malformed", answer_id)
 
     def read_headers(self, headers: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-        """Check incoming headers; null means no headers. May raise `RemoteProtocolError`: ``invalid_headers``."""
+        """Check incoming headers; null means no headers.
+
+        Raises `RemoteProtocolError` with the reason ``invalid_headers`` if they are invalid.
+        """
         fault = None if headers is None else fault_in_headers(headers, limit)
         if fault is not None:
             raise self.refuse(fault, "invalid_headers", answer_id)
@@ -96,13 +99,16 @@ class WireRules:
     def read_count(
         self, value: Any, name: str, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT, least: int = 0
     ) -> int:
-        """Check an incoming whole number. May raise `RemoteProtocolError` with `reason`."""
+        """Check an incoming integer. Raises `RemoteProtocolError` with `reason` if it is invalid."""
         if type(value) is not int or not least <= value <= most:
             raise self.refuse(f"{name} is a whole number, not below {least}", reason, answer_id)
         return value
 
     def check_local_subject(self, value: Any, limit: int) -> str:
-        """Check an outgoing subject, which may be empty. May raise `LocalProtocolError`; `Unsupported` for a number."""
+        """Check an outgoing subject, which may be empty.
+
+        Raises `LocalProtocolError` if it is invalid, and `Unsupported` if it is an integer.
+        """
         fault = fault_in_subject(value, limit)
         if fault is not None:
             if isinstance(value, int):
@@ -111,7 +117,7 @@ class WireRules:
         return str(value)
 
     def check_local_headers(self, headers: Any, limit: int) -> None:
-        """Check outgoing headers. May raise `LocalProtocolError`."""
+        """Check outgoing headers. Raises `LocalProtocolError` if they are invalid."""
         fault = fault_in_headers(headers, limit)
         if fault is not None:
             raise LocalProtocolError(fault, protocol=self._protocol)

@@ -1,6 +1,6 @@
-"""The transports: one connection each, carrying whole frames.
+"""The transports. A transport object carries whole frames over one connection.
 
-Each is imported on first use: the core needs no sockets, and browsers lack them.
+polybus imports each transport on first use, because the core needs no sockets and browsers lack them.
 """
 
 from __future__ import annotations

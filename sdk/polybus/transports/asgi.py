@@ -1,4 +1,4 @@
-"""WebSockets of an ASGI application: clients that connect through another server."""
+"""WebSockets of an ASGI application, for clients that connect through another web server."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ _PARTING = 1.0
 
 
 class AsgiWebSocket:
-    """Endpoint for `Bus.serve` in place of a URL; a router calls it for each WebSocket at one path.
+    """An endpoint that you pass to `Bus.serve` instead of a URL. A router calls it for each WebSocket at one path.
 
-    Facts about a client come from the ASGI server: the `scope`'s client, scheme and headers. Behind a proxy they describe the
-    proxy's own request, unless the server trusts ``X-Forwarded-*`` headers.
+    The ASGI server provides the facts about a client: the client, scheme and headers in the `scope`. Behind a proxy they
+    describe the proxy's own request, unless the server trusts ``X-Forwarded-*`` headers.
 
-    A connection that uvicorn has accepted is taken over if possible (`UvicornWebSocket`).
+    If possible, the bus takes over a connection that uvicorn has accepted (`UvicornWebSocket`).
 
     Args:
-        path: Path in the router, for people.
-        watched: Given a scope and its `receive`, returns True if other code around this application may wait for its end. Then
-            the call for a taken-over connection lasts as long as the connection; otherwise it returns at once to free memory.
+        path: Path in the router, to show to people.
+        watched: Called with a scope and its `receive`. It returns True if other code around this application may wait for the
+            application to return. Then the call for a connection that was taken over lasts as long as the connection.
+            Otherwise the call returns at once to free memory.
     """
 
     def __init__(self, path: str = "/", watched: Callable[[Scope, Receive], bool] | None = None) -> None:
@@ -61,19 +62,19 @@ class AsgiWebSocket:
     # -- plugins.WebEndpoint, plugins.Listening
 
     def routes(self) -> Sequence[WebRoute]:
-        """WebSockets at the path itself."""
+        """The route for WebSockets at the path itself."""
         return [WebRoute("", self)]
 
     @property
     def url(self) -> str:
-        """Address in its application; only the server knows host and port."""
+        """The address within the application. Only the server knows the host and port."""
         return f"asgi://{self.path}"
 
     async def listen(self, options: ListenOptions) -> AsgiWebSocket:
         """Accept clients.
 
         Raises:
-            LocalProtocolError: Already served.
+            LocalProtocolError: A bus already serves this endpoint.
         """
         if self._options is not None:
             raise LocalProtocolError(f"{self.path} is served already, in another event loop or by another bus")
@@ -89,7 +90,7 @@ class AsgiWebSocket:
         await answered(self._knock, scope, receive, send)
 
     async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """May raise `HandshakeRejected`, before the upgrade: not admitted."""
+        """Let a client in and serve it. Raises `HandshakeRejected` before the upgrade if the client is not admitted."""
         connection = await self._let_in(scope, receive, send)
         if isinstance(connection, AsgiTransport):
             await connection.run(receive)
@@ -97,7 +98,7 @@ class AsgiWebSocket:
             await connection.lost()
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> AsgiTransport | AdoptedWire | None:
-        """Make the link of a client; None if it has gone. May raise `HandshakeRejected`."""
+        """Create the link of a client. Returns None if the client has gone. May raise `HandshakeRejected`."""
         options = self._options
         if options is None:
             raise HandshakeRejected(503, "this server takes nobody now: its bus has ended")
@@ -134,7 +135,7 @@ class AsgiWebSocket:
                 options.gate.left(address)
 
     async def _open(self, options: ListenOptions, wire: AdoptedWire, name: str, largest: int, admission: Admission) -> None:
-        """Make the link of a taken-over connection, in a task and context of the bus."""
+        """Create the link of a connection that was taken over, in a task and context of the bus."""
         if self._options is not options:  # the bus is shutting down
             options.gate.left(wire.address)
             wire.abort()
@@ -149,7 +150,7 @@ class AsgiWebSocket:
             raise
 
     def check_private(self, request: AsgiRequest) -> None:
-        """May raise `HandshakeRejected`: 403, a bus without authentication must not be reachable from other machines."""
+        """Raise `HandshakeRejected` (403) if other machines can reach a bus that has no authentication."""
         host = request.here[0]
         if not request.options.private or not _is_public(host):
             return
@@ -164,10 +165,10 @@ class AsgiWebSocket:
 
 
 class AsgiRequest:
-    """One request or upgrade with valid Host and Origin.
+    """One request or upgrade whose Host and Origin are valid.
 
     Raises:
-        HandshakeRejected: Against a rule.
+        HandshakeRejected: The request violates a rule.
     """
 
     def __init__(self, options: ListenOptions, scope: Scope, receive: Receive) -> None:
@@ -181,7 +182,7 @@ class AsgiRequest:
         self.policy: OriginPolicy = OriginPolicy(
             path=self.head.path,
             tls=scope.get("scheme") in ("wss", "https"),
-            # Without a port it is a Unix socket, which no page in a browser can name.
+            # An address without a port is a Unix socket, which no page in a browser can name.
             loopback=self.here[1] is not None and is_loopback(self.here[0]),
             subprotocol=options.subprotocol,
             origins=options.origins,
@@ -205,7 +206,8 @@ class AsgiRequest:
             The sub-protocol for the answer, and the client's admission.
 
         Raises:
-            HandshakeRejected: Not admitted, or not in time; 400, no common sub-protocol.
+            HandshakeRejected: The bus did not admit the client, or did not decide in time. The status is 400 if there is no
+                common sub-protocol.
         """
         known = Handshake(
             protocol=self.options.protocol,
@@ -219,7 +221,7 @@ class AsgiRequest:
         return chosen, await self._decided(handshake)
 
     async def _decided(self, handshake: Handshake) -> Admission:
-        """May raise `HandshakeRejected`."""
+        """Wait for the decision. Raises `HandshakeRejected` if the client is not admitted."""
         decided = anyio.Event()
         outcome: list[Admission | BusError] = []
 
@@ -243,7 +245,7 @@ Knock: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -> None:
-    """Handle one upgrade; a rejected client gets the reason."""
+    """Handle one upgrade. If the client is rejected, it gets the reason."""
     await receive()  # websocket.connect
     try:
         await upgrade(scope, receive, send)
@@ -256,7 +258,7 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
 
 
 async def accept(send: Send, chosen: str | None) -> bool:
-    """Accept the upgrade; True if the client was still there."""
+    """Accept the upgrade. Returns True if the client was still there."""
     try:
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": []})
     except Exception as error:
@@ -266,7 +268,7 @@ async def accept(send: Send, chosen: str | None) -> bool:
 
 
 async def _turn_away(scope: Scope, send: Send, turned: HandshakeRejected) -> None:
-    """Reject the upgrade with a status and text, or with a close; a server that supports neither answers 403."""
+    """Reject the upgrade with a status and text, or with a close. A server that supports neither answers 403."""
     if (close := turned.close(scope.get("subprotocols") or ())) is not None:
         code, reason = close
         await send({"type": "websocket.accept", "subprotocol": CLOSES, "headers": []})
@@ -284,8 +286,8 @@ async def _turn_away(scope: Scope, send: Send, turned: HandshakeRejected) -> Non
 async def _until_gone(receive: Receive) -> None:
     """Wait until the connection of a rejected client has ended.
 
-    uvicorn (websockets-sansio) reports this twice, at once and at the end. If the application returns before, uvicorn logs that
-    it did not answer.
+    uvicorn (websockets-sansio) reports the end twice: at once, and when the connection has really ended. If the application
+    returns before that, uvicorn logs that the application did not answer.
     """
     with anyio.move_on_after(_PARTING):
         for _ in range(2):
@@ -315,7 +317,7 @@ def _host_and_port(host: str, port: int | None) -> str:
 
 
 def _is_public(host: str) -> bool:
-    """True if other machines can reach the address. Names come from test clients and Unix sockets."""
+    """Return True if other machines can reach the address. Test clients and Unix sockets have names instead of addresses."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,6 +1,7 @@
-"""In-process connections, by name or as a pair of ends, without sockets and threads.
+"""In-process connections, which need neither sockets nor threads. You connect by name, or create a pair of ends.
 
-``memory://orders`` is a name within one event loop: loops in two threads do not share it. `pipe` makes two private ends.
+A name such as ``memory://orders`` belongs to one event loop: event loops in two threads do not share it. `pipe` creates two
+private ends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ..secrets import shown_url, without_secrets
 
 HIGH_BYTES: Final = 64 * 1024
 HIGH_FRAMES: Final = 256
-"""Frames or bytes that may wait for the other side before `pause_writing`; `resume_writing` follows when all were delivered."""
+"""`pause_writing` is called when this many frames or bytes wait for the other side. `resume_writing` is called when all of them
+have been delivered."""
 
 
 class MemoryTransport:
@@ -40,20 +42,20 @@ class MemoryTransport:
         self._host = host
         self._other: MemoryTransport | None = None
         self._receiver: Receiver | None = None
-        # Frames from the other end, and their size.
+        # Frames from the other end, and their total size.
         self._inbox: list[bytes] = []
         self._bytes = 0
         self._scheduled = False
-        # This side is asked to pause, because the other end's inbox is full.
+        # This side has been asked to pause because the other end's inbox is full.
         self._paused = False
         # This side has paused reading.
         self._deaf = False
-        # No more input or output; the receiver gets `_last` when the inbox is empty.
+        # Closed: no more input or output. The receiver gets `_last` once the inbox is empty.
         self._over = False
         self._last: Closed | None = None
 
     def join(self, other: MemoryTransport) -> None:
-        """Connect two ends. Called once, on either."""
+        """Connect two ends. Call it once, on either of them."""
         self._other, other._other = other, self
 
     def start(self, receiver: Receiver) -> None:
@@ -68,7 +70,7 @@ class MemoryTransport:
         if self._over or other is None or other._over:
             return
         if size > other.max_frame:
-            # The other end's lower limit ends the connection, as on a socket.
+            # If the other end's limit is lower, an oversized frame ends the connection, as on a socket.
             why = Closed(1009, f"a frame of {size} bytes, the limit is {other.max_frame}")
             other._end(why)
             self._end(why)
@@ -85,7 +87,7 @@ class MemoryTransport:
         return 0 if self._other is None else self._other._bytes
 
     def pause_reading(self) -> None:
-        """Pause input: the other end is asked to pause when its frames pile up."""
+        """Pause input. The other end is asked to pause when its frames pile up."""
         self._deaf = True
 
     def resume_reading(self) -> None:
@@ -94,7 +96,7 @@ class MemoryTransport:
             self._schedule()
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close in order: sent frames still arrive before the end."""
+        """Close the connection. Frames that were sent before still arrive."""
         if self._over:
             return
         if self._other is not None:
@@ -103,7 +105,7 @@ class MemoryTransport:
         self._end(Closed(code, reason))
 
     def abort(self, why: Closed) -> None:
-        """Cut: undelivered frames are lost."""
+        """Cut the connection. Frames that have not been delivered are lost."""
         if self._over:
             return
         if self._other is not None and not self._other._over:
@@ -113,7 +115,7 @@ class MemoryTransport:
         self._end(why)
 
     def tick(self, now: float) -> None:
-        """Do nothing: an in-process connection cannot go silent."""
+        """Do nothing, because an in-process connection cannot go silent."""
 
     def _drop(self) -> None:
         self._inbox = []
@@ -140,7 +142,7 @@ class MemoryTransport:
         if frames:
             self._drop()
             receiver.frames_received(frames)
-        # The frames may have ended everything, or brought more.
+        # While it handled the frames, the receiver may have closed the connection, or more frames may have arrived.
         if self._last is not None and not self._inbox:
             last, self._last = self._last, None
             receiver.closed(last)
@@ -151,7 +153,7 @@ class MemoryTransport:
                 other._receiver.resume_writing()
 
 
-# Per event loop: a module-level dictionary would connect loops of two threads.
+# One registry for each event loop: a module-level dictionary would connect event loops in different threads.
 _served: RunVar[dict[str, MemoryListener]] = RunVar("polybus memory listeners")
 
 
@@ -175,12 +177,12 @@ class MemoryListener:
             self._names = None
 
     async def connect(self, url: str, dial: DialOptions) -> MemoryTransport:
-        """The connecting end of a new connection.
+        """Create a new connection and return its client end.
 
         Raises:
-            ConnectFailed: The server accepts no connection now, or did not decide in time.
-            Unauthorized: Not authenticated.
-            Forbidden: Not admitted.
+            ConnectFailed: The server accepts no connections at the moment, or did not decide in time.
+            Unauthorized: The server could not authenticate this client.
+            Forbidden: The server does not admit this client.
         """
         gate, server, handshake = self.options.gate, self.options.host, _handshake(self, url, dial)
         url = without_secrets(url)  # otherwise a token in it would be in logs and captures
@@ -223,7 +225,7 @@ class MemoryListener:
 
 
 def _refusal(url: str, error: BusError) -> BusError:
-    """A new error for the caller, equal to the one over a network."""
+    """Return a new error for the caller, equal to the one that it would get over a network."""
     text = text_of(error)
     if isinstance(error, Unauthorized):
         return Unauthorized(text)
@@ -247,7 +249,7 @@ def _handshake(listener: MemoryListener, url: str, dial: DialOptions) -> Handsha
 
 
 def _name(url: str) -> str:
-    """May raise `ValueError`: no name in the URL."""
+    """Return the name in a URL. Raises `ValueError` if there is none."""
     name = urlsplit(url).netloc
     if not name:
         raise ValueError(f"{url}: the name is missing, write for example memory://orders")
@@ -283,11 +285,11 @@ class Memory:
         return MemoryConnector(url)
 
     def is_private(self, url: str) -> bool:
-        """Always True: the connection is within the process."""
+        """Always True, because the connection is within the process."""
         return True
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Serve a name."""
+        """Serve connections to a name."""
         _check_tls(options)
         names = _names()
         name = _name(url)
@@ -298,7 +300,7 @@ class Memory:
 
 
 class PipeEnd:
-    """One of two connected ends; use each once, to connect or to serve."""
+    """One of two connected ends. Use each end once, either to connect or to serve."""
 
     reconnects = False
 
@@ -307,17 +309,17 @@ class PipeEnd:
         self._used = False
         self._ready = anyio.Event()
         self._listener: MemoryListener | None = None
-        # If both ends connect, the first leaves its half for the second.
+        # If both ends connect as clients, the first leaves its half for the second.
         self._half: MemoryTransport | None = None
         self._other: PipeEnd = self
 
     async def connect(self, options: DialOptions) -> Transport:
-        """Use this end as a client; waits up to `Limits.connect_timeout` for the other end.
+        """Use this end as a client. Waits up to `Limits.connect_timeout` for the other end.
 
         Raises:
-            ConnectFailed: The other end is not used, or this one was used before.
-            Unauthorized: Not authenticated.
-            Forbidden: Not admitted.
+            ConnectFailed: The other end is not in use, or this end has been used before.
+            Unauthorized: The server could not authenticate this client.
+            Forbidden: The server does not admit this client.
         """
         _check_tls(options)
         self._use()
@@ -345,7 +347,7 @@ class PipeEnd:
         """Use this end as the server of one connection.
 
         Raises:
-            LocalProtocolError: This end was used before.
+            LocalProtocolError: This end has been used before.
         """
         _check_tls(options)
         self._use()
@@ -360,7 +362,7 @@ class PipeEnd:
 
 
 def pipe() -> tuple[PipeEnd, PipeEnd]:
-    """Make two ends of an in-process connection, for ``connect(end)`` and ``bus.serve(end)``.
+    """Create the two ends of an in-process connection, for ``connect(end)`` and ``bus.serve(end)``.
 
     Example::
 

@@ -42,7 +42,7 @@ class NetAddress:
 
     @property
     def private(self) -> bool:
-        """True if only this machine can reach it."""
+        """Return True if only this machine can reach the address."""
         return is_loopback(self.host)
 
     def with_port(self, port: int) -> str:
@@ -54,7 +54,7 @@ def host_port(host: str, port: int) -> str:
 
 
 def net_address(url: str) -> NetAddress:
-    """Split a URL with host and port. May raise `ValueError`: missing or malformed part."""
+    """Split a URL with a host and a port. Raises `ValueError` if a part is missing or malformed."""
     parts = urlsplit(url)
     url = without_secrets(url)
     try:
@@ -71,7 +71,10 @@ def net_address(url: str) -> NetAddress:
 
 
 def bare_address(url: str) -> NetAddress:
-    """Split a URL that may have only host and port. May raise `ValueError`: missing, malformed or excess part."""
+    """Split a URL that may have only a host and a port.
+
+    Raises `ValueError` if a part is missing or malformed, or if there are other parts.
+    """
     address = net_address(url)
     parts = urlsplit(url)
     url = without_secrets(url)
@@ -86,7 +89,10 @@ def bare_address(url: str) -> NetAddress:
 
 
 def unix_path(url: str) -> str:
-    """The path of a Unix socket URL such as ``unix:///run/app.sock``. May raise `ValueError`: no path, or a host before it."""
+    """Return the path in a Unix socket URL such as ``unix:///run/app.sock``.
+
+    Raises `ValueError` if there is no path, or a host before it.
+    """
     parts = urlsplit(url)
     if "\\" in url:
         raise ValueError(
@@ -101,10 +107,10 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _HARMLESS: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR)
 _PAUSE: Final = 0.2
-"""Seconds between two attempts to accept without free file descriptors: the socket stays readable then."""
+"""Seconds between two attempts to accept if there are no free file descriptors, because the socket remains readable then."""
 
 BACKLOG: Final = 2048
-"""Connections that the kernel holds until they are accepted."""
+"""Number of connections that the kernel holds until they are accepted."""
 _PROBES: Final = 4
 """Number of the kernel's keep-alive probes within `Limits.ping_timeout`."""
 
@@ -112,8 +118,8 @@ NAMES: Final = ("concurrent.futures.thread", "encodings.idna", "stringprep")
 """Modules that a name look-up imports."""
 
 UNSENT = 128 * 1024
-"""Unsent bytes that the kernel buffers for a wire with priorities. Linux's default is up to 4 MiB: on a line with 1 MB/s
-nothing could overtake the last four seconds of publications.
+"""Maximum number of unsent bytes that the kernel buffers for a wire with priorities. Linux's default is up to 4 MiB, so at
+1 MB/s an urgent message would wait behind four seconds of publications.
 """
 
 
@@ -123,9 +129,9 @@ def load_names() -> None:
 
 
 def keep_short(sock: Any) -> None:
-    """Limit the kernel's buffer of unsent bytes: frames in polybus's queue can be overtaken, frames in the kernel cannot.
+    """Limit the kernel's buffer of unsent bytes. Urgent frames can pass others in polybus's queue, but not in the kernel.
 
-    Not for every socket: a flood of 4 KiB messages costs up to half as much processor time again, on both sides.
+    Do not use it for every socket: a flood of 4 KiB messages then costs up to 50 % more processor time on both sides.
     """
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with contextlib.suppress(OSError):
@@ -133,12 +139,12 @@ def keep_short(sock: Any) -> None:
 
 
 def tune(sock: Any, limits: Limits) -> None:
-    """Set the options of each stream socket: no Nagle, keep-alive, and a time-out for acknowledgements.
+    """Set a stream socket's options: disable Nagle's algorithm, enable keep-alive, and limit the wait for acknowledgements.
 
-    Keep-alive uses the same times as polybus. BSD and macOS end a connection that long after the last sign of life. Linux does
-    not while data is in flight: there ``TCP_USER_TIMEOUT`` (RFC 5482) counts from the first unacknowledged byte (without it:
-    about 15 minutes). It also counts against a peer that does not read, and must not be shorter than the write deadline, so
-    `TcpTransport` checks `signs_of` life instead.
+    Keep-alive uses the same times as polybus. BSD and macOS end a connection when this time has passed since the last sign of
+    life. Linux does not do so while data is in flight: there ``TCP_USER_TIMEOUT`` (RFC 5482) counts from the first
+    unacknowledged byte; without it, Linux waits about 15 minutes. It also counts against a peer that does not read, so it must
+    not be shorter than the write deadline. `TcpTransport` therefore checks `signs_of` life itself.
     """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -167,11 +173,11 @@ class Signs(NamedTuple):
     silence: float
     """Seconds since the other machine last sent anything, including acknowledgements."""
     unanswered: int
-    """Unanswered retransmissions and probes since then. A live peer that does not read answers them."""
+    """Number of unanswered retransmissions and probes since then. A live peer answers them even if it does not read."""
     acknowledged: int
-    """Sent bytes that were acknowledged, since the beginning."""
+    """Number of sent bytes that have been acknowledged since the connection began."""
     outstanding: int
-    """Bytes in the kernel without acknowledgement."""
+    """Number of bytes in the kernel that have not been acknowledged."""
 
 
 _INFO_SIZE: Final = 128
@@ -181,7 +187,7 @@ _info = struct.Struct("=2xBB48xII60xQ").unpack
 
 
 def signs_of(sock: Any) -> Signs | None:
-    """Signs of life, if the system provides them (Linux; for a Unix socket only `outstanding`)."""
+    """Return the signs of life if the system provides them. Only Linux does; for a Unix socket there is only `outstanding`."""
     if sys.platform != "linux" or sock is None:
         return None
     import fcntl
@@ -198,11 +204,11 @@ def signs_of(sock: Any) -> Signs | None:
 
 
 class PingProgress:
-    """Progress of a ping behind earlier data, if the kernel reports it.
+    """Tracks whether the data before a ping makes progress, if the kernel reports it.
 
     Args:
-        signs: Signs at the time of the ping.
-        waiting: Bytes not yet in the kernel then, including the ping.
+        signs: The signs of life at the time of the ping.
+        waiting: Number of bytes, including the ping, that were not yet in the kernel at that time.
     """
 
     __slots__ = ("_acknowledged", "_end")
@@ -212,7 +218,7 @@ class PingProgress:
         self._end = signs.acknowledged + signs.outstanding + waiting if signs is not None else 0
 
     def comes_near(self, look: Callable[[], Signs | None]) -> bool:
-        """True if the ping has not arrived but earlier data made progress."""
+        """Return True if the ping has not arrived, but the data before it has made progress."""
         signs = look() if self._acknowledged < self._end else None
         if signs is None:
             return False
@@ -221,7 +227,7 @@ class PingProgress:
 
 
 def address_of(family: int, name: Any) -> str:
-    """A socket's address as in a URL: ``127.0.0.1:80``, ``[::1]:80``; a path for a Unix socket."""
+    """Return a socket's address as written in a URL: ``127.0.0.1:80``, ``[::1]:80``, or a path for a Unix socket."""
     if family == socket.AF_INET6:
         return f"[{name[0]}]:{name[1]}"
     if family == socket.AF_INET:
@@ -230,10 +236,10 @@ def address_of(family: int, name: Any) -> str:
 
 
 async def bind_tcp(host: str, port: int) -> list[socket.socket]:
-    """Listen on each address of a host, with the same port; port 0 picks a free one.
+    """Listen on each address of a host, with the same port. Port 0 picks a free port.
 
     Raises:
-        OSError: An address is in use or not local.
+        OSError: An address is in use, or does not belong to this machine.
     """
     try:
         found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -244,7 +250,7 @@ async def bind_tcp(host: str, port: int) -> list[socket.socket]:
         try:
             return _bind_all(addresses, port)
         except OSError as error:
-            # The free port of the first address is in use on the second.
+            # The port that is free on the first address is in use on the second.
             if port or error.errno != errno.EADDRINUSE:
                 raise
     raise OSError(errno.EADDRINUSE, f"no port is free on all addresses of {host}")
@@ -290,10 +296,10 @@ def _bind(family: int, address: Any, shown: str) -> socket.socket:
 
 
 def bind_unix(path: str) -> socket.socket:
-    """Listen on a Unix socket. A socket file without a listener is replaced.
+    """Listen on a Unix socket. If a socket file exists but nothing listens on it, it is replaced.
 
     Raises:
-        OSError: Another server listens there, or the path is unusable.
+        OSError: Another server listens there, or the path cannot be used.
     """
     _remove_stale(path)
     if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
@@ -318,7 +324,7 @@ def _remove_stale(path: str) -> None:
 
 
 def closed_with(error: Exception | None) -> Closed:
-    """Reason for a connection that was lost without a goodbye."""
+    """Return the reason why a connection was lost without a goodbye."""
     return Closed(1006, "the peer closed the connection without a reason" if error is None else plain_reason(error))
 
 
@@ -337,10 +343,10 @@ _REASONS: Final[Mapping[int, str]] = {
 
 
 def plain_reason(error: BaseException) -> str:
-    """Readable cause of a failure, without numbers, class names and chains of causes."""
+    """Return a readable cause of a failure, without error numbers, class names or chains of causes."""
     if isinstance(error, ssl.SSLError):
         return client_reason(error)
-    # gaierror is an OSError with other numbers.
+    # gaierror is an OSError with its own error numbers.
     if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
         return "name does not resolve: is it misspelled?"
     if isinstance(error, ConnectionResetError) and error.errno is None:  # raised by asyncio
@@ -360,7 +366,7 @@ def plain_reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
-    """Limit the body's time. May raise `ConnectFailed`: failure or time-out."""
+    """Limit the time of the block. Raises `ConnectFailed` if it fails or takes too long."""
     scope = anyio.CancelScope()
     try:
         with anyio.move_on_after(seconds) as scope:
@@ -374,7 +380,7 @@ def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
 
 
 async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.socket, Any], object]) -> None:
-    """Accept for ever: call `opened` with each connection and its peer's name; log a failure once and retry."""
+    """Accept connections for ever. Call `opened` with each connection and its peer's name. Log a failure once, and retry."""
     told = False
     while True:
         try:
@@ -390,15 +396,16 @@ async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.so
             continue
         told = False
         opened(accepted, name)
-        # asyncio does not suspend while more connections wait, perhaps thousands.
+        # asyncio does not suspend this task while more connections are waiting, of which there may be thousands.
         await anyio.lowlevel.checkpoint()
 
 
 async def _accept(sock: socket.socket) -> tuple[socket.socket, Any]:
-    """The next connection and its peer's name.
+    """Return the next connection and its peer's name.
 
-    Not `loop.create_server`: without free file descriptors, Python 3.11 and 3.12 report and re-arm once per backlog entry,
-    2,048 times; and with TLS the gate could not refuse before the handshake.
+    This does not use `loop.create_server`. If there are no free file descriptors, Python 3.11 and 3.12 report and re-arm once
+    for each entry of the backlog, which is 2,048 times. And with TLS, the gate could not refuse a connection before the
+    handshake.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""TCP, TLS and Unix sockets: frames with a length prefix, or in the protocol's own framing (`Framing`)."""
+"""TCP, TLS and Unix sockets. Frames have a length prefix, or use the protocol's own framing (`Framing`)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _prefixed(name: str, wire: Wire, options: DialOptions) -> TcpTransport:
 
 
 def _framed(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> FramedTransport:
-    """A connection with the protocol's framing; `said` was received already."""
+    """Create a connection with the protocol's framing. `said` is what has already been received."""
     assert options.framing is not None
     transport = FramedTransport(name, wire, options.host, options.framing)
     wire.attach(transport)
@@ -118,7 +118,7 @@ class Tcp:
 
     @staticmethod
     def load(serves: bool) -> None:
-        """Import the modules for name look-ups."""
+        """Import the modules that look up host names."""
         load_names()
 
     def connector(self, url: str) -> Connector:
@@ -166,9 +166,9 @@ class Unix:
         return True
 
     async def bind(self, url: str) -> list[socket.socket]:
-        """Listening socket, for `ListenOptions.sockets`; the caller removes its file."""
+        """Create the listening socket for `ListenOptions.sockets`. The caller removes its file."""
         return [bind_unix(unix_path(url))]
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind and accept. The file of a dead server is replaced; `Listening.aclose` removes the file."""
+        """Bind and accept. The socket file of a dead server is replaced, and `Listening.aclose` removes the file."""
         return StreamListener(url, options, list(options.sockets) or await self.bind(url), None, _pending(options))

@@ -1,4 +1,4 @@
-"""TLS of an address, which must agree with its scheme."""
+"""Checks that the TLS context of an address agrees with the address's scheme."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class ClientTls:
     _default: ssl.SSLContext | None = None
 
     def context(self, scheme: str, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
-        """The context for a connection. May raise `LocalProtocolError`: given for an address without TLS."""
+        """Return the TLS context for a connection. Raises `LocalProtocolError` if one is given for an address without TLS."""
         check_client_tls(scheme, given)
         if given is not None or scheme in _SECURE:
             return given
         if self._default is None:
-            # Verifies the server and its name; TLS 1.2 at least.
+            # This context verifies the server's certificate and name, and requires at least TLS 1.2.
             self._default = ssl.create_default_context()
         return self._default
 
 
 def check_client_tls(scheme: str, given: ssl.SSLContext | None) -> None:
-    """May raise `LocalProtocolError`: a context is given for an address without TLS."""
+    """Raise `LocalProtocolError` if a context is given for an address without TLS."""
     if given is not None and scheme in _SECURE:
         text = f"tls= given for {scheme}://, which is not encrypted: use {_SECURE[scheme]}://"
         raise LocalProtocolError(text, protocol=scheme)
 
 
 def check_server_tls(scheme: str, given: ssl.SSLContext | None) -> None:
-    """May raise `LocalProtocolError`: a context is missing, or given for an address without TLS."""
+    """Raise `LocalProtocolError` if a context is missing, or is given for an address without TLS."""
     if scheme in _SECURE and given is not None:
         raise LocalProtocolError(f"tls= given for {scheme}://: use {_SECURE[scheme]}://", protocol=scheme)
     if scheme not in _SECURE and given is None:

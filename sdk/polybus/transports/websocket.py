@@ -1,7 +1,7 @@
 """WebSockets: ``ws://host/path`` and ``wss://host/path``.
 
-The library `websockets` is imported when a URL names a WebSocket, or with the first connection or listener. Compression is off:
-it costs memory per connection, and a 1 KiB message may expand to 1 MiB.
+polybus imports the library `websockets` when a URL names a WebSocket, or for the first connection or listener. Compression is
+off because it costs memory for each connection, and because a 1 KiB message can expand to 1 MiB.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import socket
 
 MAX_FRAGMENTS: Final = 4096
-"""Maximum number of fragments of one message; each costs an object, however small."""
+"""Maximum number of fragments in one message. Each fragment costs an object, however small it is."""
 
 core_logger: logging.Logger = logging.getLogger("polybus.transports.websocket_core")
-"""Logger of the library, at WARNING or above: DEBUG would log the contents of frames, and headers with tokens."""
+"""Logger of the library. Its level is at least WARNING, because DEBUG would log frame contents, and headers with tokens."""
 core_logger.setLevel(logging.WARNING)
 
 
@@ -51,7 +51,7 @@ class WebSocket:
 
     @staticmethod
     def load(serves: bool) -> None:
-        """Import the library, and the module for this side."""
+        """Import the library and the module for this side."""
         for module in ("._stream.listen", "._ws.server") if serves else ("._ws.client",):
             import_module(module, __package__)
         load_names()

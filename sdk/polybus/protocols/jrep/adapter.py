@@ -34,16 +34,15 @@ class Jrep(UrlOptions):
     """The J.REP protocol with its options.
 
     Args:
-        dialect: Handshake: ``v3`` as in Errai since 2.4, ``legacy`` as in the document, ``auto`` to detect.
-        values: Form of written values: ``errai`` with Errai's markers, ``plain`` as bare JSON. Both are read.
-        types: Unregistered Java types: ``lenient`` keeps them as `JavaObject`, ``strict`` refuses them, and also duplicate
-            members
-            of an object.
+        dialect: Form of the handshake: ``v3`` as in Errai since 2.4, ``legacy`` as in the document, or ``auto`` to detect it.
+        values: How values are written: ``errai`` adds Errai's markers, ``plain`` writes bare JSON. Both forms can be read.
+        types: What to do with unregistered Java types: ``lenient`` reads them as `JavaObject`. ``strict`` refuses them, and
+            also refuses an object with duplicate members.
         heartbeat: Seconds between two Heartbeat messages; 0 for none. A polybus peer with a heartbeat must keep to it.
-        java: The application's types.
+        java: The Java types that the application uses.
 
     Raises:
-        ValueError: Invalid value.
+        ValueError: A value is invalid.
     """
 
     name = "jrep"
@@ -56,10 +55,10 @@ class Jrep(UrlOptions):
     java: JavaTypes = field(default=_NO_TYPES)
 
     def codec(self, limits: Limits = _LIMITS) -> JrepCodec:
-        """The codec, shared by adapters with equal values, types and limits."""
+        """Return the codec. Adapters with equal values, types and limits share one."""
         return make_codec(limits, self.java, self.values == "plain", self.types == "strict")
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> JrepSession:
-        """A session for one connection. `rng` makes the random part of ids and the session key."""
+        """Create the session for one connection. `rng` generates the random part of ids and the session key."""
         random_ = random.SystemRandom() if rng is None else rng
         return JrepSession(self.codec(limits), role, self.dialect, limits, random_, self.heartbeat)

@@ -24,7 +24,7 @@ from .session import NatsSession
 
 _LIMITS: Final = Limits()
 _SHOWN: Final = ("queue", "inbox", "client", "dead_letters", "domain")
-"""Options that contain or point to no secrets."""
+"""Options that neither contain a secret nor say where one is stored."""
 _LONGER: Final = 1024
 """Extra bytes of a subject in a cluster."""
 _WORDS: Final = {"true": True, "1": True, "false": False, "0": False, True: True, False: False}
@@ -63,21 +63,23 @@ class Nats(UrlOptions):
     """The NATS protocol with its options.
 
     Args:
-        queue: Queue group of this bus's handlers: one member receives each request, in any program. NATS services use ``q``.
-        inbox: First part of reply subjects, for a user who may not subscribe to ``_INBOX.>``.
+        queue: Queue group of this bus's handlers. Each request is delivered to one member of the group, in whichever program
+            it runs. NATS services use ``q``.
+        inbox: First part of reply subjects, for a user who is not allowed to subscribe to ``_INBOX.>``.
         client: Name of this connection in the server's monitoring.
         tls_first: Start TLS before INFO, for servers with ``handshake_first``.
-        user: User name, with `password`; also as ``nats+tcp://user:password@host``.
+        user: User name, together with `password`. You can also write ``nats+tcp://user:password@host``.
         password: Password of `user`.
-        token: Token in place of user and password; also as ``nats+tcp://token@host``.
-        nkey: Seed of a key (``SU...``) or the path of a file with one. `nkey` and `creds` need ``pip install 'polybus[nats]'``.
-        creds: Path of a credentials file with an operator's JWT and a key. It is read again for each connection.
-        dead_letters: Subject prefix of a stream for dead letters of durable handlers, stored as
-            ``<dead_letters>.<durable>.<subject>``. Without it dead letters are not stored.
-        domain: JetStream domain of the stores, if it is not the server's own, for example on a leaf node.
+        token: Token to use instead of a user and password. You can also write ``nats+tcp://token@host``.
+        nkey: Seed of a key (``SU...``), or the path of a file that contains one. `nkey` and `creds` need ``pip install
+            'polybus[nats]'``.
+        creds: Path of a credentials file with an operator's JWT and a key. The file is read again for each connection.
+        dead_letters: Subject prefix of a stream for the dead letters of durable handlers. They are stored as
+            ``<dead_letters>.<durable>.<subject>``. Without a prefix, dead letters are not stored.
+        domain: JetStream domain of the stores if it is not the server's own, for example on a leaf node.
 
     Raises:
-        ValueError: Unknown value, damaged seed, or more than one kind of credentials.
+        ValueError: A value is unknown, the seed is damaged, or there is more than one kind of credentials.
         ImportError: `nkey` or `creds` is given without `cryptography` installed.
     """
 
@@ -101,7 +103,7 @@ class Nats(UrlOptions):
     dead_letters: str = field(default="", validator=_is_name_or_empty)
     domain: str = field(default="", validator=_is_token_or_empty)
     cluster: str = ""
-    """Cluster that this bus is a node of. Set by `polybus.cluster`, not in a URL."""
+    """Name of the cluster that this bus belongs to. `polybus.cluster` sets it; a URL cannot."""
     member: str = field(default="", repr=False)
     host: str = field(default="", repr=False)
     known_handlers: KnownHandlers = field(factory=KnownHandlers, eq=False, repr=False)
@@ -126,13 +128,13 @@ class Nats(UrlOptions):
 
     @property
     def files(self) -> Mapping[str, str]:
-        """Path and purpose of the credentials file, if any; see `plugins.ProtocolFeatures`."""
+        """The path and purpose of the credentials file, if there is one. See `plugins.ProtocolFeatures`."""
         if self.creds:
             return {self.creds: "the credentials file of creds="}
         return {self.nkey: "the file of nkey="} if self.nkey and not is_seed(self.nkey) else {}
 
     def with_files(self, texts: Mapping[str, str]) -> Nats:
-        """Return a copy with the credentials of its file. May raise `ValueError`: invalid content."""
+        """Return a copy with the credentials from its file. Raises `ValueError` if the content is invalid."""
         credentials = read_creds(texts[self.creds]) if self.creds else Credentials(key=key_in(texts[self.nkey]))
         made = copy(self)
         object.__setattr__(made, "_credentials", credentials)
@@ -140,29 +142,29 @@ class Nats(UrlOptions):
 
     @staticmethod
     def user_options(user: str, password: str | None) -> Mapping[str, str]:
-        """Options for the user and password of a URL; a user without a password is a token."""
+        """Convert the user and password of a URL to options. A user without a password is a token."""
         return {"token": user} if password is None else {"user": user, "password": password}
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """Options that differ from the defaults and reveal no secret."""
+        """Return the options that differ from the defaults and do not reveal a secret."""
         return {name: value for name, value in super().url_options.items() if name in _SHOWN}
 
     @property
     def framing(self) -> NatsFraming:
-        """Framing on byte streams and WebSockets."""
+        """The framing on byte streams and WebSockets."""
         return NatsFraming(self.tls_first)
 
     def codec(self, limits: Limits = _LIMITS) -> NatsCodec:
-        """The codec, shared by adapters with equal queue and limits."""
+        """Return the codec. Adapters with the same queue and limits share one."""
         return _codec(self.queue, limits, bool(self.cluster))
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """The parts of an operation, for people; see `plugins.Dissector`."""
+        """Return the parts of an operation for display. See `plugins.Dissector`."""
         return list(dissect(frame))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> NatsSession:
-        """A client session for one connection, in either role. `rng` makes the inbox and the tokens."""
+        """Create the session for one connection, a client session in both roles. `rng` generates the inbox and the tokens."""
         options = SessionOptions(
             queue=self.queue,
             inbox=self.inbox,

@@ -34,12 +34,12 @@ class Ubre(UrlOptions):
 
     Args:
         format: ``json`` (text), ``binary``, or ``any``, which reads both and writes JSON.
-        dialect: Form of written requests: ``named`` as in the npm package, ``spec`` as in the document. Both are read.
-        body: Bodies of binary frames: ``json`` or ``raw`` bytes.
-        body_length: -1 writes binary bodies as "the rest of the frame"; None writes their length. Both are read.
+        dialect: How requests are written: ``named`` as in the npm package, ``spec`` as in the document. Both forms can be read.
+        body: What binary frames have as their body: ``json`` or ``raw`` bytes.
+        body_length: -1 writes a binary body as "the rest of the frame"; None writes its length. Both forms can be read.
 
     Raises:
-        ValueError: Invalid value, or an option without meaning in this format.
+        ValueError: A value is invalid, or an option has no meaning in this format.
     """
 
     name = "ubre"
@@ -58,15 +58,15 @@ class Ubre(UrlOptions):
             raise ValueError("ubre: body_length=-1 is for written binary frames: set format=binary")
 
     def codec(self, limits: Limits = _LIMITS) -> UbreCodec:
-        """The codec, shared by equal adapters and limits."""
+        """Return the codec. Equal adapters with equal limits share one."""
         return _codec(self, limits)
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """The fields of a binary frame, for people; empty for JSON; see `plugins.Dissector`."""
+        """Return the fields of a binary frame for display; empty for JSON. See `plugins.Dissector`."""
         return list(dissect(frame))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UbreSession:
-        """A session for one connection, the same for both roles. `rng` makes the random part of ids."""
+        """Create the session for one connection, the same in both roles. `rng` generates the random part of ids."""
         codec = _codec(self, limits)
         kind = UbreSession if codec.ask is None else ShortUbreSession
         return kind(codec, limits, random.SystemRandom() if rng is None else rng)

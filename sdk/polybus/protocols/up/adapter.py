@@ -25,7 +25,7 @@ from .uuris import FIRST_TOPIC, UUri, parse_entity
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "//polybus/1/1"
 _SHARED: Final = ("strings", "dialect")
-"""Options that must be equal at both ends."""
+"""Options that must have the same value at both ends."""
 
 
 def _entity(adapter: Up, attribute: Any, value: Any) -> None:
@@ -64,28 +64,32 @@ class Up(UrlOptions):
     """Current uProtocol (UMessage), with its options.
 
     Args:
-        entity: Address of this side with its authority: ``//device1/10AB/3``.
-        peer: Address of the other side, for notifications and for requests to names with only a number. None: as in its first
-            message.
-        names: Table from subjects to resources: a method below 0x8000, otherwise a topic; a list with one of each; or a whole
-            address, ``"//device2/CD/4/B"``. `names_in` reads a table from a file, `services_in` the services of a proto file.
-            A subject with a slash needs no entry.
-        ttl: Lifetime of publications and notifications in seconds; None for ever. Requests live until their deadline.
-        priorities: Table from subject patterns to ``CS0`` ... ``CS6``; the first match counts. Requests have at least ``CS4``,
-            their default; the default of publications is ``CS1``.
-        token: Sent with each request: text, or a function that returns it (None for none). Never logged.
-        permission_level: Sent with each request.
+        entity: Address of this side, including its authority: ``//device1/10AB/3``.
+        peer: Address of the other side, used for notifications and for requests to names that have only a number. By default
+            it is taken from the first message of the other side.
+        names: Maps each subject to a resource number (a method below 0x8000, otherwise a topic), to a list with one of each,
+            or to a whole address, ``"//device2/CD/4/B"``. `names_in` reads such a table from a file, and `services_in` reads
+            the services of a proto file. A subject with a slash needs no entry.
+        ttl: Lifetime of publications and notifications in seconds. By default they do not expire. A request is valid until
+            its deadline.
+        priorities: Maps subject patterns to ``CS0`` ... ``CS6``; the first match counts. The default is ``CS4`` for requests,
+            which cannot have less, and ``CS1`` for publications.
+        token: Token to send with each request: a string, or a function that returns a string, or None for no token. It is
+            never logged.
+        permission_level: Permission level to send with each request.
         strings: Encoding of text: ``json``, or plain ``text``.
-        dialect: Form of messages on Zenoh: ``spec`` as in the specification and in up-rust since 0.7; ``cpp-1.0`` as in up-cpp;
-            ``rust-0.6`` as in earlier up-rust. Programs with different dialects do not receive each other's messages.
-        per_authority: Maximum number of active requests per source authority; further ones fail with RESOURCE_EXHAUSTED. For
-            the bus a fabric is one peer, and this keeps one sender from using it up.
-        max_clock_skew: Seconds that the time in an id may be in the future, if the message has a ttl.
-        allowance: Seconds that a message may exceed its ttl, because clocks differ.
-        clock: Returns nanoseconds since 1970.
+        dialect: Form of messages on Zenoh: ``spec`` as in the specification and in up-rust since 0.7, ``cpp-1.0`` as in up-cpp,
+            or ``rust-0.6`` as in earlier versions of up-rust. Programs with different dialects do not receive each other's
+            messages.
+        per_authority: Maximum number of active requests from one source authority; further requests fail with
+            RESOURCE_EXHAUSTED. The bus sees a whole fabric as one peer, so without this limit a single sender could use up the
+            peer's requests.
+        max_clock_skew: For messages with a ttl, how many seconds in the future the time in the id may be.
+        allowance: Seconds that a message may be older than its ttl, because clocks differ.
+        clock: Function that returns nanoseconds since 1970.
 
     Raises:
-        ValueError: Invalid value.
+        ValueError: A value is invalid.
     """
 
     name = "up"
@@ -107,22 +111,22 @@ class Up(UrlOptions):
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """Options that differ from the defaults, without entity and peer: a connecting client has its own."""
+        """Return the options that differ from the defaults, except entity and peer: a client that connects has its own."""
         return {name: value for name, value in super().url_options.items() if name in _SHARED}
 
     @property
     def fabric(self) -> UpFabric:
-        """Form on Zenoh; see `plugins.Fabric`."""
+        """The form of messages on Zenoh. See `plugins.Fabric`."""
         return UpFabric(self)
 
     @property
     def unhandled(self) -> str:
-        """The last method number of the other side; see `plugins.ProtocolFeatures`."""
+        """The last method number of the other side. See `plugins.ProtocolFeatures`."""
         return str((self.other or self.own).with_resource(FIRST_TOPIC - 1))
 
     @property
     def own(self) -> UUri:
-        """Address of this side for answers and notifications."""
+        """The address of this side for answers and notifications."""
         return parse_entity(self.entity)
 
     @property
@@ -130,19 +134,19 @@ class Up(UrlOptions):
         return None if self.peer is None else parse_entity(self.peer)
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:
-        """Other names of a publication of this side; see `plugins.ProtocolFeatures`."""
+        """Return other names for a publication of this side. See `plugins.ProtocolFeatures`."""
         return UpNames(self.names, self.own, self.other).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """The fields of a message, for people, without the value of a token; see `plugins.Dissector`."""
+        """Return the fields of a message for display, without the value of a token. See `plugins.Dissector`."""
         return list(dissect(frame))
 
     def codec(self, limits: Limits = _LIMITS) -> UpCodec:
-        """The codec, shared by adapters with equal options and limits."""
+        """Return the codec. Adapters with equal options and limits share one."""
         return _codec(self.strings == "text", self.priorities, limits)
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UpSession:
-        """A session for one connection, the same for both roles. `rng` makes the random part of ids."""
+        """Create the session for one connection, the same in both roles. `rng` generates the random part of ids."""
         return UpSession(self.codec(limits), self, limits, random.SystemRandom() if rng is None else rng)
 
 

@@ -59,31 +59,35 @@ class UProtocol(UrlOptions):
 
     Args:
         entity: Address of this side: ``//VCU.VIN/body.access/1``.
-        peer: Address of the other side, for requests to plain subjects. None: as in its first message.
+        peer: Address of the other side, used for requests to plain subjects. By default it is taken from the first message of
+            the other side.
         format: ``json`` (text) or ``protobuf`` (binary).
-        mode: Strictness of reading; writing is always strict. ``document`` accepts what the document's examples show: ids of
-            any
-            UUID version, base64 in ``data``, data without ``Any``, ``permission_level``, addresses without authority.
-            ``lenient`` also accepts what that time's SDKs wrote: text as hash, addresses against the grammar, any time.
-            ``strict`` refuses all of these. Tolerated violations are listed in ``message.attributes["polybus-lenient"]``.
-        profile: Protobuf form: ``strict`` as in the document, or readable by ``up-python-1.5``.
-        content: Content mode over HTTP: ``structured``, ``binary``, or ``batch`` for waiting messages without an answer.
+        mode: How strictly messages are read; they are always written strictly. ``document`` accepts the forms that appear in
+            the document's examples: ids of any UUID version, base64 in ``data``, data without ``Any``, ``permission_level``,
+            and addresses without an authority. ``lenient`` also accepts the forms that the SDKs of the same period wrote: text
+            as a hash, addresses that break the grammar, and any time. ``strict`` refuses all of these. Tolerated violations
+            are listed in ``message.attributes["polybus-lenient"]``.
+        profile: Form of protobuf messages: ``strict`` as in the document, or readable by ``up-python-1.5``.
+        content: Content mode over HTTP: ``structured``, ``binary``, or ``batch``, which combines waiting messages that need no
+            answer.
         notification: Type of notifications: ``pub.v1`` with a sink, as in all SDKs, or ``notif.v1``.
         schema: ``dataschema`` of bodies that are bytes.
-        ttl: Lifetime of publications and notifications in seconds; None for ever. Requests live until their deadline.
-        priorities: Table from subject patterns to ``CS0`` ... ``CS6``; the first match counts. Requests have at least ``CS4``,
-            their default; the default of publications is ``CS1``.
-        token: Sent with each request: text, or a function that returns it (None for none). Never logged.
-        permission_level: Sent with each request (``plevel``).
+        ttl: Lifetime of publications and notifications in seconds. By default they do not expire. A request is valid until
+            its deadline.
+        priorities: Maps subject patterns to ``CS0`` ... ``CS6``; the first match counts. The default is ``CS4`` for requests,
+            which cannot have less, and ``CS1`` for publications.
+        token: Token to send with each request: a string, or a function that returns a string, or None for no token. It is
+            never logged.
+        permission_level: Permission level to send with each request (``plevel``).
         sign: ``sign(data)`` returns the ``hash`` of outgoing data.
-        verify: ``verify(data, hash)`` returns True if incoming data are genuine. False, an exception or a missing hash refuses
-            the message.
-        max_clock_skew: Seconds that the time in an id may be in the future, if the message has a ttl.
-        allowance: Seconds that a message may exceed its ttl, because clocks differ.
-        clock: Returns nanoseconds since 1970.
+        verify: ``verify(data, hash)`` returns True if incoming data is genuine. The message is refused if `verify` returns
+            False or raises an exception, or if the message has no hash.
+        max_clock_skew: For messages with a ttl, how many seconds in the future the time in the id may be.
+        allowance: Seconds that a message may be older than its ttl, because clocks differ.
+        clock: Function that returns nanoseconds since 1970.
 
     Raises:
-        ValueError: Invalid value.
+        ValueError: A value is invalid.
     """
 
     name = "uprotocol"
@@ -110,19 +114,19 @@ class UProtocol(UrlOptions):
     clock: Callable[[], int] = field(factory=lambda: sources.get().wall_clock_ns)
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:
-        """Other names of a publication of this side; see `plugins.ProtocolFeatures`."""
+        """Return other names for a publication of this side. See `plugins.ProtocolFeatures`."""
         return UProtocolNames(self.entity, self.peer, _LIMITS.subject).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> list[FrameField]:
-        """The fields of a protobuf event, for `polybus inspect`; empty for JSON."""
+        """Return the fields of a protobuf event for `polybus inspect`; empty for JSON."""
         return list(dissect(frame)) if self.format == "protobuf" else []
 
     def codec(self, limits: Limits = _LIMITS) -> UProtocolCodec:
-        """The codec, shared by equal adapters and limits."""
+        """Return the codec. Equal adapters with equal limits share one."""
         return _codec(self, limits)
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UProtocolSession:
-        """A session for one connection, the same for both roles. `rng` makes the random part of ids."""
+        """Create the session for one connection, the same in both roles. `rng` generates the random part of ids."""
         return UProtocolSession(_codec(self, limits), self, limits, random.SystemRandom() if rng is None else rng)
 
 
