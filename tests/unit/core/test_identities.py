@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from polybus import Bus, Context, Identity, Unauthorized, connect
-from tests.support import bounded
+from polybus import BadRequest, Bus, Context, Disconnected, Handshake, Identity, NoHandler, NotFound, Unauthorized, connect
+from polybus._core.runtime import access
+from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -69,3 +71,63 @@ async def test_any_other_value_is_the_identity_and_true_lets_in_without_one(give
     async with bus.serve("ubre+memory://some-identity") as server, connect(server.url) as client:
         await client.request("who")
     assert seen == [identity] and type(seen[0]) is type(identity)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (NotFound("no such user"), ""),
+        (BadRequest("no token"), ""),
+        (Identity("ann", expires_at=datetime(2100, 1, 1)), "must be an aware datetime"),
+    ],
+    ids=["an unknown user", "a malformed token", "a time without a zone"],
+)
+@bounded
+async def test_what_a_service_of_users_refuses_and_what_no_clock_can_compare_is_not_authenticated(
+    outcome: Any, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def authenticate(handshake: Any) -> Any:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async with Bus(authenticate=authenticate).serve("ubre+memory://no-identity") as server:
+        with pytest.raises(Unauthorized, match="not authenticated"):
+            async with connect(server.url):
+                pass
+    assert told in caplog.text
+    assert "authenticate failed" not in caplog.text
+
+
+def test_a_refused_client_certificate_is_named_among_what_the_client_brought() -> None:
+    handshake = Handshake(protocol="ubre", transport="tls", tls_peer={"subject": ()}, headers={"cookie": "a=0123456789"})
+    said = access._refusal(Unauthorized("cookie 0123456789 is old"), handshake)
+    assert "cookie *** is old; it brought cookie, a client certificate" in said
+
+
+def test_the_remembered_answers_of_authorize_are_bounded() -> None:
+    known: dict[str | int, bool] = {}
+    for number in range(2 * access._REMEMBERED + 1):
+        assert access._remember(known, number, number % 2 == 0) is (number % 2 == 0)
+        assert len(known) <= access._REMEMBERED
+    assert known == {2 * access._REMEMBERED: True}
+
+
+@bounded
+async def test_users_who_are_not_here_and_handlers_that_are_not_are_told_so() -> None:
+    bus, told = Bus(), list[Any]()
+
+    @bus.handle("note")
+    async def note(body: Any, ctx: Context) -> None:
+        told.append((body, ctx.identity))
+
+    async with bus:
+        for asked in (bus.user("ann").request("x"), bus.user("ann").notify("x")):
+            with pytest.raises(Disconnected, match="the user 'ann' is not connected here, and this bus is no node") as raised:
+                await asked
+            assert not raised.value.sent
+        await bus.as_("eve").notify("note", 1)
+        await eventually(lambda: told)
+        assert told == [(1, "eve")]
+        with pytest.raises(NoHandler):
+            await bus.as_("eve").notify("elsewhere")

@@ -3,6 +3,7 @@
 import random
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from polybus.plugins import Closed, DialOptions, Receiver, Role, Transport
 from polybus.plugins.extensions import party_of
 from polybus.protocols import Ubre
 from polybus.protocols.ubre.session import ShortUbreSession, UbreSession
+from polybus.testing import pair
 from polybus.transports import Memory
 from tests.loops import both_backends  # noqa: F401
-from tests.support import BOUND, bounded, eventually
+from tests.support import BOUND, bounded, eventually, next_event
 from tests.unit.answering import answering
 
 pytestmark = pytest.mark.anyio
@@ -374,3 +376,23 @@ async def test_a_session_of_a_plug_in_that_gives_no_output_costs_its_link_at_onc
             with pytest.raises(Disconnected):
                 await client.request("echo", timeout=600)
     assert said in caplog.text
+
+
+@pytest.mark.parametrize("error", [LookupError("a bug"), KeyboardInterrupt()], ids=["a bug", "Ctrl-C"])
+@pytest.mark.parametrize("comes", ["by itself", "in a frame"])
+@bounded
+async def test_a_bug_behind_a_session_costs_its_link_and_a_signal_is_raised_too(comes: str, error: BaseException) -> None:
+    async with pair(Bus(), reconnect=True) as client:
+        link, events = party_of(client.peers[0]).link, client.events()
+
+        def broken(*of: Any) -> Any:
+            raise error
+
+        with nullcontext() if isinstance(error, Exception) else pytest.raises(KeyboardInterrupt):
+            if comes == "by itself":
+                link.take(map(broken, [0]))  # type: ignore[arg-type]  # as a session that is a generator
+            else:
+                link.deferred.append(broken)
+                link.frames_received([b"{}"])
+        event = await next_event(events, LinkDown)
+        assert (event.code, event.reason) == (1011, "an internal error")

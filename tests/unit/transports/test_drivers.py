@@ -290,3 +290,31 @@ async def test_one_that_is_alone_again_gets_all_of_the_ration() -> None:
     rations.filled(RATION, again=True)
     turns.pop()()
     assert rations.size == RATION
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
+async def test_a_frame_that_may_go_first_goes_at_once_unless_one_went_in_this_turn_or_others_wait(anyio_backend: Any) -> None:
+    left, right = tcp_pair()
+    async with running(anyio_backend) as host:
+        wire = await open_wire(left, "somewhere", host, None)
+        with right:
+            right.setblocking(False)
+            wire.write_first(b"1", 7)
+            assert right.recv(9) == b"1"
+            wire.write_first(b"2", 7)  # the second one of its turn leaves with the others
+            wire.write_first(b"3", 8)  # and none overtakes it
+            wire.write(b"4")
+            with pytest.raises(BlockingIOError):
+                right.recv(1)
+            await anyio.wait_readable(right)
+            assert right.recv(9) == b"234"
+            wire.shut = True
+            wire.write_first(b"5", 9)
+            await anyio.lowlevel.checkpoint()
+            with pytest.raises(BlockingIOError):
+                right.recv(1)
+        receiver = Lost()
+        wire.attach(receiver)
+        wire.abort()
+        with anyio.fail_after(BOUND):
+            await receiver.lost.wait()
