@@ -101,6 +101,7 @@ async def test_a_publisher_waits_for_authorize_until_its_deadline_and_not_for_wh
         slow.released.set()
         await anyio.sleep(1)
         assert (heard, ended) == (comes, took)
+        assert server.stats().dropped == (1 if when_full == "disconnect" else published - len(comes))
 
 
 async def test_a_publication_that_cannot_be_sent_once_authorize_has_decided_is_told(

@@ -25,8 +25,11 @@ from polybus import (
     SlowConsumer,
     Subject,
     Subscription,
+    connect,
 )
+from polybus._core.bus.bus import parts_of
 from polybus._core.runtime.via import Deduplicator, ViaHeader
+from polybus.body import JSON
 from polybus.events import HandlerFailed
 from polybus.plugins.extensions import party_of
 from polybus.stats import Counters
@@ -861,3 +864,17 @@ async def test_receive_gives_the_next_publication_or_gives_up_in_time_and_loses_
             await numbers.receive()
         with pytest.raises(LocalProtocolError, match="never entered"):
             await server.subscribe("x").receive(timeout=1)
+
+
+@bounded
+async def test_a_publication_from_the_inner_link_is_framed_once_for_all_clients_of_a_wire() -> None:
+    async with (bus := waiting(Bus())).serve("ubre+tcp://127.0.0.1:0") as server, AsyncExitStack() as stack:
+        readers = []
+        for _ in range(3):
+            client = await stack.enter_async_context(connect(server.url))
+            readers.append(await stack.enter_async_context(client.subscribe("news")))
+            await client.request("barrier")
+        before = bus.stats().sent
+        parts_of(bus).pubsub.publisher.publish_to_clients(Message(Kind.PUBLISH, "news", None, b"7", JSON))
+        assert [(await anext(news)).body for news in readers] == [7] * 3
+        assert bus.stats().sent - before == 3
