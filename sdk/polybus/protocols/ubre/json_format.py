@@ -261,7 +261,7 @@ class JsonWriter:
     def __init__(self, limits: Limits, spec: bool) -> None:
         self._limits = limits
         self._spec = spec
-        self.quote = lru_cache(1024)(partial(_quoted_subject, limits.subject))
+        self.quote: Callable[[Any], bytes] = lru_cache(1024)(partial(_quoted_subject, limits.subject))
 
     def write(self, message: Message, id: Any) -> bytes:
         try:
@@ -357,9 +357,10 @@ def _quoted_id(id: Any) -> bytes:
     return _encode(id)
 
 
-def json_writer(limits: Limits, spec: bool) -> JsonWriter | Any:
+def json_writer(limits: Limits, spec: bool) -> JsonWriter:
     """Give a `JsonWriter`, in C for frames as most are where that has been built."""
     writer = JsonWriter(limits, spec)
     if native is None:
         return writer
-    return native.Twin((writer.write, writer.ask, writer.tell, writer.quote), _BLANKS, 0, 0, 0, 0)
+    in_c: JsonWriter = native.Twin((writer.write, writer.ask, writer.tell, writer.quote), _BLANKS, 0, 0, 0, 0)
+    return in_c
