@@ -78,7 +78,7 @@ __all__ += errors.__all__
 
 
 def _show_public_names() -> None:
-    """Make tracebacks and reprs name things by their public path."""
+    """Make tracebacks and reprs show the public path of each name."""
     for name in __all__:
         thing = globals().get(name)
         if getattr(thing, "__module__", "").startswith("polybus."):
@@ -89,14 +89,14 @@ _show_public_names()
 
 
 def _context_in_a_thread(*facts: Any) -> Context:
-    """Context of a `def` handler, with the blocking twin, which is imported when the first one runs."""
+    """Create the context of a `def` handler. The blocking twin is imported when the first such handler runs."""
     from .sync import Context as BlockingContext
 
     return BlockingContext(*facts)
 
 
 def _cloudevents() -> Any:
-    """Import the translator of ``cloudevents`` events on first use."""
+    """Import the converter for ``cloudevents`` events on first use."""
     from .protocols.uprotocol.cloudevents import cloudevent
 
     return cloudevent
@@ -107,10 +107,10 @@ Message.cloudevents = staticmethod(_cloudevents)
 
 
 _WHEN_ASKED_FOR: Final = {"Broker": ".broker", "Route": "._core.bus.routes", "bridge": "._core.bus.bridge"}
-"""Names that few programs need, and their modules, which would be a sixth of the import."""
+"""Names that few programs need, and their modules, which would take a sixth of the import time."""
 
 
-if not TYPE_CHECKING:  # for which a name that there is none of is an error
+if not TYPE_CHECKING:  # with this function, type checkers would accept unknown names
 
     def __getattr__(name: str) -> Any:
         if name not in _WHEN_ASKED_FOR:

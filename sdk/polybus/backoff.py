@@ -1,4 +1,4 @@
-"""Waits between attempts."""
+"""Back-off: how long to wait between attempts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ __all__ = ["Backoff"]
 
 @frozen
 class Backoff:
-    """Wait before the next attempt: exponential, capped, with full jitter.
+    """Exponential back-off with a maximum and full jitter.
 
     Args:
-        initial: Bound of the first wait in seconds.
-        maximum: Bound of every wait in seconds.
-        attempts: Failed attempts in a row before the link gives up; None for no limit.
-        factor: Growth of the bound per attempt.
-        jitter: Wait a random part of the bound, which spreads many clients. False waits the whole bound.
+        initial: Upper limit of the first wait in seconds.
+        maximum: Upper limit of every wait in seconds.
+        attempts: Number of consecutive failures after which the link gives up; None for no limit.
+        factor: Factor by which the limit grows with each attempt.
+        jitter: Wait a random part of the limit, so that many clients do not reconnect at the same time. False waits for the
+            whole limit.
 
     Raises:
         TypeError: An argument is not a number.
-        ValueError: A time is negative, zero or infinite, attempts are negative, or the factor is below 1.
+        ValueError: A time is negative, zero or infinite, `attempts` is negative, or the factor is below 1.
     """
 
     initial: float = field(default=0.25, validator=more_than_no_time)
@@ -36,10 +37,10 @@ class Backoff:
     jitter: bool = True
 
     def delay(self, attempt: int, rng: Callable[[], float] = random.random) -> float:
-        """Seconds to wait before attempt number `attempt` (from 0)."""
+        """Return the seconds to wait before attempt number `attempt` (from 0)."""
         bound = self.bound(attempt)
         return bound * rng() if self.jitter else bound
 
     def bound(self, attempt: int) -> float:
-        """Longest value of `delay` for this attempt, in seconds."""
+        """Return the longest possible `delay` before this attempt, in seconds."""
         return float(min(self.maximum, self.initial * self.factor ** min(attempt, 64)))

@@ -12,10 +12,10 @@ from .errors import LocalProtocolError, ReservedSubject
 __all__ = ["VIA", "check_handshake_headers", "check_headers", "is_traceparent", "size_of"]
 
 VIA = "polybus-via"
-"""Ids of the buses that relayed a publication, so that each relays it once."""
+"""Header with the ids of the buses that have relayed a publication, so that each bus relays it only once."""
 
-# Field names of some wire, which would take such a header for the field (J.REP message parts; CloudEvents and uProtocol
-# attributes). Refused on every protocol, so that a program still works when its protocol changes.
+# Names of fields of some protocol, which would mistake such a header for the field (J.REP message parts; CloudEvents and
+# uProtocol attributes). They are refused on every protocol, so that a program still works when its protocol changes.
 _RESERVED = frozenset(
     "tosubject commandtype replyto errorto sessionid value errormessage additionaldetails throwable methodparms "
     "priorityprocessing subjectslist capabilitiesflags reason "
@@ -37,16 +37,16 @@ _TRACEPARENT = re.compile(r"(?!ff|00-.{52}.)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?
 
 
 def is_traceparent(text: str) -> bool:
-    """True if a text is a valid trace context (W3C Trace Context, 3.2; later versions may append to it)."""
+    """True if a string is a valid trace context (W3C Trace Context, 3.2). Later versions may append to it."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 
 def check_handshake_headers(headers: object) -> Mapping[str, str]:
-    """Check headers of a handshake; the transport checks names and characters.
+    """Check the types of the headers of a handshake. The transport checks names and characters.
 
     Raises:
-        TypeError: Not a mapping.
-        LocalProtocolError: A name or value is not text.
+        TypeError: `headers` is not a mapping.
+        LocalProtocolError: A name or value is not a string.
     """
     if headers is None:
         return {}
@@ -61,10 +61,10 @@ def check_handshake_headers(headers: object) -> Mapping[str, str]:
 
 @lru_cache(256)
 def _is_token(name: str) -> bool:
-    """True if this can be a header's name. Cached: a program has few names on many messages.
+    """True if this can be the name of a header. The result is cached, because a program uses few names on many messages.
 
     Raises:
-        ReservedSubject: The name is polybus's own, or belongs to a protocol.
+        ReservedSubject: The name is reserved for polybus or for a protocol.
     """
     if not _NAME.fullmatch(name):
         return False
@@ -75,7 +75,7 @@ def _is_token(name: str) -> bool:
 
 
 def size_of(headers: Mapping[str, str]) -> int:
-    """Bytes of headers as `Limits.headers` counts them: each name and value, plus four."""
+    """Return the size of headers in bytes as `Limits.headers` counts it: each name and value, plus four."""
     size = 0
     for name, value in headers.items():
         size += len(name) + 4 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
@@ -86,10 +86,10 @@ def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
     """Check headers and return a copy as a dict.
 
     Raises:
-        TypeError: Not a mapping.
-        LocalProtocolError: A name or value is not text, a name is not a token (RFC 9110 section 5.6.2), a value has a line
-            break, or all exceed `limit` bytes.
-        ReservedSubject: A name is a field of some wire, or begins with ``polybus-``.
+        TypeError: `headers` is not a mapping.
+        LocalProtocolError: A name or value is not a string, a name is not a token (RFC 9110 section 5.6.2), a value contains a
+            line break, or the headers together exceed `limit` bytes.
+        ReservedSubject: A name is a field of some protocol, or begins with ``polybus-``.
     """
     if not isinstance(headers, Mapping):
         raise TypeError(

@@ -1,5 +1,7 @@
-"""Other ways to host a bus than `polybus.run`, or transports without a bus: for brokers, proxies, web frameworks, command
-lines and blocking twins."""
+"""Building blocks to host a bus without `polybus.run`, or transports without a bus.
+
+They are for brokers, proxies, web frameworks, command lines and blocking twins.
+"""
 
 from ._core.bus.dialer import Headers
 from ._core.bus.lifecycle import raised_by_lifespan

@@ -1,6 +1,6 @@
 """Access to a bus for integrations: metrics, traces, documents, web frameworks, recorders and test tools.
 
-The functions return facts about a `Bus` that its methods do not.
+The functions give access to parts of a `Bus` that its methods do not expose.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def is_entered(bus: Bus) -> bool:
 
 
 def failure_of(bus: Bus) -> str:
-    """Reason why a bus closed itself; empty if it did not."""
+    """Return the reason why a bus closed itself; empty if it did not."""
     return parts_of(bus).services.failed
 
 
 def host_of(bus: Bus) -> Host:
-    """Services of a bus for a transport: clock, tasks and so on.
+    """Return the services that a bus offers to a transport, such as its clock and its tasks.
 
     Raises:
         LocalProtocolError: The bus is not entered, or runs in another event loop.
@@ -76,11 +76,11 @@ def host_of(bus: Bus) -> Host:
 
 
 def call_in_loop(bus: Bus, function: Callable[[], T], timeout: float) -> T:
-    """Call a function in the event loop of a bus, from any thread; in this thread if the bus is not entered.
+    """Call a function in the event loop of a bus, from any thread. If the bus is not entered, call it in this thread.
 
     Raises:
-        TimeoutError: The event loop did not call it within `timeout` seconds.
-        Exception: Errors of the function.
+        TimeoutError: The event loop did not call the function within `timeout` seconds.
+        Exception: The function raised it.
     """
     runtime = parts_of(bus).services.runtime
     if runtime is None or runtime.loop.is_here():
@@ -101,7 +101,7 @@ def call_in_loop(bus: Bus, function: Callable[[], T], timeout: float) -> T:
 
 
 async def until(bus: Bus, condition: Callable[[], bool]) -> None:
-    """Wait for a condition that depends on the state of the bus: its links, nodes or requests.
+    """Wait until a condition is true that depends on the state of the bus, such as its links, nodes or requests.
 
     Raises:
         LocalProtocolError: The bus is not entered.
@@ -110,22 +110,22 @@ async def until(bus: Bus, condition: Callable[[], bool]) -> None:
 
 
 def id_of(bus: Bus) -> str:
-    """Random id of this bus in a mesh."""
+    """Return the random id of this bus in a mesh."""
     return parts_of(bus).services.id
 
 
 def middleware_of(bus: Bus) -> Sequence[Middleware]:
-    """Middleware around its handlers, the outermost first."""
+    """Return the middleware around the handlers of a bus, the outermost first."""
     return parts_of(bus).services.executor.middleware
 
 
 def durables_of(bus: Bus) -> Collection[DurableStats]:
-    """State of its durable handlers as in `Bus.stats`. Safe in any thread."""
+    """Return the state of the durable handlers of a bus, as in `Bus.stats`. Can be called from any thread."""
     return parts_of(bus).links.progress
 
 
 def mesh_of(bus: Bus) -> Mesh | None:
-    """The mesh that joins it to other buses; None without a cluster."""
+    """Return the mesh that connects a bus to other buses; None without a cluster."""
     return parts_of(bus).links.mesh
 
 
@@ -141,16 +141,16 @@ class Operation:
     """A handler, a subscription, or a publication of the application.
 
     Attributes:
-        subject: Its subject; of a publication the pattern.
-        style: Kind of call.
-        takes: Type of the body; None without one.
-        returns: Type of the answer, or of each returned item.
-        text: Docstring.
-        group: Queue group of a subscription.
-        running: Limit of concurrent calls, if any.
-        name: Name of the function or method.
+        subject: The subject; for a subscription or publication, a pattern.
+        style: The kind of call.
+        takes: The type of the body; None if there is no body.
+        returns: The type of the answer, or of each item that is returned.
+        text: The docstring.
+        group: The queue group of a subscription.
+        running: The maximum number of concurrent calls, if there is one.
+        name: The name of the function or method.
         sent: True for a publication of the application.
-        durable: Name of a durable handler, which its workers share.
+        durable: The name of a durable handler, which its workers share.
     """
 
     subject: str | int
@@ -166,7 +166,10 @@ class Operation:
 
 
 def operations_of(bus: Bus) -> tuple[Operation, ...]:
-    """Handlers, subscriptions and declared publications of a bus, without polybus's own. Safe in any thread."""
+    """Return the handlers, subscriptions and declared publications of a bus, without those that polybus itself adds.
+
+    Can be called from any thread.
+    """
     lookup = parts_of(bus).lookup
     # Copies: the event loop may add operations while another thread reads.
     operations = (
@@ -202,12 +205,12 @@ def _sent(publication: Publication) -> Operation:
 
 
 def is_guarded(bus: Bus) -> bool:
-    """True if peers need permission: ``Bus(authorize=...)``."""
+    """True if peers need permission, because of ``Bus(authorize=...)``."""
     return parts_of(bus).services.authorize is not None
 
 
 def unchecked_of(bus: Bus) -> Mapping[str, str]:
-    """Handlers with answers that cannot be validated by their types: name to reason."""
+    """Return the names of handlers whose answers cannot be validated by their types, each with the reason."""
     handlers = parts_of(bus).lookup.handlers.values()
     return {handler.name: why for handler in handlers if (why := handler.unchecked) is not None}
 
@@ -217,12 +220,12 @@ def unchecked_of(bus: Bus) -> Mapping[str, str]:
 
 @contextmanager
 def overriding(bus: Bus, find: Callable[[Callable[..., Any]], Callable[..., Any] | None], where: str) -> Iterator[None]:
-    """Replace functions that handlers depend on; a web framework decides at each call.
+    """Replace functions that handlers depend on. A web framework decides about the replacement at each call.
 
     Args:
-        bus: An entered bus.
-        find: Returns the replacement of a function, or None.
-        where: Name of the framework for error texts.
+        bus: A bus that has been entered.
+        find: Returns the replacement for a function, or None.
+        where: Name of the framework, for error texts.
 
     Raises:
         LocalProtocolError: The bus is not entered.
@@ -236,10 +239,10 @@ def overriding(bus: Bus, find: Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def links_of(bus: Bus) -> Sequence[BusLink]:
-    """Links that a bus has opened and not given up."""
+    """Return the links that a bus has opened and not given up."""
     return parts_of(bus).links.opened
 
 
 def record_with(bus: Bus, recorder: Recorder) -> None:
-    """Record the links that a bus opens from now on. The caller opens and closes the recorder."""
+    """Record the links that a bus opens after this call. The caller opens and closes the recorder."""
     parts_of(bus).services.recorders.append(recorder)

@@ -1,4 +1,4 @@
-"""Outcomes of calls: kinds and codes, shared by logs, metrics and traces."""
+"""Kinds and outcomes of calls, shared by logs, metrics and traces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .message import Kind, Message
 
 
 def kind_of(message: Message) -> str:
-    """Kind of a call: request, notify, publish, stream or channel."""
+    """Return the kind of a call: request, notify, publish, stream or channel."""
     return str(message.attributes.get("mode", "stream")) if message.kind is Kind.OPEN else message.kind.value
 
 
@@ -32,7 +32,7 @@ class Denied(Forbidden):
 
 
 class Misfit(BadRequest):
-    """An argument that does not fit, as opposed to a `BadRequest` of the function."""
+    """An argument does not fit, as opposed to a `BadRequest` that the function raised."""
 
     @classmethod
     def of(cls, error: BadRequest) -> Misfit:
@@ -41,14 +41,16 @@ class Misfit(BadRequest):
 
 
 def answer_of(error: BaseException, kind: Kind) -> RequestError | None:
-    """Error that a handler means as its answer, also if it is the only one in the exception group of a task group. None for
-    an error from a peer, and if no answer is expected."""
+    """Return the error that a handler raised as its answer, even if it is the only one in the exception group of a task group.
+
+    Returns None for an error from a peer, or if no answer is expected.
+    """
     error = only_of(error)
     return error if isinstance(error, RequestError) and not error.received and kind is not Kind.NOTIFY else None
 
 
 def told_code(error: BaseException, kind: Kind) -> Code:
-    """Code that the caller gets when a handler raised; CANCELLED if the handler was stopped for any reason."""
+    """Return the code that the caller receives after a handler raised. CANCELLED if the handler was stopped for any reason."""
     if (answer := answer_of(error, kind)) is not None:
         return answer.code
     error = only_of(error)
@@ -60,7 +62,7 @@ def told_code(error: BaseException, kind: Kind) -> Code:
 
 
 def code_of(error: BaseException) -> Code:
-    """Code for the failure of a call, including failures without an answer."""
+    """Return the code for the failure of a call, including failures without an answer."""
     if isinstance(error, RequestError):
         return error.code
     if isinstance(error, DeadlineExceeded):
@@ -73,14 +75,14 @@ def code_of(error: BaseException) -> Code:
 
 
 def only_of(error: BaseException) -> BaseException:
-    """The only exception in a group, or the error itself."""
+    """Return the only exception in a group, or the error itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 def described(error: BaseException | None) -> str:
-    """Type and text of an exception, even if its ``__str__`` raises."""
+    """Return the type and the text of an exception, even if its ``__str__`` raises."""
     try:
         text = str(error)
     except Exception as another:
@@ -89,12 +91,12 @@ def described(error: BaseException | None) -> str:
 
 
 class Outcome(Struct, frozen=True):
-    """Outcome of an outgoing message, the argument of an `OutgoingHook`'s callback.
+    """The outcome of an outgoing message, which is passed to the function that an `OutgoingHook` returned.
 
     Attributes:
-        error: The failure; None on success.
-        sent: Items sent on a channel.
-        received: Items received on a stream or channel; 1 for an answered request.
+        error: The error; None on success.
+        sent: Number of items sent on a channel.
+        received: Number of items received on a stream or channel; 1 for an answered request.
     """
 
     error: BaseException | None = None
@@ -103,5 +105,6 @@ class Outcome(Struct, frozen=True):
 
 
 OutgoingHook: TypeAlias = Callable[[Message], Callable[[Outcome], object] | None]
-"""``hook(message)`` runs before a message is sent and may add to ``message.headers``, always a dict here. ``message.peer`` is
-the receiver, None for a publication and for the bus's own handlers. The returned function is called with the `Outcome`."""
+"""``hook(message)`` is called before a message is sent, and may add to ``message.headers``, which is always a dict here.
+``message.peer`` is the receiver; None for a publication and for handlers of the bus itself. The function that the hook returns
+is called with the `Outcome`."""

@@ -1,4 +1,4 @@
-"""Retries after failures that may pass."""
+"""Retries of requests after temporary failures."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ def _yes_or_no(_: Any, attribute: Any, given: Any) -> None:
 
 @frozen
 class Retry:
-    """Retry a request after a failure that may pass: ``bus.request("door.open", 7, timeout=10, retry=Retry())``.
+    """Retries a request after a temporary failure: ``bus.request("door.open", 7, timeout=10, retry=Retry())``.
 
-    All attempts share one ``timeout``. By default only requests that no handler has started are retried: those never sent or
-    read (`Disconnected` with ``sent=False``, `ConnectFailed`, `QueueFull`), and those answered with `Unavailable` or
+    All attempts share one ``timeout``. By default a request is retried only if no handler has started it: because it was never
+    sent or read (`Disconnected` with ``sent=False``, `ConnectFailed`, `QueueFull`), or because the answer was `Unavailable` or
     `TooManyRequests`. The last error is raised; its `BusError.attempts` and its text contain the number of attempts.
 
     Args:
         attempts: Maximum number of attempts, including the first.
-        backoff: Pauses between attempts: a `Backoff`, or seconds; the last one repeats.
-        idempotent: Running the request twice does no harm: also retry when the link broke after sending (`Disconnected` with
-            ``sent=True``).
-        codes: Answers to retry after.
+        backoff: The pauses between attempts: a `Backoff`, or one or several numbers of seconds, of which the last one repeats.
+        idempotent: Handling the request twice does no harm. It is then also retried if the link broke after it was sent
+            (`Disconnected` with ``sent=True``).
+        codes: Error codes of answers after which to retry.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: No attempt, no pause, a negative pause, or an unknown code.
+        ValueError: There is no attempt or no pause, a pause is negative, or a code is unknown.
     """
 
     attempts: int = field(default=5, validator=at_least(1))
@@ -68,14 +68,14 @@ class Retry:
 
 
 def pause_after(retry: Retry, failed: int, rng: Callable[[], float] = random.random) -> float:
-    """Seconds to wait after `failed` attempts (from 1)."""
+    """Return the seconds to wait after `failed` attempts (from 1)."""
     if isinstance(retry.backoff, Backoff):
         return retry.backoff.delay(failed - 1, rng)
     return retry.backoff[min(failed, len(retry.backoff)) - 1]
 
 
 def covers(retry: Retry, error: BusError) -> bool:
-    """True if an error may be retried."""
+    """True if the request may be retried after this error."""
     if isinstance(error, RequestError):
         return error.code in retry.codes and not isinstance(error, TooLarge)
     if isinstance(error, Disconnected):

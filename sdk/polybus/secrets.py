@@ -1,4 +1,4 @@
-"""Secrets, recognized by their names, in captures and in URLs shown to people."""
+"""Recognizes secrets by their names, to hide them in captures and in URLs shown to people."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ WORDS: Final = tuple(
     "recovery_code backup_code one_time_code seed_phrase connection_string signature jwt bearer csrf xsrf card_number "
     "credit_card debit_card".split()
 )
-"""A name that contains one of these, ignoring case, ``-``, ``_``, ``.`` and spaces, belongs to a secret."""
+"""A name that contains one of these words is the name of a secret. Case, ``-``, ``_``, ``.`` and spaces are ignored."""
 
 SHORT: Final = tuple("pin otp totp hotp mfa 2fa cvv cvc csc sas psk hmac pass pw senha creds card iban ssn".split())
-"""Names of secrets that other words contain: they must end the name or precede one of `ENDINGS`."""
+"""Names of secrets that also occur inside other words. They must be at the end of the name or precede one of `ENDINGS`."""
 ENDINGS: Final = tuple("code number no num value key seed hash url uri string".split())
 
 OF_QUERIES: Final = tuple(
     "key sig auth code ticket sid session sess sessid phpsessid nkey creds psk hmac assertion client_assertion".split()
 )
-"""Names of secrets in the query of a URL that are harmless elsewhere."""
+"""Names that denote secrets in the query of a URL, but are harmless elsewhere."""
 
 JWT: Final = r"eyJ[\w-]{8,}\.[\w-]*\.[\w.-]+"
-"""A JSON Web Token: JSON in base64, a payload (empty in the encrypted kind with a direct key), and at least one more part."""
+"""A JSON Web Token: JSON in base64, a payload (empty if the token is encrypted with a direct key), and at least one more part.
+"""
 
 TAIL: Final = r"[-_ .0-9()\[\]#]{0,6}"
-"""Characters allowed after such a word or ending, up to the end of the name: an index, for instance."""
+"""Characters allowed between such a word or ending and the end of the name, for example an index."""
 
 _NO_WORD: Final = re.compile(r"[\W_]+")
 _BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -40,18 +41,18 @@ _is_short: Final = re.compile(rf"(?:^|[^a-z])(?:{'|'.join(SHORT)})[^a-z]?(?:(?:{
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(\S*)")
 _PASSWORD: Final = re.compile(r"^([^\s/?#:@\[]*):(?:[^\s/?#]*|(?!\d*[/?#])\S*)@")
-"""User and password. A password with an unescaped ``/``, ``?`` or ``#`` differs from a port, which is a number."""
+"""User and password. A password with an unescaped ``/``, ``?`` or ``#`` can be told from a port, which is an integer."""
 _TOKEN: Final = re.compile(r"^(?!TOKEN@)[^\s/?#:@]+@")  # except the placeholder TOKEN in advice
 _jwt: Final = re.compile(rf"(?<![\w-]){JWT}", re.ASCII)
 _PARTS: Final = re.compile(r"([?&#;])")
 _CLOSING: Final = "'\")]}>,.:;"
 """Characters that may follow a URL in a sentence."""
 _NESTED: Final = 3
-"""Maximum nesting of URLs in queries of URLs to examine."""
+"""Maximum depth to which URLs inside the queries of URLs are examined."""
 
 
 def words_of(name: str) -> list[str]:
-    """Words of a name in lower case, split at punctuation and capitals: at least one, which may be empty."""
+    """Split a name at punctuation and capitals into words in lower case. There is at least one word, which may be empty."""
     return _NO_WORD.sub("_", _BOUNDARY.sub("_", name)).strip("_").lower().split("_")
 
 
@@ -68,26 +69,28 @@ def is_secret_of_query(name: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Text for people without secrets: each URL has ``user:***@`` for user and password, ``***@`` for a lone user or token,
-    and ``name=***`` for a query member that is named like a secret or is a URL with one; ``***`` replaces JSON Web Tokens.
-    Options of protocols stay."""
+    """Return a text for people without the secrets in its URLs.
+
+    The password becomes ``user:***@``, a user without a password (perhaps a token) ``***@``, and a JSON Web Token ``***``. A
+    query member becomes ``name=***`` if it is named like a secret or contains a URL with one. Options of protocols are kept.
+    """
     if "://" not in text or not ("@" in text or "?" in text or "#" in text or ";" in text or "eyJ" in text):
         return text
     return _URL.sub(lambda found: f"{found[1]}://{_shown(found[1], found[2])}", text)
 
 
 def shown_url(url: str) -> str:
-    """Repr of a URL (or an invalid one) without secrets."""
+    """Return the repr of a URL, even an invalid one, without secrets."""
     return repr(without_secrets(url) if "://" in url else _shown("", url))
 
 
 def shown_target(target: str) -> str:
-    """Target of a request without the secrets in its query (``/bus?token=***``)."""
+    """Return the target of a request without the secrets in its query (``/bus?token=***``)."""
     return _shown("", target) if "?" in target or "#" in target else target
 
 
 def shown_members(members: Mapping[str, str]) -> str:
-    """Repr of headers, cookies or the fields of a query, without the values of secrets."""
+    """Return the repr of headers, cookies or the members of a query, without the values of secrets."""
     return repr({name: "***" if is_secret_of_query(name) else value for name, value in members.items()})
 
 
@@ -108,7 +111,7 @@ def _shown(scheme: str, rest: str, depth: int = _NESTED) -> str:
 
 
 def _has_secrets(value: str, depth: int) -> bool:
-    """True for a query member that is a URL, or the target of one, with secrets."""
+    """True for a query member that is a URL with secrets, or the target of such a URL."""
     plain = unquote_plus(value) if "%" in value else value
     scheme, found, rest = plain.partition("://")
     if not found and plain is value:
@@ -118,5 +121,5 @@ def _has_secrets(value: str, depth: int) -> bool:
 
 
 def _hides(scheme: str, name: str) -> bool:
-    """True for the name of a secret in the query of a URL; Zenoh's ``key=`` is a file."""
+    """True for the name of a secret in the query of a URL. With Zenoh, ``key=`` is not one: it names a file."""
     return is_secret(name) if "zenoh" in scheme else is_secret_of_query(name)

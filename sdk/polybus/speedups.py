@@ -1,6 +1,6 @@
-"""The choice between two twins: the C of this package where it has been built, else the functions of Python that it replaces.
+"""Chooses between the C module of this package, if it has been built, and the Python functions that it replaces.
 
-Both do the same, with the same errors; C takes less time. The environment variable ``POLYBUS_SPEEDUPS=0`` chooses Python.
+Both behave identically and raise the same errors, but C is faster. Set ``POLYBUS_SPEEDUPS=0`` in the environment to use Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _built() -> Any:
 
 
 native: Final = _built()
-"""The module in C, or None."""
+"""The module in C, or None if it is not used."""
 
 ACTIVE: Final[bool] = native is not None
-"""True where C runs."""
+"""True if the module in C is used."""

@@ -9,7 +9,7 @@ __all__ = ["Counters", "DurableStats", "Stats"]
 
 @define(slots=True, eq=False, repr=False)
 class Counters:
-    """Counters of a running bus; never reset."""
+    """Counters of a running bus, which are never reset."""
 
     sent: int = 0
     received: int = 0
@@ -23,15 +23,15 @@ class Counters:
 
 @frozen(kw_only=True)
 class DurableStats:
-    """State of one durable handler of a bus, as reported by the engine within the last ten seconds.
+    """The state of one durable handler of a bus, as the engine reported it within the last ten seconds.
 
     Attributes:
         durable: Name of the handler. All workers with that name see the same figures.
-        store: Stream of the engine with its publications.
-        pending: Stored publications that wait for a worker: the backlog.
-        given: Publications that workers hold, or that wait for a retry.
-        redelivered: Publications among `given` with more than one delivery.
-        dead_letters: Stored dead letters of this handler; None if none are stored, or the engine cannot count them.
+        store: Name of the stream that stores its publications in the engine.
+        pending: The backlog: the number of stored publications that wait for a worker.
+        given: Number of publications that workers are handling or that wait for a retry.
+        redelivered: Number of publications in `given` that have been delivered more than once.
+        dead_letters: Number of dead letters stored for this handler; None if none are stored, or the engine cannot count them.
     """
 
     durable: str
@@ -44,24 +44,25 @@ class DurableStats:
 
 @frozen(kw_only=True)
 class Stats:
-    """A snapshot of a bus: `Bus.stats()`.
+    """A snapshot of a bus, as returned by `Bus.stats()`.
 
     Attributes:
-        links: Connections, up or reconnecting.
-        peers: Peers on them.
-        pending: Our requests that wait for their answers.
-        running: Requests of peers with running handlers.
+        links: Number of connections, established or reconnecting.
+        peers: Number of peers on these connections.
+        pending: Requests of this bus that wait for their answers.
+        running: Requests of peers that handlers are working on.
         waiting: Requests of peers that wait for a slot.
         queued: Messages in all outboxes.
         unread: Publications in the queues of subscriptions and `on` handlers.
         sent: Messages handed to a connection.
         received: Messages received.
-        dropped: Publications dropped by a policy; publications and notifications that did not fit; answers past their ttl.
-        late: Answers after the end of their request.
+        dropped: Publications that a policy dropped, publications and notifications that did not fit, and answers that were
+            sent too late for their ttl.
+        late: Answers that arrived after their request had ended.
         malformed: Frames and messages that violated the protocol.
-        refused: Requests and subscriptions that were forbidden, unknown, or too many.
-        failed: Handlers that raised an unexpected exception.
-        reconnects: Links that came back.
+        refused: Requests and subscriptions that were forbidden, unknown or too many.
+        failed: Calls of handlers that raised an unexpected exception.
+        reconnects: Number of times that a link reconnected.
         durables: Durable handlers of this bus. Empty for the first ten seconds, and while the engine is away.
     """
 
