@@ -39,23 +39,6 @@ async def test_while_a_bus_starts_the_process_lives_but_is_not_ready_and_a_signa
         assert "Traceback" not in server.log()
 
 
-async def test_a_second_signal_ends_the_delay_too(anyio_backend: Any) -> None:
-    port = free_port()
-    run = {"health": f"http://127.0.0.1:{port}", "delay": 600}
-    async with running(run=run, limits=QUICK, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
-        assert await probe(port, "/readyz?verbose") == 200
-        server.signal(signal.SIGTERM)
-
-        async def not_ready() -> bool:
-            return await probe(port, "/readyz") == 503
-
-        await eventually(not_ready)
-        assert await bus.request("echo", 1) == 1
-        server.signal(signal.SIGINT)
-        assert await server.ended() == 0
-        assert "Traceback" not in server.log()
-
-
 async def test_a_second_signal_ends_the_process_though_its_lifespan_does_not(anyio_backend: Any) -> None:
     async with running(lifespan="stuck", run={}, **loop_of(anyio_backend)) as server:
         server.signal(signal.SIGTERM)
@@ -196,21 +179,3 @@ def test_a_program_whose_address_is_in_use_ends_with_one_line_and_status_1(tmp_p
     assert "cannot listen on" in done.stderr
     assert str(port) in done.stderr
     assert "port 0 is a free one" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "says"),
-    [
-        ({"drain": float("inf")}, ValueError, "drain=inf"),
-        ({"delay": -1}, ValueError, "delay=-1"),
-        ({"drain": None}, TypeError, "drain=None"),
-        ({"metrics": True}, ValueError, "health='http://127.0.0.1:8081' too"),
-        ({"health": "http://127.0.0.1:99999"}, ValueError, "of the form http"),
-    ],
-)
-def test_an_option_that_cannot_be_is_told_before_it_serves(
-    options: dict[str, Any], kind: type[Exception], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(kind, match=says):
-        polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", **options)
-    assert capsys.readouterr().out == ""

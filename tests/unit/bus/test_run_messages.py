@@ -267,9 +267,22 @@ def test_several_workers_get_the_bound_addresses_and_time_for_delay_drain_and_li
         sock.close()
 
 
-def test_metrics_need_the_address_of_the_pages() -> None:
-    with pytest.raises(ValueError, match="give health="):
-        polybus.run(Bus(), URL, metrics=True)
+@pytest.mark.parametrize(
+    ("options", "kind", "says"),
+    [
+        ({"drain": float("inf")}, ValueError, "drain=inf"),
+        ({"delay": -1}, ValueError, "delay=-1"),
+        ({"drain": None}, TypeError, "drain=None"),
+        ({"metrics": True}, ValueError, "health='http://127.0.0.1:8081' too"),
+        ({"health": "http://127.0.0.1:99999"}, ValueError, "of the form http"),
+    ],
+)
+def test_an_option_that_cannot_be_is_told_before_it_serves(
+    options: dict[str, Any], kind: type[Exception], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(kind, match=says):
+        polybus.run(Bus(), URL, **options)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

@@ -390,7 +390,7 @@ async def test_a_bug_behind_a_session_costs_its_link_and_a_signal_is_raised_too(
 
         with nullcontext() if isinstance(error, Exception) else pytest.raises(KeyboardInterrupt):
             if comes == "by itself":
-                link.take(map(broken, [0]))  # type: ignore[arg-type]  # as a session that is a generator
+                link.take(map(broken, [0]))  # as a session that is a generator
             else:
                 link.deferred.append(broken)
                 link.frames_received([b"{}"])

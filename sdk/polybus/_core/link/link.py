@@ -418,12 +418,9 @@ class Link(LinkFlow):
         if SessionFeatures.of(self.session).confirm is None:
             return ()
         await self._outbox_written()
-        session = self.session
-        if session is None or not self.stands:
+        confirm = SessionFeatures.of(self.session).confirm
+        if confirm is None or not self.stands:
             raise self.disconnected(sent=False)
-        confirm = SessionFeatures.of(session).confirm
-        if confirm is None:
-            return ()
         self.confirmations = self.confirmations or Confirmations()
         key, question = confirm(self.runtime.time())
         asked = self.confirmations.ask(key)
