@@ -17,8 +17,8 @@ pytestmark = pytest.mark.anyio
     [
         ("ubre+pigeon://x", r"'pigeon' is no transport here; there are: .*memory, tcp"),
         ("smoke+memory://x", r"'smoke' is no protocol here; there are: .*ubre"),
-        ("memory://x", r"has the form protocol\+transport://address"),
-        ("ubre+memory", r"has the form protocol\+transport://address"),
+        ("memory://x", r"use the form protocol\+transport://address"),
+        ("ubre+memory", r"use the form protocol\+transport://address"),
         ("ubre+tcp://127.0.0.1:99999", r"99999|[Pp]ort"),
         ("ubre+tcp://127.0.0.1:1/#top", "no fragment: leave out"),
     ],

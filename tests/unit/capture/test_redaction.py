@@ -255,7 +255,7 @@ def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(ca
     assert flags == [*[FLAG_REDACTED] * 6, 0, 0]
     assert count == 6
     assert caplog.text.count("redaction has failed") == 1
-    assert "it gives the bytes" in caplog.text
+    assert "it must return the bytes" in caplog.text
 
 
 _LONG = b'{"publish":"a","body":"%s"}' % base64.b64encode(b'{"password":"hunter2"}' + bytes(30))

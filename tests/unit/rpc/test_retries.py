@@ -306,7 +306,7 @@ def test_pauses_grow_are_spread_and_end_with_the_last_that_is_named() -> None:
         ({"backoff": "fast"}, TypeError, r"backoff='fast': a Backoff, or the seconds"),
         ({"idempotent": "yes"}, TypeError, "idempotent='yes': True or False"),
         ({"codes": Code.ABORTED}, TypeError, "several of polybus.Code"),
-        ({"codes": ["SOON"]}, ValueError, "no google.rpc.Code"),
+        ({"codes": ["SOON"]}, ValueError, "not a google.rpc.Code"),
     ],
 )
 def test_a_retry_that_cannot_be_is_refused(wrong: dict[str, Any], error: type[Exception], text: str) -> None:
