@@ -1,7 +1,7 @@
-"""AsyncAPI 3: a document of a bus's handlers, subscriptions and publications, an HTML page of it, and its types in
-TypeScript.
+"""Describes a bus's handlers, subscriptions and publications in an AsyncAPI 3 document.
 
-``polybus schema app:bus`` and ``polybus.fastapi.attach(..., docs="/bus/docs")`` use it.
+It also shows the document as an HTML page, and writes its types in TypeScript. ``polybus schema app:bus`` and
+``polybus.fastapi.attach(..., docs="/bus/docs")`` use this package.
 """
 
 from .document import document, to_text

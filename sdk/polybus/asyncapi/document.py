@@ -19,7 +19,7 @@ from .schemas import REFERENCE, Keys, Schema, Schemas, example, fitting_example
 _OCTETS: Final = "application/octet-stream"
 _BYTES: Final[Schema] = {"type": "string", "format": "binary"}
 _ALWAYS: Final[tuple[Code, ...]] = (Code.DEADLINE_EXCEEDED, Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE)
-"""Codes of errors that any request may get, regardless of its handler."""
+"""Codes of the errors that any request may get, whatever its handler does."""
 _SUMMARIES: Final = {
     Code.CANCELLED: "the request was cancelled",
     Code.UNKNOWN: "the peer said no more",
@@ -62,21 +62,21 @@ def document(
     servers: Mapping[str, str] | None = None,
     protocol: str | None = None,
 ) -> dict[str, Any]:
-    """Describe the handlers, subscriptions and declared publications of a bus, or a contract, as AsyncAPI 3.0.
+    """Describe a contract, or the handlers, subscriptions and declared publications of a bus, as AsyncAPI 3.0.
 
-    The same source produces the same document on any machine; `to_text` writes it.
+    The same source produces the same document on any machine. `to_text` writes the document as JSON.
 
     Args:
-        source: A `Bus`, with its current handlers and `Bus.publishes`, or a contract: a Protocol class.
+        source: A `Bus`, of which the current handlers and `Bus.publishes` are described, or a contract (a Protocol class).
         title: Title of the document.
-        version: Version of the described program.
-        description: In Markdown; default: the docstring of a contract.
+        version: Version of the program that is described.
+        description: Description in Markdown. The default is the docstring of the contract.
         prefix: Prefix of a contract, as for `Bus.implement`.
-        servers: Server URLs by name: ``{"production": "ubre+wss://example.org/bus"}``
-        protocol: A protocol for bindings if there are no servers.
+        servers: Maps server names to URLs: ``{"production": "ubre+wss://example.org/bus"}``
+        protocol: Protocol for which to write bindings if there are no servers.
 
     Raises:
-        TypeError: The source is neither, or an argument has a wrong type.
+        TypeError: The source is neither a bus nor a contract, or an argument has the wrong type.
         ValueError: The URL of a server is invalid.
     """
     check_given(title, str, "title", "title='Orders'")
@@ -101,7 +101,7 @@ def document(
 
 
 def to_text(document: Mapping[str, Any]) -> str:
-    """Write a document as JSON, always the same text for the same document."""
+    """Return a document as JSON. The same document always results in the same text."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -111,7 +111,7 @@ def _reference(*path: str) -> dict[str, str]:
 
 @frozen
 class _Address:
-    """Subject or pattern in AsyncAPI's syntax: each wildcard is a parameter with a description."""
+    """A subject or pattern in AsyncAPI's syntax, in which each wildcard is a parameter with a description."""
 
     text: str
     parameters: dict[str, str]
@@ -237,7 +237,7 @@ class _Builder:
         return key
 
     def _message(self, channel: str, operation: str, name: str, kind: Any, *, written: bool) -> dict[str, str]:
-        """Add a message to a channel; returns the reference to it there."""
+        """Add a message to a channel, and return the reference to it."""
         key = f"{operation}.{name}"
         schema = self._schemas.of(kind, written=written)
         made: dict[str, Any] = {"name": key, "title": _title(schema)}
@@ -255,7 +255,7 @@ class _Builder:
         return _reference("channels", channel, "messages", key)
 
     def _reply(self, operation: Operation, key: str, words: Docstring) -> dict[str, Any]:
-        """Reply of an operation: the request contains its address, in the form of the wire."""
+        """Return the reply of an operation. The request contains the reply's address, in the form that the protocol uses."""
         channel = self._channel_keys.free(f"{key}.reply")
         self._channels[channel] = {"address": None, "title": f"answers of {operation.subject}", "messages": {}}
         name = "answer" if operation.style == "request" else "reply_item"
@@ -289,7 +289,7 @@ class _Builder:
 
 
 def _tag(subject: str | int) -> str:
-    """First word of a subject, to group operations."""
+    """Return the first word of a subject, by which operations are grouped."""
     if isinstance(subject, int):
         return ""
     parts: Sequence[str] = subject.strip("/").split("/") if "/" in subject else subject.split(".")
@@ -312,7 +312,7 @@ def _title(schema: Schema) -> str:
 
 
 def servers_of(urls: Iterable[str]) -> dict[str, str]:
-    """Name servers by protocol and transport, with numbers for duplicates."""
+    """Name servers after their protocol and transport. Duplicates get a number."""
     found: dict[str, str] = {}
     for url in urls:
         name = url.partition("://")[0].replace("+", "-")

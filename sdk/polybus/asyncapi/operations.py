@@ -1,7 +1,7 @@
-"""Operations: handlers, subscriptions and publications of a bus, or methods of a contract.
+"""The operations of a document: the handlers, subscriptions and publications of a bus, or the methods of a contract.
 
-Each has its types, the summary, description and errors from its docstring, and its bindings to the wire of a protocol:
-AsyncAPI knows ws, http and nats; others have ``x-``.
+Each operation has its types, and a summary, a description and errors from its docstring. It also has bindings for the protocols
+of the servers. AsyncAPI defines bindings for ws, http and nats; the names of all others begin with ``x-``.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _LEFT_OUT: Final = ("Args", "Arguments", "Raises", "Returns", "Yields", "Attribu
 
 @frozen
 class Docstring:
-    """Parts of a docstring.
+    """The parts of a docstring.
 
     Attributes:
-        summary: The first sentence, or line.
-        description: The rest, without the sections.
-        parameters: Text by parameter.
-        raises: Text by code.
+        summary: The first sentence, or the first line.
+        description: The rest of the text before the sections.
+        parameters: Maps each parameter to its text.
+        raises: Maps each error code to its text.
     """
 
     summary: str
@@ -59,7 +59,7 @@ class Docstring:
 
 
 def code_of(name: str) -> Code | None:
-    """Code of an error class such as ``NotFound``, or of a code's name; None for other errors."""
+    """Return the code of an error class such as ``NotFound``, or of a code's name. Returns None for other errors."""
     name = name.rpartition(".")[2]
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, RequestError) and kind is not RequestError:
@@ -69,7 +69,7 @@ def code_of(name: str) -> Code | None:
 
 
 def _entries(section: str) -> dict[str, str]:
-    """Entries of a section; a more indented line continues the previous one."""
+    """Return the entries of a section. A line that is indented further continues the previous one."""
     entries: dict[str, str] = {}
     names: list[str] = []
     for line in inspect.cleandoc(section).splitlines():
@@ -84,11 +84,11 @@ def _entries(section: str) -> dict[str, str]:
 
 @frozen
 class Described:
-    """A bus or a contract, with its operations.
+    """A bus or a contract, along with its operations.
 
     Attributes:
-        operations: Ordered by subject.
-        text: Docstring of a contract.
+        operations: The operations, ordered by subject.
+        text: Docstring of the contract.
         guarded: True if peers need permission.
     """
 
@@ -101,7 +101,7 @@ class Described:
         """Read a bus or a contract.
 
         Raises:
-            TypeError: It is neither, a wrong contract, or a bus with a prefix.
+            TypeError: It is neither a bus nor a contract, the contract is invalid, or a bus is given along with a prefix.
         """
         if isinstance(source, Bus):
             if prefix:
@@ -127,10 +127,10 @@ _HTTP: Final = ("http", "https")
 
 
 def server_of(url: str) -> dict[str, Any]:
-    """Server object for a URL, without its secrets.
+    """Return the server object for a URL, without the URL's secrets.
 
     Raises:
-        ValueError: Not a URL of a server.
+        ValueError: The URL is not that of a server.
     """
     protocol, transport, address = _parts(url)
     parts = urlsplit(address)
@@ -158,12 +158,12 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 
 def wires_of(urls: list[str]) -> list[tuple[str, str]]:
-    """Protocol and transport of each URL, every pair once."""
+    """Return the protocol and transport of each URL, each pair only once."""
     return sorted({_parts(url)[:2] for url in urls})
 
 
 def channel_binding(url: str) -> dict[str, Any]:
-    """Bindings of channels at a server."""
+    """Return the bindings of channels at a server."""
     _, transport, _ = _parts(url)
     if transport not in _WS:
         return {}
@@ -171,11 +171,11 @@ def channel_binding(url: str) -> dict[str, Any]:
 
 
 def operation_binding(operation: Operation, wires: list[tuple[str, str]]) -> dict[str, Any]:
-    """Bindings of an operation over these wires."""
+    """Return the bindings of an operation for these protocols and transports."""
     made: dict[str, Any] = {}
     if operation.group is not None or operation.durable is not None or any(protocol == "nats" for protocol, _ in wires):
         made["nats"] = {"bindingVersion": "0.1.0"} | ({} if operation.group is None else {"queue": operation.group})
-        if operation.durable is not None:  # a JetStream consumer, which the binding does not know
+        if operation.durable is not None:  # a JetStream consumer, which the binding cannot describe
             made["nats"]["x-durable"] = operation.durable
     if not operation.sent and any(transport in _HTTP for _, transport in wires):
         made["http"] = {"method": "POST", "bindingVersion": "0.3.0"}

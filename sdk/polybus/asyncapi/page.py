@@ -1,4 +1,7 @@
-"""HTML page of a document in one file: no network needed, with search, for desktop and phone, light and dark."""
+"""Shows a document as an HTML page in a single file.
+
+The page needs no network. It has a search field, works on desktops and phones, and has a light and a dark theme.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,15 @@ _BULLET: Final = re.compile(r"^[*-] +")
 
 
 def page(document: Part, *, live: str | None = None) -> str:
-    """Create the page of a document from `document`.
+    """Return an HTML page that shows a document.
 
     Args:
-        document: The document to show.
-        live: Address of the bus relative to the page, for sending requests. There the bus must speak UBRE in JSON on a
-            WebSocket.
+        document: The document to show, as returned by the function `document`.
+        live: Address of the bus, relative to the page. If it is given, readers can send requests from the page. At this address
+            the bus must speak UBRE in JSON on a WebSocket.
 
     Raises:
-        TypeError: Not a document from `document`, or `live` is not text.
+        TypeError: `document` was not returned by the function `document`, or `live` is not a string.
     """
     check_type(live, str, "live", "live='../bus'")
     given: Any = document
@@ -51,7 +54,10 @@ def page(document: Part, *, live: str | None = None) -> str:
 
 
 def policy(page: str) -> str:
-    """Content-Security-Policy of a page: its own style and script, and with `live` WebSockets of its own server."""
+    """Return the Content-Security-Policy of a page.
+
+    It allows the page's own style and script and, with `live`, WebSockets to the page's own server.
+    """
     hashes = {
         name: " ".join(f"'sha256-{_digest(text)}'" for text in re.findall(rf"<{name}{more}>(.*?)</{name}>", page, re.S))
         for name, more in (("style", ""), ("script", ' type="module"'))
@@ -290,7 +296,7 @@ class _Page:
         )
 
     def _fields(self, schema: Part) -> str:
-        """Table of an object's members, or of the items of a tuple."""
+        """Return a table of the members of an object, or of the items of a tuple."""
         items = schema.get("items")
         if isinstance(items, list):
             rows = "".join(
@@ -318,7 +324,7 @@ class _Page:
         return "".join(f'<span class="note">{one}</span>' for one in (*remarks, *([", ".join(limits)] if limits else [])))
 
     def _type(self, schema: Any) -> str:
-        """Description of a type, with links to named ones."""
+        """Return the description of a type, with links to the named types in it."""
         if not isinstance(schema, dict) or not schema:
             return "anything"
         if "$ref" in schema:
@@ -381,7 +387,7 @@ def _note(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Line of prose with inline code."""
+    """Return a line of prose with inline code as HTML."""
     parts = []
     end = 0
     for found in _CODE.finditer(text):

@@ -1,4 +1,7 @@
-"""JSON schemas of Python types, in the dialect of AsyncAPI 3 (draft 07): by msgspec, for models by pydantic."""
+"""Creates JSON schemas of Python types in the dialect of AsyncAPI 3 (draft 07).
+
+msgspec creates the schemas, except for pydantic models, whose schemas pydantic creates.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class Keys:
-    """Unique keys for parts of one kind."""
+    """Assigns unique keys to parts of one kind."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._last: dict[str, int] = {}
 
     def free(self, name: str) -> str:
-        """Reserve a key like a name, with a number if it is taken."""
+        """Reserve a key that resembles a name. If the key is already in use, a number is added."""
         clean = key = _UNSAFE.sub("_", name).strip("_") or "empty"
         number = self._last.get(clean, 1)
         while key in self._taken:
@@ -42,15 +45,15 @@ _Wanted: typing.TypeAlias = "tuple[Any, _Mode]"
 
 REFERENCE: Final = "#/components/schemas/"
 OMITS: Final = "x-polybus-omits-defaults"
-"""Member of schemas of classes that omit defaults when written."""
+"""Member of the schema of a class that omits default values when it is written."""
 
 
 class Schemas:
-    """Schemas of the types of one document, with referenced ones.
+    """The schemas of the types in one document, including types that these refer to.
 
     Args:
         read: Types that are read.
-        written: Types that are written: a model may have other names there.
+        written: Types that are written. A model may use other names for its members when it is written.
     """
 
     def __init__(self, read: Iterable[Any], written: Iterable[Any] = ()) -> None:
@@ -68,7 +71,7 @@ class Schemas:
         self.components = {name: self.components[name] for name in sorted(self.components)}
 
     def of(self, kind: Any, *, written: bool = False) -> Schema:
-        """Schema of one of the types, as read or written."""
+        """Return the schema of one of the types, as it is read or written."""
         return self._of[_key(kind), "serialization" if written else "validation"]
 
     def _add(
@@ -93,7 +96,7 @@ class Schemas:
 
 
 def _key(kind: Any) -> Any:
-    """Key of a type: the type, or its identity without a hash, as for ``Annotated[int, {"unit": "m"}]``."""
+    """Return the key of a type: the type itself, or its `id` if it has no hash, like ``Annotated[int, {"unit": "m"}]``."""
     try:
         hash(kind)
     except TypeError:
@@ -149,11 +152,11 @@ def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Sche
 
 
 _VALUES: Final = ("default", "enum", "const", "examples")
-"""Keywords with values of the schema's type, not schemas."""
+"""Keywords whose values are values of the schema's type rather than schemas."""
 
 
 def draft_07(schema: Any) -> Any:
-    """Convert a schema from draft 2020-12 to draft 07, without values that JSON lacks, such as an infinite default."""
+    """Convert a schema from draft 2020-12 to draft 07. Leaves out values that JSON lacks, such as an infinite default."""
     if isinstance(schema, list):
         return [draft_07(one) for one in schema]
     if not isinstance(schema, dict):
@@ -186,7 +189,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _is_made_up(schema: Schema) -> bool:
-    """True for the docstring that Python generates for a class: ``User(id, name)``."""
+    """Return True for a docstring that Python has generated for a class: ``User(id, name)``."""
     return bool(schema.get("title")) and schema["description"].startswith(f"{schema['title']}(")
 
 
@@ -226,11 +229,11 @@ _TEXTS: Final = {
 
 
 class _Endless(Exception):
-    """An example would contain itself endlessly."""
+    """Raised if an example would contain itself endlessly."""
 
 
 def fitting_example(schema: Any, components: dict[str, Schema], kind: Any) -> Any:
-    """Example of a schema that is also read as its type; None if there is none."""
+    """Return an example of a schema that can also be read as its type, or None if there is none."""
     try:
         made = example(schema, components)
         return None if made is None or convert(made, kind) is None else made
@@ -239,7 +242,7 @@ def fitting_example(schema: Any, components: dict[str, Schema], kind: Any) -> An
 
 
 def example(schema: Any, components: dict[str, Schema], within: tuple[str, ...] = ()) -> Any:
-    """Example with the shape of a schema; None if it would contain itself endlessly."""
+    """Return an example with the shape of a schema, or None if it would contain itself endlessly."""
     try:
         return _value(schema, components, within)
     except _Endless:
@@ -282,7 +285,7 @@ def _value(schema: Any, components: dict[str, Schema], within: tuple[str, ...]) 
 
 
 def _first(choices: list[Any], components: dict[str, Schema], within: tuple[str, ...]) -> Any:
-    """Example of the first choice that is finite."""
+    """Return an example of the first choice that is finite."""
     for one in choices:
         with suppress(_Endless):
             return _value(one, components, within)
@@ -290,7 +293,7 @@ def _first(choices: list[Any], components: dict[str, Schema], within: tuple[str,
 
 
 def _members(schema: Schema, components: dict[str, Schema], within: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Examples of members that are required, have no default, or identify the object."""
+    """Return examples of the members that are required, have no default, or identify the object."""
     wanted = schema.get("required", [])
     for name, one in schema.get("properties", {}).items():
         if name in wanted:

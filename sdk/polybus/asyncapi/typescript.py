@@ -1,4 +1,4 @@
-"""TypeScript types of a document, for `connect<Shop>("/bus")` of ``polybus.js``."""
+"""Writes the types of a document in TypeScript, for `connect<Shop>("/bus")` in ``polybus.js``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PLACES: Final = ("requests", "streams", "publications", "accepts")
 
 
 def typescript(document: Mapping[str, Any]) -> str:
-    """Write the types of a document as TypeScript: an interface for the bus, with the types it refers to.
+    """Return the types of a document in TypeScript: an interface for the bus, and the types that it refers to.
 
-    Leaves out channels and numeric subjects, which the browser client does not support.
+    Channels and numeric subjects are left out because the browser client does not support them.
     """
     parts = document.get("components", {})
     writer = _Types(parts.get("schemas", {}))
@@ -50,7 +50,7 @@ def typescript(document: Mapping[str, Any]) -> str:
 
 
 def _member(operation: Any, channels: Any, messages: Any, types: _Types) -> tuple[str, str]:
-    """Section and type of an operation; two empty texts if the browser client does not support it."""
+    """Return the section and type of an operation, or two empty strings if the browser client does not support it."""
     style = operation["x-polybus-style"]
     subject = channels[_last(operation["channel"])].get("x-polybus-subject", "")
     if style == "channel" or isinstance(subject, int):
@@ -73,7 +73,7 @@ def _last(reference: Mapping[str, str]) -> str:
 
 
 def _key(subject: str) -> str:
-    """Subject as the name of a member: wildcards of a pattern are any text."""
+    """Return a subject as the name of a member. A wildcard in a pattern matches any text."""
     if not is_pattern(subject):
         return json.dumps(subject)
     mark = "/" if "/" in subject else "."
@@ -85,7 +85,7 @@ def _key(subject: str) -> str:
 
 
 class _Types:
-    """Types for the schemas of a document, and the requested ones."""
+    """The TypeScript types for the schemas of a document, and those that have been requested."""
 
     def __init__(self, schemas: Mapping[str, Schema]) -> None:
         self._schemas = schemas
@@ -103,7 +103,7 @@ class _Types:
         return [*self._made.values()]
 
     def of(self, schema: Any, given: bool) -> str:
-        """Type of a schema, as sent to the bus or received from it."""
+        """Return the type of a schema, as sent to the bus or received from it."""
         if not isinstance(schema, dict):
             return "any"
         if "$ref" in schema:
@@ -141,7 +141,7 @@ class _Types:
         if key not in self._names:
             self._names[key] = made = self.free(f"{name}Given" if key[1] else name)
             schema = self._schemas[name]
-            self._made[key] = ""  # reserves its place: referenced types follow
+            self._made[key] = ""  # reserves its place before the types that it refers to
             body = self.of(schema, key[1])
             word, equals = ("interface", "") if body.startswith("{") else ("type", "= ")
             self._made[key] = f"export {word} {made} {equals}{body}\n"
@@ -149,7 +149,10 @@ class _Types:
 
 
 def _with_defaults(schemas: Mapping[str, Schema]) -> set[str]:
-    """Schemas with optional members when sent that are always present when received, also through references."""
+    """Return the schemas with members that are optional when sent but always present when received.
+
+    Schemas that refer to such a schema are included.
+    """
     texts = {name: json.dumps(schema) for name, schema in schemas.items()}
     found = {name for name, text in texts.items() if '"default":' in text and OMITS not in text}
     refers = {name: {*re.findall(f'"{re.escape(REFERENCE)}([^"]+)"', text)} for name, text in texts.items()}

@@ -1,7 +1,7 @@
-"""Contracts: a `typing.Protocol` class with methods that one program implements and others call.
+"""Contracts. A contract is a `typing.Protocol` class with methods that one program implements and others call.
 
-``bus.client(Users, "user")`` returns an object with its methods, ``bus.implement(Users, UsersInDatabase(db), "user")``
-handles their calls. `method` and `notify` add what the signature of a method cannot say.
+``bus.client(Users, "user")`` returns an object with the methods of the contract. ``bus.implement(Users, UsersInDatabase(db),
+"user")`` handles calls to them. `method` and `notify` add details that the signature of a method cannot express.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MARKS: Final = "__polybus_marks__"
 
 
 class Marks(Struct, frozen=True):
-    """Data of the decorators on a method.
+    """The data that the decorators store on a method.
 
     Attributes:
-        name: Last part of the subject, if it differs from the name of the method.
-        timeout: Seconds.
-        notification: It has no answer.
-        method: It has the decorator `method`.
+        name: Last part of the subject if it differs from the name of the method.
+        timeout: Timeout in seconds.
+        notification: True if the method has no answer.
+        method: True if the method has the decorator `method`.
     """
 
     name: str | int | None = None
@@ -51,12 +51,12 @@ def method(name: str | int | None = None, *, timeout: float | None = None) -> Ca
     """Set the subject or timeout of a contract's method: ``@method("get.one", timeout=5)``
 
     Args:
-        name: Part of the subject after the prefix, instead of the method's name; a number, or a URI, is the whole subject.
-        timeout: Seconds until `DeadlineExceeded`; default 30, for a stream no limit.
+        name: Part of the subject after the prefix, instead of the method's name. An integer or a URI is the whole subject.
+        timeout: Seconds until `DeadlineExceeded`. The default is 30; a stream has no timeout by default.
 
     Raises:
-        TypeError: Not a function, decorated twice, or a wrong type of name or timeout.
-        ValueError: An impossible timeout.
+        TypeError: The decorated object is not a function or is decorated twice, or `name` or `timeout` has the wrong type.
+        ValueError: The timeout is not possible.
     """
     if name is not None and (isinstance(name, bool) or not isinstance(name, (str, int))):
         why = ": write @method() with its parentheses, or leave it out" if callable(name) else ""
@@ -72,10 +72,10 @@ def method(name: str | int | None = None, *, timeout: float | None = None) -> Ca
 
 
 def notify(function: F) -> F:
-    """Declare that a contract's method has no answer: it is sent as by `Bus.notify`.
+    """Declare that a contract's method has no answer. Calls are sent as with `Bus.notify`.
 
     Raises:
-        TypeError: Not a function, or decorated twice.
+        TypeError: The decorated object is not a function, or is decorated twice.
     """
     if Marks.of(function).notification:
         raise TypeError(f"{function.__name__} has @notify twice: leave one out")

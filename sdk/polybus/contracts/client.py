@@ -1,6 +1,6 @@
-"""Clients of a contract: objects with methods that call a bus, a peer or a user.
+"""Clients of a contract. A client is an object whose methods call a bus, a peer or a user.
 
-A stream is an async iterator without an enclosing block, and owns itself.
+A stream is an async iterator that needs no enclosing block: it manages its own lifetime.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ContractAsker(Protocol):
 
 
 class BlockingAsker(Protocol):
-    """The same for threads."""
+    """Sends requests and notifications, and opens streams, for threads."""
 
     def request(self, subject: str | int, body: Any = ..., *, timeout: float = ..., returns: Any = ...) -> Any: ...
 
@@ -51,9 +51,9 @@ T = TypeVar("T")
 class ItemStream(AsyncGenerator[T, None]):
     """The result of a stream of a contract: ``async for user in users.watch(query): ...``
 
-    The stream opens with the first iteration. It ends with its last item, with an error, with `aclose` (``async with
-    aclosing(users.watch(query)) as found``), and, if left early, when it is garbage-collected: then the handler at the other
-    side is stopped.
+    The stream opens at the first iteration. It ends after its last item, after an error, when you call `aclose` (``async with
+    aclosing(users.watch(query)) as found``), or, if you leave it early, when it is garbage-collected. In the last two cases
+    the handler on the other side is stopped.
     """
 
     def __init__(self, opening: ChannelContext[T, Any]) -> None:
@@ -92,7 +92,7 @@ class ItemStream(AsyncGenerator[T, None]):
         return channel
 
     async def asend(self, value: None) -> T:
-        """The next item; `value` must be None."""
+        """Wait for the next item and return it. `value` must be None."""
         if value is not None:
             raise TypeError(f"asend({value!r:.40}): a stream takes nothing, bus.channel() has two directions")
         return await self.__anext__()
@@ -103,12 +103,12 @@ class ItemStream(AsyncGenerator[T, None]):
         error: BaseException | object = None,
         trace: TracebackType | None = None,
     ) -> T:
-        """Leave the stream and raise the given error."""
+        """Leave the stream, and raise the given error."""
         await self.aclose()
         raise error if isinstance(error, BaseException) else kind
 
     async def aclose(self) -> None:
-        """Leave the stream: the handler at the other side is stopped."""
+        """Leave the stream, which stops the handler on the other side."""
         self._over, self._opening = True, None
         if self._channel is not None:
             leave(self._channel)
@@ -148,10 +148,10 @@ class ContractClient:
 
 
 def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
-    """Client that calls by a bus, a peer or a user.
+    """Create a client that sends its calls with a bus, a peer or a user.
 
     Raises:
-        TypeError: Not a contract, or one for threads.
+        TypeError: The class is not a contract, or is a contract for threads.
     """
     read = ContractPlan.of(contract)
     if read.blocking:
@@ -165,10 +165,10 @@ def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
 
 
 def blocking_client_of(asker: BlockingAsker, contract: TypeForm[P], prefix: str) -> P:
-    """Client that calls by the blocking twin.
+    """Create a client that sends its calls with the blocking twin.
 
     Raises:
-        TypeError: Not a contract, or one with async methods.
+        TypeError: The class is not a contract, or is a contract with async methods.
     """
     read = ContractPlan.of(contract)
     if not read.blocking:
@@ -197,7 +197,7 @@ def _made(contract: ContractPlan, prefix: str, asker: object, ways: dict[str, Ca
 
 
 def _body(method: ContractMethod, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Body of a call with a named argument, or without arguments."""
+    """Return the body of a call with a named argument, or without arguments."""
     try:
         bound = method.signature.bind(*given, **named)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""A contract read from a Protocol class: its methods, their types, and how each is called."""
+"""Reads a contract from a Protocol class: its methods, their types, and how each method is called."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _FOR_IMPLEMENTATIONS: Final = ("__init__", "__init_subclass__", "__subclasshook_
 
 @frozen
 class ContractMethod:
-    """Method of a contract.
+    """One method of a contract.
 
     Attributes:
-        name: Name with the class.
-        attribute: Name without the class.
-        signature: Without ``self``.
-        takes: Type of the body; None without one.
+        name: Name with the name of the class.
+        attribute: Name without the name of the class.
+        signature: Signature without ``self``.
+        takes: Type of the body, or None if there is no body.
         returns: Type of the answer, or of an item of a stream.
         style: Kind of call.
-        tail: Part of the subject after the prefix; a number or a URI is a whole subject.
-        timeout: Seconds, if set by the contract.
-        text: Docstring.
-        function: Function in the class.
+        tail: Part of the subject after the prefix. An integer or a URI is a whole subject.
+        timeout: Timeout in seconds if the contract sets one.
+        text: The docstring.
+        function: The function in the class.
     """
 
     name: str
@@ -55,7 +55,7 @@ class ContractMethod:
 
     @property
     def parameter(self) -> inspect.Parameter | None:
-        """Parameter for the body."""
+        """The parameter for the body."""
         return next(iter(self.signature.parameters.values()), None)
 
     @property
@@ -65,16 +65,16 @@ class ContractMethod:
 
     @property
     def hints(self) -> dict[str, Any]:
-        """Types of the body and the result, by the names of annotations."""
+        """Maps the names of annotations to the types of the body and the result."""
         many: Any = AsyncIterator
         body = {} if self.parameter is None else {self.parameter.name: self.takes}
         return {**body, "return": many[self.returns] if self.style == "stream" else self.returns}
 
     def subject(self, prefix: str) -> str | int:
-        """Subject of the method under a prefix.
+        """Return the subject of the method under a prefix.
 
         Raises:
-            TypeError: They do not form a subject.
+            TypeError: The prefix and the method's name do not form a valid subject.
         """
         tail, whole = self.tail, isinstance(self.tail, int) or self.tail.startswith(("/", "up:/"))
         if whole and prefix:
@@ -92,7 +92,7 @@ class ContractMethod:
 
 @frozen
 class ContractPlan:
-    """A Protocol class with its methods.
+    """A Protocol class and its methods.
 
     Attributes:
         name: Name of the class.
@@ -111,7 +111,8 @@ class ContractPlan:
         """Read a Protocol class (cached).
 
         Raises:
-            TypeError: Not usable as a contract; the text names class and method, and what to write.
+            TypeError: The class cannot be used as a contract. The error text names the class and the method, and says what
+                to write.
         """
         if not is_protocol(contract):
             own = isinstance(contract, type) and contract.__module__ != "builtins"
@@ -121,10 +122,10 @@ class ContractPlan:
         return _read_once(contract)
 
     def subjects(self, prefix: str) -> dict[str | int, ContractMethod]:
-        """Methods by subject.
+        """Return a mapping from subjects to methods.
 
         Raises:
-            TypeError: The prefix is not text, does not form a subject, or two methods have the same subject.
+            TypeError: The prefix is not a string or does not form valid subjects, or two methods have the same subject.
         """
         if not isinstance(prefix, str):
             raise TypeError(
@@ -142,7 +143,7 @@ class ContractPlan:
 
 
 def is_protocol(contract: Any) -> bool:
-    """True for a Protocol class, or a generic one with its arguments."""
+    """Return True for a Protocol class, including a generic one with type arguments."""
     kind = get_origin(contract) or contract
     return isinstance(kind, type) and bool(getattr(kind, "_is_protocol", False))
 

@@ -1,4 +1,4 @@
-"""Implementations of a contract: their methods are checked and become handlers."""
+"""Checks the methods of an object that implements a contract, and turns them into handlers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from .contract import ContractMethod, ContractPlan, is_protocol
 
 
 def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Handler]:
-    """Handlers for a contract's methods.
+    """Return handlers for a contract's methods.
 
     Raises:
-        TypeError: Not a contract, or the implementation does not fit; the text names class and method, and what to write.
+        TypeError: The class is not a contract, or the implementation does not match it. The error text names the class and the
+            method, and says what to write.
     """
     if is_protocol(implementation) and not is_protocol(contract):
         name = getattr(implementation, "__name__", "Users")
@@ -93,7 +94,7 @@ def _check_style(method: ContractMethod, signature: Signature, blocking: bool, w
 
 
 def _wanted(contract: ContractPlan, method: ContractMethod) -> str:
-    """The `def` of an implementation that handles a method."""
+    """Return, for error texts, the signature that an implementation of a method needs."""
     yields = method.style == "stream"
     written = "async def" if yields or not contract.blocking else "def"
     parameters = str(method.signature.replace(return_annotation=method.signature.empty))[1:-1]

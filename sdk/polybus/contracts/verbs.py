@@ -1,4 +1,4 @@
-"""Functions for contracts that import their modules on first use: few programs have contracts, and all import polybus."""
+"""Functions for contracts. They import their modules on first use, because few programs that import polybus need them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ P = TypeVar("P")
 
 
 def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
-    """Client that calls by a bus, a peer or a user.
+    """Create a client that sends its calls with a bus, a peer or a user.
 
     Raises:
-        TypeError: Not a contract, or one for threads.
+        TypeError: The class is not a contract, or is a contract for threads.
     """
     from .client import client_of as make
 
@@ -25,10 +25,10 @@ def client_of(asker: ContractAsker, contract: TypeForm[P], prefix: str) -> P:
 
 
 def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Handler]:
-    """Handlers for a contract's methods.
+    """Return handlers for a contract's methods.
 
     Raises:
-        TypeError: Not a contract, or the implementation does not fit.
+        TypeError: The class is not a contract, or the implementation does not match it.
     """
     from .implementation import handlers_of as make
 

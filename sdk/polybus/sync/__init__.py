@@ -1,8 +1,8 @@
-"""The blocking twin: the bus's methods for threads, over an event loop in the background.
+"""The blocking twin of the bus. It offers the methods of the bus to threads, and runs an event loop in the background.
 
-For command-line tools, Django, notebooks and Spark's ``foreachBatch``: ``with polybus.sync.connect(url) as bus:
-bus.request("user.get", {"id": 7})``. In a `def` handler and a `def` endpoint, ``ctx.bus`` is a twin over the event loop that
-called it.
+Use it in command-line tools, Django, notebooks and Spark's ``foreachBatch``: ``with polybus.sync.connect(url) as bus:
+bus.request("user.get", {"id": 7})``. In a `def` handler or a `def` endpoint, ``ctx.bus`` is a twin that uses the event loop
+that called the function.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ for _kind, _name in ((BlockingBus, "bus"), (BlockingPeer, "peer")):
 
 
 class BlockingContext(AsyncContext[State_co]):
-    """The `Context` of a `def` handler, as an annotation for type checkers: `polybus.sync.Context`, or ``Context[Store]``."""
+    """The `Context` of a `def` handler. Annotate it for type checkers as `polybus.sync.Context`, or ``Context[Store]``."""
 
     __slots__ = ("_run",)
 
@@ -79,12 +79,12 @@ class BlockingContext(AsyncContext[State_co]):
 
     @property
     def bus(self) -> BlockingBus:
-        """Blocking twin of the handler's bus."""
+        """The blocking twin of the handler's bus."""
         return BlockingBus(self._bus, self._run)
 
     @property
     def peer(self) -> BlockingPeer | None:  # type: ignore[override]  # its verbs block too
-        """Sender of the message; None if it came from this bus itself."""
+        """The sender of the message, or None if this bus itself sent it."""
         peer = super().peer
         return None if peer is None else BlockingPeer(peer, self._run)
 
@@ -96,11 +96,11 @@ Context = BlockingContext
 class Bus(BlockingBus):
     """A `polybus.Bus` that runs in a separate thread: ``with polybus.sync.Bus(app_bus) as bus: bus.serve(...)``
 
-    Register handlers on the `polybus.Bus`; `def` handlers run in worker threads. Leaving the block drains. Without ``with``,
-    call `open` and `close`; an open bus is closed when the interpreter ends.
+    Register handlers on the `polybus.Bus`; `def` handlers run in worker threads. The bus is drained when you leave the block.
+    Without ``with``, call `open` and `close`. A bus that is still open is closed when the interpreter ends.
 
     Args:
-        bus: The bus to run; None creates one.
+        bus: The bus to run. By default a new one is created.
         backend: The event loop in the background: ``asyncio`` or ``trio``.
     """
 
@@ -141,11 +141,11 @@ class Bus(BlockingBus):
         return OwnedBus(self._original, self._backend, manager) if self._outer is None else BorrowedLoop(self._outer, manager)
 
     def open(self) -> Self:
-        """Start the bus; does nothing if it runs already.
+        """Start the bus. Does nothing if it is already running.
 
         Raises:
-            LocalProtocolError: An event loop of this thread runs a bus, which this call would block. BusError, ValueError: As
-                entering the bus, or connecting.
+            LocalProtocolError: An event loop in this thread runs a bus, which this call would block.
+            BusError, ValueError: The same errors as when you enter a bus, or connect.
         """
         if self._life is not None:
             self._life.loop.check_process()
@@ -154,10 +154,9 @@ class Bus(BlockingBus):
         return self
 
     def close(self) -> None:
-        """Drain and stop the bus. May be called repeatedly, from any thread.
+        """Drain and stop the bus. You may call it more than once, and in any thread.
 
-        In a `def` handler of this bus it returns at once and the bus stops afterwards, because the drain waits for that
-        handler.
+        In a `def` handler of this bus it returns at once, and the bus stops later, because draining waits for that handler.
         """
         if parts_of(self._original).is_inside():
             threading.Thread(target=contextvars.Context().run, args=(self.close,), name="polybus closing").start()
@@ -199,23 +198,23 @@ def connect(
 ) -> Bus:
     """Open a link: ``with polybus.sync.connect("ubre+tcp://127.0.0.1:9000") as bus: ...``
 
-    The link is up when this returns. Without a block (in a notebook), call `Bus.close` at the end.
+    The link is up when this returns. Without a ``with`` block, for example in a notebook, call `Bus.close` at the end.
 
     Args:
-        target: As `polybus.connect`, like the other options; or the result of `BlockingBus.tunnel`.
-        bus: A bus with handlers for the other side; None creates one.
-        protocol: For a transport object: name or adapter.
-        serves: Patterns of the requests for this link.
+        target: The same as for `polybus.connect`, or the result of `BlockingBus.tunnel`. All other options are also the same.
+        bus: A bus with handlers for the other side. By default a new one is created.
+        protocol: Name or adapter of the protocol, for a transport object.
+        serves: Patterns of the requests that are sent over this link.
         headers: Headers of the handshake.
         tls: TLS context for clients.
-        backoff: Waits between attempts to reconnect.
-        wait: Seconds during which the first connect is retried.
+        backoff: How long to wait between attempts to reconnect.
+        wait: Seconds during which the first attempt to connect is retried.
         limits: Limits of a new bus.
-        record: Folder for a recording of this link.
-        backend: The event loop in the background: ``asyncio`` or ``trio``. A tunnel uses that of its outer bus.
+        record: Folder in which to record this link.
+        backend: The event loop in the background: ``asyncio`` or ``trio``. A tunnel uses the event loop of its outer bus.
 
     Raises:
-        ConnectFailed, Unauthorized, Forbidden, ValueError: As `polybus.connect`.
+        ConnectFailed, Unauthorized, Forbidden, ValueError: The same as for `polybus.connect`.
     """
     if bus is None:
         bus, limits = AsyncBus(limits=limits), None
@@ -230,22 +229,22 @@ def connect(
 def cluster(
     target: str | Cluster = "auto", *, limits: Limits | None = None, backend: Literal["asyncio", "trio"] = "asyncio"
 ) -> Bus:
-    """Join a cluster, as a node without clients: ``with polybus.sync.cluster("nats+tcp://nats.internal/shop") as bus: ...``
+    """Join a cluster as a node without clients: ``with polybus.sync.cluster("nats+tcp://nats.internal/shop") as bus: ...``
 
-    Publications reach all nodes and their clients, requests a node with a handler, and `BlockingBus.user` finds a user
-    connected to any node. For scripts, cron jobs and consoles; a node with its own handlers is
+    Publications reach all nodes and their clients. A request reaches a node that has a handler for it. `BlockingBus.user` finds
+    a user who is connected to any node. Use this in scripts, cron jobs and consoles. For a node with its own handlers, use
     ``polybus.sync.Bus(polybus.Bus(cluster=...))``.
 
     Args:
-        target: The engine and the name of the cluster, as `polybus.Cluster`; ``auto`` reads ``POLYBUS_CLUSTER``.
-        limits: Sizes and times.
+        target: The engine and the name of the cluster, as for `polybus.Cluster`; ``auto`` reads ``POLYBUS_CLUSTER``.
+        limits: Maximum sizes and times.
         backend: The event loop in the background: ``asyncio`` or ``trio``.
 
     Raises:
-        LocalProtocolError: ``auto``, but ``POLYBUS_CLUSTER`` is not set: the bus would be alone.
-        ConnectFailed: The engine was not reachable within `Cluster.wait`, 10 s.
+        LocalProtocolError: `target` is ``auto``, but ``POLYBUS_CLUSTER`` is not set, so the bus would be alone.
+        ConnectFailed: The engine could not be reached within `Cluster.wait`, which is 10 s.
         Unauthorized: The engine does not accept this user or token.
-        ValueError: Not a URL of NATS.
+        ValueError: The target is not the URL of a NATS server.
     """
     options = Cluster.of(target)
     if options is None or options.resolved() is None:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_not_on_loop(thread: int = 0) -> None:
-    """Raise if waiting would block the awaited work itself, or a bus: in the thread of the working event loop, or of a loop
-    with another bus."""
+    """Raise an error in a thread whose event loop runs a bus: waiting would block that bus, or the awaited work itself."""
     if threading.get_ident() == thread:
         raise LocalProtocolError(
             "a blocking verb was called on the event loop that has to do the work: await the verb of the polybus.Bus there"

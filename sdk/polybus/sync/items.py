@@ -1,4 +1,4 @@
-"""Iterators for threads over subscriptions, streams, channels and events, with their context managers."""
+"""Iterators over subscriptions, streams, channels and events for threads, and their context managers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def called(function: Callable[[], T]) -> T:
 
 
 async def awaited(function: Callable[[], Awaitable[T]]) -> T:
-    """Await on the event loop the result of a plain function, if it is not a coroutine."""
+    """Call a plain function on the event loop, and await its result."""
     return await function()
 
 
@@ -66,15 +66,15 @@ class BlockingItems(Generic[T]):
         return item
 
     def receive(self, timeout: float | None = None) -> T:
-        """The next item.
+        """Wait for the next item and return it.
 
         Args:
-            timeout: Seconds to wait; None waits forever.
+            timeout: Seconds to wait. None waits forever.
 
         Raises:
             TimeoutError: No item arrived in time.
             EOFError: There are no more items.
-            BusError: As iteration.
+            BusError: The same errors as when you iterate.
             TypeError, ValueError: `timeout` is not a number of seconds.
         """
         item: T = self._run(receive, self._items, timeout)
@@ -89,15 +89,15 @@ class BlockingSettlement:
     _run: Run
 
     def ack(self) -> None:
-        """Acknowledge it."""
+        """Acknowledge the publication."""
         self._run(called, self._settlement.ack)
 
     def retry(self, delay: float | None) -> None:
-        """Ask for another delivery."""
+        """Ask for the publication to be delivered again."""
         self._run(called, partial(self._settlement.retry, delay))
 
     def reject(self, reason: str) -> None:
-        """Make it a dead letter."""
+        """Turn the publication into a dead letter."""
         self._run(called, partial(self._settlement.reject, reason))
 
 
@@ -137,19 +137,19 @@ class BlockingSubscription(BlockingItems[Message[T]]):
 
     @property
     def skipped(self) -> int:
-        """Publications that did not fit ``returns``."""
+        """Number of publications skipped because they did not match ``returns``."""
         return self._items.skipped
 
     @property
     def dropped(self) -> int:
-        """Publications dropped because the queue was full."""
+        """Number of publications dropped because the queue was full."""
         return self._items.dropped
 
 
 class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
     """A stream or channel for threads: ``with bus.channel("chat") as chat: chat.send(...); for item in chat: ...``
 
-    Leaving the block stops the handler at the other side.
+    When you leave the block, the handler on the other side is stopped.
 
     Raises:
         BusError: (by entering, by iterating) As `Bus.stream` and `Bus.channel`.
@@ -168,21 +168,21 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
             self._run(self._opening.__aexit__, kind, error, trace)
 
     def send(self, item: Sends) -> None:
-        """Send an item; waits while the other side has no room.
+        """Send an item. Waits while the other side has no room for it.
 
         Raises:
-            BusError: As `Channel.send`.
+            BusError: The same errors as `Channel.send`.
         """
         self._run(self._items.send, item)
 
     def send_eof(self) -> None:
-        """End this direction. The other one continues."""
+        """End this direction of the channel. The other direction continues."""
         self._run(self._items.send_eof)
 
 
 @frozen
 class BlockingTunnel:
-    """The result of `tunnel` for threads: a target for `polybus.sync.connect`, on the event loop of the outer bus."""
+    """The result of `tunnel` for threads: a target for `polybus.sync.connect`, which uses the outer bus's event loop."""
 
     connector: Connector
     run: Run
@@ -190,7 +190,7 @@ class BlockingTunnel:
 
 @blocking_entered_first("with bus.serve(url) as listener:`, `with bus.connect(url) as peer:")
 class BlockingBlock(Generic[T]):
-    """A ``with`` block around an asynchronous one; yields the twin of its value."""
+    """A ``with`` block that enters an asynchronous one and yields the blocking twin of its value."""
 
     def __init__(self, run: Run, manager: AbstractAsyncContextManager[Any], twin: Callable[[Any], T]) -> None:
         self._run = run

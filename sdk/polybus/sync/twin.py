@@ -1,4 +1,4 @@
-"""Creates blocking classes from asynchronous ones: the return type of a method decides how its twin blocks."""
+"""Creates blocking classes from asynchronous ones. The return type of a method decides how its twin blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ P = TypeVar("P")
 
 
 def blocking(given: Any, run: Run) -> Any:
-    """Replace peers and other objects with asynchronous methods by their twins."""
+    """Replace peers, and other objects that have asynchronous methods, with their twins."""
     if isinstance(given, list):
         return [blocking(one, run) for one in given]
     if isinstance(given, Survey):
@@ -31,7 +31,7 @@ def blocking(given: Any, run: Run) -> Any:
 
 
 def asynchronous(to: Any) -> Any:
-    """Replace twins by the originals that asynchronous methods expect; other addresses are unchanged."""
+    """Replace twins with the originals that asynchronous methods expect. Other addresses are left unchanged."""
     if isinstance(to, Twin):
         return to._original
     return [asynchronous(peer) for peer in to] if isinstance(to, Iterable) and not isinstance(to, str) else to
@@ -42,7 +42,7 @@ class Way:
     """A way to block.
 
     Attributes:
-        annotation: Return type of the twin, with ``{0}`` for the argument of the original type.
+        annotation: Return type of the twin's method, in which ``{0}`` stands for the argument of the original type.
         block: Calls the method and returns the twin's result.
     """
 
@@ -62,13 +62,13 @@ WAYS: Final = {
     "Subscription": Way("BlockingSubscription[{0}]", lambda run, verb: BlockingSubscription(verb(), run)),
     "User": Way("BlockingUser", lambda run, verb: blocking(verb(), run)),
 }
-"""By return type. Methods with other types are called, or awaited, on the event loop."""
+"""Maps return types to ways to block. Methods with other return types are called or awaited on the event loop."""
 _CALL: Final = Way("{whole}", lambda run, verb: blocking(run(called, verb), run))
 _AWAIT: Final = Way("{whole}", lambda run, verb: blocking(run(verb), run))
 
 
 def way_of(returns: str, *, is_async: bool = False) -> tuple[Way, str]:
-    """Way for a method with this annotation, and the twin's return type."""
+    """Return the way to block for a method with this annotation, and the return type of the twin's method."""
     kind, _, about = returns.removesuffix("]").partition("[")
     way = WAYS.get(kind, _AWAIT if is_async else _CALL)
     shown = re.sub(r"\b(Peer|RemotePeer|Listener)\b", r"Blocking\1", way.annotation.format(about, whole=returns))
@@ -90,7 +90,7 @@ _WORDS: Final = (
 
 
 def said(name: str, text: str | None) -> str | None:
-    """Docstring adapted for threads."""
+    """Return a docstring, adapted for threads."""
     if text is None:  # python -OO
         return None
     text = inspect.cleandoc(text)
@@ -102,7 +102,7 @@ def said(name: str, text: str | None) -> str | None:
 
 
 def _attribute(kind: type, name: str) -> property:
-    """Property for an attribute or a property of the original; a list is created on the event loop."""
+    """Return a property for an attribute or a property of the original. A list is created on the event loop."""
     original = inspect.getattr_static(kind, name, None)
     if not isinstance(original, property):
         words = re.search(rf"^ *{name}: (.+)$", kind.__doc__ or "", re.M)
@@ -169,30 +169,31 @@ class Twin:
 
 
 def names_of(twin: type[Twin]) -> dict[str, str]:
-    """Names of its methods, each with the original's name."""
+    """Return the names of a twin's methods, each with the name of the original method."""
     return twin._names
 
 
 def twins() -> dict[type, type[Twin]]:
-    """All twins by their originals."""
+    """Return a mapping from all original classes to their twins."""
     return Twin._twins
 
 
 class AskingTwin(Twin):
-    """Twin that sends requests, and so has clients of contracts."""
+    """A twin that can send requests, and can therefore create clients of contracts."""
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class; each waits for its answer.
+        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
 
         ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
-            prefix: A subject is this, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
+                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
 
         Raises:
-            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
+            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
+                method, and says what to write.
         """
         asker: Any = self
         return blocking_client_of(asker, contract, prefix)

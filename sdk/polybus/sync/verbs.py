@@ -1,4 +1,4 @@
-"""Classes of `polybus.sync`, created from asynchronous ones at import.
+"""The classes of `polybus.sync`. They are created from asynchronous ones at import.
 
 Type checkers and editors read ``verbs.pyi``, which ``python scripts/make_blocking.py`` writes.
 """

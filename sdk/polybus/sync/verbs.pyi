@@ -44,17 +44,18 @@ class BlockingPeer(Twin):
     _original: Peer
     def __init__(self, original: Peer, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class; each waits for its answer.
+        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
 
         ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
-            prefix: A subject is this, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
+                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
 
         Raises:
-            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
+            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
+                method, and says what to write.
         """
     @property
     def id(self) -> str:
@@ -304,17 +305,18 @@ class BlockingRemotePeer(Twin):
     _original: RemotePeer
     def __init__(self, original: RemotePeer, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class; each waits for its answer.
+        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
 
         ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
-            prefix: A subject is this, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
+                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
 
         Raises:
-            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
+            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
+                method, and says what to write.
         """
     @property
     def id(self) -> str:
@@ -453,17 +455,18 @@ class BlockingUser(Twin):
     _original: User
     def __init__(self, original: User, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class; each waits for its answer.
+        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
 
         ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
-            prefix: A subject is this, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
+                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
 
         Raises:
-            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
+            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
+                method, and says what to write.
         """
     @property
     def key(self) -> str:
@@ -609,17 +612,18 @@ class BlockingCaller(Twin):
     _original: Caller
     def __init__(self, original: Caller, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class; each waits for its answer.
+        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
 
         ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
-            prefix: A subject is this, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
+                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
 
         Raises:
-            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
+            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
+                method, and says what to write.
         """
     @property
     def identity(self) -> Any:
@@ -752,17 +756,18 @@ class BlockingBus(Twin):
     _original: Bus
     def __init__(self, original: Bus, run: Run) -> None: ...
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
-        """Create an object with the methods of a Protocol class; each waits for its answer.
+        """Create an object with the methods of a Protocol class. Each method sends a request and waits for the answer.
 
         ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` requests ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
-                ``async def`` methods is for `Bus.client`: type checkers would expect its answers to be awaited.
-            prefix: A subject is this, a dot, and the name of the method.
+            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. Pass a
+                contract with ``async def`` methods to `Bus.client` instead: type checkers expect its answers to be awaited.
+            prefix: First part of the subjects. A subject consists of the prefix, a dot, and the name of the method.
 
         Raises:
-            TypeError: Not a contract, or it forms no subjects; the text names class and method, and what to write.
+            TypeError: The class is not a contract, or does not form valid subjects. The error text names the class and the
+                method, and says what to write.
         """
     @overload
     def request(

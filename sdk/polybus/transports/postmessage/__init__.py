@@ -1,8 +1,8 @@
-"""Buses over message ports: pages and frames, workers, and other carriers of whole messages.
+"""Connects buses over message ports: between pages and frames, with workers, or over any other carrier of whole messages.
 
 `PortTransport` connects over any `MessagePort`: ``connect(PortTransport(port), protocol="ubre")``. `MessageChannel` imitates a
-browser's in one process; `script` is the JavaScript for a real one, and `polybus.testing.browser` has windows and frames for
-tests. In Pyodide you can pass a JavaScript port.
+browser's message channel in one process. `script` returns the JavaScript for a real browser, and `polybus.testing.browser` has
+windows and frames for tests. In Pyodide you can pass a JavaScript port.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __getattr__: Callable[[str], Any] = lazy_names(__name__, {"._js": ["JSPort"]})
 
 
 def script() -> str:
-    """The JavaScript module for the browser's side, with ``serveFrame``, ``connectToHost`` and ``pump``.
+    """Return the JavaScript module for the browser's side, with ``serveFrame``, ``connectToHost`` and ``pump``.
 
-    `polybus.fastapi.attach` serves it beside ``script="/polybus.js"``, as ``/polybus-frames.js``.
+    `polybus.fastapi.attach` serves it as ``/polybus-frames.js`` in addition to ``script="/polybus.js"``.
     """
     from importlib.resources import files
 

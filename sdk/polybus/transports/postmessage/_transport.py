@@ -22,8 +22,8 @@ from .connection import Hello, PortConnection
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 PortSource: TypeAlias = MessagePort | Callable[[], "MessagePort | Awaitable[MessagePort]"] | AsyncIterator[MessagePort]
-"""Source of ports: one port; a plain or async function that returns a new port; or an iterator of ports. In a browser each port
-may be a JavaScript object, typed `Any`.
+"""A source of ports: one port, a plain or async function that returns a new port, or an iterator of ports. In a browser each
+port may be a JavaScript object, whose type is `Any`.
 """
 
 _EXPECTED = "a message port, a function that gives one, or an async iterator of ports"
@@ -72,7 +72,7 @@ class _Function:
 
 
 class _Iterator:
-    """Ports from an iterator. Cancelling ends an async generator, so its next port is awaited beyond a time-out."""
+    """Ports from an iterator. Cancelling would end an async generator, so waiting for its next port survives a time-out."""
 
     one_at_a_time = False
 
@@ -124,7 +124,7 @@ _Source: TypeAlias = Single | _Function | _Iterator
 
 
 def source_of(source: Any) -> _Source:
-    """May raise `TypeError`: not a source of ports."""
+    """Return the source for a value. Raises `TypeError` if the value is not a source of ports."""
     if (port := _port_of(source)) is not None:
         return Single(port)
     if hasattr(source, "__anext__"):
@@ -135,7 +135,10 @@ def source_of(source: Any) -> _Source:
 
 
 def _port_of(value: Any) -> MessagePort | None:
-    """The value as a port, also from JavaScript; None for other values. May raise `TypeError`: async methods."""
+    """Return a value as a port, including one from JavaScript, or None for other values.
+
+    Raises `TypeError` if the value has async methods.
+    """
     if _is_of_javascript(value):
         js = import_module("._js", __package__)
         return js.JSPort(value) if js.can_post(value) else None
@@ -149,7 +152,7 @@ def _port_of(value: Any) -> MessagePort | None:
 
 
 def _given(value: Any, url: str) -> MessagePort:
-    """May raise `TypeError`: not a port."""
+    """Return a value as a port. Raises `TypeError` if it is not one."""
     port = _port_of(value)
     if port is None:
         raise TypeError(f"{url} gave {_named(value)}, which is no message port")
@@ -174,12 +177,12 @@ class PortListening:
         self.host: Host = options.host
         self._options = options
         self._waiting: dict[PendingPort, None] = {}
-        """Ports before admission. One may be silent for hours if it is not a polybus, but no event shows that a page has gone,
-        so there are at most `Limits.handshakes`.
+        """Ports that have not been admitted yet. A port without polybus at the other end may be silent for hours, and no event
+        shows that a page has gone, so there are at most `Limits.handshakes` of them.
         """
 
     def receive(self, port: MessagePort) -> PendingPort:
-        """Accept a port of a possible client."""
+        """Accept a port of a potential client."""
         silent = [newcomer for newcomer in self._waiting if newcomer.silent]
         if len(silent) >= self.host.limits.handshakes:
             silent[0].give_way()
@@ -190,14 +193,14 @@ class PortListening:
         return newcomer
 
     async def aclose(self) -> None:
-        """Stop accepting; connections stay."""
+        """Stop accepting connections. Existing connections continue."""
         self.scope.cancel()
         for newcomer in list(self._waiting):
             newcomer.connection.close(1001, "the server is leaving")
 
 
 class PendingPort:
-    """One port of a serving bus, from its first message on."""
+    """One port of a serving bus, which waits for the port's first message."""
 
     def __init__(self, port: MessagePort, url: str, options: ListenOptions, waiting: dict[PendingPort, None]) -> None:
         self._port = port
@@ -227,7 +230,7 @@ class PendingPort:
         gate.admit(self._handshake(said), self._decided)
 
     def give_way(self) -> None:
-        """Close to make room for others."""
+        """Close the port to make room for others."""
         self._refuse(1013, "it has sent nothing, and other clients wait")
 
     def _decided(self, outcome: Admission | BusError) -> None:
@@ -276,20 +279,21 @@ _LONGEST_PAUSE: Final = 8.0
 class PortTransport:
     """Connects over message ports, for ``connect(PortTransport(port))`` and ``bus.serve(PortTransport(port))``.
 
-    One port makes one connection, without reconnecting. A function is called for each attempt, so that a link reconnects over a
-    new port; a serving bus calls it again after the connection ends. An async iterator of ports (such as `serve_frame`) is
-    asked for the next one; a serving bus accepts each at once.
+    A single port allows one connection, which cannot reconnect. A function is called for each attempt, so a link can reconnect
+    over a new port; a serving bus calls it again after the connection has ended. From an async iterator of ports (such as
+    `serve_frame`), each attempt uses the next port, and a serving bus accepts each port at once.
 
-    The connecting end greets the other one and waits for its greeting, so a refusal is an error of `connect`. The greeting also
-    carries the headers of `connect`, only over the port.
+    The connecting end sends a greeting and waits for that of the other end, so `connect` raises an error if it is refused. The
+    greeting also carries the headers of `connect`, which are sent only over the port.
 
     Args:
         source: A port, a function that returns one, or an async iterator of ports. In Pyodide each may be a JavaScript port.
-        bare: The other end is not a polybus and does not greet: it gets only frames. It gives no signs of life, so its end goes
-            unnoticed, and it cannot pause the sender. The serving side detects this automatically.
+        bare: True if the other end does not use polybus. Then no greetings are exchanged, and the other end gets only frames.
+            It sends no signs of life, so the loss of the connection goes unnoticed, and it cannot pause the sender. The
+            serving side detects such an end automatically.
 
     Raises:
-        TypeError: Not a source of ports.
+        TypeError: The object is not a source of ports.
     """
 
     def __init__(self, source: PortSource, *, bare: bool = False) -> None:
@@ -298,31 +302,31 @@ class PortTransport:
 
     @property
     def url(self) -> str:
-        """Text for people and errors."""
+        """The address to show to people and in error texts."""
         return f"port://{self._source.name}"
 
     @property
     def reconnects(self) -> bool:
-        """True if there may be another port."""
+        """True if the source may provide another port."""
         return self._source.lasting
 
     @property
     def spent(self) -> bool:
-        """True if there will be no other port."""
+        """True if the source will not provide another port."""
         return self._source.spent
 
     def __repr__(self) -> str:
         return f"<PortTransport {self.url}>"
 
     async def connect(self, options: DialOptions) -> PortConnection:
-        """Make one attempt: a port, and both greetings.
+        """Make one attempt to connect: get a port, and exchange greetings.
 
         Raises:
-            ConnectFailed: No port or greeting in time, or another protocol.
+            ConnectFailed: There was no port or no greeting in time, or the other end uses another protocol.
             TypeError: The source returned an object that is not a port.
-            Unauthorized: Not authenticated.
-            Forbidden: Not admitted.
-            LocalProtocolError: The port was used before.
+            Unauthorized: The other end could not authenticate this client.
+            Forbidden: The other end does not admit this client.
+            LocalProtocolError: The port has been used before.
         """
         _check_tls(options)
         seconds = options.host.limits.connect_timeout
@@ -356,7 +360,7 @@ class PortTransport:
         return connection
 
     async def _greeting(self, connection: PortConnection, options: DialOptions, heard: anyio.Event, said: list[Hello]) -> None:
-        """May raise `ConnectFailed`: no greeting, or another protocol."""
+        """Wait for the greeting. Raises `ConnectFailed` if there is none, or if the other end uses another protocol."""
         connection.greet(options.subprotocol, options.headers)
         seconds = options.host.limits.handshake_timeout
         with anyio.move_on_after(seconds) as scope:
@@ -374,8 +378,8 @@ class PortTransport:
         """Accept clients on the ports of this source.
 
         Raises:
-            LocalProtocolError: The port was used before.
-            ConnectFailed: The port fails at once.
+            LocalProtocolError: The port has been used before.
+            ConnectFailed: The port fails immediately.
         """
         _check_tls(options)
         listening = PortListening(self.url, options)
@@ -386,7 +390,7 @@ class PortTransport:
         return listening
 
     def _receive(self, listening: PortListening, port: MessagePort) -> PendingPort:
-        """May raise `ConnectFailed`: the port fails at once."""
+        """Receive a port. Raises `ConnectFailed` if it fails immediately."""
         newcomer = listening.receive(port)
         why = newcomer.connection.ended
         if why is not None and why.code == 1006:

@@ -3,10 +3,10 @@
 A message is cloned when posted and delivered in a later turn of the event loop, one turn per message. The rules are those of a
 real Chromium; one test suite runs against both.
 
-You can post None, bool, int, float, str, bytes, datetime, exceptions, and list, tuple, set, str-keyed dict, bytearray and
-`ArrayBuffer` of these, with shared and circular references. The receiver gets a copy; a tuple becomes a list, an exception
-becomes `ClonedError`. All else is refused, including class instances, whose fields a browser would send. `Unreadable` can be
-posted but not read.
+You can post None, bool, int, float, str, bytes, bytearray, `ArrayBuffer`, datetime and exceptions. You can also post a list, a
+tuple, a set, or a dict with string keys that contains these, with shared and circular references. The receiver gets a copy, in
+which a tuple has become a list and an exception a `ClonedError`. Everything else is refused, even instances of classes, whose
+fields a browser would send. `Unreadable` can be posted but not read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attrs import frozen
 from ...plugins.tools import running_loop
 
 PortData: TypeAlias = str | bytes
-"""Payload of a port: text or binary, as in a browser."""
+"""The payload of a port: text or binary data, as in a browser."""
 
 
 @frozen(kw_only=True)
@@ -32,10 +32,10 @@ class PortInfo:
     """Facts about the other end of a port.
 
     Attributes:
-        origin: Origin of the other end's page, if a handshake found it; ``"null"`` for an opaque one.
-        epoch: Number of ports that the handshake has opened for this frame, from 1; None without handshake. With an epoch the
-            other end is known to use polybus's control messages.
-        address: Text for people and logs.
+        origin: Origin of the other end's page if a handshake found it; ``"null"`` for an opaque origin.
+        epoch: Number of ports that the handshake has opened for this frame so far, including this one. None if there was no
+            handshake. If there is an epoch, the other end is known to use polybus's control messages.
+        address: Address to show to people and in logs.
     """
 
     origin: str | None = None
@@ -44,14 +44,14 @@ class PortInfo:
 
 
 class MessagePort(Protocol):
-    """A two-way carrier of whole messages: a browser's port, a worker, a child process, a pipe.
+    """A two-way carrier of whole messages, such as a browser's port, a worker, a child process or a pipe.
 
-    Messages arrive in order, each in a call of its own, and never from within `post`.
+    Messages arrive in order, each in a separate call, and never from within `post`.
 
     Three more methods are optional. ``on_close(callback)`` sets a function that is called as ``callback(reason)`` when the port
-    detects its end (a browser's port never does). ``on_message_error(callback)`` sets one that is called without arguments for
-    an unreadable message. ``async run()`` runs as a task of the bus, for ports that need one, and must return soon after
-    `close`.
+    detects that it has ended (a browser's port never does). ``on_message_error(callback)`` sets a function that is called
+    without arguments for an unreadable message. ``async run()`` runs as a task of the bus, for ports that need one. It must
+    return soon after `close`.
     """
 
     @property
@@ -60,10 +60,10 @@ class MessagePort(Protocol):
         ...
 
     def post(self, data: PortData, /) -> None:
-        """Send a message without waiting. After `close`: ignored."""
+        """Send a message without waiting. It is ignored after `close`."""
 
     def on_message(self, callback: Callable[[PortData], None], /) -> None:
-        """Start delivery, first of messages that have arrived. Called once."""
+        """Start delivery, beginning with messages that have already arrived. It is called once."""
 
     def close(self) -> None:
         """Stop delivery. Posted messages still arrive at the other end, which does not notice."""
@@ -72,11 +72,11 @@ class MessagePort(Protocol):
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 LARGEST: Final = 2**53 - 1
-"""Largest exact integer of a JavaScript number; beyond it there is only BigInt."""
+"""The largest integer that a JavaScript number represents exactly. Larger ones need a BigInt."""
 
 
 class DataCloneError(ValueError):
-    """A posted object cannot be cloned or transferred. Nothing was sent."""
+    """Raised if a posted object cannot be cloned or transferred. Nothing was sent."""
 
 
 @frozen
@@ -88,7 +88,7 @@ class ClonedError:
 
 
 class ArrayBuffer:
-    """Bytes that can be transferred without a copy; the sender then loses them."""
+    """Bytes that can be transferred without copying. The sender then loses them."""
 
     __slots__ = ("_data",)
 
@@ -101,14 +101,14 @@ class ArrayBuffer:
         return self._data is None
 
     def __len__(self) -> int:
-        """0 after a transfer, as ``byteLength``."""
+        """The number of bytes; 0 after a transfer, like ``byteLength``."""
         return 0 if self._data is None else len(self._data)
 
     def tobytes(self) -> bytes:
-        """The content.
+        """Return the content.
 
         Raises:
-            DataCloneError: Transferred.
+            DataCloneError: The buffer has been transferred.
         """
         if self._data is None:
             raise DataCloneError("this ArrayBuffer was transferred: its bytes belong to the receiver")
@@ -122,8 +122,9 @@ class ArrayBuffer:
 
 
 class Unreadable:
-    """Stands for an object that can be posted but not read at the receiver, such as code for another site: the receiver gets a
-    message error.
+    """Represents an object that can be posted but that the receiver cannot read, such as code for another site.
+
+    The receiver gets a message error.
     """
 
     __slots__ = ()
@@ -134,12 +135,12 @@ _CONTAINERS: Final[Mapping[type, type]] = {list: list, tuple: list, dict: dict, 
 
 
 def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: bool = True) -> Any:
-    """Copy a posted object; all of it is `Unreadable` if a part is.
+    """Copy a posted object. If a part of it is `Unreadable`, so is the whole copy.
 
     Args:
         data: The object.
-        transferred: Replacements of objects in the transfer list, by `id`.
-        big_ints: Allow integers beyond 53 bits (BigInt in a browser). JSON would round them there.
+        transferred: Maps the `id` of each object in the transfer list to its replacement.
+        big_ints: Allow integers of more than 53 bits (BigInt in a browser). A browser rounds them when it reads JSON.
 
     Raises:
         DataCloneError: A part cannot be cloned.
@@ -194,7 +195,7 @@ class _Cloner:
 
 
 def _copied(value: Any) -> Any:
-    """Copy an object without references. May raise `DataCloneError`: unknown type."""
+    """Copy an object that contains no references. Raises `DataCloneError` for an unknown type."""
     if type(value) is bytearray:
         return bytearray(value)
     if type(value) is ArrayBuffer:
@@ -210,11 +211,11 @@ def _copied(value: Any) -> Any:
 
 
 _TURNS: Final = 12
-"""Maximum turns of the event loop that shuffling delays a message."""
+"""Maximum number of turns of the event loop by which shuffling delays a message."""
 
 
 def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
-    """A function that calls in a later turn of this event loop: in the next one, or in a random one."""
+    """Return a function that schedules calls for a later turn of this event loop: the next one, or a random one."""
     call_soon = running_loop().call_soon
     if shuffle is None:
         return call_soon
@@ -227,19 +228,19 @@ def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
 
 @frozen(kw_only=True)
 class MessageEvent:
-    """Event for a listener."""
+    """An event that is passed to a listener."""
 
     data: Any
     origin: str = ""
-    """Origin of a message posted to a window; empty on a port."""
+    """Origin of a message that was posted to a window; empty on a port."""
     source: Any = None
-    """Window that posted it; None on a port."""
+    """The window that posted the message; None on a port."""
     ports: tuple[InMemoryPort, ...] = ()
-    """Transferred ports."""
+    """The ports that were transferred."""
 
 
 def tell(listeners: Iterable[Callable[[MessageEvent], Any]], event: MessageEvent) -> None:
-    """Call each listener; one that fails is logged and does not affect the others."""
+    """Call each listener. If one fails, the error is logged and does not affect the others."""
     for listener in tuple(listeners):
         try:
             listener(event)
@@ -248,9 +249,9 @@ def tell(listeners: Iterable[Callable[[MessageEvent], Any]], event: MessageEvent
 
 
 class InMemoryPort:
-    """One end of a `MessageChannel`; a `MessagePort`.
+    """One end of a `MessageChannel`. It implements `MessagePort`.
 
-    It does not notice the end of the other side, as in a browser.
+    As in a browser, it does not notice when the other side has ended.
     """
 
     def __init__(self, info: PortInfo | None = None, *, big_ints: bool = True, shuffle: Random | None = None) -> None:
@@ -283,14 +284,14 @@ class InMemoryPort:
         return self._state in ("closed", "detached")
 
     def post(self, data: Any, transfer: Iterable[InMemoryPort | ArrayBuffer] = ()) -> None:
-        """Send a copy of an object. On a closed or transferred port: ignored.
+        """Send a copy of an object. On a closed or transferred port, it is ignored.
 
         Args:
             data: An object that can be cloned.
             transfer: Ports and buffers that the sender gives up.
 
         Raises:
-            DataCloneError: Cannot be cloned or transferred. Nothing was sent.
+            DataCloneError: An object cannot be cloned or transferred. Nothing was sent.
         """
         if transfer or (type(data) is not str and type(data) is not bytes):
             data = self._packed(data, transfer)
@@ -309,17 +310,17 @@ class InMemoryPort:
         return MessageEvent(data=copied, ports=ports)
 
     def on_message(self, callback: Callable[[Any], Any]) -> None:
-        """Deliver the data of each message from now on, first of messages that have arrived."""
+        """Deliver the data of each message from now on, beginning with messages that have already arrived."""
         self._callback = callback
         self.start()
 
     def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Add a listener for whole events, if not present; call `start` to begin delivery."""
+        """Add a listener for whole events if it is not present yet. Call `start` to begin delivery."""
         if callback not in self._listeners:
             self._listeners.append(callback)
 
     def remove_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Remove a listener, if present."""
+        """Remove a listener if it is present."""
         if callback in self._listeners:
             self._listeners.remove(callback)
 
@@ -335,7 +336,7 @@ class InMemoryPort:
         self._on_close = callback
 
     def on_message_error(self, callback: Callable[[], Any]) -> None:
-        """Set a function to call for each unreadable message; see `Unreadable`."""
+        """Set a function to call for each unreadable message. See `Unreadable`."""
         self._on_message_error = callback
 
     def close(self, reason: str = "the port was closed") -> None:
@@ -397,10 +398,10 @@ class InMemoryPort:
 def transferring(
     data: Any, transfer: Iterable[InMemoryPort | ArrayBuffer], *, big_ints: bool = True
 ) -> tuple[Any, tuple[InMemoryPort, ...]]:
-    """A copy of a posted object, and the transferred ports. Nothing is transferred unless everything can be sent.
+    """Return a copy of a posted object, and the transferred ports. Nothing is transferred unless everything can be sent.
 
     Raises:
-        DataCloneError: Cannot be cloned, or an object in the transfer list cannot be transferred.
+        DataCloneError: The object cannot be cloned, or an object in the transfer list cannot be transferred.
     """
     given: list[Any] = list(transfer)
     for place, item in enumerate(given):
@@ -418,12 +419,12 @@ def transferring(
 
 
 class MessageChannel:
-    """Two connected ports: messages posted to one arrive at the other.
+    """A pair of connected ports. Messages posted to one of them arrive at the other.
 
     Args:
-        big_ints: Allow integers beyond the 53 bits of a JavaScript number, as BigInt does.
-        shuffle: Delay deliveries by random turns, for tests: the order is kept on each port but not between ports, as in
-            browsers.
+        big_ints: Allow integers that exceed the 53 bits of a JavaScript number, as BigInt does.
+        shuffle: For tests, delay each delivery by a random number of turns. As in browsers, messages keep their order on each
+            port but not between ports.
     """
 
     def __init__(self, *, big_ints: bool = True, shuffle: Random | None = None) -> None:
