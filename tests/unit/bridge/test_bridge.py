@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -39,6 +40,7 @@ from polybus import (
     bridge,
     connect,
 )
+from polybus._core.bus.bridge import _fault
 from polybus._core.bus.forwarding import FrameRelay, translated
 from polybus._core.peer import negotiation
 from polybus.events import DeadLettered
@@ -625,6 +627,22 @@ async def test_what_the_far_side_cannot_carry_is_refused_when_the_bridge_is_ente
     async with pair(server, protocol="ubre", client=right):
         await refused(bridge(left, right, routes=[Route("door", 7)]), Unsupported, match="ubre has no numbers")
         assert not left.ready
+
+
+@pytest.mark.parametrize(
+    ("route", "lacks", "says"),
+    [
+        (Route("door", "door", {"publish"}), "publish", "device has no publications"),
+        (Route("door", "door", {"stream", "channel"}), "extensions", "device has no channel, stream"),
+        (Route("door", "door", headers=["a", "b"]), "headers", "device has no headers, and a, b shall cross"),
+        (Route("door", "door", {"request"}), "publish", None),
+    ],
+    ids=["publications", "streams", "headers", "nothing"],
+)
+def test_what_a_protocol_cannot_carry_of_a_route_is_named(route: Route, lacks: str, says: str | None) -> None:
+    capabilities = SimpleNamespace(**{"numbers": True, "publish": True, "extensions": True, "headers": True, lacks: False})
+    device = SimpleNamespace(name="device", session=lambda side: SimpleNamespace(capabilities=capabilities))
+    assert _fault(device, "door", route) == says
 
 
 @bounded

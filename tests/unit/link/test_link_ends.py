@@ -5,12 +5,15 @@ import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, LocalProtocolError, connect
+from polybus._core.link.receiver import ConnectionReceiver
+from polybus.errors import RemoteProtocolError
 from polybus.events import LinkDown
 from polybus.plugins import Closed, DialOptions, Receiver, Role, Transport
 from polybus.plugins.extensions import party_of
@@ -396,3 +399,20 @@ async def test_a_bug_behind_a_session_costs_its_link_and_a_signal_is_raised_too(
                 link.frames_received([b"{}"])
         event = await next_event(events, LinkDown)
         assert (event.code, event.reason) == (1011, "an internal error")
+
+
+def test_a_connection_that_is_over_reports_nothing_to_its_link() -> None:
+    told: list[Any] = []
+    link = SimpleNamespace(
+        frames_received=told.append,
+        lost=lambda count, why: told.append((count, why)),
+        refused=lambda reason, text, now: told.append((reason, text, now)),
+        runtime=SimpleNamespace(time=lambda: 5.0),
+    )
+    receiver = ConnectionReceiver(link, None, None)  # type: ignore[arg-type]  # neither is asked anything
+    for _ in range(2):
+        receiver.frames_received([b"x"])
+        receiver.lost(3, "the disk is full")
+        receiver.malformed(RemoteProtocolError("no length", reason="malformed"))
+        receiver.over()
+    assert told == [[b"x"], (3, "the disk is full"), ("malformed", "no length", 5.0)]

@@ -23,6 +23,10 @@ URL = "ubre+memory://full-outboxes"
 @pytest.mark.parametrize("when_full", ["drop_oldest", "drop_newest", "disconnect"])
 async def test_a_client_waits_for_room_until_its_deadline_and_a_server_goes_by_its_policy(when_full: Any) -> None:
     server, client = Bus(limits=LIMITS), Bus(limits=LIMITS)
+
+    @client.on("x")  # so that there are two targets
+    async def hear(body: int) -> None: ...
+
     async with server.serve(URL, when_full=when_full), connect(URL, bus=client), client.subscribe("news") as news:
         await anyio.sleep(1)
         for bus in (client, server):

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -24,8 +25,10 @@ from polybus import (
     TooManyRequests,
     Unavailable,
 )
+from polybus._core.peer import streams
 from polybus._core.peer.streams import Streams
-from polybus.message import Kind
+from polybus.body import JSON
+from polybus.message import Kind, Message
 from polybus.plugins import Closed
 from polybus.plugins.extensions import party_of
 from polybus.testing import Faults, pair
@@ -774,3 +777,29 @@ async def test_a_channel_whose_call_is_cancelled_leaves_nothing_behind() -> None
                 assert caught.value.code is Code.CANCELLED
         assert not party_of(bus.peers[0]).channels
         assert not party_of(peer).channels
+
+
+@pytest.mark.parametrize(
+    ("id", "mode", "opened", "told"),
+    [
+        (5, "stream", 0, "duplicate"),
+        (6, "nonsense", 0, Code.INVALID_ARGUMENT),
+        (6, "stream", Limits().channels, Code.RESOURCE_EXHAUSTED),
+        (6, "stream", Limits().channels - 1, "begun"),
+    ],
+)
+@bounded
+async def test_a_channel_from_another_node_is_refused_as_one_from_a_peer_of_this_one(
+    id: int, mode: str, opened: int, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(bus := Bus()):
+        channels, said = party_of(bus.peers[0]).streams, list[Any]()
+        monkeypatch.setattr(streams, "refuse_duplicate", lambda peer, message, now: said.append("duplicate"))
+        monkeypatch.setattr(streams, "send_error", lambda peer, message, code, text, kind: said.append(code))
+        monkeypatch.setattr(type(channels), "_begin", lambda *of: said.append("begun"))
+        monkeypatch.setattr(type(channels), "_count_opened", lambda of: opened)
+        channels.channels[5] = object()
+        message = Message(Kind.OPEN, "count", id, None, JSON, attributes={"mode": mode})
+        channels.forward(message, 0.0, SimpleNamespace(tunnels=None))
+        del channels.channels[5]
+        assert said == [told]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from types import MethodType
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, get_origin
 
 import pytest
 from typing_extensions import TypeVar
 
 from polybus._core.handlers.handler import check_result
 from polybus._util.class_shapes import closed, opened, variables_of_method
+from polybus._util.pydantic_types import _Rewriting
 
 T = TypeVar("T")
 D = TypeVar("D", default=int)
@@ -78,3 +80,30 @@ def test_an_annotation_that_cannot_be_what_was_promised_is_a_type_error(promised
     else:
         with pytest.raises(TypeError, match="the handler f returns"):
             check_result("the handler f", given, promised)
+
+
+class TypeAliasType:
+    """As of the statement `type`, which Python 3.11 has not: it may contain itself."""
+
+    __value__: Any = None
+
+
+def named(make: Callable[[Any], Any]) -> Any:
+    name = TypeAliasType()
+    name.__value__ = make(name)
+    return name
+
+
+@pytest.mark.parametrize(
+    "make", [lambda name: dict.__class_getitem__((str, name)), lambda name: list[int]], ids=["itself", "no octets"]
+)
+def test_a_named_type_stays_where_pydantic_can_read_it(make: Any) -> None:
+    name = named(make)
+    assert _Rewriting(narrows=False).of(name) is name
+
+
+def test_a_named_type_with_parts_to_replace_is_replaced_unless_it_contains_itself() -> None:
+    octets = _Rewriting(narrows=False).of(named(lambda name: list[bytes]))
+    assert get_origin(octets) is list
+    with pytest.raises(TypeError, match="contains itself, with constraints in it"):
+        _Rewriting(narrows=False).of(named(lambda name: dict.__class_getitem__((bytes, name))))
