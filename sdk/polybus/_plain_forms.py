@@ -1,4 +1,4 @@
-"""Built-in equivalents of objects that no wire can write: subclasses of built-in types, numpy and pydantic values."""
+"""Built-in equivalents for objects that no protocol can write: subclasses of built-in types, and values of numpy and pydantic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 MASK: Final = "**********"
-"""Pydantic's display of a secret."""
+"""The text that pydantic shows instead of a secret."""
 _EXACT: Mapping[type, Callable[[Any], Any]] = {
     str: str.__str__,
     int: int.__int__,
@@ -27,15 +27,15 @@ _EXACT: Mapping[type, Callable[[Any], Any]] = {
     datetime.timedelta: lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds),
     decimal.Decimal: decimal.Decimal,
 }
-"""Built-in conversions: an overridden ``str()`` or ``repr()`` of a subclass never gets into a frame."""
+"""Conversions of the built-in types, so that an overridden ``str()`` or ``repr()`` of a subclass never affects a frame."""
 _OF_TEXT: Final = ("ipaddress", "fractions", "zoneinfo")
-"""Modules of classes that are written as text."""
+"""Modules whose classes are written as strings."""
 _NANOSECONDS: Final = ("nanosecond", "nanoseconds")
 _SCALARS: Final = (str, int, float)
 
 
 def scalar_form(value: Any) -> Any:
-    """Text or number behind an object of a subclass or of numpy; returns any other object unchanged."""
+    """Convert an instance of a subclass or of numpy to a string or number. Returns any other object unchanged."""
     for kind in _SCALARS:
         if isinstance(value, kind):
             return value if type(value) is bool else _EXACT[kind](value)
@@ -52,7 +52,7 @@ def _time(value: Any) -> datetime.time:
 
 
 def plain_form(value: Any) -> Any:
-    """Value to write for an object: its built-in equivalent, or its library's JSON form.
+    """Return the value to write for an object: its built-in equivalent, or the JSON form that its library defines.
 
     Raises:
         TypeError: The object has no such form.
@@ -93,7 +93,7 @@ def is_of_pydantic(kind: Any) -> bool:
 
 
 def _scalar_of_numpy(value: Any) -> Any:
-    """Python's number or bool for a numpy scalar; None for other objects and for numbers too large for Python's types."""
+    """Return the Python number or bool for a numpy scalar; None for other objects, and for numbers too large for Python types."""
     if getattr(getattr(value, "dtype", None), "kind", "") not in ("b", "i", "u", "f") or getattr(value, "shape", None) != ():
         return None
     made = value.item()
@@ -101,7 +101,7 @@ def _scalar_of_numpy(value: Any) -> Any:
 
 
 def writes_aliases(model: Any) -> bool:
-    """True if a model is written with its aliases: FastAPI's default, unless the model configures it."""
+    """True if a model is written with its aliases. That is the default of FastAPI, unless the model configures it."""
     said = getattr(model, "model_config", {}).get("serialize_by_alias")
     return True if said is None else bool(said)
 

@@ -1,4 +1,4 @@
-"""Type variables with defaults (Python 3.13) for type checkers; nothing is imported for them at run time."""
+"""Type variables with defaults (Python 3.13) for type checkers. Nothing is imported for them at run time."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
         endless: Accept infinity.
 
     Raises:
-        TypeError: Not a number (None and bool are not).
-        ValueError: Negative, NaN, or infinite without `endless`.
+        TypeError: The value is not a number (None and bool do not count as numbers).
+        ValueError: The value is negative or NaN, or is infinite without `endless`.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         hint = (
@@ -57,7 +57,7 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
 
 
 def check_count(value: Any, name: str, least: int = 1, most: int | None = None) -> None:
-    """Raise TypeError or ValueError unless `value` is a whole number from `least` to `most`."""
+    """Raise TypeError or ValueError unless `value` is an integer from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name}={shown(value)}: a whole number, not {type(value).__name__}")
     if value < least:
@@ -67,7 +67,7 @@ def check_count(value: Any, name: str, least: int = 1, most: int | None = None) 
 
 
 def at_least(least: int) -> Callable[[Any, Attribute[Any], Any], None]:
-    """`check_count` as a validator of attrs."""
+    """Return `check_count` as a validator for attrs."""
 
     def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
         check_count(value, attribute.name, least)
@@ -76,7 +76,7 @@ def at_least(least: int) -> Callable[[Any, Attribute[Any], Any], None]:
 
 
 def more_than_no_time(_: Any, attribute: Attribute[Any], value: Any) -> None:
-    """`seconds` as a validator of attrs; refuses 0."""
+    """Check a time like `seconds`, as a validator for attrs. Refuses 0."""
     if seconds(value, attribute.name) == 0:
         raise ValueError(f"{attribute.name}={value}: more than 0 seconds")
 
@@ -100,7 +100,7 @@ def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -
         return
     if not callable(value):
         raise TypeError(f"{name}={shown(value)}: a function, {form}, not {type(value).__name__}")
-    if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):  # its result would always be true
+    if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):  # the generator it returns would always be true
         raise TypeError(f"{name}={shown(value)}: a function with return, {form}, and it has yield")
     try:
         signature = inspect.signature(value)
@@ -113,7 +113,7 @@ def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -
 
 
 def names_known(example: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator: an unknown keyword argument raises an error that suggests the nearest attrs field."""
+    """Decorate a class so that an unknown keyword argument raises an error that suggests the nearest attrs field."""
 
     def decorate(kind: type[T]) -> type[T]:
         made: Any = kind
@@ -138,7 +138,7 @@ def names_known(example: str) -> Callable[[type[T]], type[T]]:
 
 
 def check_origins(origins: Iterable[str]) -> None:
-    """Raise ValueError for a text that no browser sends as an origin."""
+    """Raise ValueError for a string that no browser sends as an origin."""
     for origin in origins:
         parts = urlsplit(origin)
         if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
@@ -146,17 +146,17 @@ def check_origins(origins: Iterable[str]) -> None:
 
 
 def check_hosts(hosts: Iterable[str]) -> None:
-    """Raise ValueError for a text that is not a valid ``Host`` header."""
+    """Raise ValueError for a string that is not a valid ``Host`` header."""
     for host in hosts:
         if not host or any(char in "/?#@\\" or char.isspace() for char in host):
             raise ValueError(f"hosts: {host!r} is not a host, write for example 'example.org' or 'example.org:8443'")
 
 
 def texts(value: Any, name: str, example: str) -> tuple[str, ...]:
-    """Tuple of one or several texts.
+    """Return a tuple of one or several strings.
 
     Raises:
-        TypeError: Anything else.
+        TypeError: The value is neither a string nor an iterable of strings.
     """
     if isinstance(value, str):
         return (value,)
@@ -168,7 +168,7 @@ def texts(value: Any, name: str, example: str) -> tuple[str, ...]:
 
 
 def shown(value: Any) -> str:
-    """Short repr of a value for an error; never raises."""
+    """Return a short repr of a value for an error. Never raises."""
     try:
         text = repr(value)
     except Exception:
@@ -177,7 +177,7 @@ def shown(value: Any) -> str:
 
 
 def type_name(target: Any) -> str:
-    """Name of a type for errors and logs: ``User``, ``list[User]``."""
+    """Return the name of a type for errors and logs, such as ``User`` or ``list[User]``."""
     return target.__name__ if isinstance(target, type) and not get_args(target) else shown(target)
 
 
@@ -188,18 +188,18 @@ def name_of(function: object) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """Count with its noun in the singular or plural."""
+    """Return a count with its noun in the singular or plural."""
     return f"{count:,} {thing}{'' if count == 1 else 'es' if thing.endswith('ch') else 's'}"
 
 
 def in_one_line(text: str) -> str:
-    """Text for logs and terminals with its control characters escaped: a peer may have written it."""
+    """Return a text for logs and terminals with its control characters escaped, because a peer may have written it."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}" if found[0] > "\xff" else repr(found[0])[1:-1], text)
 
 
 def check_tls(tls: object, *, serves: bool = False) -> None:
-    """Raise TypeError unless `tls` is an `ssl.SSLContext`, ValueError if it is for the other side. Does not import ssl, which
-    some platforms lack."""
+    """Raise TypeError unless `tls` is an `ssl.SSLContext`, and ValueError if it is for the other side. Does not import ssl,
+    because some platforms do not have it."""
     if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
         raise TypeError(
             f"tls={shown(tls)}: an ssl.SSLContext, for example ssl.create_default_context(cafile=...), not {type(tls).__name__}"

@@ -1,4 +1,4 @@
-"""Configuration of a cluster and its stores, and the nodes and answers found in it."""
+"""Configuration of a cluster and its stores, and the results of surveys of its nodes."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     import ssl
 
 Start: TypeAlias = Literal["all", "new"] | timedelta | int
-"""Start of a new durable handler: with all stored publications, with new ones only, with those up to this age, or with
-that sequence number."""
+"""Where a new durable handler begins: with all stored publications, with new ones only, with those up to an age, or with the
+one that has this sequence number."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DEAD: Final = "dead"
 _LONGEST_ID: Final = 256
 _LONGEST: Final = timedelta(days=290 * 365).total_seconds()
-"""Seconds that fit into 64 bits of nanoseconds."""
+"""Number of seconds that fits into 64 bits as nanoseconds."""
 _SHORTEST_AGE: Final = 0.1
-"""Limits of the engine: seconds, bytes, servers."""
+"""Limits of the engine for seconds, bytes and servers."""
 _LARGEST: Final = (1 << 63) - 1
 _SERVERS: Final = 5
 
 
 def as_seconds(value: Any, name: str) -> float:
-    """Seconds of a number or a `timedelta`.
+    """Convert a number or a `timedelta` to seconds.
 
     Raises:
-        TypeError, ValueError: Not a time, or not more than 0.
+        TypeError, ValueError: The value is not a time, or is not more than 0.
     """
     found = value.total_seconds() if isinstance(value, timedelta) else seconds(value, name)
     if not 0 < found < _LONGEST:
@@ -84,20 +84,23 @@ def _yes_or_no(store: Any, attribute: Any, value: object) -> None:
 
 @frozen(init=False)
 class Store:
-    """Publications that the engine of a cluster stores: ``Store("orders", "orders.>", max_age=timedelta(days=7))``.
+    """A store in the engine of a cluster: ``Store("orders", "orders.>", max_age=timedelta(days=7))``.
 
-    `Bus.publish` to such a subject returns when the engine has stored the publication. The engine creates a missing store; an
-    existing store with other settings is an error and stays as it is.
+    `Bus.publish` to a subject of the store returns when the engine has stored the publication. The engine creates the store if
+    it does not exist. An existing store with different settings is an error and is not changed.
 
     Args:
         name: 1 to 100 letters, digits, ``-`` and ``_``. The stream of the engine is named ``CLUSTER-name``.
-        subjects: Patterns to store; URIs without wildcards. Two stores of a cluster cannot share a subject.
+        subjects: Patterns of the publications to store; URIs without wildcards. Two stores of a cluster cannot share a subject.
         max_age: Age in seconds or as a `timedelta` after which publications are removed; None keeps them.
-        max_bytes: Size of the store: when it is full, `Bus.publish` raises `QueueFull`. None for the engine's limit.
-        replicas: Servers that keep each publication, at most 5. Use 2n + 1 to survive the failure of n servers.
-        dedup: Seconds, or a `timedelta`, during which a publication with a known id is not stored again; at most `max_age`.
-        work: Remove publications once a durable handler is done with them: a work queue. Each publication then goes to one
-            durable handler: the handlers share no subjects and start with all stored publications.
+        max_bytes: Maximum size of the store. When it is full, `Bus.publish` raises `QueueFull`. None means the limit of the
+            engine.
+        replicas: Number of servers that keep each publication, at most 5. Use 2n + 1 to survive the failure of n servers.
+        dedup: Time in seconds or as a `timedelta` during which a publication with a known id is not stored again; at most
+            `max_age`.
+        work: Use the store as a work queue, which removes a publication once a durable handler is done with it. Each
+            publication is then handled by one durable handler; the handlers have no subjects in common and start with all
+            stored publications.
 
     Raises:
         TypeError, ValueError: An argument is invalid.
@@ -139,13 +142,13 @@ class Store:
 
 
 def overlapping(subject: str | int, others: Iterable[str | int]) -> str | int | None:
-    """First of some patterns that has subjects in common with `subject`; None without one."""
+    """Return the first of some patterns that has subjects in common with `subject`; None if there is no such pattern."""
     tokens = _tokens(subject)
     return next((other for other in others if tokens_overlap(_tokens(other), tokens)), None)
 
 
 def _tokens(subject: str | int) -> list[str]:
-    """Tokens as the engine sees them: its wildcards match numbers and URIs, too."""
+    """Return the tokens as the engine sees them. Its wildcards also match integers and URIs."""
     if isinstance(subject, int):
         return [f"%i{subject}"]
     name = str(wire_pattern(subject))
@@ -212,26 +215,28 @@ class Cluster:
     r"""The cluster that a bus joins as a node: ``Bus(cluster=Cluster("nats+tls://nats.internal/shop"))``.
 
     Args:
-        url: The engine, ``nats+tcp://host`` (or ``tls``, ``ws``, ``wss``); for ``tcp`` and ``tls`` the path is the name of
-            the cluster. ``auto`` reads ``POLYBUS_CLUSTER``; the bus stays alone if that is not set.
-        name: Name of the cluster, if the URL has none. Clusters with different names are separate.
+        url: URL of the engine, ``nats+tcp://host`` (or ``tls``, ``ws``, ``wss``). With ``tcp`` and ``tls`` the path is the name
+            of the cluster. ``auto`` reads ``POLYBUS_CLUSTER``; if that is not set, the bus stays alone.
+        name: Name of the cluster, if the URL does not contain it. Clusters with different names are separate.
         wait: Seconds to wait for the engine when the bus is entered.
         gap: Reaction when the engine is back and publications of other nodes may have been missed. ``tell`` emits
-            `ClusterGap`; ``disconnect`` also closes the connections of clients (1012), so that they reconnect and read anew.
-        settle: Maximum seconds that requests and publications wait, after the engine is back, for the earlier nodes.
-        outage: Seconds without the engine (if it is silent: at least 3) before this node is not ready: ``/readyz`` answers
-            503 with the reason, and requests of clients to the cluster (`Bus.forward`) get `Unavailable` at once. Until then
-            they wait in the outbox for the engine or their deadline; requests of this program always do.
-        remember: Seconds that this node remembers handlers of other nodes. After a subject's last handler left or was
-            killed, requests get `Unavailable` for that long, which ``Retry()`` repeats, then `NoHandler`. 0 remembers
-            nothing.
-        handover: Seconds at the end of a drain during which this node keeps publications for the clients that it sent away; the
-            node that such a client moves to fetches them. The time restarts with each client that moves, within the time of
+            `ClusterGap`. ``disconnect`` also closes the connections of clients (1012), so that they reconnect and read the
+            current state again.
+        settle: Maximum number of seconds that requests and publications wait for the earlier nodes after the engine is back.
+        outage: Seconds without the engine (at least 3 if the engine is only silent) before this node is not ready. From then
+            on ``/readyz`` returns 503 with the reason, and requests of clients to the cluster (`Bus.forward`) fail with
+            `Unavailable` at once. Until then they wait in the outbox for the engine or their deadline. Requests of this program
+            always wait.
+        remember: Seconds for which this node remembers handlers of other nodes. After the last handler for a subject has left
+            or was killed, requests fail with `Unavailable` for that time, which ``Retry()`` retries, and then with `NoHandler`.
+            0 remembers nothing.
+        handover: Seconds at the end of a drain during which this node keeps publications for the clients that it sent away. The
+            node to which such a client moves fetches them. The time restarts with each client that moves, within the time of
             the drain. 0 keeps none.
-        running: Requests from the cluster that run here at the same time.
-        waiting: Requests from the cluster that wait here; more go to another node.
-        stores: `Store`\ s of this application, which the engine creates when the bus is entered; it stores publications to
-            their subjects. Needs JetStream.
+        running: Number of requests from the cluster that may run here at the same time.
+        waiting: Number of requests from the cluster that may wait here. Further requests are passed to another node.
+        stores: The `Store`\ s of this application. The engine creates them when the bus is entered, and then stores
+            publications to their subjects. Needs JetStream.
 
     Raises:
         TypeError, ValueError: An argument is invalid.
@@ -273,16 +278,16 @@ class Cluster:
         return cls(str(given))
 
     def resolved(self) -> tuple[str, str] | None:
-        """URL of the engine without the name of the cluster, and that name; None if the bus stays alone.
+        """Return the URL of the engine without the name of the cluster, and that name; None if the bus stays alone.
 
         Raises:
-            ValueError: The URL, or the one in the environment, is not a URL of NATS.
+            ValueError: The URL, or the one in the environment, is not a NATS URL.
         """
         url = os.environ.get(VARIABLE, "") if self.url == "auto" else self.url
         return self._split(url) if url else None
 
     def tls_for(self, url: str) -> ssl.SSLContext | None:
-        """TLS context for an engine; None without TLS or with the system's default."""
+        """Return the TLS context for an engine; None without TLS, or to use the default of the system."""
         return None if urlsplit(url).scheme.rpartition("+")[2] in _PLAIN else self.tls
 
     def _split(self, url: str) -> tuple[str, str]:
@@ -310,10 +315,10 @@ def _without_secrets(url: str) -> str:
 
 @frozen(eq=False)
 class Survey(Generic[T_co], Sequence[T_co]):
-    """The answers of a cluster's nodes: a sequence.
+    """A sequence of the answers from the nodes of a cluster.
 
     Attributes:
-        complete: True if all known nodes have answered or left, False if one stayed silent.
+        complete: True if all known nodes have answered or left, False if one did not answer.
     """
 
     _found: tuple[T_co, ...]
@@ -340,9 +345,9 @@ class Node(Struct, frozen=True):
     """One node of a cluster.
 
     Attributes:
-        id: Its name on the engine, new for each connection; empty for a bus without a cluster.
-        bus: Random text, constant for the lifetime of the bus.
-        name: For people: host name and process number.
+        id: The name of the node on the engine, which is new for each connection; empty for a bus without a cluster.
+        bus: A random string that stays the same for the lifetime of the bus.
+        name: A name for people: the host name and the process number.
         clients: Number of connected clients.
         here: True for this bus.
     """

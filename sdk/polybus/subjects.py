@@ -1,12 +1,13 @@
-"""Subjects and patterns: their syntax, and which pattern matches which subject.
+"""The syntax of subjects and patterns, and how patterns match subjects.
 
-Subjects are dotted text (``news.today``) or, where a protocol numbers its actions, ``int``. In a pattern ``*`` matches one
-token, ``>`` at the end one or more, ``{name}`` one token, passed on under that name. A pattern with a ``/`` is a URI pattern
-(uProtocol). Its tokens are the segments between the slashes, and ``*`` and ``>`` work alike; a ``*`` may also be part of a
-segment, and an empty segment matches any. Scheme and authority ignore case.
+A subject is a string with dots (``news.today``) or, if the protocol numbers its actions, an ``int``. In a pattern, ``*``
+matches one token and ``>`` at the end matches one or more. ``{name}`` matches one token, which is passed on under that name. A
+pattern with a ``/`` is a URI pattern (uProtocol). Its tokens are the segments between the slashes, and ``*`` and ``>`` have the
+same meaning. In addition, ``*`` may be part of a segment, and an empty segment matches any segment. The case of the scheme and
+the authority is ignored.
 
-An address of numbers, ``//AUTHORITY/ENTITY/VERSION/RESOURCE`` in hexadecimal (`protocols.Up`), is the same in any spelling of
-its numbers. FFFF as its resource, FF as its version, FFFF as either half of its entity match any.
+In a numeric address, ``//AUTHORITY/ENTITY/VERSION/RESOURCE`` in hexadecimal (`protocols.Up`), the spelling of the numbers does
+not matter. FFFF as the resource, FF as the version, and FFFF as either half of the entity match any value.
 """
 
 from __future__ import annotations
@@ -50,25 +51,26 @@ logger: logging.Logger = logging.getLogger("polybus")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAMED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _STARS = 2
-"""Per segment of a URI pattern: with more, matching a short pattern could take long."""
+"""Maximum number of stars in a segment of a URI pattern. With more, matching even a short pattern could take a long time."""
 _TOKENS = 64
-"""Per pattern with wildcards: each is an object in the index, which a peer could otherwise fill for a few bytes."""
+"""Maximum number of tokens in a pattern with wildcards. Each token is an object in the index, which a peer could otherwise fill
+with few bytes."""
 _ANY = "*"
 _ESCAPED = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*", re.DOTALL)
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_~-]")
 _NUMBERS: Final = tuple(re.compile(rf"[0-9A-Fa-f]{{1,{digits}}}|[0-9]+") for digits in (8, 2, 4))
-"""Of an address: entity, version, resource. Decimal in the older generation's short form."""
+"""The numbers of an address: entity, version and resource. They are decimal in the short form of the older generation."""
 _ANY_NUMBER: Final = ("FFFFFFFF", "FF", "FFFF")
 _ANY_HALF: Final = 0xFFFF
 _HALF_BITS: Final = 16
 _NUMBER_MARK = "*\0"
-"""Prefix of a pattern's segment for numbers; cannot occur in valid text."""
+"""Prefix of a segment that is compared as a number. It cannot occur in a valid pattern."""
 
 
 @frozen(init=False)
 class Subject(Generic[In_contra, Out_co]):
-    """A subject with the types of request and answer, accepted wherever a subject is.
+    """A subject with the types of its request and its answer. It is accepted wherever a subject is.
 
     ``GET_USER = Subject("user.get", GetUser, User)`` makes ``bus.request(GET_USER, GetUser(7))`` a ``Reply[User]``.
     """
@@ -77,7 +79,7 @@ class Subject(Generic[In_contra, Out_co]):
     takes: type[In_contra] = field(default=Any)  # type: ignore[assignment]
     returns: type[Out_co] = field(default=Any)  # type: ignore[assignment]
 
-    # From the `__init__` of attrs type checkers learn nothing about omitted or None types.
+    # The `__init__` of attrs does not tell type checkers about types that are omitted or None.
     @overload
     def __init__(self: Subject[In, Any], name: str | int, takes: type[In]) -> None: ...
     @overload
@@ -98,21 +100,21 @@ class Subject(Generic[In_contra, Out_co]):
         self.__attrs_init__(bare(name), takes, returns)  # pyright: ignore[reportAttributeAccessIssue]
 
     def given(self, body: Any) -> Any:
-        """Convert the body of a request; subclasses may know more than its type."""
+        """Convert the body of a request. Subclasses may know more about it than its type."""
         return body
 
 
 AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
-"""A subject as methods of the bus accept it."""
+"""A subject in any form that the methods of a bus accept."""
 
 
 def check_subject(subject: str | int, limit: int = 1024) -> None:
     """Check that an application may send to a subject.
 
     Raises:
-        LocalProtocolError: Empty, too long, with control characters, an empty token, a wildcard token, or not text or a
-            number.
-        ReservedSubject: It begins with ``_polybus.``.
+        LocalProtocolError: The subject is empty or too long, contains control characters, an empty token or a wildcard token,
+            or is not a string or an integer.
+        ReservedSubject: The subject begins with ``_polybus.``.
     """
     _check_text(subject, limit, "subject")
     if isinstance(subject, str):
@@ -126,14 +128,15 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
     """Check that a pattern may be subscribed to.
 
     Args:
-        pattern: With or without wildcards.
+        pattern: A subject or a pattern with wildcards.
         limit: Maximum length in UTF-8 bytes.
-        foreign: From a peer, perhaps under the rules of another protocol: a pattern with an empty token is an exact name.
+        foreign: The pattern is from a peer, perhaps with the rules of another protocol. If it has an empty token, it is an
+            exact name.
 
     Raises:
-        LocalProtocolError: Empty, too long, with control characters or empty tokens, ``>`` before the end, or an invalid or
-            repeated name in braces.
-        ReservedSubject: It begins with ``_polybus.``.
+        LocalProtocolError: The pattern is empty or too long, contains control characters, an empty token, ``>`` before the end,
+            or an invalid or repeated name in braces.
+        ReservedSubject: The pattern begins with ``_polybus.``.
     """
     _check_text(pattern, limit, "pattern")
     if isinstance(pattern, int):
@@ -151,14 +154,14 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
 
 
 def literal_wildcards(pattern: str | int) -> str:
-    """Find other systems' wildcards in a pattern, which are plain text here.
+    """Find the wildcards of other systems in a pattern. They have no special meaning here.
 
     Returns:
-        A warning about the first one; empty without one.
+        A warning about the first one; empty if there is none.
     """
     if isinstance(pattern, int):
         return ""
-    if "/" in pattern:  # a URI, or of MQTT
+    if "/" in pattern:  # a URI, or a pattern of MQTT
         mqtt = next((token for token in pattern.split("/") if token in ("#", "+")), None)
         words = "subjects are words with dots, as in 'news.*' or 'news.>'"
         return "" if mqtt is None else f"pattern {pattern!r}: {mqtt!r} stands for itself; {words}"
@@ -172,7 +175,7 @@ def literal_wildcards(pattern: str | int) -> str:
 
 
 def warn_of_literal_wildcards(pattern: str | int) -> None:
-    """Log a pattern that the application probably did not mean: it is valid but would never match."""
+    """Warn about a pattern that is valid but would never match, so that the application probably means another one."""
     if text := literal_wildcards(pattern):
         logger.warning("%s", text, extra={"subject": pattern})
 
@@ -225,15 +228,15 @@ def _check_names(pattern: str) -> None:
 
 
 def has_empty_token(text: str) -> bool:
-    """True if a dotted subject or pattern has an empty token. Only peers with other rules use such names; they are exact.
+    """True if a dotted subject or pattern has an empty token.
 
-    Segments of a URI may be empty.
+    Only peers with other rules use such names, and they are exact names. Segments of a URI may be empty.
     """
     return (text.startswith(".") or text.endswith(".") or ".." in text) and "/" not in text
 
 
 def is_pattern(text: str | int) -> bool:
-    """True if a subscription text has wildcards."""
+    """True if the subject of a subscription has wildcards."""
     if isinstance(text, int):
         return False
     if "/" in text:
@@ -247,19 +250,21 @@ def is_pattern(text: str | int) -> bool:
 
 
 def is_uri(text: str) -> bool:
-    """True if a text with a slash is an address of uProtocol; other protocols may have slashes in their names."""
+    """True if a string with a slash is an address of uProtocol. Names of other protocols may contain slashes too."""
     return text.startswith("/") or text[:4].lower() == "up:/"
 
 
 def _path(tokens: list[str]) -> list[str]:
-    """Segments of an address after its authority."""
+    """Return the segments of an address after its authority."""
     return tokens[3:] if tokens[:2] == ["", ""] else tokens[1:]
 
 
 def canonical(subject: str) -> str:
-    """Canonical spelling for comparison. A URI loses ``up:`` and unnecessary percent escapes; its authority is in lower case,
-    its numbers are in upper case without leading zeros, and ``*`` replaces a number that matches all. Other subjects are
-    unchanged."""
+    """Return the canonical spelling for comparison.
+
+    For a URI this removes ``up:`` and unnecessary percent escapes, converts the authority to lower case, writes numbers in
+    upper case without leading zeros, and replaces a number that matches all by ``*``. Other subjects are unchanged.
+    """
     if "/" not in subject:
         return subject
     return _canonical(subject)
@@ -275,20 +280,20 @@ def _canonical(subject: str) -> str:
     if subject.startswith("//"):
         authority, slash, path = subject[2:].partition("/")
         return f"//{authority.lower()}{slash}{_in_numbers(path) or path}"
-    if scheme:  # without a scheme it may be another protocol's name
+    if scheme:  # without a scheme it may be a name of another protocol
         return f"/{_in_numbers(subject[1:]) or subject[1:]}"
     return subject
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """Unescape unless necessary, else write the escape in upper case (RFC 3986, 6.2.2). A dot separates names, and stays
-    escaped."""
+    """Unescape a character, or write the escape in upper case if it is necessary (RFC 3986, 6.2.2). A dot remains escaped,
+    because it separates names."""
     character = chr(int(found[1], 16))
     return character if _UNRESERVED.fullmatch(character) else found[0].upper()
 
 
 def _in_numbers(path: str) -> str | None:
-    """Canonical path of a numeric address or a pattern of such; None for other paths."""
+    """Return the canonical path of a numeric address or of a pattern for such addresses; None for other paths."""
     tokens = path.split("/")
     rest = tokens[-1] == ">"
     given = tokens[:-1] if rest else tokens
@@ -317,7 +322,7 @@ def _has_any_half(entity: str) -> bool:
 
 
 def segments(pattern: str) -> list[str]:
-    """Tokens of a URI pattern; ``*`` for an empty one in the middle."""
+    """Return the tokens of a URI pattern, with ``*`` for each empty token in the path."""
     tokens = canonical(pattern).split("/")
     if not is_uri(pattern):
         return tokens
@@ -326,8 +331,10 @@ def segments(pattern: str) -> list[str]:
 
 
 def match_tokens(pattern: str) -> list[str]:
-    """Tokens of a URI pattern for matching; `glob_of` takes tokens with an inner ``*`` and entities that match several
-    numbers."""
+    """Return the tokens of a URI pattern for matching.
+
+    Pass tokens with an inner ``*``, and entities that match several numbers, to `glob_of`.
+    """
     tokens = segments(pattern)
     place = 3 if tokens[:2] == ["", ""] else 1
     if tokens[0] == "" and len(tokens) > place and _is_number_in(tokens, place):
@@ -336,8 +343,11 @@ def match_tokens(pattern: str) -> list[str]:
 
 
 def _is_number_in(tokens: list[str], place: int) -> bool:
-    """True if an entity must be compared as a number: it matches any type or instance, or only a wildcard follows and its
-    case does not tell it from a name of the older generation."""
+    """True if an entity must be compared as a number.
+
+    That is so if it matches any type or instance. It is also so if only a wildcard follows, because the case then does not
+    distinguish the entity from a name of the older generation.
+    """
     entity, path = tokens[place], "/".join(tokens[place:])
     if not _NUMBERS[0].fullmatch(entity) or _in_numbers(path) is None:
         return False
@@ -346,17 +356,17 @@ def _is_number_in(tokens: list[str], place: int) -> bool:
 
 @lru_cache(1024)
 def glob_of(token: str) -> re.Pattern[str]:
-    """Regular expression for a segment with ``*`` from `match_tokens`."""
+    """Return a regular expression for a segment with ``*`` from `match_tokens`."""
     if token.startswith(_NUMBER_MARK):
         return _numbers_like(token.removeprefix(_NUMBER_MARK))
     first, *others = map(re.escape, token.split("*"))
-    # Atomic groups keep the first match between two stars: backtracking would be quadratic in the length of the text.
+    # Atomic groups keep the first match between two stars. Backtracking would be quadratic in the length of the text.
     between = "".join(f"(?>.*?{one})" for one in others[:-1])
     return re.compile(f"{first}{between}.*{others[-1]}", re.DOTALL)
 
 
 def _numbers_like(entity: str) -> re.Pattern[str]:
-    """Entities, in hexadecimal, that match this one: FFFF in the low half is any type, in the high half any instance."""
+    """Match entities in hexadecimal. FFFF in the low half stands for any type, in the high half for any instance."""
     type, instance = int(entity, 16) & _ANY_HALF, int(entity, 16) >> _HALF_BITS
     if type == _ANY_HALF:
         return re.compile(f"{instance:X}[0-9A-F]{{4}}" if instance else "[0-9A-F]{1,4}")
@@ -366,7 +376,7 @@ def _numbers_like(entity: str) -> re.Pattern[str]:
 
 
 def wire_pattern(pattern: str | int) -> str | int:
-    """Pattern as other buses see it: ``*`` instead of names, addresses in canonical spelling."""
+    """Return the pattern as other buses see it, with ``*`` instead of names, and addresses in canonical spelling."""
     if isinstance(pattern, int):
         return pattern
     if "/" in pattern:
@@ -377,7 +387,7 @@ def wire_pattern(pattern: str | int) -> str | int:
 
 
 def captures(pattern: str | int) -> dict[str, int]:
-    """Names in a pattern and the positions of their tokens."""
+    """Return the names in a pattern with the positions of their tokens."""
     if isinstance(pattern, int) or "/" in pattern:
         return {}
     found = {}
@@ -389,7 +399,7 @@ def captures(pattern: str | int) -> dict[str, int]:
 
 
 def matches(pattern: str | int, subject: str | int) -> bool:
-    """True if one pattern matches one subject; for a set of patterns use `plugins.tools.SubjectIndex`."""
+    """True if one pattern matches one subject. For a set of patterns, use `plugins.tools.SubjectIndex`."""
     if isinstance(pattern, int) or isinstance(subject, int) or has_empty_token(subject):
         return pattern == subject
     if "/" in pattern:
@@ -411,14 +421,14 @@ def _tokens_match(tokens: Iterable[str], have: Iterable[str]) -> bool:
 
 
 def bare(subject: Any) -> Any:
-    """Plain subject, unchecked: the name of a `Subject`, or the text of an enum's member."""
+    """Return the plain subject without checks: the name of a `Subject`, or the string of an enum member."""
     if isinstance(subject, Subject):
         return subject.name
     return str.__str__(subject) if isinstance(subject, str) else subject
 
 
 def resolve(subject: AnySubject, returns: Any) -> tuple[Any, Any]:
-    """Plain subject, unchecked, and the type of the answer."""
+    """Return the plain subject, without checks, and the type of the answer."""
     if type(subject) is str:
         return subject, returns
     if isinstance(subject, Subject):
