@@ -1,4 +1,4 @@
-"""Built-in equivalents for objects that no protocol can write: subclasses of built-in types, and values of numpy and pydantic."""
+"""Built-in equivalents for objects that no protocol can write: instances of subclasses, and values of numpy and pydantic."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def is_of_pydantic(kind: Any) -> bool:
 
 
 def _scalar_of_numpy(value: Any) -> Any:
-    """Return the Python number or bool for a numpy scalar; None for other objects, and for numbers too large for Python types."""
+    """Return the number or bool for a numpy scalar; None for other objects, and for numbers too large for Python types."""
     if getattr(getattr(value, "dtype", None), "kind", "") not in ("b", "i", "u", "f") or getattr(value, "shape", None) != ():
         return None
     made = value.item()

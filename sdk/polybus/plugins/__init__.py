@@ -1,12 +1,12 @@
 """Interfaces for third-party protocols and transports.
 
-All are `typing.Protocol` classes, so a plugin need not inherit. A distribution registers entry points in the groups
-``polybus.protocols`` and ``polybus.transports``; the name of the entry point is the word in the URL.
+All of them are `typing.Protocol` classes, so a plugin does not have to inherit from them. A distribution registers entry points
+in the groups ``polybus.protocols`` and ``polybus.transports``. The name of the entry point is the word in the URL.
 
-A **codec** translates between one frame and messages. It is pure, without role, state or clock, so recorded traffic, the
-command line and relays use it without a connection. A **session** uses a codec and represents one connection: its handshake,
-requests and pending ids. It does no I/O either: the link passes in frames and the time, and takes out frames and events. A
-**transport** is one connection that carries whole frames, and calls its **receiver**.
+A **codec** converts between a frame and messages. It is pure, without role, state or clock, so that recorded traffic, the
+command line and relays can use it without a connection. A **session** uses a codec and represents one connection with its
+handshake, requests and pending ids. It does no I/O either: the link passes frames and the time to it, and receives frames and
+events from it. A **transport** is a connection that carries whole frames, which it passes to its **receiver**.
 """
 
 from .features import (

@@ -1,4 +1,4 @@
-"""Interfaces of a protocol: codec, session, the adapter that creates both, and the events of a session."""
+"""The interfaces of a protocol: the codec, the session with its events, and the adapter that creates both."""
 
 from __future__ import annotations
 
@@ -19,119 +19,121 @@ Role: TypeAlias = Literal["client", "server"]
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """Abilities of a session's wire, without the extensions between polybus peers."""
+    """The abilities of the wire of a session, without the extensions between polybus peers."""
 
     publish: bool = True
-    """The wire has a form for publications."""
+    """The wire can carry publications."""
     subscribe: bool = True
-    """The wire has a form for subscriptions; without it a peer that is not polybus gets every publication."""
+    """The wire can carry subscriptions. Otherwise a peer that does not run polybus receives every publication."""
     filters: bool = False
-    """The session itself filters and tells its transport what to receive; the other end knows no subscriptions and gets every
-    publication."""
+    """The session itself filters, by telling its transport what to receive. The other end does not know the subscriptions and
+    receives every publication."""
     many_senders: bool = False
-    """Many unidentified programs send over this connection (a message broker, a fabric). Malformed messages are dropped and
-    counted, but never end it."""
+    """Many unidentified programs send over this connection (through a message broker or a fabric). Malformed messages are
+    dropped and counted, but never end the connection."""
     patterns: bool = False
-    """A peer that is not polybus understands our wildcard patterns."""
+    """A peer that does not run polybus understands wildcard patterns."""
     numbers: bool = False
     """Subjects may be ``int``."""
     headers: bool = True
     bare_headers: bool = True
-    """A peer that is not polybus reads headers, as the wire's specification defines them. Otherwise headers added by the bus
-    and its outgoing hooks go to polybus peers only."""
+    """A peer that does not run polybus reads headers, because the specification of the wire defines them. Otherwise headers
+    that the bus and its outgoing hooks add are sent only to polybus peers."""
     own_headers: frozenset[str] = frozenset()
-    """Headers, in lower case, with fixed places on a wire without general headers. Outgoing hooks may add these only; a
-    session may refuse others that an application sets."""
+    """The headers, in lower case, that have fixed places on a wire without general headers. Outgoing hooks may add only these.
+    A session may refuse other headers that an application sets."""
     destinations: bool = False
-    """The peer stands for many, each with an address: a notification goes to the address in ``to`` of its `attributes`."""
+    """The peer represents many programs, each with an address. A notification is sent to the address in ``to`` of its
+    `attributes`."""
     answer_headers: bool = True
-    """Answers carry headers; otherwise those set by a handler are left out."""
+    """Answers carry headers. Otherwise the headers that a handler sets are omitted."""
     deadlines: bool = True
-    """A request carries how long its caller waits."""
+    """A request carries the time for which its caller waits."""
     extensions: bool = True
-    """The session can write cancel, open, item, credit and end to a polybus peer."""
+    """The session can send cancel, open, item, credit and end messages to a polybus peer."""
     built_in: bool = False
-    """The extensions belong to the wire itself: no need to ask whether the peer is polybus."""
+    """The extensions are part of the protocol itself, so the bus does not ask whether the peer runs polybus."""
     announce: Literal["client", "both"] = "client"
-    """Side that announces its subscriptions: the side that opened the link, or both."""
+    """The side that announces its subscriptions: the one that opened the link, or both."""
     handlers: bool = False
-    """The peer sends requests only for announced subjects: handlers are announced like subscriptions."""
+    """The peer sends requests only for announced subjects, so handlers are announced like subscriptions."""
     groups: bool = False
-    """Handlers of a subject share its requests, and are announced separately from subscriptions to the same subject: by a
-    subscribe or unsubscribe with ``handler`` in its `attributes`. Requires `handlers`."""
+    """Handlers of a subject share its requests. They are announced separately from subscriptions to the same subject, by a
+    subscribe or unsubscribe message with ``handler`` in its `attributes`. Requires `handlers`."""
     many_peers: bool = False
-    """One connection carries several peers (`PeerOpened`, `PeerClosed`); otherwise one, opened at `Ready`."""
+    """One connection carries several peers (`PeerOpened`, `PeerClosed`). Otherwise it carries one, which is opened at `Ready`.
+    """
     shared_publish: bool = False
-    """A publication's frame is the same on every session of this codec, so fan-out encodes it once."""
+    """The frame of a publication is the same on every session of this codec, so fan-out encodes it once."""
     asks_before_publishing: bool = False
-    """Publications and subscriptions are extensions, too: with a peer that is not polybus they are `Unsupported`. The bus
-    asks by `_polybus.hello` before the first one."""
+    """Publications and subscriptions are extensions too, and are `Unsupported` with a peer that does not run polybus. The bus
+    asks with `_polybus.hello` before the first one."""
     asks_before_headers: bool = False
-    """Headers are an extension, too: a peer that is not polybus does not understand a request with headers, so a bridge
-    leaves its own out."""
+    """Headers are an extension too. A peer that does not run polybus does not understand a request with headers, so a bridge
+    does not add its own headers."""
     scarce_ids: bool = False
-    """Ids are reused: even a cancelled request is answered, so that its id is free at once."""
+    """Ids are reused. Even a cancelled request is answered, so that its id can be used again at once."""
     answers_duplicates: bool = False
-    """A request with an id in flight is answered with an error under that id. Otherwise it is only counted, because the
-    answer would be taken for that of the first."""
+    """A request whose id is already in flight is answered with an error under that id. Otherwise it is only counted, because
+    the peer would mistake the error for the answer to the first request."""
     initiates: bool = True
-    """This side may begin requests and publications. If that depends on the connection (a plain HTTP server only answers),
+    """This side may send requests and publications. If that depends on the connection (a plain HTTP server can only answer),
     see `TransportFeatures`."""
 
 
 class Codec(Protocol):
-    """Converts frames to messages and back. Pure: it has options, but no role and no state.
+    """Converts frames to messages and back. A codec is pure: it has options, but no role and no state.
 
     Optional abilities: `CodecFeatures`.
     """
 
     @property
     def formats(self) -> tuple[BodyFormat, ...]:
-        """Body formats that this wire carries; the first is the default."""
+        """The body formats that this wire can carry; the first one is the default."""
         ...
 
     @property
     def reads(self) -> frozenset[Literal["text", "binary"]]:
-        """Kinds of frames that `decode` accepts, for transports that tell them apart."""
+        """The kinds of frames that `decode` accepts, for transports that distinguish them."""
         ...
 
     @property
     def writes(self) -> Literal["text", "binary"]:
-        """Kind of frames that `encode` returns. Text frames are UTF-8 bytes, too."""
+        """The kind of frames that `encode` returns. Text frames are also bytes, in UTF-8."""
         ...
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
-        """Format for a value sent to a subject."""
+        """Return the format for a value that is sent to a subject."""
         ...
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """Messages of one frame; an error in the list replaces one refused message among valid ones.
+        """Return the messages in a frame. If one message among valid ones is refused, an error in the list replaces it.
 
-        A body in JSON is exactly one JSON value, already checked; an invalid one is refused.
+        A body in JSON is exactly one JSON value and has already been checked. A message with an invalid body is refused.
 
         Raises:
-            RemoteProtocolError: The frame is not of this protocol. No bytes cause any other error.
+            RemoteProtocolError: The frame does not belong to this protocol. No bytes cause any other error.
         """
         ...
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """Frame with these messages. Only wires that can join messages take more than one.
+        """Return a frame with these messages. Only wires that can join messages accept more than one.
 
         Raises:
-            EncodeError: A body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message, or for so many.
-            LocalProtocolError: A subject, a header or the id does not fit the wire, or a message violates the protocol.
-            ReservedSubject: A subject belongs to the protocol.
+            EncodeError: The wire cannot carry a body.
+            Unsupported: The wire cannot represent this kind of message, or that many messages.
+            LocalProtocolError: The wire cannot carry a subject, a header or the id, or a message violates the protocol.
+            ReservedSubject: A subject is reserved for the protocol.
         """
         ...
 
 
 class Ready(Struct, frozen=True):
-    """The handshake is complete: the link may carry traffic.
+    """The handshake is complete, and the link may carry traffic.
 
     Attributes:
-        bare: The handshake showed that the peer is not polybus: no need to ask for the extensions.
-        node: Name of this node on a wire between the nodes of a mesh.
+        bare: The handshake showed that the peer does not run polybus, so the bus does not ask for the extensions.
+        node: The name of this node, on a wire between the nodes of a mesh.
     """
 
     bare: bool = False
@@ -139,9 +141,9 @@ class Ready(Struct, frozen=True):
 
 
 class PeerOpened(Struct, frozen=True):
-    """A peer appeared, after `Ready`, on a connection that carries many. `key` is its name in `Message.peer`.
+    """A peer appeared, after `Ready`, on a connection that carries many peers. `key` is its name in `Message.peer`.
 
-    It is not admitted yet: `Bus(authenticate=...)` decides, with `params` in the handshake.
+    The peer is not yet admitted. `Bus(authenticate=...)` decides about that, with `params` in the handshake.
     """
 
     key: Any
@@ -150,18 +152,18 @@ class PeerOpened(Struct, frozen=True):
 
 
 class PeerClosed(Struct, frozen=True):
-    """A peer left a connection that carries many."""
+    """A peer left a connection that carries many peers."""
 
     key: Any
     reason: str = ""
 
 
 class Refused(Struct, frozen=True):
-    """Something was malformed. The session also answers it where possible, or leaves that to the bus.
+    """The session received something malformed. If an answer is possible, the session sends it or leaves that to the bus.
 
     Attributes:
-        answer: Answer for the bus to send, unless a request or channel of the peer is in flight with its id: for wires where
-            the peer would take the answer for that one's.
+        answer: An answer for the bus to send, unless a request or channel of the peer with the same id is in flight. For wires
+            on which the peer would mistake the answer for the one to that request.
     """
 
     error: RemoteProtocolError
@@ -170,42 +172,42 @@ class Refused(Struct, frozen=True):
 
 
 class Undelivered(Struct, frozen=True):
-    """A valid message that must not be delivered because it has expired. The session has informed the peer if necessary."""
+    """A valid message must not be delivered, because it has expired. The session has informed the peer if necessary."""
 
     message: Message
     code: Code
     reason: str
-    """Short word: ``expired``."""
+    """A short word: ``expired``."""
     text: str = ""
 
 
 class CloseWanted(Struct, frozen=True):
-    """The session wants the connection closed, with a WebSocket close code and a reason.
+    """The session requests that the connection is closed, with a WebSocket close code and a reason.
 
-    A link that this side opened reconnects afterwards, unless `error` is a refusal.
+    A link that this side opened then reconnects, unless `error` is a refusal.
     """
 
     code: int
     reason: str
     error: BusError | None = None
-    """Error for the local side: an `Unauthorized` or `Forbidden` stops reconnecting."""
+    """The error to raise on this side. After `Unauthorized` or `Forbidden` the link does not reconnect."""
 
 
 class Confirmed(Struct, frozen=True):
-    """The other end has handled everything sent before a request of `SessionFeatures.confirm`."""
+    """The other end has handled everything that was sent before a request of `SessionFeatures.confirm`."""
 
     key: Any
     refused: Collection[str | int] = ()
-    """Patterns of subscriptions that it has refused on this connection."""
+    """The patterns of subscriptions that the other end has refused on this connection."""
 
 
 class OtherServers(Struct, frozen=True):
-    """Other addresses of the same service, to try if this one does not answer and the transport can."""
+    """Other addresses of the same service. The link tries them if this one does not answer and the transport supports it."""
 
     addresses: Sequence[str]
-    """Each ``host:port``."""
+    """The addresses in the form ``host:port``."""
     leaving: bool = False
-    """The server at this end is about to leave: prefer another for the next connection."""
+    """The current server is about to leave, so another one is preferred for the next connection."""
 
 
 SessionEvent: TypeAlias = (
@@ -225,93 +227,95 @@ SessionEvent: TypeAlias = (
 
 
 Frames: TypeAlias = bytes | Sequence[bytes]
-"""Usually one frame for the transport; or several, in order; or an empty sequence."""
+"""Frames for the transport: usually one, otherwise a sequence in order, which may be empty."""
 
 SessionOutput: TypeAlias = Message | Iterable[Message | SessionEvent | bytes]
-"""Result of an incoming frame or a tick: usually one message; or several messages, events and frames for the transport. The
-bus handles each before it takes the next, so an iterator may depend on messages that the bus sends in between. Any other
-value is a fault of the protocol: it ends the link, and the log names it."""
+"""The result of an incoming frame or a tick: usually one message, otherwise several messages, events and frames for the
+transport. The bus handles each of them before it asks for the next one, so an iterator may depend on messages that the bus
+sends in between. Any other value is a fault of the protocol, which is logged and ends the link."""
 
 
 class Session(Protocol):
-    """One connection of a protocol, without I/O. Time is in monotonic seconds, always passed in.
+    """One connection of a protocol, without I/O. The time is always an argument, in monotonic seconds.
 
-    `Message.peer` is the key of the peer if there are many. Optional abilities: `SessionFeatures`.
+    If a connection carries many peers, `Message.peer` is the key of the peer. Optional abilities: `SessionFeatures`.
     """
 
     @property
     def codec(self) -> Codec:
-        """The session's codec."""
+        """The codec of the session."""
         ...
 
     @property
     def capabilities(self) -> Capabilities:
-        """Abilities of this wire. They may change only before `Ready`."""
+        """The abilities of this wire. They may change only before `Ready`."""
         ...
 
     def start(self, now: float) -> SessionOutput:
-        """Begin: returns the first frames of the handshake, or `Ready` without one."""
+        """Begin the session. Returns the first frames of the handshake, or `Ready` if there is no handshake."""
         ...
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        """Handle an incoming frame. Never raises: faults become `Refused` or `CloseWanted`.
+        """Handle an incoming frame. This method never raises: faults are reported as `Refused` or `CloseWanted`.
 
-        Answers have in `Message.id` the key that `send` returned for the request; incoming requests and opens have an id that
-        the answer must repeat in its `Message.id`.
+        The `Message.id` of an answer is the key that `send` returned for the request. An incoming request or open has an id,
+        which the answer must repeat in its `Message.id`.
         """
         ...
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[Any, Frames]:
-        """Key and frames of a message. Answers to a request or an open arrive under this key; it is None for other messages.
+        """Return the key and the frames for a message. Answers to a request or an open arrive under this key; for other
+        messages it is None.
 
-        A message that belongs to an earlier one (response, error, cancel, item, credit, end) needs in `Message.id` the id of
-        that request or open, or the key that `send` returned for it.
+        A message that belongs to an earlier one (response, error, cancel, item, credit, end) needs the id of that request or
+        open in its `Message.id`, or the key that `send` returned for it.
 
-        Keys are hashable, differ from the peer's ids, and are never reused: a cancel may use a key after `forget`, when its
-        id on the wire already belongs to another request. The message is not changed, since it may go to other peers.
+        Keys are hashable, differ from the ids of the peer, and are never reused: a cancel may use a key after `forget`, when
+        the id on the wire already belongs to another request. The message is not changed, since it may also be sent to other
+        peers.
 
         Raises:
-            EncodeError: The body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message.
-            LocalProtocolError: The subject, a header or the id does not fit the wire, or a required deadline is missing.
-            ReservedSubject: The subject belongs to the protocol.
+            EncodeError: The wire cannot carry the body.
+            Unsupported: The wire cannot represent this kind of message.
+            LocalProtocolError: The wire cannot carry the subject, a header or the id, or a required deadline is missing.
+            ReservedSubject: The subject is reserved for the protocol.
             TooLarge: The frame would exceed `Limits.message`.
             QueueFull: No id is free.
-            Disconnected: The peer of `peer_key` has gone.
+            Disconnected: The peer with `peer_key` has left.
         """
         ...
 
     def forget(self, key: Any, now: float) -> Frames:
         """Forget a request after its deadline or cancellation, or a finished channel, by its key or id.
 
-        The session may quarantine the id. The returned frames are for the peer.
+        The session may keep the id unused for a while. The returned frames are sent to the peer.
         """
         ...
 
     def next_tick(self) -> float | None:
-        """Time of the next `tick` (heartbeat, handshake deadline), or None."""
+        """The time of the next `tick` (for a heartbeat or the deadline of the handshake), or None."""
         ...
 
     def tick(self, now: float) -> SessionOutput:
-        """Handle the passage of time."""
+        """Do what is due at this time."""
         ...
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """Frames to send at the end (with `peer_key`: to disconnect one of many peers).
+        """Return the frames to send at the end, or with `peer_key` the frames that disconnect one of many peers.
 
-        A disconnected peer counts as gone at once; `PeerClosed` for it may follow or not.
+        The bus regards a disconnected peer as gone at once; `PeerClosed` may follow, but does not have to.
         """
         ...
 
     def connection_lost(self, reason: str) -> None:
-        """The connection is gone; nothing more can be written."""
+        """Handle the loss of the connection. Nothing more can be sent."""
 
 
 _READY: Final = (Ready(),)
 
 
 class QuietSession:
-    """Base for sessions of protocols without handshake, heartbeat, goodbye and reuse of ids.
+    """Base class for sessions of protocols that have no handshake, heartbeat or goodbye and do not reuse ids.
 
     Subclasses add `codec`, `capabilities`, `receive` and `send`.
     """
@@ -319,31 +323,31 @@ class QuietSession:
     __slots__ = ()
 
     def start(self, now: float) -> SessionOutput:
-        """Ready at once: there is no handshake."""
+        """Return `Ready` at once, because there is no handshake."""
         return _READY
 
     def forget(self, key: Any, now: float) -> Frames:
-        """Nothing to forget."""
+        """Do nothing, because there is nothing to forget."""
         return ()
 
     def next_tick(self) -> float | None:
-        """None: the protocol has no clock."""
+        """Always None, because nothing depends on the time."""
         return None
 
     def tick(self, now: float) -> SessionOutput:
-        """Nothing depends on time."""
+        """Do nothing, because nothing depends on the time."""
         return ()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        """No goodbye; the transport closes."""
+        """Return no frames, because there is no goodbye. The transport closes the connection."""
         return ()
 
     def connection_lost(self, reason: str) -> None:
-        """Nothing to clean up."""
+        """Do nothing, because there is nothing to clean up."""
 
 
 class ProtocolAdapter(Protocol):
-    """A protocol with its options set; an immutable value. `polybus.protocols.Ubre(format="binary")` is one.
+    """A protocol with its options, for example `polybus.protocols.Ubre(format="binary")`. It is immutable.
 
     Optional abilities: `ProtocolFeatures`.
     """
@@ -355,56 +359,59 @@ class ProtocolAdapter(Protocol):
 
     @property
     def url_options(self) -> Mapping[str, str]:
-        """Options that differ from their defaults, as in a URL's query."""
+        """Return the options that differ from their defaults, as in the query of a URL."""
         ...
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """Create an adapter from a URL's query.
+        """Create an adapter from the query of a URL.
 
-        If the transport's handshake shows the query to the server, `options` has only those in the class's ``option_names``
-        (any collection of names), by default its attrs fields.
+        If the handshake of the transport shows the query to the server, `options` contains only the names in ``option_names``
+        of the class (any collection of names), by default its attrs fields.
 
         Raises:
-            ValueError: An option or its value is not known; the text lists the known ones.
+            ValueError: An option or its value is unknown. The text lists the known ones.
         """
         ...
 
     def codec(self, limits: Limits = ...) -> Codec:
-        """Codec; the same object for equal adapters and limits."""
+        """Return the codec. It is the same object for equal adapters and limits."""
         ...
 
     def session(self, role: Role, limits: Limits = ..., rng: random.Random | None = None) -> Session:
-        """Session for one connection. `rng` generates ids; default: `random.SystemRandom`."""
+        """Create the session for one connection. `rng` generates ids; the default is `random.SystemRandom`."""
         ...
 
 
 class FrameField(Struct, frozen=True):
-    """Part of a frame, for people: position, name in the specification, and value."""
+    """A part of a frame, shown to people with its position, its name in the specification and its value."""
 
     offset: int
-    """In bytes from the start of the frame."""
+    """Offset in bytes from the start of the frame."""
     length: int
-    """In bytes."""
+    """Length in bytes."""
     name: str
     value: str
-    """In readable form."""
+    """The value in readable form."""
     note: str = ""
-    """Its meaning, or its fault."""
+    """The meaning of the field, or what is wrong with it."""
 
 
 class Dissector(Protocol):
-    """Optional ability of an adapter: a view of frames, field by field, for `polybus inspect` and similar tools.
+    """Optional ability of an adapter to show frames field by field, in `polybus inspect` and similar tools.
 
-    Works on the bytes only, so also for frames that do not decode.
+    It works on the bytes alone, so it also shows frames that cannot be decoded.
     """
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
-        """Fields of a frame in order. Never raises: for a frame that is cut off or wrong, returns the fields up to the fault,
-        which the note of the last one describes. Empty for a form without fields (JSON)."""
+        """Return the fields of a frame in order; none for a format without fields (JSON).
+
+        This method never raises. For a frame that is cut off or wrong, it returns the fields up to the fault, which the note of
+        the last field describes.
+        """
         ...
 
     @property
     def inspect_options(self) -> Mapping[str, str]:
-        """Default options for frames to inspect: the most tolerant ones."""
+        """The default options for inspecting frames, which are the most tolerant ones."""
         ...
