@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import ssl
 
 Start: TypeAlias = Literal["all", "new"] | timedelta | int
-"""Where a new durable handler begins: with all stored publications, with new ones only, with those up to an age, or with the
-one that has this sequence number."""
+"""The start of a new durable handler: all stored publications, only new ones, those up to an age, or a sequence number."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DEAD: Final = "dead"

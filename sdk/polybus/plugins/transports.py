@@ -1,8 +1,8 @@
-"""Interfaces of transports: connections, framings, dialling and listening, admission, and protocols over HTTP.
+"""The interfaces of transports: connections, framings, dialling and listening, admission, and protocols over HTTP.
 
-Without a framing, a transport over a byte stream writes a length before each frame, and a WebSocket carries each frame as a
-message. A protocol with its own form on TCP, such as line ends or lengths as text, has an attribute ``framing`` in its
-adapter (see `ProtocolFeatures`).
+Without a framing, a transport over a byte stream writes the length before each frame, and a WebSocket carries each frame as a
+message. If a protocol frames its messages in its own way on TCP, for example with line ends, its adapter has an attribute
+``framing`` (see `ProtocolFeatures`).
 """
 
 from __future__ import annotations
@@ -30,96 +30,97 @@ class FrameCutter(Protocol):
 
     @property
     def partial(self) -> str:
-        """Description of the unfinished frame for people; empty between two frames."""
+        """A description of the unfinished frame for people; empty between two frames."""
         ...
 
     @property
     def arrived(self) -> int:
-        """Bytes of the unfinished frame; 0 between two frames."""
+        """The number of bytes of the unfinished frame that have arrived; 0 between two frames."""
         ...
 
     @property
     def broken(self) -> RemoteProtocolError | None:
-        """Error after input that is not of this protocol: nothing more is cut. Its `close_code` ends the connection."""
+        """The error after input that does not belong to this protocol. No more frames are cut, and the connection ends with the
+        `close_code` of the error."""
         ...
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """Frames completed by this chunk. Never raises: see `broken`."""
+        """Return the frames that this chunk completes. This method never raises; see `broken`."""
         ...
 
 
 class Framing(Protocol):
-    """Form of a protocol's frames in a byte stream.
+    """The way in which a protocol separates its frames in a byte stream.
 
-    On ``tcp``, ``tls`` and ``unix`` the connection is the stream; on ``ws`` and ``wss`` binary messages carry it in chunks of
-    any size. In memory frames are passed whole.
+    With ``tcp``, ``tls`` and ``unix`` the connection is the stream. With ``ws`` and ``wss`` binary messages carry the stream in
+    chunks of any size. In memory, whole frames are passed.
     """
 
     def cutter(self, limits: Limits, transport: str) -> FrameCutter:
-        """Cutter for one connection, which enforces `Limits.message`.
+        """Create the cutter for one connection. It enforces `Limits.message`.
 
         Args:
-            limits: Limits of the bus.
-            transport: The transport's word in the URL: ``tcp``, ``tls``, ``ws``...
+            limits: The limits of the bus.
+            transport: The word for the transport in the URL: ``tcp``, ``tls``, ``ws``...
         """
         ...
 
     def pack(self, frame: bytes, /) -> bytes:
-        """Bytes of a frame in the stream."""
+        """Return the bytes of a frame as they are written to the stream."""
         ...
 
     def plain_preface(self, data: bytes) -> int | None:
-        """Length of a server's first message, which arrives in plain text before the TLS handshake on ``tls``.
+        """Return the length of the server's first message if it arrives in plain text before the TLS handshake of ``tls``.
 
         Args:
             data: The input so far.
 
         Returns:
-            0 if more input is needed; None if TLS begins at once.
+            The length; 0 if more input is needed; None if TLS begins at once.
 
         Raises:
-            RemoteProtocolError: The server does not speak this protocol, or only without TLS.
+            RemoteProtocolError: The server does not use this protocol, or uses it only without TLS.
         """
         ...
 
 
 class Closed(Struct, frozen=True):
-    """Reason for the end of a connection."""
+    """The reason why a connection ended."""
 
     code: int = 1006
-    """WebSocket close code: 1000 orderly, 1001 going away, 1006 without a close message, 4401 unauthorized, 4403 forbidden...
-    """
+    """A WebSocket close code: 1000 for an orderly end, 1001 going away, 1006 without a close message, 4401 unauthorized, 4403
+    forbidden..."""
     reason: str = ""
     error: BusError | None = None
-    """Error for waiting callers instead of a `Disconnected`: `Unauthorized`, `Forbidden`, ..."""
+    """The error that waiting callers receive instead of `Disconnected`: `Unauthorized`, `Forbidden`, ..."""
     stalled: bool = False
-    """True if this side cut the connection because its peer read nothing: servers log that."""
+    """True if this side cut the connection because the peer read nothing. Servers log this."""
 
 
 class Receiver(Protocol):
-    """The user of a transport. All methods are synchronous, are called on the event loop, and never raise.
+    """Receives the frames of a transport. All methods are synchronous, are called on the event loop, and never raise.
 
     Optional abilities: `ReceiverFeatures`.
     """
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Whole frames, in order: all that one read completed."""
+        """Receive whole frames, in order: all those that one read completed."""
 
     def closed(self, why: Closed) -> None:
-        """The last call: nothing more is sent or received."""
+        """Learn that the connection has ended. This is the last call: nothing more is sent or received."""
 
     def pause_writing(self) -> None:
-        """The peer is slow: send nothing until `resume_writing`. (The transport keeps a frame sent anyway.)"""
+        """Send nothing until `resume_writing`, because the peer is slow. (The transport keeps a frame that is sent anyway.)"""
 
     def resume_writing(self) -> None:
-        """There is room again."""
+        """Resume sending, because there is room again."""
 
 
 class Transport(Protocol):
     """An established connection that carries whole frames.
 
-    Frames are passed on unchanged in both directions. A session and a transport that know each other may therefore mark them
-    with a subclass of ``bytes``, for example to tell which exchange a frame and its answer belong to.
+    Frames are passed on unchanged in both directions. A session and a transport that know each other may therefore mark frames
+    with a subclass of ``bytes``, for example to show which exchange a frame and its answer belong to.
 
     Optional abilities: `TransportFeatures`.
     """
@@ -131,45 +132,46 @@ class Transport(Protocol):
 
     @property
     def max_frame(self) -> int:
-        """Largest frame that `send` accepts, in bytes."""
+        """The size of the largest frame that `send` accepts, in bytes."""
         ...
 
     @property
     def hops(self) -> int:
-        """Tunnels that this connection runs through: 0 on a network."""
+        """The number of tunnels that this connection runs through; 0 for a network connection."""
         ...
 
     @property
     def address(self) -> str:
-        """Address of the other end, for people and logs."""
+        """The address of the other end, for people and logs."""
         ...
 
     def start(self, receiver: Receiver) -> None:
-        """Start delivery in the next iteration of the event loop, beginning with earlier input. Called once."""
+        """Start to deliver frames in the next iteration of the event loop, beginning with earlier input. Called once."""
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame without waiting; frames of one event loop iteration leave in one write. Ignored after the end.
+        """Queue a frame without waiting. All frames of one event loop iteration are sent in one write. Ignored after the end.
 
         Raises:
-            TooLarge: The frame is over `max_frame`, which is `Limits.message`.
+            TooLarge: The frame is larger than `max_frame`, which is `Limits.message`.
         """
 
     def write_backlog(self) -> int:
-        """Bytes queued but not yet taken by the operating system."""
+        """The number of queued bytes that the operating system has not yet accepted."""
         ...
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Write the queue, tell the peer, close; abort after `Limits.close_timeout`. `Receiver.closed` follows."""
+        """Write the queue, inform the peer and close the connection, or abort it after `Limits.close_timeout`. Then
+        `Receiver.closed` is called."""
 
     def abort(self, why: Closed) -> None:
-        """Close at once. `Receiver.closed` follows with this reason."""
+        """Close the connection at once. Then `Receiver.closed` is called with this reason."""
 
     def tick(self, now: float) -> None:
-        """Called about once a second: pings, frame and write deadlines, close timeout."""
+        """Send pings and check the deadlines for reading, writing and closing. Called about once a second."""
 
 
 class Reservation(Protocol):
-    """Memory for a client before it has a connection, within `Limits.total_bytes` and the share of its address."""
+    """Memory that is reserved for a client before it is admitted, within `Limits.total_bytes` and the share of its address."""
 
     def hold(self, size: int) -> bool:
         """Reserve more bytes. Returns False, and reserves nothing, if there is no room."""
@@ -179,11 +181,11 @@ class Reservation(Protocol):
         """Reserve fewer bytes."""
 
     def release(self) -> None:
-        """Release all. Call it once, at the end."""
+        """Release all the memory. Call this once, at the end."""
 
 
 class Host(Protocol):
-    """Services of a bus for a transport."""
+    """The services that a bus offers to a transport."""
 
     @property
     def backend(self) -> Literal["asyncio", "trio"]: ...
@@ -192,57 +194,57 @@ class Host(Protocol):
     def limits(self) -> Limits: ...
 
     def time(self) -> float:
-        """Monotonic seconds, the clock for all `now` arguments."""
+        """Return the time in monotonic seconds. All `now` arguments use this clock."""
         ...
 
     def reserve(self, address: str) -> Reservation:
         """Reserve memory for a client that is not yet admitted.
 
         Args:
-            address: The client's address with its port.
+            address: The address of the client with its port.
         """
         ...
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """Call in the next iteration of the event loop. The function must not raise."""
+        """Call a function in the next iteration of the event loop. It must not raise."""
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a coroutine function as a task of the bus, cancelled when the bus is left. Its errors are logged."""
+        """Run a coroutine function as a task of the bus. It is cancelled when the bus is left, and its errors are logged."""
 
 
 @frozen(kw_only=True)
 class Handshake:
-    """Facts about a peer before admission, for `Bus(authenticate=...)`."""
+    """Information about a peer that is not yet admitted, for `Bus(authenticate=...)`."""
 
     protocol: str = ""
     transport: str = ""
     url: str = ""
-    """URL of the listener."""
+    """The URL of the listener."""
     path: str = "/"
     query: Mapping[str, str] = field(factory=dict, repr=shown_members)
     headers: Mapping[str, str] = field(factory=dict, repr=shown_members)
-    """Names in lower case; empty if the transport has no headers."""
+    """The headers, with names in lower case; empty if the transport has no headers."""
     cookies: Mapping[str, str] = field(factory=dict, repr=lambda cookies: f"<{len(cookies)}>")
     origin: str | None = None
     address: str = ""
     tls_peer: Mapping[str, Any] | None = None
     """The verified client certificate, as returned by `ssl.SSLSocket.getpeercert`."""
     outer: Any = None
-    """Of a tunnel: the outer peer."""
+    """The outer peer, if the connection is a tunnel."""
     params: Mapping[str, str] = field(factory=dict, repr=shown_members)
-    """Facts from the protocol's own handshake or a tunnel."""
+    """Values from the handshake of the protocol or from a tunnel."""
     scope: Mapping[str, Any] | None = field(default=None, repr=False)
-    """ASGI scope in a web application, with the additions of middleware (``session``, ``user``, ``path_params``)."""
+    """The ASGI scope in a web application, with what middleware added to it (``session``, ``user``, ``path_params``)."""
 
 
 class Identity(Struct, frozen=True):
-    """Identity of a peer.
+    """The identity of a peer.
 
     Attributes:
-        value: Any object: becomes `Peer.identity` and `Context.identity`.
-        key: The user, shared by all of the user's connections, for `Bus.peers_of`.
-        expires_at: Aware datetime at which the link ends (WebSocket close code 4401), unless the
-            peer shows a new token before.
+        value: Any object. It becomes `Peer.identity` and `Context.identity`.
+        key: A key for the user, which is the same for all connections of the user, for `Bus.peers_of`.
+        expires_at: An aware datetime at which the link ends (WebSocket close code 4401), unless the peer presents a new token
+            before that.
     """
 
     value: Any = None
@@ -250,14 +252,14 @@ class Identity(Struct, frozen=True):
     expires_at: Any = None
 
     def ends(self, now: float) -> float | None:
-        """Time at which it ends, on the clock of `now`; None for never."""
+        """Return the time at which the identity expires, on the clock of `now`; None if it never expires."""
         if self.expires_at is None:
             return None
         return now + float((self.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds())
 
 
 class Admission(Struct, frozen=True):
-    """Result of `Gate.admit` for an admitted peer."""
+    """The result of `Gate.admit` for a peer that is admitted."""
 
     identity: Identity
     handshake: Handshake
@@ -267,22 +269,23 @@ class Gate(Protocol):
     """Access control of a bus for its transports."""
 
     def knock(self, address: str) -> BusError | None:
-        """A connection was accepted; nothing is read yet. Returns an error to reject it with (limits, draining), or None."""
+        """Ask whether to reject a new connection from which nothing has been read. Returns the error to reject it with, because
+        of a limit or a drain, or None."""
         ...
 
     def left(self, address: str) -> None:
-        """A connection ended after `knock` and before `opened`."""
+        """Report that a connection ended after `knock` and before `opened`."""
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Ask for admission of a peer. `decided` is called once, now or later."""
+        """Ask whether a peer is admitted. `decided` is called once, now or later."""
 
     def opened(self, transport: Transport, admission: Admission) -> None:
-        """The connection is established; the bus calls `transport.start`."""
+        """Report that a connection is established. The bus calls `transport.start`."""
 
 
 @frozen(kw_only=True)
 class DialOptions:
-    """Options of a client's connection."""
+    """Options for the connection of a client."""
 
     host: Host
     reads: frozenset[Literal["text", "binary"]]
@@ -293,40 +296,41 @@ class DialOptions:
     adapter: ProtocolAdapter | None = None
     """The protocol, for transports with a special form of its messages (HTTP)."""
     framing: Framing | None = None
-    """The protocol's own framing, for transports over byte streams and WebSockets; None for the transport's."""
+    """The framing of the protocol, for transports over byte streams and WebSockets; None for that of the transport."""
 
 
 class Connector(Protocol):
-    """Connects to one place; `connect()` accepts it instead of a URL.
+    """Connects to one address. `connect()` accepts a connector instead of a URL.
 
     Optional abilities: `EndpointFeatures`.
     """
 
     @property
     def url(self) -> str:
-        """URL for people and errors."""
+        """The URL for people and error texts."""
         ...
 
     @property
     def reconnects(self) -> bool:
-        """True if it can connect again after a lost connection."""
+        """True if the connector can connect again after a connection was lost."""
         ...
 
     async def connect(self, options: DialOptions) -> Transport:
-        """Make one attempt, bounded by `Limits.connect_timeout` and `Limits.handshake_timeout`.
+        """Make one attempt to connect, limited by `Limits.connect_timeout` and `Limits.handshake_timeout`.
 
         Raises:
-            ConnectFailed: The attempt failed; with the address and the reason.
-            Unauthorized: The server rejects our credentials.
-            Forbidden: The server does not admit us.
-            Unsupported: The protocol has no form over this transport.
-            LocalProtocolError: Headers or TLS options for a connection without them, or a header reserved for the handshake.
+            ConnectFailed: The attempt failed. The error has the address and the reason.
+            Unauthorized: The server rejects the credentials.
+            Forbidden: The server does not admit this client.
+            Unsupported: The protocol cannot be used over this transport.
+            LocalProtocolError: The options have headers or TLS although the connection has none, or a header that is reserved
+                for the handshake.
         """
         ...
 
 
 def _unheard(address: str, why: str, about: str) -> None:
-    """No-op."""
+    """Do nothing."""
 
 
 class ListenOptions(Struct, frozen=True, kw_only=True):
@@ -342,43 +346,43 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
     private: bool = False
-    """Every peer is admitted, so none may come from another machine. Listeners check it that can see at which address a
-    connection arrived, or where its client is."""
+    """Every peer is admitted, so connections from other machines must be refused. A listener checks this if it knows the
+    address at which a connection arrived, or the address of the client."""
     adapter: ProtocolAdapter | None = None
     """The protocol, for transports with a special form of its messages (HTTP)."""
     framing: Framing | None = None
-    """The protocol's own framing, as in `DialOptions`."""
+    """The framing of the protocol, as in `DialOptions`."""
     sockets: tuple[socket.socket, ...] = ()
-    """Sockets already bound by `EndpointFeatures.bind`, perhaps in another process. The listener owns them but not what
-    belongs to the address, such as the file of a Unix socket."""
+    """Sockets that `EndpointFeatures.bind` has already bound, perhaps in another process. The listener owns the sockets, but
+    not what belongs to the address, such as the file of a Unix socket."""
     turned_away: Callable[[str, str, str], None] = _unheard
-    """``turned_away(address, why, about)`` logs a client that violates a rule of this listener, such as `origins`; entries
-    with the same `about` are counted together."""
+    """``turned_away(address, why, about)`` logs a client that violates a rule of this listener, such as `origins`. Entries with
+    the same `about` are counted together."""
 
 
 class Listening(Protocol):
-    """A bound listener."""
+    """A listener that is bound to its address."""
 
     @property
     def url(self) -> str:
-        """The real address, without the protocol: ``tcp://127.0.0.1:40123``."""
+        """The actual address, without the protocol: ``tcp://127.0.0.1:40123``."""
         ...
 
     async def aclose(self) -> None:
-        """Stop accepting and release the address; connections stay."""
+        """Stop accepting connections and release the address. Existing connections stay open."""
 
 
 class TransportAdapter(Protocol):
-    """A transport of URLs: dials and listens.
+    """A transport that URLs name. It dials and listens.
 
     Optional abilities: `EndpointFeatures`.
     """
 
     def connector(self, url: str) -> Connector:
-        """Connector for an address without the protocol, for example ``ws://host/path``.
+        """Create a connector for an address without the protocol, for example ``ws://host/path``.
 
         Raises:
-            ValueError: The address lacks something, or has parts without a meaning here; the text names them.
+            ValueError: A part of the address is missing, or has no meaning for this transport. The text names the part.
         """
         ...
 
@@ -387,13 +391,13 @@ class TransportAdapter(Protocol):
         ...
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind and accept.
+        """Bind the address and accept connections.
 
         Raises:
-            OSError: The address is in use or not ours.
-            ValueError: The address lacks something, or an entry of `origins` or `hosts` is invalid.
-            LocalProtocolError: `tls` is unnecessary or missing.
-            Unsupported: The protocol has no form over this transport.
+            OSError: The address is in use, or does not belong to this machine.
+            ValueError: A part of the address is missing, or an entry in `origins` or `hosts` is invalid.
+            LocalProtocolError: `tls` is missing, or is set although the transport does not use it.
+            Unsupported: The protocol cannot be used over this transport.
         """
         ...
 
@@ -406,12 +410,12 @@ AsgiApp: TypeAlias = Callable[
 
 
 class WebRoute(Struct, frozen=True):
-    """Address of a protocol in a web application.
+    """An address of a protocol in a web application.
 
     Attributes:
-        path: Relative to the attached path: empty for that path itself, or beginning with ``/``.
-        app: Called for every connection or request there, with the full `scope["path"]`.
-        methods: HTTP methods, such as ``("GET", "POST")``; None for WebSockets.
+        path: The path relative to the attached path. It is empty for the attached path itself, or begins with ``/``.
+        app: The application that is called for every connection or request there, with the full `scope["path"]`.
+        methods: The HTTP methods, such as ``("GET", "POST")``; None for WebSockets.
     """
 
     path: str
@@ -420,59 +424,59 @@ class WebRoute(Struct, frozen=True):
 
 
 class WebEndpoint(Protocol):
-    """Server side of a protocol in a web application: routes that accept connections.
+    """The server side of a protocol in a web application. Its routes accept connections.
 
-    `polybus.fastapi.attach` asks the protocol's adapter for one: ``adapter.web_endpoint(path)``, or that of its
-    `HttpBinding`. Without either, the protocol uses WebSockets at the path.
+    `polybus.fastapi.attach` calls ``adapter.web_endpoint(path)`` of the protocol, or the method of its `HttpBinding`. If there
+    is neither, the protocol uses WebSockets at the path.
     """
 
     def routes(self) -> Sequence[WebRoute]:
-        """All addresses."""
+        """All addresses of the endpoint."""
         ...
 
     async def listen(self, options: ListenOptions) -> Listening:
-        """Pass connections to `options.gate` until `Listening.aclose`.
+        """Pass connections to `options.gate` until `Listening.aclose` is called.
 
         Raises:
             ValueError: An option is invalid, for example an origin.
-            LocalProtocolError: It is served already.
+            LocalProtocolError: The endpoint is already served.
         """
         ...
 
 
 class HttpBinding(Protocol):
-    """A protocol over HTTP, at both ends. An adapter offers the class as ``http_binding``, with one instance per URL.
+    """A protocol over HTTP, for clients and servers. An adapter has the class as ``http_binding``. Each URL has an instance.
 
-    ``connect("lines+http://host/path")`` calls `connect`; ``serve()`` with such a URL, and `polybus.fastapi.attach`, call
+    ``connect("lines+http://host/path")`` calls `connect`. ``serve()`` with such a URL, and `polybus.fastapi.attach`, call
     `web_endpoint`, unless the adapter has a method of that name.
     """
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """Create one from the members of a URL's query in the class's ``option_names``, any collection of names.
+        """Create an instance from those members of a URL's query that are in ``option_names`` of the class.
 
-        The server sees the others (`Handshake.query`). A server's own URL has none of these.
+        The server sees the other members (`Handshake.query`). The URL of a server has no other members.
 
         Raises:
-            ValueError: A value is not known.
+            ValueError: A value is unknown.
         """
         ...
 
     @property
     def option_names(self) -> Collection[str]:
-        """Members of a URL's query that are options."""
+        """The members of a URL's query that are options; any collection of names."""
         ...
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
-        """Connect to ``http://host/path`` or ``https://host/path``, as `Connector.connect`.
+        """Connect to ``http://host/path`` or ``https://host/path``, like `Connector.connect`.
 
         Raises:
-            ConnectFailed: The attempt failed; with the address and the reason.
-            Unauthorized: The server rejects our credentials.
-            Forbidden: The server does not admit us.
+            ConnectFailed: The attempt failed. The error has the address and the reason.
+            Unauthorized: The server rejects the credentials.
+            Forbidden: The server does not admit this client.
         """
         ...
 
     def web_endpoint(self, path: str) -> WebEndpoint:
-        """Endpoint of a server at this path."""
+        """Return the endpoint of a server at this path."""
         ...
