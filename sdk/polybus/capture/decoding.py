@@ -1,7 +1,7 @@
-"""Decoding of frames to events: Arrow batches in, Arrow batches out. Used with and without Spark.
+"""Decodes frames to events, from Arrow batches to Arrow batches, with or without Spark.
 
-The codecs of the bus do the work. They have no role and no state, so they read frames of both directions one by one, from any
-point of a connection.
+It uses the codecs of the bus. These have no role and no state, so they can read the frames of both directions one by one, from
+any point of a connection.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ from .schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, FRAM
 from .store.compute import dates_of, pc
 
 ROWS_AT_ONCE: Final = 4096
-"""Rows that are decoded together, with one batch more. Eight times as many take 15 % longer, because their results do not stay
-in the processor's caches; an eighth takes 25 % longer.
+"""Number of rows that are decoded together, plus one batch. Eight times as many would take 15 % longer, because their results
+do not fit into the processor's caches. An eighth would take 25 % longer.
 """
 BYTES_AT_ONCE: Final = 16 << 20
 """Stop joining batches at this number of bytes."""
 LIMITS: Final = Limits(message=1 << 30)
-"""A recorded frame was within the limits of its link; only the depth protects the decoder."""
+"""Recorded frames were within the limits of their link, so only the limit on depth is needed to protect the decoder."""
 MARK: Final = "link"
-"""Member of the options of a row without a frame that marks the beginning or end of a connection."""
+"""Member in the options of a row that has no frame but marks the beginning or end of a connection."""
 
 
 class Decoded(NamedTuple):
     """The events of a batch of frames.
 
-    ``frames`` counts the input: frames with events, rows of the quarantine, and ``empty`` frames. Gap rows are not counted;
-    rows that mark the beginning or end of a connection are, and are events.
+    ``frames`` is the number of input rows: frames with events, rows of the quarantine, and ``empty`` frames. It includes rows
+    that mark the beginning or end of a connection, which are also events, but not gap rows.
     """
 
     events: pa.RecordBatch
-    """With the columns of `schema.EVENTS`, ordered by (seq, sub)."""
+    """The events, with the columns of `schema.EVENTS`, ordered by (seq, sub)."""
     quarantine: pa.RecordBatch
-    """With the columns of `schema.QUARANTINE`; null where the batch lacks one."""
+    """The unreadable frames, with the columns of `schema.QUARANTINE`. A column that the batch lacks is null."""
     empty: int
-    """Frames without a message, by the rules of their protocol."""
+    """Number of frames that contain no message according to the rules of their protocol."""
     frames: int
     refused: int
-    """Unreadable messages in frames with readable ones."""
+    """Number of unreadable messages in frames that also contain readable ones."""
 
 
 def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str] | None = None) -> Decoded:
     """Decode a batch of `schema.FRAMES` rows.
 
     Args:
-        batch: Rows of a capture in any order, with at least the columns of `frame_columns`.
-        limits: For the codecs.
-        columns: Columns of the events, at least one; None for all. Others are not made.
+        batch: Rows of a capture, in any order, with at least the columns of `frame_columns`.
+        limits: Limits for the codecs.
+        columns: Columns of the events to create, at least one. By default all are created.
 
     Raises:
         KeyError: A column is missing or unknown.
@@ -75,7 +75,7 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
     given = pc.fill_null(batch.column("flags"), 0)
     frames, flags = batch.column("frame").to_pylist(), given.to_pylist()
     for row in pc.indices_nonzero(pc.bit_wise_and(given, FLAG_TRUNCATED)).to_pylist():
-        # The recorder has cut off a body or a part of it: the message remains one.
+        # The recorder has cut off a body or a part of it. The frame still contains the message.
         whole = headers_only(batch.column("protocol")[row].as_py(), decoders[which[row]].options, frames[row] or b"", cut=True)
         frames[row] = whole or frames[row]
     for row, (frame, flag, number) in enumerate(zip(frames, flags, which, strict=True)):
@@ -89,7 +89,7 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
 
 
 def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = None) -> Iterator[Decoded]:
-    """Decode batches of frames, joined to larger ones, with some or all columns of the events."""
+    """Join batches of frames into larger ones and decode them, with some or all columns of the events."""
     for rows in joined(batches, ROWS_AT_ONCE, BYTES_AT_ONCE):
         with _collection_paused():
             made = decode(rows, columns=columns)
@@ -115,7 +115,7 @@ def joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -
 
 @contextmanager
 def _collection_paused() -> Iterator[None]:
-    """Pause the garbage collector: decoding makes no cycles, and hundreds of thousands of objects to search."""
+    """Pause the garbage collector. Decoding creates no cycles, but hundreds of thousands of objects that it would search."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -137,7 +137,7 @@ class FrameDecoder:
 
 @lru_cache(maxsize=256)
 def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDecoder:
-    """Return the decoder for a protocol with a row's options; without options the one that reads the most."""
+    """Return the decoder for a protocol with a row's options. Without options, return the one that reads the most."""
     names: dict[int, str] = {}
     try:
         given = json.loads(options) if options else None
@@ -174,16 +174,16 @@ def _decoders(batch: pa.RecordBatch, limits: Limits) -> tuple[list[FrameDecoder]
 
 
 class _BatchDecoder:
-    """The tables while they are made."""
+    """Collects the rows of the tables while a batch is decoded."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
         self.empty = self.refused = 0
         self.fields: list[Any] = []
-        """Fields of all messages in sequence, for `EventColumns`."""
+        """The fields of all messages in sequence, for `EventColumns`."""
         self.rows: list[int] = []
         self.subs: list[int] = []
-        """Number of each message in its row."""
+        """The number of each message within its row."""
         self._bad: list[tuple[int, str, str, int | None]] = []
 
     def take(self, row: int, fields: Sequence[Any], sub: int = 0) -> None:
@@ -275,7 +275,7 @@ _BY_TEXT: Final = (
 
 
 def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
-    """Return the word for an error; `flags` of the row excuse a frame that the recorder has cut or blanked."""
+    """Return the keyword for an error. The row's `flags` show whether the recorder has cut or blanked the frame."""
     if flags & FLAG_TRUNCATED:
         return "truncated"
     if flags & FLAG_REDACTED:
@@ -310,9 +310,9 @@ _STORED: Final = {"stored": pa.string(), "store": pa.string(), "store_seq": pa.i
     "attempt": pa.int32(),
     "reason": pa.string(),
 }
-"""Columns from `StoredFacts`, which few messages have."""
+"""Columns that are taken from `StoredFacts`, which few messages have."""
 _FIELDS: Final = frozenset(FIELDS) - {"id", "source", "stored"}
-"""Columns from the message itself."""
+"""Columns that are taken from the message itself."""
 _DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
 """Columns of frames that decoding always needs."""
 _FROM: Final[Mapping[str, Sequence[str]]] = {
@@ -328,15 +328,15 @@ _LAST_US: Final = 253_402_300_799_999_999
 
 
 def frame_columns(names: Iterable[str]) -> list[str]:
-    """Return the columns of frames that some columns of events need, in the order of `schema.FRAMES`."""
+    """Return the columns of frames that are needed for these columns of events, in the order of `schema.FRAMES`."""
     needed = _DECODED.union(*(_FROM.get(name, (name,)) for name in names))
     return [name for name in FRAMES.names if name in needed]
 
 
 class EventColumns:
-    """Makes the columns of `schema.EVENTS` from messages, their rows and their numbers in these.
+    """Creates the columns of `schema.EVENTS` from messages, their rows, and their numbers within the rows.
 
-    `fields` has the `EventFields` of all messages in sequence, which is ten times faster to take apart than a list of lists.
+    `fields` contains the `EventFields` of all messages in sequence, which can be split ten times faster than a list of lists.
     """
 
     def __init__(self, batch: pa.RecordBatch, rows: list[int], subs: list[int], fields: list[Any]) -> None:
@@ -373,7 +373,7 @@ class EventColumns:
         return pa.RecordBatch.from_arrays([self.column(name) for name in schema.names], schema=schema)
 
     def column(self, name: str) -> pa.Array:
-        """Return one column, also one that only frames have."""
+        """Return one column, which may be one that only frames have."""
         if name not in self._made:
             if name in _FIELDS:
                 self._made[name] = self._field(name)
@@ -422,7 +422,7 @@ class EventColumns:
         return pc.if_else(pc.equal(self.column("sub"), 0), sizes, 0).cast(pa.int32())
 
     def _deadlines(self) -> pa.Array:
-        """Assign the deadlines of a frame to its requests, in order."""
+        """Assign the deadlines of a frame to the requests in it, in order."""
         given, count = self._batch.column("deadlines_ns"), len(self._message_rows)
         if given.null_count == len(given) or not len(given.flatten()):
             return pa.nulls(count, pa.int64())

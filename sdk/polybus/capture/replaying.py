@@ -1,10 +1,10 @@
-"""Replay: sends recorded messages again, to another server and at any speed.
+"""Sends recorded messages again, to another server and at any speed.
 
-The messages of a recording's clients are sent over new connections. So handshakes, ids and deadlines are new, and the answers
-come from the new server. Subscriptions come first.
+The messages of the clients in a recording are sent over new connections. Handshakes, ids and deadlines are therefore new, and
+the new server sends the answers. Subscriptions are made first.
 
-Messages keep their order. A folder may hold several recordings, made one after the other or at the same time, each with its own
-monotonic clock. They are merged: a recording begins at its wall-clock time, and continues by its own clock.
+Messages keep their order. A folder may contain several recordings, made one after the other or at the same time, each with its
+own monotonic clock. They are merged: each recording begins at its wall-clock time and continues by its own clock.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _PATIENCE: Final = 30.0
 _HASTY: Final = 1000
-"""Requests awaited at once at full speed; an outbox takes four times as many."""
+"""Maximum number of concurrent requests at full speed. An outbox accepts four times as many."""
 _PACED: Final = 50_000
-"""The same at recorded speed, which should not be delayed."""
+"""Maximum number of concurrent requests at recorded speed, which should not be delayed."""
 _REPLAYED: Final = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL})
 _OWN: Final = "_polybus."
 
@@ -58,21 +58,21 @@ class Replayed:
     """Number of messages by kind."""
     answered: int = 0
     failed: int = 0
-    """Requests that the new server has refused, or not answered in time."""
+    """Number of requests that the new server has refused, or has not answered in time."""
     skipped: Counter[str] = field(factory=Counter)
-    """Number of messages not replayed, by kind or reason; ``damaged`` counts frames that the capture has lost, if known."""
+    """Number of messages that were not replayed, by kind or reason. ``damaged`` counts the frames known to be lost."""
     seconds: float = 0.0
-    """Length of the replayed recording."""
+    """Length of the replayed recording in seconds."""
 
 
 @frozen
 class Selection:
-    """The part of a recording to replay; by default all.
+    """The part of a recording to replay. By default all of it is replayed.
 
     Attributes:
         start, end: Seconds after the first frame, or points in time (aware datetimes).
-        subjects: Patterns, such as ``orders.>``; subscriptions are always made.
-        connections: Their ids.
+        subjects: Patterns of the subjects to replay, such as ``orders.>``. Subscriptions are always made.
+        connections: Ids of the connections to replay.
     """
 
     start: float | datetime | None = None
@@ -81,7 +81,7 @@ class Selection:
     connections: tuple[str, ...] = ()
 
     def window(self, first_ns: int) -> tuple[float, float]:
-        """Return start and end in ns since 1970."""
+        """Return the start and end in nanoseconds since 1970."""
 
         def point(value: float | datetime | None, default: float) -> float:
             if value is None:
@@ -91,7 +91,7 @@ class Selection:
         return point(self.start, -math.inf), point(self.end, math.inf)
 
     def wants(self, subject: str | int) -> bool:
-        """True for a selected subject."""
+        """Return True for a selected subject."""
         name = f"0x{subject:08X}" if isinstance(subject, int) else subject
         return not self.subjects or any(pattern in (name, subject) or matches(pattern, subject) for pattern in self.subjects)
 
@@ -106,22 +106,22 @@ async def replay(
     dry_run: bool = False,
     **options: Any,
 ) -> Replayed:
-    """Send the recorded messages of all clients to a server, over one connection for each of theirs.
+    """Send the recorded messages of all clients to a server. For each recorded connection, a new connection is opened.
 
     Args:
         capture: The recording.
-        url: The server; its protocol may differ from the recorded one.
-        speed: 2 is twice as fast; `math.inf` waits only for answers.
-        selection: The part to replay.
-        record: A folder for a capture of the replay, which names its source.
-        dry_run: Only count the messages, without a connection.
-        options: For `polybus.connect`.
+        url: URL of the server. Its protocol may differ from the recorded one.
+        speed: Speed relative to the recording: 2 is twice as fast, and `math.inf` waits only for answers.
+        selection: The part of the recording to replay.
+        record: Folder in which to record the replay. The new capture names its source.
+        dry_run: Only count the messages, without opening a connection.
+        options: Options for `polybus.connect`.
 
     Raises:
         ValueError: `speed` is not positive.
-        CaptureError: A segment is missing; or `record` cannot be written, or is the folder of `capture`.
-        ConnectFailed, Unauthorized, Forbidden: The server is away, or refuses the first connection. Messages of later refused
-            connections are counted in `skipped`.
+        CaptureError: A segment is missing, or `record` cannot be written to or is the folder of `capture`.
+        ConnectFailed, Unauthorized, Forbidden: The server cannot be reached, or refuses the first connection. If it refuses a
+            later connection, the messages of that connection are counted in `skipped`.
     """
     if not speed > 0:
         raise ValueError(f"speed={speed!r}: a number above 0")

@@ -1,6 +1,6 @@
-"""A recording proxy: listens, connects each client to a server, and records every frame between them.
+"""A recording proxy, which connects each client to a server and records every frame between them.
 
-It forwards frames unchanged and unread, so it also records frames that a bus would refuse.
+It forwards frames without reading or changing them, so it also records frames that a bus would refuse.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ class RecordingProxy:
     """Listens and records while entered: ``async with RecordingProxy(url, recorder, listen) as proxy: ...``
 
     Args:
-        url: The server.
-        recorder: Writes; the proxy opens and closes it.
-        listen: Address, for example ``ubre+tcp://127.0.0.1:0``.
-        insecure: Allow an address that other machines can reach, although the proxy authenticates no client.
-        tls: For connections to a server with ``wss`` or ``tls``.
-        listen_tls: The same for the listening address.
+        url: URL of the server.
+        recorder: The recorder that writes the frames. The proxy opens and closes it.
+        listen: Address to listen on, for example ``ubre+tcp://127.0.0.1:0``.
+        insecure: Allow an address that other machines can reach, although the proxy does not authenticate clients.
+        tls: TLS context for connections to a server with ``wss`` or ``tls``.
+        listen_tls: TLS context for the address to listen on.
 
     Raises:
         TypeError: `tls` is not an `ssl.SSLContext`.
-        ValueError: A URL is wrong, or `tls` is for servers.
-        Unsupported: HTTP carries more than frames, and a Zenoh fabric has no two ends.
-        LocalProtocolError: Other machines could reach it.
+        ValueError: A URL is invalid, or `tls` is a context for servers.
+        Unsupported: A URL names HTTP, which carries more than frames, or a Zenoh fabric, which does not have two ends.
+        LocalProtocolError: Other machines could reach the proxy.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class RecordingProxy:
         self._dialled: dict[int, plugins.Transport] = {}
         self._knocking = 0
         self.url: str = ""
-        """Connectable URL, while entered."""
+        """URL to which clients can connect, while the proxy is entered."""
 
     # -- life ------------------------------------------------------------------------------------------------------------
 

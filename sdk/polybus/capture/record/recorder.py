@@ -1,7 +1,7 @@
-"""The recorder: links fill a bounded list, and a thread writes it to segments.
+"""The recorder. Links append frames to a bounded list, and a thread writes them to segments.
 
-The bus never waits for it. If the writer or the disk is too slow, frames are dropped and counted, and a row without a frame
-marks the gap.
+The bus never waits for the recorder. If the writer or the disk is too slow, frames are dropped and counted, and a row without a
+frame marks the gap.
 """
 
 from __future__ import annotations
@@ -60,25 +60,25 @@ class WriterSettings:
     """Settings of a recording, for its recorder and its writer."""
 
     path: str
-    """The folder; created with mode 0700."""
+    """The folder. It is created with mode 0700."""
     capture_id: str
     """Name of the recording."""
     max_bytes: int
-    """Bytes of all sealed segments in the folder; beyond that the oldest are removed."""
+    """Maximum number of bytes of all sealed segments in the folder. Beyond that, the oldest are removed."""
     max_age: float
     segment_bytes: int = 64 << 20
-    """Bytes of a segment before it is sealed."""
+    """Size in bytes at which a segment is sealed."""
     segment_seconds: float = 60.0
     frame_bytes: int = 4 << 20
-    """Bytes kept of a frame; a longer one is cut."""
+    """Maximum number of bytes that are kept of a frame. A longer frame is cut."""
     redact: Any = "default"
     """Redaction: a function, ``"default"``, or None for nothing."""
     bodies: bool = True
-    """False leaves bodies out."""
+    """False to leave bodies out."""
     decode: bool = False
     """True to decode sealed segments in another process."""
     metadata: Mapping[str, str] = field(factory=dict)
-    """Written into each segment."""
+    """Metadata to write into each segment."""
 
 
 class RowBuffer:
@@ -212,7 +212,9 @@ class CaptureRecorder:
         self._claimed = True
 
     def open(self) -> None:
-        """Create the folder, seal segments that a killed recorder has left, start writing. Blocks: not for event loops.
+        """Create the folder, seal segments that a killed recorder has left, and start writing.
+
+        This blocks, so do not call it in an event loop.
 
         Raises:
             CaptureError: The folder cannot be created or written, or no thread can start.
@@ -266,7 +268,7 @@ class CaptureRecorder:
         return bool(flat)
 
     def close(self) -> None:
-        """Write what waits, seal the segment, end the writer. Blocks: not for event loops."""
+        """Write the waiting rows, seal the segment, and end the writer. This blocks, so do not call it in an event loop."""
         if self._process not in (None, os.getpid()):  # a forked child: rows and writer belong to the parent
             return
         with self._lock:
@@ -305,10 +307,10 @@ def make_recorder(
     decode: bool = False,
     source: str | None = None,
 ) -> CaptureRecorder:
-    """Return a recorder, not open yet.
+    """Return a recorder that is not open yet.
 
     Raises:
-        TypeError, ValueError: An argument is wrong.
+        TypeError, ValueError: An argument is invalid.
         Unsupported: The platform has no threads.
         ImportError: pyarrow is not installed.
     """

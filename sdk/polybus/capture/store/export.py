@@ -1,4 +1,4 @@
-"""Export of a capture for other programs: Parquet, and JSON lines."""
+"""Exports a capture for other programs, as Parquet or JSON lines."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ _SCHEMAS: Final = {"frames": FRAMES, "events": EVENTS, "quarantine": QUARANTINE}
 _ROWS_OF_FILE: Final = 4_000_000
 _ROWS_OF_GROUP: Final = 131_072
 _BYTES_OF_GROUP: Final = 64 << 20
-"""Bytes that may wait to be written, plus one batch: a row may have megabytes."""
+"""Maximum number of bytes that wait to be written, plus one batch. A single row may have megabytes."""
 
 
 def _quietly(rows: int) -> None: ...
 
 
 def compact(capture: Capture, out: AnyPath, progress: Progress | None = None) -> list[Path]:
-    """Write the frames as Parquet, in few large files. Returns their paths; `Capture.losses` has the missing parts.
+    """Write the frames of a capture to a few large Parquet files, and return their paths.
+
+    `Capture.losses` lists the parts that are missing.
 
     Raises:
         CaptureError: `out` is not empty, or a segment is missing.
@@ -78,19 +80,21 @@ def export(
     table: Literal["frames", "events", "quarantine"] = "events",
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write a table of a capture for other programs. Returns the paths; `Capture.losses` has the missing parts.
+    """Write a table of a capture for other programs, and return the paths of the files.
+
+    `Capture.losses` lists the parts that are missing.
 
     Args:
         capture: The capture to export.
-        out: A folder, empty or new.
-        format: ``parquet``, or ``jsonl``: one object per line, bytes as text if they are UTF-8, else as base64 under
-            ``<name>_base64``.
+        out: A new or empty folder.
+        format: ``parquet`` or ``jsonl``. JSON lines contain one object per line, with bytes as a string if they are UTF-8, and
+            otherwise as base64 under ``<name>_base64``.
         table: ``frames`` as recorded, ``events`` (decoded) or ``quarantine`` (unreadable frames).
         progress: Called with the number of rows.
 
     Raises:
         CaptureError: `out` is not empty, or a segment is missing.
-        ValueError: An unknown format or table.
+        ValueError: The format or table is unknown.
         OSError: A file cannot be written.
     """
     if table not in _SCHEMAS:
@@ -118,7 +122,7 @@ def _written(capture: Capture, folder: Path, format: str, table: str, progress: 
 
 
 def _decoded_rows(capture: Capture, table: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of events or quarantine, from columns if a segment has some."""
+    """Yield the rows of the events or the quarantine. They are read from a segment's decoded columns if it has some."""
     losses: list[Loss] = []
     for segment in capture.segments():
         columns = SegmentColumns.of(capture, segment)

@@ -1,4 +1,4 @@
-"""Inspection of a capture: contents and damage."""
+"""Inspects the contents of a capture, and damage to it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from .reader import Capture, Loss, lost, missing_among
 
 @define
 class Info:
-    """Contents of a capture.
+    """The contents of a capture.
 
     Attributes:
-        segments: Number of files; `open` of them have a writer, or were left by a killed recorder.
-        bytes: Of all files.
-        frames: Frames that went over the wire.
-        marks: Rows about the beginning or end of a connection. Decoding and the pipeline count them as frames.
-        gaps: Missing frames known to the recorders, by reason.
-        lost_stretches, lost_frames: Number of damaged stretches, and of frames in them as far as known.
-        first_ns, last_ns: Wall clock of the first and the last frame, ns since 1970; None without frames.
-        frame_bytes: Of all frames.
-        connections, captures, protocols: Number of connections; names of recordings; frames by protocol.
-        ended: Recordings with an end; a killed recorder writes none.
-        sources: Captures that this one replays.
+        segments: Number of files. `open` is the number of files that have a writer, or that a killed recorder has left.
+        bytes: Total size of all files.
+        frames: Number of frames that were sent over the network.
+        marks: Number of rows about the beginning or end of a connection. Decoding and the pipeline count them as frames.
+        gaps: Number of missing frames that the recorders know of, by reason.
+        lost_stretches, lost_frames: Number of damaged stretches, and number of frames in them as far as it is known.
+        first_ns, last_ns: Wall-clock time of the first and the last frame, in nanoseconds since 1970. None if there are no
+            frames.
+        frame_bytes: Total size of all frames.
+        connections, captures, protocols: Number of connections, names of the recordings, and number of frames by protocol.
+        ended: Recordings that have an end. A killed recorder writes none.
+        sources: Captures of which this one is a replay.
     """
 
     path: str
@@ -51,10 +52,10 @@ class Info:
 
 
 def info(capture: Capture) -> Info:
-    """Inspect a capture; reads all of it, one batch at a time.
+    """Inspect a capture. Reads all of it, one batch at a time.
 
     Raises:
-        CaptureError: A segment is missing, or of an unknown version.
+        CaptureError: A segment is missing, or its version is unknown.
     """
     found = Info(capture.path)
     segments = capture.segments()
@@ -96,10 +97,10 @@ def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
 @frozen
 class Verdict:
     frames: int
-    """Rows in good batches."""
+    """Number of rows in good batches."""
     batches: int
     losses: tuple[Loss, ...]
-    """Damaged parts."""
+    """The damaged parts."""
     missing: tuple[int, ...]
     """Numbers of missing segments."""
 
@@ -110,14 +111,14 @@ class Verdict:
 
 
 def verify(capture: Capture, progress: Callable[[int], None] | None = None) -> Verdict:
-    """Check every byte of a capture, and that the rows of every batch are readable.
+    """Check every byte of a capture, and check that the rows of every batch can be read.
 
     Args:
         capture: The capture to check.
         progress: Called with the number of rows from time to time.
 
     Raises:
-        CaptureError: A segment is of an unknown version.
+        CaptureError: The version of a segment is unknown.
     """
     frames = batches = 0
     losses: list[Loss] = []

@@ -1,4 +1,4 @@
-"""A capture as a whole: segments, batches, and losses."""
+"""Reads a whole capture: its segments, its batches, and what has been lost."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ BEGIN: Final = Position(0, 0)
 
 @frozen
 class Segment:
-    """A file of a capture."""
+    """One file of a capture."""
 
     number: int
     path: str
-    """In the capture's file system."""
+    """Path in the capture's file system."""
     sealed: bool
     size: int
-    """In bytes."""
+    """Size in bytes."""
 
 
 @frozen
@@ -47,11 +47,11 @@ class Loss:
 
 
 class Batch(NamedTuple):
-    """Rows of a capture and their position."""
+    """Rows of a capture, and their position."""
 
     position: Position
     rows: pa.RecordBatch
-    """With the columns of `schema.FRAMES`, or the selected ones."""
+    """The rows, with the columns of `schema.FRAMES` or the selected columns."""
 
     @property
     def next(self) -> Position:
@@ -59,7 +59,7 @@ class Batch(NamedTuple):
 
 
 class Capture:
-    """A folder of segments.
+    """A capture, which is a folder of segments.
 
     Args:
         path: A local folder, or a URI that `pyarrow.fs` supports (``hdfs://...``, ``s3://...``).
@@ -75,9 +75,9 @@ class Capture:
         self.filesystem: pafs.FileSystem = found[0]
         self._folder = found[1]
         self.losses: list[Loss] = []
-        """Losses found by the last pass over the batches."""
+        """The losses that the last pass over the batches has found."""
         self.ended: list[str] = []
-        """Ended recordings found by that pass."""
+        """The ended recordings that the last pass over the batches has found."""
         self.local: bool = isinstance(self.filesystem, pafs.LocalFileSystem)
         """True for a folder on this machine."""
         if not self.segments(complete=False):
@@ -91,7 +91,7 @@ class Capture:
         """Return the files, in order. Retention may have removed the first ones.
 
         Args:
-            complete: Raise for a missing segment in between.
+            complete: Raise an error if a segment in between is missing.
 
         Raises:
             CaptureError: The folder does not exist, or a segment is missing.
@@ -106,7 +106,7 @@ class Capture:
         for info in infos:
             if info.type == pafs.FileType.File and (known := segment_number(info.base_name)) is not None:
                 number, sealed = known
-                # Sealed between two listings: the same file.
+                # The segment was sealed between two listings: it is the same file.
                 if sealed or number not in found:
                     found[number] = Segment(number, info.path, sealed, info.size or 0)
         segments = [found[number] for number in sorted(found)]
@@ -126,17 +126,17 @@ class Capture:
     def batches(
         self, start: tuple[int, int] = BEGIN, stop: tuple[int, int] | None = None, *, columns: Sequence[str] | None = None
     ) -> Iterator[Batch]:
-        """Yield the good batches between two positions; fills `losses`.
+        """Yield the good batches between two positions, and fill `losses`.
 
-        A torn batch at the end of a segment with a writer is not lost: it will be complete later.
+        An incomplete batch at the end of a segment with a writer does not count as lost, because it will be complete later.
 
         Args:
-            start: First position: (segment, batch).
-            stop: First position that is not included; None for all.
-            columns: Selected columns; None for all. The others are not decompressed.
+            start: First position to include: (segment, batch).
+            stop: First position to exclude. None includes everything up to the end.
+            columns: Columns to read; None reads all. Other columns are not decompressed.
 
         Raises:
-            CaptureError: A segment is missing, or of an unknown version.
+            CaptureError: A segment is missing, or its version is unknown.
             KeyError: A column does not exist.
         """
         self.losses, self.ended = [], []
@@ -163,7 +163,7 @@ class Capture:
         """Yield numbers and sizes of the good batches of a segment, without decompressing them.
 
         Raises:
-            CaptureError: It is of an unknown version.
+            CaptureError: The version of the segment is unknown.
         """
         return self.reader(segment).messages()
 
@@ -171,7 +171,7 @@ class Capture:
         """Return a reader of one segment, from its beginning or from the end of an earlier reader.
 
         Raises:
-            CaptureError: The segment is gone.
+            CaptureError: The segment no longer exists.
         """
         data = self._bytes(segment.path, segment.sealed)
         return SegmentReader(data, segment.path, sealed=segment.sealed, offset=offset, batch=batch)
@@ -195,7 +195,7 @@ class Capture:
 
 
 def lost(segment: Segment, reader: SegmentReader) -> list[Loss]:
-    """Return the damage that a reader has found, without the torn end of an open segment."""
+    """Return the damage that a reader has found, except for an incomplete batch at the end of an open segment."""
     return [Loss(segment.number, stretch) for stretch in reader.damage if not stretch.torn]
 
 

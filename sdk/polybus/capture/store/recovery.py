@@ -1,4 +1,4 @@
-"""Recovery: a whole capture from the good parts of a damaged one."""
+"""Creates a complete capture from the good parts of a damaged one."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from .segments import SegmentWriter, Stretch
 
 @frozen
 class Recovered:
-    """Result of `recover`: rows saved in the new capture, and lost."""
+    """The result of `recover`: the rows saved in the new capture, and those that are lost."""
 
     frames: int
     batches: int
     lost_frames: int
-    """Number of frames known to be missing; stretches with an unknown number count as none."""
+    """Number of frames that are known to be missing. A stretch with an unknown number of frames counts as none."""
     lost_stretches: int
-    """Number of skipped stretches of bytes."""
+    """Number of stretches of bytes that were skipped."""
     lost_bytes: int
-    """Bytes in them."""
+    """Number of bytes in these stretches."""
     missing: tuple[int, ...]
     """Numbers of missing segments."""
 
 
 def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None = None) -> Recovered:
-    """Copy the good batches of a damaged capture into a new one, with a gap row wherever some are missing.
+    """Copy the good batches of a damaged capture to a new one. A gap row marks each place where batches are missing.
 
-    The new one is complete: it marks each recording as ended, even if its recorder was killed.
+    The new capture is complete: it marks each recording as ended, even if the recorder was killed.
 
     Args:
-        path: The damaged capture; it is not changed.
-        out: A folder for the new one, empty or new.
+        path: The damaged capture, which is not changed.
+        out: A new or empty folder for the new capture.
         progress: Called with the number of rows from time to time.
 
     Raises:
         CaptureError: `out` is not empty, or `path` is not a capture.
-        OSError: The new one cannot be written.
+        OSError: The new capture cannot be written.
     """
     capture = Capture(path)
     recovery = _Recovery(capture, new_folder(out), progress if progress is not None else lambda rows: None)
