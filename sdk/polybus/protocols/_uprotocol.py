@@ -1,4 +1,4 @@
-"""Shared by both generations of uProtocol: ids, priorities, attributes that survive a bridge, and rules of a session.
+"""The parts that both generations of uProtocol share: ids, priorities, session rules, and attributes that survive a bridge.
 
 Ids are UUIDs with a time (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc). The document uses UUID version 8: 48 bits of
 Unix milliseconds, the version, a 12-bit counter that restarts each millisecond, the variant, and 62 bits that are random once
@@ -67,14 +67,14 @@ _GREGORIAN_MS: Final = 12_219_292_800_000  # from 1582-10-15, the epoch of versi
 
 
 class IdFactory:
-    """Makes unique, ordered ids, even if the clock is set back.
+    """Creates unique, ordered ids, even if the clock is set back.
 
-    After 4,096 ids within a millisecond, or a clock that was set back, the time in the ids runs ahead of the clock until the
-    clock catches up. (The document freezes the counter instead, which repeats ids.) Not thread-safe.
+    After 4,096 ids within one millisecond, or if the clock is set back, the time in the ids runs ahead of the clock until the
+    clock catches up. (In the document the counter stops instead, so ids are repeated.) This class is not thread-safe.
 
     Args:
-        clock: Returns nanoseconds since 1970.
-        rng: Makes the random part; `random.SystemRandom` by default.
+        clock: Function that returns nanoseconds since 1970.
+        rng: Generates the random part. The default is `random.SystemRandom`.
     """
 
     __slots__ = ("_clock", "_count", "_head", "_ms", "suffix")
@@ -113,10 +113,10 @@ def id_version(id: str) -> int | None:
 
 
 def id_time_ms(id: str) -> int | None:
-    """Creation time of an id in milliseconds since 1970; None if it has no time (version 4, as in the document).
+    """Return the creation time of an id in milliseconds since 1970, or None if it has no time (version 4, as in the document).
 
     Raises:
-        ValueError: The text is not a hyphenated UUID.
+        ValueError: The string is not a hyphenated UUID.
     """
     version = id_version(id)
     if version == 8 or version == 7:

@@ -1,4 +1,4 @@
-"""Body formats of the wire: marked values, and messages with the application's own parts."""
+"""The body formats of J.REP: marked values, and messages with parts that the application defines."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ID: Final = re.compile(rb'"\^ObjectID"\s*:\s*"(\d{1,9})"')
 
 
 class Parts(Mapping[str, Any]):
-    """A body of parts with the application's own names: ``bus.publish("chat", Parts(Nick="Ann", Text="hi"))``.
+    """A body of parts whose names the application chooses: ``bus.publish("chat", Parts(Nick="Ann", Text="hi"))``.
 
-    On the wire they are members beside ToSubject. A received message has them in `Message.attributes`. The part ``Value`` is
-    the body of other messages.
+    On the wire the parts are members of the message, next to ToSubject. In a received message they are in
+    `Message.attributes`. In all other messages, the part ``Value`` is the body.
 
     Raises:
-        ValueError: A name is reserved by the protocol, or more than 255 parts.
+        ValueError: The protocol reserves a name, or there are more than 255 parts.
     """
 
     def __init__(self, parts: Mapping[str, Any] | None = None, /, **more: Any) -> None:
@@ -53,7 +53,7 @@ class Parts(Mapping[str, Any]):
 
 
 class ErraiFormat:
-    """Errai's marked values. Bare JSON is read too."""
+    """Errai's marked values. This format also reads bare JSON."""
 
     content_type = "application/vnd.errai+json"
 
@@ -81,7 +81,7 @@ class ErraiFormat:
         return ValueReading(self.types, self.strict, self._readers)
 
     def decode(self, data: bytes) -> Any:
-        """Read bytes whose depth was checked."""
+        """Read bytes whose depth has been checked."""
         try:
             node = _decode(data)
             if type(node) is str:
@@ -98,7 +98,7 @@ class ErraiFormat:
 
 
 class PartsFormat:
-    """`Parts`: the members of a message's JSON object."""
+    """The format of `Parts`, which are members of a message's JSON object."""
 
     content_type = "application/vnd.errai.parts+json"
 
@@ -120,7 +120,7 @@ class PartsFormat:
 
 
 def encoder_of(values: BodyFormat, written: bytes = b"") -> Callable[[Any], bytes]:
-    """Make a function that writes further parts of a message; marked values continue its ids."""
+    """Return a function that writes further parts of a message. Marked values in them continue the message's ids."""
     if not isinstance(values, ErraiFormat):
         return values.encode
     used = map(int, _ID.findall(written))

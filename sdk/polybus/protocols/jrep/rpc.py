@@ -1,8 +1,8 @@
-"""Remote procedures: calls to a Java interface as in Errai (notes section 2.6).
+"""Remote procedure calls to a Java interface, as in Errai (notes section 2.6).
 
-A call goes to ``<interface>:RPC`` with the method's signature as CommandType and the arguments in MethodParms; the result is in
-MethodReply. On the bus both names form one subject, ``<interface>:RPC.<signature>``, and the body is the list of arguments, so
-the ordinary verbs work and this module only makes the names.
+A call is sent to ``<interface>:RPC`` with the method's signature as CommandType and the arguments in MethodParms. The result is
+in MethodReply. On the bus both names form one subject, ``<interface>:RPC.<signature>``, and the body is the list of arguments.
+So the ordinary methods of the bus work, and this module only creates the names.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _BOXED: Final = {"int": "java.lang.Integer", "double": "java.lang.Double", "bool
 
 @frozen
 class Method(Subject[Any, Any]):
-    """The subject of a method, with its parameter types."""
+    """The subject of a method, along with its parameter types."""
 
     parameters: tuple[JavaType, ...] = field(default=(), eq=False)
 
     def given(self, body: Any) -> Any:
-        """The arguments, each to be written as its parameter's type."""
+        """Return the arguments, each of which will be written as the type of its parameter."""
         return Arguments(body, self.parameters) if isinstance(body, (list, tuple)) else body
 
 
 class HandlerRegistry(Protocol):
-    """A bus, or a router that a bus includes."""
+    """A bus, or a router that a bus can include."""
 
     def handle(self, subject: Subject[Any, Any], /) -> Callable[..., Any]:
         """Register a function that answers requests to a subject."""
@@ -63,7 +63,7 @@ class HandlerRegistry(Protocol):
 
 
 class RemoteInterface:
-    """A Java interface whose methods you call, or answer, over J.REP.
+    """A Java interface whose methods you can call or implement over J.REP.
 
     ::
 
@@ -76,7 +76,7 @@ class RemoteInterface:
 
     Args:
         name: Java name of the interface.
-        java: The application's types, for methods with such parameters.
+        java: The application's types, for methods that have parameters of these types.
 
     Raises:
         TypeError, ValueError: `name` is not a Java name, or `java` has the wrong type.
@@ -89,15 +89,17 @@ class RemoteInterface:
         self._java = java if java is not None else JavaTypes()
 
     def method(self, name: str, *parameters: Any, returns: Any = Any) -> Subject[Any, Any]:
-        """The subject of a method. Request it with the list of arguments; each is written as its parameter's type.
+        """Return the subject of a method.
+
+        To call the method, send a request to this subject with the list of arguments. Each argument is written as the type of
+        its parameter.
 
         Args:
             name: Java name of the method.
-            parameters: Parameter types: Python types, or Java types as text. ``int``, ``float`` and ``bool`` are Java's
-                ``int``,
-                ``double`` and ``boolean``; ``int | None`` is ``java.lang.Integer``. Write others as text: ``"long"``,
-                ``"java.lang.Long"``, ``"char"``, ``"int[]"``, ``"java.util.List<java.lang.Long>"``.
-            returns: Type to convert the result to.
+            parameters: Types of the parameters: Python types, or Java types as strings. ``int``, ``float`` and ``bool`` mean
+                Java's ``int``, ``double`` and ``boolean``; ``int | None`` means ``java.lang.Integer``. Write other types as
+                strings: ``"long"``, ``"java.lang.Long"``, ``"char"``, ``"int[]"``, ``"java.util.List<java.lang.Long>"``.
+            returns: Type to which the result is converted.
 
         Raises:
             TypeError: A type has no Java name.
@@ -111,37 +113,37 @@ class RemoteInterface:
         return Method(f"{self.name}{RPC_MARK}{name}:{signature}", list, returns, types)
 
     def call(self, bus: Any, method: str, *arguments: Any, returns: Any = Any, **options: Any) -> Any:
-        """Call a method with the parameter types of these arguments; use `method` to name other types.
+        """Call the method whose parameter types are those of the arguments. Use `method` to name other types.
 
         Args:
             bus: A bus, or a peer.
             method: Java name of the method.
             arguments: The arguments.
-            returns: Type to convert the result to.
-            options: As in `Bus.request`: ``timeout``, ``headers``, ``to``.
+            returns: Type to which the result is converted.
+            options: Options of `Bus.request`: ``timeout``, ``headers``, ``to``.
 
         Returns:
             The `Reply`.
 
         Raises:
             TypeError: An argument has no Java name.
-            BusError: As `Bus.request`.
+            BusError: The same errors as `Bus.request`.
         """
         subject = self.method(method, *map(self._type_of, arguments), returns=returns)
         return bus.request(subject, list(arguments), **options)
 
     def handle(self, router: HandlerRegistry, name: str | None = None, *parameters: Any) -> Callable[[F], F]:
-        """Answer a method with a function; its positional parameters are the method's.
+        """Implement a method with a function, whose positional parameters are those of the method.
 
         Args:
             router: The bus or router.
-            name: Java name of the method; by default the function's name.
-            parameters: Types as in `method`; by default the function's annotations, where ``int`` also matches ``Integer``.
+            name: Java name of the method. The default is the name of the function.
+            parameters: Types of the parameters, as for `method`. The default is the annotations of the function, in which
+                ``int`` also matches ``Integer``.
 
         Raises:
-            TypeError: A parameter has no Java type, or the function cannot be a method: it has keyword or variadic parameters,
-                a
-                different number of parameters, or is a generator.
+            TypeError: A parameter has no Java type, or the function cannot implement a method because it has keyword or
+                variadic parameters, has a different number of parameters, or is a generator.
             ValueError: `name` is not a Java name.
         """
         if not hasattr(router, "handle"):
@@ -171,7 +173,7 @@ class RemoteInterface:
         return "long" if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF else "java.math.BigInteger"
 
     def _java_type(self, kind: Any) -> JavaType:
-        """May raise `TypeError`: no Java name."""
+        """Return the Java name of a type. Raises `TypeError` if it has none."""
         while get_origin(kind) is Annotated:
             kind = get_args(kind)[0]
         if isinstance(kind, ForwardRef):
@@ -195,7 +197,7 @@ class RemoteInterface:
         raise TypeError(f"{kind!r} has no Java name: say it as text, for example 'java.lang.Long', or register the type")
 
     def _elements(self, arguments: tuple[Any, ...]) -> tuple[JavaType, ...]:
-        """Types of the elements, if the annotation names Java types; otherwise each value decides."""
+        """Return the types of the elements if the annotation names Java types. Otherwise each value decides."""
         if not any(isinstance(one, (str, ForwardRef)) for one in arguments):
             return ()
         return tuple(self._java_type(one) for one in arguments if one is not Ellipsis)

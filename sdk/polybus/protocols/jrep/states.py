@@ -1,4 +1,4 @@
-"""Errai's five states of a bus (`BUS/client/framework/BusState`), derived from polybus events."""
+"""Derives Errai's five states of a bus (`BUS/client/framework/BusState`) from polybus events."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...events import BusEvent, LinkDown, LinkRetrying, LinkUp
 
 
 class BusState(enum.Enum):
-    """States of a bus."""
+    """The states of a bus."""
 
     UNINITIALIZED = "uninitialized"
-    """Not entered, or left."""
+    """The bus has not been entered, or has been left."""
     LOCAL_ONLY = "local only"
-    """Running without a link."""
+    """The bus is running without a link."""
     CONNECTING = "connecting"
     CONNECTION_INTERRUPTED = "connection interrupted"
     """A link is down and will reconnect."""

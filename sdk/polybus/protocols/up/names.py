@@ -1,7 +1,7 @@
-"""Maps subjects of the bus to addresses and back, by a table of names from code, a file, or a proto file (see `services`).
+"""Maps subjects of the bus to addresses and back. It uses a table of names from code, a file, or a proto file (see `services`).
 
-A bare number is a resource: of this entity for publications, notifications and requests to this side, of the peer for requests
-to it. A subject with a ``/`` is an address.
+A number alone is a resource. In a request to the peer, it is a resource of the peer. In publications, notifications and
+requests to this side, it is a resource of this entity. A subject with a ``/`` is an address.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _WITH_RESOURCE: Final = re.compile(r"(?:up:)?(?://[^/]+)?(?:/[^/]+){3}")
 
 
 def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
-    """Read the table of a TOML file, for ``Up(names=...)``.
+    """Read the table of names in a TOML file, for ``Up(names=...)``.
 
-    Each line is a name with a number, an address, or one of each kind: ``"door.opened" = 0x80CD``, ``UpdateDoor =
+    Each line assigns a name a number, an address, or a list of a method and a topic: ``"door.opened" = 0x80CD``, ``UpdateDoor =
     "//device2/CD/4/B"``, ``light = [0xC, 0x80CE]``.
 
     Args:
         text: Content of the file.
-        file: Name of the file for errors.
+        file: Name of the file, for error texts.
 
     Raises:
-        ValueError: Invalid table; the error names file and line.
+        ValueError: The table is invalid. The error text names the file and line.
     """
     text = checked_text(text)
     try:
@@ -55,7 +55,7 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
 
 
 def checked_text(text: str) -> str:
-    """The text of a file, without a byte order mark. May raise `ValueError`: it is a file's name, not its text."""
+    """Return the text of a file without a byte order mark. Raises `ValueError` if it is the name of a file instead."""
     if text.endswith((".toml", ".proto")) and "\n" not in text:
         raise ValueError(f"up: {text!r} is the name of a file, and its text is expected: Path({text!r}).read_text()")
     return text.removeprefix("\ufeff")
@@ -68,7 +68,7 @@ def _line_of(name: str, text: str) -> str:
 
 
 def table_of(names: Mapping[str, Any] | Table) -> Table:
-    """Check the table of an option. May raise `ValueError`: invalid name or number, or a duplicate."""
+    """Check the table of an option. Raises `ValueError` if a name or number is invalid or a duplicate."""
     pairs = pairs_in(names)
     if pairs is None:
         text = "a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}"
@@ -81,7 +81,7 @@ def table_of(names: Mapping[str, Any] | Table) -> Table:
 
 
 def _entry(name: Any, given: Any, taken: dict[Place, str]) -> tuple[Place, ...]:
-    """Check the places of one name and add them to `taken`. May raise `ValueError`: invalid, or taken."""
+    """Check the places of one name and add them to `taken`. Raises `ValueError` if one is invalid or already taken."""
     if type(name) is not str or not name or "/" in name:
         raise ValueError(f"{name!r} is no name: it is text without a slash")
     if isinstance(given, Mapping):
@@ -123,10 +123,10 @@ class UpNames:
     """The names of one connection.
 
     Args:
-        table: Names with their places.
+        table: Maps names to their places.
         entity: Address of this side.
-        peer: Address of the other side; None until known. Until then this side's address is used.
-        on_fabric: True on a fabric, which has no single other side.
+        peer: Address of the other side. None until it is known; until then, the address of this side is used.
+        on_fabric: True on a fabric, where there is no single other side.
     """
 
     __slots__ = ("_methods", "_names", "_on_fabric", "_topics", "entity", "peer", "subjects")

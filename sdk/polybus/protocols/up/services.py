@@ -1,8 +1,8 @@
-"""Services as in proto files (eclipse-uprotocol/up-spec, up-core-api/uprotocol/uoptions.proto): names with numbers.
+"""Reads the names and numbers of services from proto files (eclipse-uprotocol/up-spec, up-core-api/uprotocol/uoptions.proto).
 
-A service has an id and a version, methods with ids below 8000, and topics with ids from 8000. They come from a proto file's
-text or from protoc's output. The text is parsed only for options of services and methods, with constants or
-messages in text format; the rest of the language (protobuf.dev, proto3 and editions) is skipped.
+A service has an id, a version, methods with ids below 8000, and topics with ids of 8000 and above (hexadecimal). They are read
+from the text of a proto file or from the output of protoc. The parser reads only the options of services and methods, whose
+values are constants or messages in text format. It skips the rest of the language (protobuf.dev, proto3 and editions).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ProtoSyntaxError(ValueError):
     """The text is not a valid proto file.
 
     Args:
-        text: The text found, and the expected one.
-        line: Line number, from 1.
+        text: Says which text was found, and which was expected.
+        line: Line number, counted from 1.
     """
 
     def __init__(self, text: str, line: int) -> None:
@@ -68,7 +68,7 @@ class Declared:
 
 
 def declared_services(text: str) -> list[Declared]:
-    """The services of a proto file, in order. May raise `ProtoSyntaxError`."""
+    """Return the services of a proto file, in order. May raise `ProtoSyntaxError`."""
     return list(_Reader(text).services())
 
 
@@ -270,14 +270,14 @@ _SERVICES, _VERSIONS = range(ANY_PART), range(ANY_VERSION)
 
 @frozen
 class Service:
-    """A service: its name, and the numbers of its methods and topics.
+    """A service with the numbers of its methods and topics.
 
     Attributes:
-        name: Its ``service_name`` or, without one, its name in the proto file.
-        id: Type of its entities, 16 bits.
-        version: Its major version.
-        methods: Numbers by name, from 1 to 7FFF.
-        topics: Numbers by name, from 8000 to FFFE, of publications and notifications.
+        name: The ``service_name`` or, if there is none, the name in the proto file.
+        id: Type of the service's entities, a 16-bit number.
+        version: Major version of the service.
+        methods: Maps the names of methods to their numbers, from 1 to 7FFF.
+        topics: Maps the names of publications and notifications to their numbers, from 8000 to FFFE.
     """
 
     name: str
@@ -287,27 +287,28 @@ class Service:
     topics: Mapping[str, int] = field(factory=dict)
 
     def entity(self, authority: str, *, instance: int = 0) -> str:
-        """The entity that offers the service: ``Up(entity=service.entity("vehicle7"))``.
+        """Return the address of the entity that offers the service: ``Up(entity=service.entity("vehicle7"))``.
 
         Args:
             authority: Name of the host.
             instance: Instance number on that host.
 
         Raises:
-            ValueError: Invalid authority or instance.
+            ValueError: The authority or the instance is invalid.
         """
         return self._at(authority, instance, 0).entity_text
 
     def names(self, authority: str | None = None, *, instance: int = 0, prefix: str = "") -> dict[str, Any]:
-        """The names of its methods and topics, for ``Up(names=...)``.
+        """Return a table with the names of the service's methods and topics, for ``Up(names=...)``.
 
         Args:
-            authority: Host that offers the service, for whole addresses. None: only numbers, for this entity or the peer.
+            authority: Host that offers the service. The table then contains whole addresses. Without it, the table contains
+                only numbers, which refer to this entity or to the peer.
             instance: Instance number on that host.
-            prefix: Prefix of each name: ``body.`` for ``body.UpdateDoor``.
+            prefix: Prefix to add to each name, such as ``body.`` for ``body.UpdateDoor``.
 
         Raises:
-            ValueError: Invalid authority or instance.
+            ValueError: The authority or the instance is invalid.
         """
         table: dict[str, Any] = {}
         for name, number in (*self.methods.items(), *self.topics.items()):
@@ -327,14 +328,14 @@ class Service:
 
 
 def services_in(text: str, *, file: str = "services") -> list[Service]:
-    """The services of a proto file with uProtocol options, in order.
+    """Return the services of a proto file with uProtocol options, in order.
 
     Args:
         text: Content of the file.
-        file: Name of the file for errors.
+        file: Name of the file, for error texts.
 
     Raises:
-        ValueError: Invalid file, or a missing, wrong or duplicate option; the error names file and line.
+        ValueError: The file is invalid, or an option is missing, invalid or duplicate. The error text names the file and line.
     """
 
     def place(line: int) -> str:
@@ -357,13 +358,15 @@ def _ours(declared: Declared) -> Declared:
 
 
 def service_of(descriptor: ServiceDescriptor) -> Service:
-    """The service of a module that protoc made: ``service_of(body_pb2.DESCRIPTOR.services_by_name["BodyAccess"])``.
+    """Return a service from a module that protoc has generated.
+
+    For example: ``service_of(body_pb2.DESCRIPTOR.services_by_name["BodyAccess"])``.
 
     Args:
-        descriptor: Descriptor of the service. The program need not know its options.
+        descriptor: Descriptor of the service. The program does not need to know its options.
 
     Raises:
-        ValueError: Missing, wrong or duplicate option; the text names the file.
+        ValueError: An option is missing, invalid or duplicate. The error text names the file.
     """
     options = [
         Option(name, _topic(part) if name in _TOPICS and isinstance(part, bytes) else _plain(part), 0)

@@ -1,7 +1,7 @@
-"""The HTTP binding of CloudEvents 1.0.2 as functions, without I/O, for transports and web frameworks.
+"""The HTTP binding of CloudEvents 1.0.2 as functions without I/O, for transports and web frameworks.
 
-``structured`` puts a whole event in the body, ``binary`` its attributes in ``ce-`` headers and its data in the body, ``batch``
-several whole events in the body.
+``structured`` writes a whole event to the body. ``binary`` writes the attributes of an event to ``ce-`` headers and its data to
+the body. ``batch`` writes several whole events to the body.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 @frozen
 class HttpContent:
-    """Headers (lower-case names) and body of a request or response."""
+    """The headers (with lower-case names) and the body of a request or response."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -45,11 +45,11 @@ class HttpContent:
 
 @frozen
 class Form:
-    """Form of events in an HTTP message."""
+    """The form of the events in an HTTP message."""
 
     mode: Mode = "structured"
     format: Format = "json"
-    """Format of whole events."""
+    """The format of whole events."""
 
 
 _FORMS: Final[Mapping[str, Form]] = {
@@ -68,13 +68,13 @@ def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode:
     """Convert messages to the content of an HTTP message.
 
     Args:
-        messages: One, or several with ``mode="batch"``.
-        adapter: Entity, format and profile; by default JSON.
-        mode: Content mode.
+        messages: One message, or several with ``mode="batch"``.
+        adapter: Defines the entity, the format and the profile. The default format is JSON.
+        mode: The content mode.
 
     Raises:
-        ValueError: No message, or several outside batch mode.
-        EncodeError, LocalProtocolError, Unsupported: Not a valid event of uProtocol.
+        ValueError: There is no message, or there are several but the mode is not ``batch``.
+        EncodeError, LocalProtocolError, Unsupported: A message cannot be written as a valid uProtocol event.
     """
     adapter = adapter if adapter is not None else UProtocol()
     codec = adapter.codec()
@@ -89,17 +89,17 @@ def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode:
 def from_http(
     headers: Mapping[str, str], body: bytes, *, mode: str = "document", entity: str = DEFAULT_ENTITY
 ) -> Sequence[Message | RemoteProtocolError]:
-    """Read the messages of an HTTP message; an error stands for a refused message of a batch.
+    """Read the messages in an HTTP message. If a message of a batch is refused, the error is returned in its place.
 
     Args:
-        headers: Headers, with names in any case.
+        headers: The headers. Their names may be in upper or lower case.
         body: The whole body.
-        mode: Strictness, as in `UProtocol`.
-        entity: Its addresses become plain subjects, the reverse of `to_http`.
+        mode: How strictly messages are read, as in `UProtocol`.
+        entity: Entity whose addresses become plain subjects, which reverses `to_http`.
 
     Raises:
-        RemoteProtocolError: No event, or a malformed one.
-        ValueError: Invalid mode or entity.
+        RemoteProtocolError: There is no event, or it is malformed.
+        ValueError: The mode or the entity is invalid.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     leniency, form = Leniency.of(mode), form_of(lower)
