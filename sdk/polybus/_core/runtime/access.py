@@ -1,4 +1,4 @@
-"""Access control: connection limits, and the hooks `authenticate` and `authorize`: a hook that raises refuses."""
+"""Access control by connection limits and by the hooks `authenticate` and `authorize`. A hook that raises an error refuses."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 Authenticate: TypeAlias = Callable[[Handshake], Any]
-"""``authenticate(handshake)`` returns any identity, or `Identity`; None and other empty values refuse. True admits an anonymous
-client."""
+"""``authenticate(handshake)`` returns any value as the identity, or an `Identity`. None or another empty value refuses the client.
+True admits an anonymous client."""
 Authorize: TypeAlias = "Callable[[Any, str, Any], bool | Awaitable[bool]] | Callable[..., bool | Awaitable[bool]]"
-"""``authorize(peer, verb, subject)``; False refuses. A parameter ``message`` receives the message, or None."""
+"""``authorize(peer, verb, subject)`` returns False to refuse. If it has a parameter ``message``, it receives the message or None.
+"""
 
 _REMEMBERED = 1024
 _CREDENTIALS: Final = ("authorization", "cookie")
 _SECRET: Final = 6
-"""The log hides words of at least this many letters in such a header: shorter ones are names such as `Bearer`."""
+"""The log hides words of at least this length in a header with credentials. Shorter words are names such as `Bearer`."""
 _ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
-"""Verbs that spell the subject as the handler registered it."""
+"""The verbs for which the subject is spelled as the handler was registered."""
 
 
 class AccessControl:
@@ -61,7 +62,7 @@ class AccessControl:
         self._told: set[str] = set()
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
-        """Authenticate a new connection. A hook that fails or takes too long gives `Unavailable`: the client retries."""
+        """Authenticate a new connection. If the hook fails or takes too long, the result is `Unavailable`, and the client retries."""
         if self.authenticate is None:
             return Admission(Identity(), handshake)
         outcome = await self._asked(self.authenticate, handshake)
@@ -72,7 +73,7 @@ class AccessControl:
         return outcome
 
     async def renew(self, admission: Admission, token: str) -> Admission | BusError:
-        """Authenticate the other end of a link again, with a new token of the same user."""
+        """Authenticate the other end of a link again, with a new token for the same user."""
         handshake = admission.handshake
         headers = {**handshake.headers, "authorization": f"Bearer {token}"}
         outcome = await self.admit(evolve(handshake, headers=headers))
@@ -81,17 +82,17 @@ class AccessControl:
         return outcome
 
     def turned_away(self, address: str, why: str, about: str) -> None:
-        """Log a refused client: a few of each kind, then only their number."""
+        """Log that a client was refused. After a few of each kind, only their number is logged."""
         self.warnings.warn(logger, "refused %s: %s", address, why, about=about, extra=log_fields(address=address))
 
     def denied(self, peer: CallingPeer, verb: str, subject: str | int) -> None:
-        """Log a refused action of a peer: a few of each verb, then only their number."""
+        """Log that an action of a peer was refused. After a few of each verb, only their number is logged."""
         text, fields = "refused %s of %r to %s: authorize does not allow it", log_fields(peer, subject=subject)
         self.warnings.warn(logger, text, verb, subject, str(peer), about=verb, level=logging.INFO, extra=fields)
 
     @property
     def trusting(self) -> bool:
-        """True if clients have identities, `authorize` is missing, and no warning about their publications was given."""
+        """True if clients have identities, there is no `authorize`, and no warning about their publications has been logged."""
         return self._trusts("publish")
 
     def _trusts(self, what: str) -> bool:
@@ -116,7 +117,7 @@ class AccessControl:
             logger.warning(text, str(peer), pattern, extra=log_fields(peer, subject=pattern))
 
     def _is_first(self, what: str, peer: CallingPeer) -> bool:
-        # A link that this bus opened may have clients too: behind a broker.
+        # A link that this bus opened may also lead to clients, behind a broker.
         first = self._trusts(what) and (not peer.link.upstream or peer.identity is not None)
         if first:
             self._told.add(what)
@@ -136,12 +137,12 @@ class AccessControl:
             return error
         except (NotFound, BadRequest):  # raised by the service that the hook asks
             return Unauthorized("not authenticated")
-        except BaseException as error:  # a new connection does not end the server
+        except BaseException as error:  # a new connection must not end the server
             _raise_unless_foreign(error)
             text = "authenticate failed, which refuses the connection"
             self.warnings.warn(logger, text, error=error, extra=_of_handshake(handshake))
             return Unavailable("this server cannot authenticate you now: try again later")
-        if identity is True:  # not a name: it would equal the number 1
+        if identity is True:  # must not be a name, because it equals 1
             return Admission(Identity(), handshake)
         if _is_empty(identity):
             if identity is not None and identity is not False:
@@ -160,7 +161,7 @@ class AccessControl:
         return Admission(identity, handshake)
 
     def asks(self, peer: CallingPeer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
-        """Call `authorize`: an answer, or an awaitable of it."""
+        """Call `authorize`, and return its answer or an awaitable for it."""
         assert self.authorize is not None
         if peer.link.inner:  # the peer is this bus itself
             return True
@@ -181,7 +182,7 @@ class AccessControl:
         return allowed
 
     def _check_given(self, allowed: Any) -> None:
-        """Warn if `authorize` returned None, as a function without a return does."""
+        """Warn if `authorize` returned None, like a function without a return statement."""
         if allowed is None:
             text = "authorize=%s returned None, which refuses: return True or False in each case"
             self.warnings.warn(logger, text, shown(self.authorize), about="no answer")
@@ -202,7 +203,7 @@ class AccessControl:
         return self.authorize is None or await self.answer(self.asks(peer, verb, subject, message))
 
     def may_receive(self, peer: CallingPeer, subject: str | int) -> bool | Awaitable[bool]:
-        """Ask whether a peer may receive a subject. Answers are cached per peer."""
+        """Ask whether a peer may receive publications to a subject. Answers are cached for each peer."""
         if isinstance(subject, str) and "/" in subject:
             subject = canonical(subject)
         known = peer.grants
@@ -221,7 +222,7 @@ class AccessControl:
 
 
 def _refusal(error: RequestError, handshake: Handshake) -> str:
-    """Reason for refusing a client, for the log: names its credentials, without their values."""
+    """Return the reason for refusing a client, for the log. It names the credentials, but does not contain their values."""
     text = str(error)
     for name in _CREDENTIALS:
         for word in handshake.headers.get(name, "").replace(";", " ").replace("=", " ").split():
@@ -239,7 +240,7 @@ def _is_same(one: Identity, other: Identity) -> bool:
         return one.key == other.key
     try:
         return bool(one.value == other.value)
-    except Exception:  # an object, such as an array, whose equality is no truth value
+    except Exception:  # comparing an object such as an array does not return a bool
         return False
 
 
@@ -272,13 +273,13 @@ def _of_handshake(handshake: Handshake) -> dict[str, object]:
 
 
 def _raise_unless_foreign(error: BaseException) -> None:
-    """Re-raise a cancellation of the task; only the hook's own exceptions are for the log."""
+    """Re-raise a cancellation of the task. Only exceptions of the hook itself are logged."""
     if not is_foreign_exception(error):
         raise error
 
 
 class Admissions:
-    """Counts the connections of one gate, from handshake to end."""
+    """Counts the connections of one gate, from their handshakes until they end."""
 
     __slots__ = ("_limits", "handshakes", "hosts")
 
@@ -288,7 +289,7 @@ class Admissions:
         self.hosts: Counter[str] = Counter()
 
     def knock(self, address: str, connections: int) -> TooManyRequests | None:
-        """Count a new connection, or refuse it. `connections` are already open."""
+        """Count a new connection, or refuse it. `connections` is the number of those that are already open."""
         limits, host = self._limits, _host(address)
         if self.handshakes >= limits.handshakes:
             return TooManyRequests(f"{self.handshakes} handshakes are under way (Limits.handshakes)", reason="handshakes")
@@ -301,16 +302,16 @@ class Admissions:
         return None
 
     def left(self, address: str) -> None:
-        """Uncount a connection that ended before it was accepted."""
+        """Stop counting a connection that ended before it was accepted."""
         self.handshakes -= 1
         self.gone(address)
 
     def opened(self) -> None:
-        """Uncount a completed handshake."""
+        """Stop counting a handshake, because it is complete."""
         self.handshakes -= 1
 
     def gone(self, address: str) -> None:
-        """Uncount an accepted connection."""
+        """Stop counting an accepted connection, because it has ended."""
         host = _host(address)
         self.hosts[host] -= 1
         if self.hosts[host] <= 0:

@@ -1,4 +1,4 @@
-"""The context of a handler: everything but the body."""
+"""The context of a handler, which gives it everything except the body."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 
 class Context(Generic[State_co]):
-    """Injected into a handler that annotates a parameter with `Context`, or ``Context[Store]`` if `state` is a Store.
+    """The context of a call. A handler receives it if a parameter is annotated with `Context`, or ``Context[Store]`` if `state`
+    is a Store.
 
     Attributes:
-        message: The message being handled.
-        deadline: Monotonic time of the event loop at which the caller gives up, or None.
+        message: The message that is being handled.
+        deadline: The monotonic time of the event loop at which the caller gives up, or None.
     """
 
     __slots__ = ("_bus", "_pattern", "deadline", "message")
@@ -38,25 +39,25 @@ class Context(Generic[State_co]):
 
     @property
     def bus(self) -> Any:
-        """The bus that runs the handler; for a `def` handler its blocking twin."""
+        """The bus that runs the handler. A `def` handler gets the blocking twin of the bus."""
         return self._bus
 
     @property
     def pattern(self) -> str | int:
-        """The subject or pattern of the handler: few values, unlike `Message.subject`."""
+        """The subject or pattern of the handler. Unlike `Message.subject`, it has few different values."""
         return self.message.subject if self._pattern is None else self._pattern
 
     @property
     def peer(self) -> Peer | None:
-        """The sender of the message; None when it came from this bus itself."""
+        """The sender of the message; None if this bus itself sent it."""
         peer: Peer | None = self.message.peer
         return peer
 
     @property
     def identity(self) -> Any:
-        """The value that `authenticate` returned for the peer, or None; under `Bus.as_` the identity passed to it.
+        """The value that `authenticate` returned for the peer, or None. Under `Bus.as_` it is the identity passed there.
 
-        A message that another cluster node passes on (`Bus.forward`) has an `Identity` with the client's key.
+        For a message that another node of the cluster passes on (`Bus.forward`), it is an `Identity` with the key of the client.
         """
         peer, extras = self.message.peer, self.message.extras
         if peer is None and extras is not None:  # sent by this process
@@ -67,15 +68,16 @@ class Context(Generic[State_co]):
 
     @property
     def attempt(self) -> int:
-        """Deliveries of this publication to a durable handler, this one included; otherwise 1."""
+        """Number of deliveries of this publication to a durable handler, including this one; otherwise 1."""
         return self.message.attempt
 
     @property
     def answer_headers(self) -> dict[str, str]:
-        """Headers of the answer, text to text, set by a handler or a middleware: ``ctx.answer_headers["etag"] = "7"``.
+        """Headers for the answer, which a handler or a middleware sets: ``ctx.answer_headers["etag"] = "7"``.
 
-        They are sent with the handler's return value if the wire carries answer headers (CSB does not). Errors, streams and
-        channels have none. The caller reads them from `Reply.message`, or asks with ``returns=Message``.
+        Names and values are strings. The headers are sent with the return value of the handler if the wire supports headers of
+        answers (CSB does not). Errors, streams and channels have no such headers. The caller reads them from `Reply.message`,
+        or passes ``returns=Message``.
         """
         headers = self.message.answer_headers
         if headers is None:
@@ -84,23 +86,23 @@ class Context(Generic[State_co]):
 
     @property
     def state(self) -> State_co:
-        """The value that the bus's lifespan yielded."""
+        """The value that the lifespan of the bus yielded."""
         return self._bus.state  # type: ignore[no-any-return]  # the annotation ``Context[Store]`` vouches for the type
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger that adds the message's fields to each record: subject, peer, address, protocol and request_id."""
+        """A logger that adds fields of the message to each record: subject, peer, address, protocol and request_id."""
         return HandlerLog(logger, {"peer": None, **log_fields(message=self.message)})
 
 
 class HandlerLog(logging.LoggerAdapter[logging.Logger]):
-    """Adds the message's fields to a handler's own ``extra``."""
+    """Adds fields of the message to the ``extra`` that a handler passes."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Merge the fields; the standard adapter would drop the line's own."""
+        """Merge the fields, because the standard adapter would drop those that the handler passes."""
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
 
 
 current_call: contextvars.ContextVar[RunningCall | None] = contextvars.ContextVar("polybus_call", default=None)
-"""The request being handled here: nested requests inherit its deadline. Tasks that outlive the handler ignore it."""
+"""The request that is being handled. Nested requests inherit its deadline. Tasks that outlive the handler ignore it."""

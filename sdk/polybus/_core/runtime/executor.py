@@ -1,4 +1,4 @@
-"""Runs handlers: middleware, threads for plain functions, and failure reports."""
+"""Runs handlers with their middleware, runs plain functions in threads, and reports failures."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from .services import Services
 
 CallNext: TypeAlias = Callable[[Message], Awaitable[Any]]
-"""The next step for a middleware to call: another middleware, or the handler."""
+"""The next step that a middleware calls: another middleware or the handler."""
 Middleware: TypeAlias = Callable[[Message, Context, CallNext], Awaitable[Any]]
-"""``async def middleware(message, ctx, call_next)``; ``await call_next(message)`` returns the result."""
+"""``async def middleware(message, ctx, call_next)``, in which ``await call_next(message)`` returns the result."""
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 _LONGEST: Final = 4000
-"""Characters of an error text in the log: a peer may have written it."""
+"""Maximum number of characters of an error text in the log, because a peer may have written it."""
 _NO_THREADS = sys.platform == "emscripten"
 
 
@@ -54,7 +54,7 @@ _OF_HTTP: Final = {
 
 
 def _advice(error: BaseException | None) -> str:
-    """Advice to raise a polybus error instead of a web framework's; otherwise empty."""
+    """Return the advice to raise a polybus error if the error is one of a web framework; otherwise empty."""
     status = getattr(error, "status_code", None)
     if type(error).__name__ != "HTTPException" or type(status) is not int:
         return ""
@@ -62,7 +62,7 @@ def _advice(error: BaseException | None) -> str:
 
 
 async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], original: Message, message: Message) -> Any:
-    """Call the handler. In a traceback this frame separates the handler's errors from a middleware's."""
+    """Call the handler. In a traceback, this frame separates errors of the handler from those of a middleware."""
     if message is not original:  # headers set on a replaced message belong to the same answer
         message.answer_headers = Context(None, original).answer_headers
     return await call(message)
@@ -76,20 +76,20 @@ def _code_of(function: Any) -> Any:
 
 
 def _party_of(peer: Any) -> tuple[object, object]:
-    """Owner of a message: its network address (or dialled link) and peer; (None, None) for this bus."""
+    """Return the owner of a message: its network address (or the link that was dialled) and its peer; (None, None) for this bus."""
     link = None if peer is None else party_of(peer).link
     return (link if link is None or link.share is None else link.share.address), peer
 
 
 class HandlerExecutor:
     context_in_a_thread: Callable[[Any, Message, float | None, str | int, CallThreads | None], Context]
-    """Makes the blocking `Context` of a `def` handler; set by a higher layer."""
+    """Creates the blocking `Context` of a `def` handler. A higher layer sets this."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self.middleware: list[Middleware] = []
         self._proven: set[int] = set()
-        """Ids of middleware that have passed an answer on."""
+        """The ids of middleware that have passed an answer on."""
         self._threads: Threads | None = None
 
     def start(self, runtime: Runtime) -> None:
@@ -97,21 +97,21 @@ class HandlerExecutor:
         self._threads = Threads(runtime, self._services.limits.threads, abandoned)
 
     def leave(self, deadline: float) -> None:
-        """Abandon threads that have not returned by the deadline."""
+        """Abandon threads whose functions have not returned by the deadline."""
         if self._threads is not None:
             self._threads.leave(deadline)
 
     @property
     def threads_left(self) -> list[tuple[str, bool]]:
-        """Handlers of an earlier run with unfinished threads, and whether the interpreter waits for each."""
+        """Return the handlers of an earlier run whose threads are unfinished, each with whether the interpreter waits for it."""
         abandoned = [] if self._threads is None else self._threads.abandoned
         return [(work.name, work.waited_for) for work in abandoned if not work.returned]
 
     def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
-        """Run a handler through all middleware; checks its answer if checks are on.
+        """Run a handler inside all middleware, and check its answer if checks are on.
 
         Raises:
-            Exception: (here or when awaited) Raised by the handler or a middleware.
+            Exception: (here or on awaiting) The handler or a middleware raised it.
         """
         if self._services.check_answers and message.kind is Kind.REQUEST:
             return self.around(handler, message, deadline, partial(self._checked, handler, deadline=deadline))
@@ -125,10 +125,10 @@ class HandlerExecutor:
     def around(
         self, handler: RequestHandler, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]
     ) -> Awaitable[Any]:
-        """Run a call through all middleware; for a stream or channel the call is the whole conversation.
+        """Run a call inside all middleware. For a stream or channel, the call is the whole conversation.
 
         Raises:
-            Exception: (here or when awaited) Raised by the call or a middleware.
+            Exception: (here or on awaiting) The call or a middleware raised it.
         """
         middleware, bus, pattern = self.middleware, self._services.bus, handler.subject
         if not middleware:
@@ -148,7 +148,7 @@ class HandlerExecutor:
         return step(0, message)
 
     async def _watched(self, middleware: Middleware, message: Message, context: Context, call_next: CallNext) -> Any:
-        """Run a middleware without an answer so far, and warn if it discards the handler's."""
+        """Run a middleware that has not yet returned an answer, and warn if it discards the answer of the handler."""
         below: Any = None
 
         async def watched_next(message: Message) -> Any:
@@ -172,7 +172,7 @@ class HandlerExecutor:
         return given
 
     def _blamed(self, error: BaseException) -> Middleware | None:
-        """The middleware that raised an error, or None."""
+        """Return the middleware that raised an error, or None."""
         codes = {_code_of(one): one for one in self.middleware}
         blamed = None
         for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -183,7 +183,7 @@ class HandlerExecutor:
         return blamed
 
     async def _checked(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
-        """Check the handler's own answer: a middleware may replace it afterwards."""
+        """Check the answer of the handler itself, because a middleware may replace it afterwards."""
         return self._services.sent(await self._call(handler, message, deadline), handler.checked)
 
     async def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
@@ -210,36 +210,36 @@ class HandlerExecutor:
                 threads.over = True
 
     def threads_of(self, handler: str, message: Message) -> CallThreads | None:
-        """Threads for one call of the named handler; None without thread support."""
+        """Return the threads for one call of the named handler; None if the platform does not support threads."""
         if _NO_THREADS:
             return None
         assert self._threads is not None
         return CallThreads(self._threads, handler, _party_of(message.peer), holds())
 
     async def in_a_thread(self, threads: CallThreads | None, function: Callable[[], Any]) -> Any:
-        """Call a function in a thread of the bus, or in place if `threads` is None.
+        """Call a function in a thread of the bus, or directly if `threads` is None.
 
         Raises:
-            Exception: Raised by the function.
+            Exception: The function raised it.
         """
         if threads is None:
             return function()
-        (result,) = await threads.run(lambda: (function(),))  # trio takes no coroutine from a thread
+        (result,) = await threads.run(lambda: (function(),))  # trio does not accept a coroutine from a thread
         return result
 
     def is_own_cancellation(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Check that this bus itself stopped the handler; clients then get no error."""
+        """Check whether this bus itself stopped the handler. Clients then receive no error."""
         runtime = self._services.runtime
         stopped = runtime is None or runtime.closing or (scope is not None and scope.cancel_called)
         if isinstance(error, (anyio.get_cancelled_exc_class(), BaseExceptionGroup)):
             # trio cancels only through a scope around the handler, or through one that a dependency left open.
             around = runtime.backend == "trio" and anyio.current_effective_deadline() == -math.inf  # type: ignore[union-attr]
             return stopped or (around and not isinstance(error, BaseExceptionGroup))
-        # Python closes coroutines of a finished event loop; while the loop runs, the application raised it.
+        # Python closes the coroutines of a finished event loop. If the loop is still running, the application raised it.
         return isinstance(error, GeneratorExit) and (runtime is None or not runtime.loop.is_here())
 
     def must_propagate(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Check that an exception outside `Exception` must end the worker."""
+        """Check whether an exception that is not an `Exception` must end the worker."""
         if isinstance(error, KeyboardInterrupt) or self.is_own_cancellation(error, scope):
             return True
         runtime = self._services.runtime
@@ -249,7 +249,7 @@ class HandlerExecutor:
         return task is not None and task.cancelling() > 0
 
     def publication_failed(self, message: Message, error: BaseException) -> str:
-        """Log and count the failure of an `on` handler. Returns the error's id."""
+        """Log and count the failure of an `on` handler. Returns the id of the error."""
         error_id = sources.get().urandom(4).hex()
         self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error), message)
         return error_id
