@@ -1,6 +1,6 @@
-"""Dependencies of handlers, marked with `Depends` of fast-depends or FastAPI.
+"""Dependencies of handlers, which are marked with `Depends` of fast-depends or FastAPI.
 
-Both marks have the attributes ``dependency`` and ``use_cache``, which identify them without importing the library.
+Both marks have the attributes ``dependency`` and ``use_cache``, by which they can be recognized without importing the library.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def check_default(parameter: inspect.Parameter, function: str) -> None:
     """Check that a default is a value, not a field object of pydantic or FastAPI.
 
     Raises:
-        TypeError: It is one: its constraints would not be checked, and a handler without a body would receive it.
+        TypeError: The default is such an object. Its constraints would not be checked, and a handler without a body would
+            receive the object.
     """
     default = parameter.default
     if hasattr(default, "default_factory") and is_own(default):
@@ -41,10 +42,10 @@ def check_default(parameter: inspect.Parameter, function: str) -> None:
 
 
 def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
-    """Check that a type has no open type variables; otherwise use the promised type.
+    """Return a type if it has no open type variables, otherwise the promised type.
 
     Raises:
-        TypeError: Nothing was promised: every value would fit, unconverted.
+        TypeError: No type was promised, so that every value would fit without conversion.
     """
     if (variable := open_variable(hint)) is None:
         return hint
@@ -57,10 +58,10 @@ def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
 
 
 def capture_maker(position: int, hint: Any, name: str, function: str) -> Callable[..., Any]:
-    """Make an argument maker that reads a token of the subject.
+    """Create a function that reads a token of the subject as an argument.
 
     Raises:
-        TypeError: Text cannot be read as this type.
+        TypeError: A string cannot be read as this type.
     """
     hint = closed_type(hint, f"{function}: the type of {name!r}")
     if (problem := unreadable(hint)) is not None:
@@ -72,7 +73,7 @@ def capture_maker(position: int, hint: Any, name: str, function: str) -> Callabl
             return text
         try:
             return convert_text(text, hint)
-        except NameError:  # the type names something unknown: not the sender's mistake
+        except NameError:  # the type refers to an unknown name, which is not a mistake of the sender
             raise
         except Exception as error:
             raise Misfit(f"{name} in the subject: {misfit(error)[0]}") from error
@@ -95,10 +96,10 @@ class AskedDependency(Struct, frozen=True):
 
 
 def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependency | None:
-    """Find the dependency of a parameter, in its ``Annotated`` or default.
+    """Find the dependency of a parameter, in its ``Annotated`` or its default.
 
     Raises:
-        TypeError: ``Depends`` has no function, or is inside another type: the peer would choose the value.
+        TypeError: ``Depends`` has no function, or is inside another type, so that the peer would choose the value.
     """
     metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     for found in (*metadata, parameter.default):
@@ -109,7 +110,7 @@ def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependen
             continue
         if _is_mark(found):
             function = found.dependency
-            if function is None:  # FastAPI's Depends(): the type itself
+            if function is None:  # with FastAPI, Depends() means the type itself
                 function = get_args(hint)[0] if metadata else hint
             return AskedDependency(function, bool(found.use_cache))
     if _has_mark_within(hint, []):
@@ -121,7 +122,7 @@ def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> AskedDependen
 
 
 def _has_mark_within(hint: Any, seen: list[Any]) -> bool:
-    """Check for a mark inside a type, where nothing would provide its value."""
+    """Check whether there is a mark inside a type, where nothing would provide the value."""
     if any(hint is one for one in seen):  # a named type that contains itself
         return False
     seen.append(hint)
@@ -145,15 +146,15 @@ def provider_of(
     names: set[str],
     within: tuple[Callable[..., Any], ...] = (),
 ) -> Provider:
-    """Read a dependency and its own dependencies; `within` is the chain of functions from the handler inwards.
+    """Read a dependency and its own dependencies. `within` is the chain of functions that starts at the handler.
 
     Args:
-        handler: Name of the handler or other user, for error texts.
-        positions: Names of the pattern, with their positions in the subject.
-        names: Collects the names in use.
+        handler: Name of the handler or of another user, for error texts.
+        positions: The names in the pattern, with their positions in the subject.
+        names: Collects the names that are used.
 
     Raises:
-        TypeError: It needs itself, or a value that calls do not have. The text names it, and the handler.
+        TypeError: The dependency needs itself, or a value that calls do not have. The text names it and the handler.
     """
     function = asked.function
     name = f"{handler}: {name_of(function)}, which it depends on,"
@@ -211,7 +212,7 @@ def _maker(
 
 
 def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
-    """Name a class of FastAPI or Starlette that needs an HTTP request, such as ``Header()``."""
+    """Return the name of a class of FastAPI or Starlette that needs an HTTP request, such as ``Header()``."""
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     kind = get_args(hint)[0] if metadata else hint
     for found in (kind, *(type(one) for one in (*metadata, parameter.default))):
@@ -223,7 +224,7 @@ def of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
 def provider_finder(
     find: Callable[[Callable[..., Any]], Callable[..., Any] | None], where: str
 ) -> Callable[[Callable[..., Any]], Provider | None]:
-    """Make a lookup of replacements; `where` is their source, for error texts."""
+    """Create a function that looks up replacements. `where` names their source in error texts."""
 
     def found(original: Callable[..., Any]) -> Provider | None:
         replacement = find(original)
@@ -236,7 +237,7 @@ def provider_finder(
 
 @define(eq=False, repr=False)
 class Dependencies:
-    """The dependencies of a bus's handlers: `Bus.dependencies`."""
+    """The dependencies of the handlers of a bus, returned by `Bus.dependencies`."""
 
     _overrides: dict[Callable[..., Any], Provider]
 
@@ -244,11 +245,11 @@ class Dependencies:
     def override(self, original: Callable[..., Any], replacement: Callable[..., Any]) -> Iterator[None]:
         """Replace a dependency of handlers, for tests: ``with bus.dependencies.override(f, fake):``
 
-        Applies to calls that begin within the block. The replacement may have its own dependencies and clean-up, but no
-        parameters for names of patterns.
+        This applies to calls that begin within the block. The replacement may have its own dependencies and clean-up, but no
+        parameters for the names in patterns.
 
         Raises:
-            TypeError: One of them is not callable, or the replacement needs an unavailable value.
+            TypeError: One of the functions is not callable, or the replacement needs a value that is not available.
         """
         for name, function in (("original", original), ("replacement", replacement)):
             if not callable(function):

@@ -1,4 +1,4 @@
-"""Iterated subscriptions, and the bounded queue that `on` handlers use too."""
+"""Subscriptions that are iterated, and the bounded queue that `on` handlers also use."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 _STEP = 16 * 1024
-"""Bytes that a queue may hold uncharged, so that a fast reader costs no book-keeping."""
+"""Number of bytes that a queue may hold without a charge, so that a fast reader requires no bookkeeping."""
 _PAUSE = 1.0
-"""Seconds between two events about one queue."""
+"""Minimum number of seconds between two events about a queue."""
 
 
 class SubscriptionQueue(ABC):
     """A queue of publications with an overflow policy, bounded in messages (`queue`) and bytes (`Limits.queue_bytes`).
 
-    Each publication counts `OVERHEAD` bytes on top of its body, which bounds small ones even without `queue`. The queue is full
-    at either bound, so that the last message may have any size.
+    Each publication counts with its body and `OVERHEAD` bytes, which also limits the number of small ones. The queue is full
+    when it reaches either bound, so the last message may have any size.
 
-    Up to `Limits.queue_bytes` more from links are held back: under ``block``, and under every policy until a woken reader has
-    had its turn, since one read of a connection can deliver thousands of small messages. The policy applies to the rest after
-    that turn.
+    In addition, up to `Limits.queue_bytes` of publications from links are held back: with the policy ``block``, and with every
+    policy until a woken reader has had its turn, since one read of a connection can deliver thousands of small messages. After
+    that turn, the policy is applied to those that remain.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class SubscriptionQueue(ABC):
     )
 
     leads_on = False
-    """True if the queue leads to another bus."""
+    """True if the queue passes publications on to another bus."""
 
     @property
     def peers(self) -> bool:
@@ -102,30 +102,30 @@ class SubscriptionQueue(ABC):
         self.queue: int = queue
         self.when_full: WhenFull = when_full
         self.local: bool = local
-        """True if the bus's own publications are accepted."""
+        """True if publications of this bus are accepted."""
         self.group: str | None = group
         self.paced: bool = paced
-        """True if producers check `full` first: every offer is accepted, and a full queue is not reported."""
+        """True if producers check `full` first. Every offer is then accepted, and a full queue is not reported."""
         self.dropped: int = 0
         self._queue: deque[Message] = deque()
         self._reader_woken: bool = False
-        """True if a woken reader has not had its turn."""
+        """True if a woken reader has not yet had its turn."""
         self._half: int = (queue + 1) // 2
         self._mark: int = self._half
-        """Queue length that triggers a report or decision: first half of `queue`, then all of it."""
+        """The queue length that triggers a report or a decision: first half of `queue`, then all of it."""
         self._overflow: deque[int] | None = None
-        """Costs of the held-back messages at the end of the queue, not included in `_bytes`."""
+        """The costs of the messages at the end of the queue that are held back. They are not included in `_bytes`."""
         self._held: MemoryBudget | None = None
         self._tells_at: float = math.inf
-        """Time of the next possible report."""
+        """The time at which the next report is possible."""
         self._told: int = 0
-        """`dropped` in the last report."""
+        """The value of `dropped` in the last report."""
         self._lines: ViolationCounter = ViolationCounter()
         self._room: list[Any] | None = None
         self._most: int = services.limits.queue_bytes
         self._bytes: int = 0
         self._budget: MemoryBudget | None = None
-        # While `_bytes` stays between these two, the charge need not change.
+        # As long as `_bytes` is between these two values, the charge does not have to change.
         self._most_free: int = min(_STEP, self._most)
         self._least_kept: int = -_STEP
 
@@ -133,19 +133,19 @@ class SubscriptionQueue(ABC):
         return len(self._queue)
 
     def offer(self, message: Message) -> None:
-        """Accept a publication; this process's own (without `Message.peer`) have waited for room."""
+        """Accept a publication. One from this process (without `Message.peer`) has already waited for room."""
         if (len(self._queue) < self._mark and self._bytes < self._most_free) or self._admits(message):
             self._queue.append(message)
             self._bytes += OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
             self._arrived()
 
     def offer_shared(self, message: Message) -> None:
-        """Accept a publication that other queues share, as a copy."""
+        """Accept a copy of a publication that other queues share."""
         self.offer(message.for_another())
 
     @abstractmethod
     def _arrived(self) -> None:
-        """Wake a reader: a publication was added."""
+        """Wake a reader, because a publication was added."""
 
     def take(self) -> Message:
         queue = self._queue
@@ -165,7 +165,7 @@ class SubscriptionQueue(ABC):
         return message
 
     def expired(self, message: Message) -> bool:
-        """Check whether a publication expired unread; if so, count and report it."""
+        """Check whether a publication expired before it was read. If so, count and report it."""
         if message.expires is None or message.expires >= self._host.time():
             return False
         self._count_dropped(1)
@@ -179,7 +179,7 @@ class SubscriptionQueue(ABC):
     # -- charges ---------------------------------------------------------------------------------------------------------
 
     def _charge(self) -> bool:
-        """Charge the added bytes. False if the queue is full, or the bus holds too much."""
+        """Charge the added bytes. Returns False if the queue is full, or if the bus holds too much."""
         if self._bytes >= self._most:
             return False
         if self._budget is None:
@@ -203,7 +203,7 @@ class SubscriptionQueue(ABC):
     # -- overflow --------------------------------------------------------------------------------------------------------
 
     def _admits(self, message: Message) -> bool:
-        """Decide about a publication at half, at the bounds, or when bytes must be charged."""
+        """Decide about a publication when the queue is half full, at a bound, or when bytes must be charged."""
         if self.paced:
             self._settle()
             return True
@@ -228,7 +228,7 @@ class SubscriptionQueue(ABC):
         return self._displaces(message)
 
     def _displaces(self, message: Message) -> bool:
-        """Let the policy drop a publication. True if the new one stays."""
+        """Let the policy drop a publication. Returns True if the new one is kept."""
         stays = self.when_full != "drop_newest"
         if not stays:
             self._count_dropped(1)
@@ -262,7 +262,7 @@ class SubscriptionQueue(ABC):
     # -- held-back publications ------------------------------------------------------------------------------------------
 
     def _hold(self, message: Message) -> bool:
-        """Hold a publication back. False if that is too much."""
+        """Hold a publication back. Returns False if too much is held back already."""
         if self._held is None:
             self._held = MemoryBudget(self._host, self._most)
         size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
@@ -281,7 +281,7 @@ class SubscriptionQueue(ABC):
         """Handle a publication that ``block`` can no longer hold back."""
 
     def _begin_turn(self) -> None:
-        """Begin a reader's turn; the policy applies to the overflow that it leaves."""
+        """Begin the turn of a reader. Afterwards the policy is applied to the overflow that remains."""
         if self.when_full != "block":
             self._host.call_soon(self._end_turn)
 
@@ -290,7 +290,7 @@ class SubscriptionQueue(ABC):
             self._release_held()
 
     def _release_held(self) -> None:
-        """Apply the policy to held-back publications, as if they arrived now."""
+        """Apply the policy to publications that were held back, as if they arrived now."""
         overflow = self._overflow
         if not overflow or self._held is None or self.when_full == "block":
             return
@@ -337,14 +337,14 @@ class SubscriptionQueue(ABC):
         logger.log(level, text, self.pattern, unread, self.queue, self._most, self.when_full, self.dropped, extra=fields)
 
     def _skipped(self, message: Message, what: str, why: str) -> None:
-        """Log a publication that does not fit; similar ones only count, since a sender must not fill the log."""
+        """Log a publication that does not fit. Similar ones are only counted, since a sender must not fill the log."""
         text = "a publication of %.200r from %s does not fit %.200s and is skipped: %.300r"
         sender = message.peer or "this bus"
         fields, about = log_fields(message=message, handler=what), (self.pattern, what)
         self._host.warnings.warn(logger, text, message.subject, sender, what, why, about=about, lines=1, extra=fields)
 
     def _expire(self, now: float) -> float:
-        """Report later drops after the pause, and return the time of the next call."""
+        """After the pause, report publications that were dropped meanwhile. Returns the time of the next call."""
         if now < self._tells_at:
             return self._tells_at
         self._tells_at = math.inf
@@ -359,7 +359,7 @@ class SubscriptionQueue(ABC):
         return self.when_full == "block" and (len(self._queue) >= self.queue or self._bytes >= self._most)
 
     async def room(self, deadline: float) -> bool:
-        """Wait until there is room. False if the deadline passed."""
+        """Wait until there is room. Returns False if the deadline has passed."""
         while self.full:
             waiter = self._services.waiter()
             self._room = self._room if self._room is not None else []
@@ -371,7 +371,7 @@ class SubscriptionQueue(ABC):
                 if waiter in self._room:
                     self._room.remove(waiter)
                 else:
-                    self._wake_one()  # woken, perhaps also cancelled: another can use the room
+                    self._wake_one()  # woken, perhaps also cancelled, so that another one can use the room
             if scope.cancelled_caught:
                 return False
         return True
@@ -381,14 +381,14 @@ class SubscriptionQueue(ABC):
             self._services.wake(self._room.pop(0))
 
     def clear(self) -> None:
-        if self._tells_at != math.inf and self.dropped != self._told:  # the report that would follow within a second
+        if self._tells_at != math.inf and self.dropped != self._told:  # send the report that was due within a second
             self._tells_at = math.inf
             self._tell(None, len(self._queue))
         self._queue.clear()
         self._bytes = 0
         if self._budget is not None:
             self._settle()
-            self._budget = None  # a subscription may be entered again in the bus's next run
+            self._budget = None  # a subscription may be entered again when the bus runs next
         if self._held is not None:
             self._held.release(self._held.held)
             self._held = self._overflow = None
@@ -434,8 +434,8 @@ class IteratedQueue(SubscriptionQueue):
         """Start receiving.
 
         Raises:
-            LocalProtocolError: It is already active, or the bus is not entered.
-            BusError: As `PubSub.subscribe`.
+            LocalProtocolError: The subscription is already active, or the bus is not entered.
+            BusError: As for `PubSub.subscribe`.
         """
         if self._active:
             raise LocalProtocolError("this subscription is entered already: make another one")
@@ -453,7 +453,7 @@ class IteratedQueue(SubscriptionQueue):
         self._wake_all()
 
     def _end(self) -> BaseException:
-        """The exception that ends a reader."""
+        """Return the exception that ends a reader."""
         if self._error is not None:
             return self._error.with_traceback(None)
         if self._entered:
@@ -464,7 +464,7 @@ class IteratedQueue(SubscriptionQueue):
         )
 
     def _interrupted(self, waiter: Any) -> None:
-        """Pass a cancelled reader's turn on."""
+        """Pass the turn of a cancelled reader on to another reader."""
         if waiter in self._readers:
             self._readers.remove(waiter)
         else:
@@ -473,10 +473,10 @@ class IteratedQueue(SubscriptionQueue):
                 self._arrived()
 
     def _typed(self, message: Message) -> Message | None:
-        """Convert the body; None if it does not fit, which is counted and logged."""
+        """Return the message with its body converted. If the body does not fit, count and log that, and return None."""
         try:
             body = typed_body(message, self._returns)
-        except Exception as error:  # including errors of the application's own checks
+        except Exception as error:  # includes errors raised by checks of the application
             what = f"returns={type_name(self._returns)}"
             if self.reading is not None and self.reading.settled:
                 self.skipped += 1
@@ -508,14 +508,14 @@ class IteratedQueue(SubscriptionQueue):
         )
 
     def fail(self, error: BusError | None) -> None:
-        """End the subscription and drop unread publications; with an error they count as dropped."""
+        """End the subscription and drop unread publications, which are counted as dropped if there is an error."""
         if error is not None:
             self._count_dropped(len(self._queue))
         self._error = self._error or error
         self.leave()
 
     def end(self, error: BusError | None) -> None:
-        """Stop receiving. Iteration yields the queue, then raises `error` (None: ends)."""
+        """Stop receiving. Iteration yields the publications in the queue, then raises `error`, or ends if it is None."""
         self._error = self._error or error
         self._active = False
         self._wake_all()
@@ -527,17 +527,18 @@ class IteratedQueue(SubscriptionQueue):
 
 @never_without_async("async with bus.subscribe(pattern) as messages:")
 class Subscription(Generic[T_co]):
-    """Publications to read, from `Bus.subscribe` or `Peer.subscribe`: enter it with ``async with``, then iterate.
+    """A subscription from `Bus.subscribe` or `Peer.subscribe`. Enter it with ``async with``, then iterate over it.
 
-    Iteration yields `Message` objects. With ``returns=`` the body has that type; publications that do not fit are skipped and
-    counted in `skipped`. Iteration ends after the queued publications when the bus drains or closes.
+    Iteration yields `Message` objects. With ``returns=`` the body has that type. Publications that do not fit are skipped and
+    counted in `skipped`. When the bus drains or closes, iteration ends after the publications in the queue.
 
-    Settle each message of a durable subscription with `Message.ack`, `Message.retry` or `Message.reject`. Messages that are
-    unsettled at the end of the block are redelivered; messages that do not fit become dead letters.
+    Settle each message of a durable subscription with `Message.ack`, `Message.retry` or `Message.reject`. Messages that are not
+    settled at the end of the block are redelivered. Messages that do not fit become dead letters.
 
     Raises:
-        SlowConsumer: (by iterating) A ``block`` subscription was read too slowly.
-        Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link, or the subscribed peer, is gone for good.
+        SlowConsumer: (while iterating) A ``block`` subscription was read too slowly.
+        Disconnected, Unauthorized, Forbidden: (while iterating) The only link of the bus, or the peer that the subscription is
+            for, is gone and will not come back.
     """
 
     __slots__ = ("_source",)
@@ -547,12 +548,12 @@ class Subscription(Generic[T_co]):
 
     @property
     def dropped(self) -> int:
-        """Publications lost because the reader was too slow, or expired before it read them."""
+        """Number of publications that were lost because the reader was too slow, or that expired before it read them."""
         return self._source.dropped
 
     @property
     def skipped(self) -> int:
-        """Publications with a body that does not fit ``returns=``."""
+        """Number of publications whose body does not fit ``returns=``."""
         return self._source.skipped
 
     def __len__(self) -> int:
@@ -602,9 +603,9 @@ class Subscription(Generic[T_co]):
             timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            TimeoutError: No publication came in time.
+            TimeoutError: No publication arrived in time.
             EOFError: The subscription has ended.
-            BusError: As iterating does.
+            BusError: As while iterating.
             TypeError, ValueError: `timeout` is not a number of seconds.
         """
         message: Message[T_co] = await receive(self, timeout)

@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 Authenticate: TypeAlias = Callable[[Handshake], Any]
-"""``authenticate(handshake)`` returns any value as the identity, or an `Identity`. None or another empty value refuses the client.
-True admits an anonymous client."""
+"""``authenticate(handshake)`` returns any value as the identity, or an `Identity`. None or another empty value refuses the
+client. True admits an anonymous client."""
 Authorize: TypeAlias = "Callable[[Any, str, Any], bool | Awaitable[bool]] | Callable[..., bool | Awaitable[bool]]"
-"""``authorize(peer, verb, subject)`` returns False to refuse. If it has a parameter ``message``, it receives the message or None.
-"""
+"""``authorize(peer, verb, subject)`` returns False to refuse. A parameter named ``message`` receives the message or None."""
 
 _REMEMBERED = 1024
 _CREDENTIALS: Final = ("authorization", "cookie")
@@ -62,7 +61,7 @@ class AccessControl:
         self._told: set[str] = set()
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
-        """Authenticate a new connection. If the hook fails or takes too long, the result is `Unavailable`, and the client retries."""
+        """Authenticate a new connection. If the hook fails or takes too long, returns `Unavailable`, and the client retries."""
         if self.authenticate is None:
             return Admission(Identity(), handshake)
         outcome = await self._asked(self.authenticate, handshake)

@@ -57,7 +57,7 @@ class Context(Generic[State_co]):
     def identity(self) -> Any:
         """The value that `authenticate` returned for the peer, or None. Under `Bus.as_` it is the identity passed there.
 
-        For a message that another node of the cluster passes on (`Bus.forward`), it is an `Identity` with the key of the client.
+        For a message that another node of the cluster passes on (`Bus.forward`), it is an `Identity` with the client's key.
         """
         peer, extras = self.message.peer, self.message.extras
         if peer is None and extras is not None:  # sent by this process

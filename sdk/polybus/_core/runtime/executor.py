@@ -76,7 +76,7 @@ def _code_of(function: Any) -> Any:
 
 
 def _party_of(peer: Any) -> tuple[object, object]:
-    """Return the owner of a message: its network address (or the link that was dialled) and its peer; (None, None) for this bus."""
+    """Return the owner of a message: its network address (or dialled link) and its peer; (None, None) for this bus."""
     link = None if peer is None else party_of(peer).link
     return (link if link is None or link.share is None else link.share.address), peer
 
@@ -103,7 +103,7 @@ class HandlerExecutor:
 
     @property
     def threads_left(self) -> list[tuple[str, bool]]:
-        """Return the handlers of an earlier run whose threads are unfinished, each with whether the interpreter waits for it."""
+        """Return the handlers of an earlier run with unfinished threads, each with True if the interpreter waits for it."""
         abandoned = [] if self._threads is None else self._threads.abandoned
         return [(work.name, work.waited_for) for work in abandoned if not work.returned]
 
