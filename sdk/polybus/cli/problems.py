@@ -34,6 +34,8 @@ _NEXT_STEPS = ("in place of", "goes on trying", "waits for it as long", "begin t
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
 _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypted)")
 """Of a client, which trusts authorities and shows no certificate."""
+_WORKERS = re.compile(r"(?<!\()(?<!, )workers=")
+"""Not within an example of a call."""
 _LOOK = "; polybus doctor URL looks at every step"
 _TOKENS = ("--auth", "--bearer", "--token")
 """Options of other programs that correspond to a header here."""
@@ -109,6 +111,7 @@ def _first(error: BaseException) -> BaseException:
 def for_shell(text: str) -> str:
     """Advice of a text in terms of the command line."""
     text = _TRUST.sub("--ca FILE", text)  # before the advice about a server's tls=
+    text = _WORKERS.sub("--workers ", text)
     return (
         text.replace("connect(..., wait=30) goes on trying", "--wait S goes on trying")
         .replace("Cluster(..., wait=30) waits for it as long", "--wait S goes on trying")
@@ -118,7 +121,6 @@ def for_shell(text: str) -> str:
         .replace("pass authenticate_servers=..., or ", "")
         .replace("insecure=True", "--insecure")
         .replace("metrics=", "--metrics ")
-        .replace("workers=", "--workers ")
         .replace("load one into tls=, by load_cert_chain(cert, key)", "show one with --cert FILE --key FILE")
         .replace("tls=", "--cert FILE")
         .replace("headers={'authorization': 'Bearer TOKEN'}", "--header 'authorization: Bearer TOKEN'")

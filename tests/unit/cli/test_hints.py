@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from polybus import ConnectFailed, Disconnected, Forbidden, Unauthorized
+from polybus import ConnectFailed, Disconnected, Forbidden, LocalProtocolError, Unauthorized
 from polybus.cli import analyse
 from polybus.cli.analyse import LARGE, EngineName, choose
 from polybus.cli.doctor import hint_of
@@ -59,6 +59,7 @@ def test_a_step_that_fails_is_followed_by_advice_that_fits(
         (PermissionError("not yours"), "not yours", 1),
         (Disconnected("gone", "tcp://127.0.0.1:1", True), "gone", 1),
         (Unauthorized("who is that?"), "who is that?", 1),
+        (LocalProtocolError("workers=2: that of run(workers=...)"), "--workers 2: that of run(workers=...)", 2),
     ],
 )
 def test_errors_become_a_line_and_an_exit_status(error: Exception, text: str, status: int) -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _ABSENT: Final = ("nobody listens there", "no such file", "nobody serves this name in this event loop")
 """Ends of reasons that mean: there is no server."""
-_STARTING: Final = "it may still be starting"
+_STARTING: Final = "it may still be starting, or speak another protocol"
 """End of the reason that means: accepted, but no answer yet."""
 _IMPLIED: Final = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
@@ -380,7 +380,7 @@ class Connecting:
             raise ConnectFailed(
                 link.url,
                 f"the {self._adapter.name} handshake did not complete in {seconds:g} s (Limits.handshake_timeout): the server "
-                "has taken the connection and does not answer, it may still be starting",
+                f"has taken the connection and does not answer, {_STARTING}",
             )
 
     async def _dial_options(self, link: Link) -> DialOptions:

@@ -107,7 +107,7 @@ class LengthFramer(Framer):
 
     def _special(self, length: int, data: bytes) -> None:
         if length != CLOSING:
-            self.broken = Closed(1009, f"a frame of {length} bytes, the limit is {self._limit}{self._hint(data[:4])}")
+            self.broken = Closed(1009, self._hint(data[:4]) or f"a frame of {length} bytes, the limit is {self._limit}")
         elif len(data) < _CLOSE.size:
             self._head = data
         else:
@@ -128,9 +128,9 @@ class LengthFramer(Framer):
         if self._begun:
             return ""
         if head in _HTTP:
-            return ": looks like HTTP, is the peer meant to speak ws:// or http://?"
+            return "this looks like HTTP: does the other end speak ws:// or http://?"
         if head[:2] == b"\x16\x03":
-            return ": looks like a TLS hello, is the peer meant to connect by tcp://, or this to serve tls://?"
+            return "this looks like a TLS hello: should the other end connect by tcp://, or this one serve tls://?"
         return ""
 
 
