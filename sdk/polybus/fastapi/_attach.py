@@ -236,7 +236,7 @@ def attach(
         from ._docs import add_docs
 
         add_docs(app, router, bus, docs, path=path, adapter=adapter, try_it=try_it)
-    attachment = Attachment(bus, serve)
+    attachment = Attachment(bus, serve, insecure)
     for route in endpoint.routes():
         attached: Any = AttachedRoute(attachment, route.app)
         where = path.rstrip("/") + route.path if route.path else path

@@ -173,9 +173,10 @@ class Attachment:
     the first connection starts it; it then ends with the event loop, or when `polybus.fastapi.run` drains.
     """
 
-    def __init__(self, bus: Bus, serving: Callable[[], AbstractAsyncContextManager[Listener]]) -> None:
+    def __init__(self, bus: Bus, serving: Callable[[], AbstractAsyncContextManager[Listener]], insecure: bool) -> None:
         self.bus: Bus = bus
         self._serving = serving
+        self._insecure = insecure
         self._listener: Listener | None = None
         # True while a lifespan runs: only the lifespan starts and ends the bus, also shortly before its end.
         self._managed = False
@@ -185,6 +186,11 @@ class Attachment:
         self._owner: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._loop: Loop | None = None  # the loop in which the bus runs or starts
+
+    def check_host(self, host: str) -> None:
+        """Raises `LocalProtocolError` if other machines can reach the host, and the bus would refuse their clients."""
+        shown = f"[{host}]" if ":" in host else host
+        self.bus.serve(f"ubre+tcp://{shown}:0", insecure=self._insecure)  # never entered
 
     def _take_loop(self) -> None:
         """Bind this attachment to the current event loop.

@@ -37,7 +37,8 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         ValueError: ``reload``, or a number out of range.
         TypeError: `app` is not an application, `drain` or `workers` is not a number, or `app` is an object and there are
             several workers.
-        LocalProtocolError: Several workers, but a bus has no `cluster`, or no NATS server is found for them.
+        LocalProtocolError: Other machines can reach `host`, but a bus has neither `authenticate` nor ``insecure=True``. Or
+            several workers, but a bus has no `cluster`, or no NATS server is found for them.
         ImportError: uvicorn is not installed.
         SystemExit: The address is taken, or the lifespan of the application or of a bus failed (uvicorn's status 3).
     """

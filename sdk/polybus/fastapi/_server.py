@@ -64,13 +64,24 @@ class DrainingServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, with the limits of the buses that the application has started."""
+        """Listen, with the limits of the buses that the application has started.
+
+        Raises:
+            LocalProtocolError: As `Attachment.check_host`.
+        """
         self._loop = asyncio.get_running_loop()
         if self._worker is not None:
             self._worker.follow(patience(self.config, self._drain_seconds))
         for name in _LOGS:
             logging.getLogger(name).addFilter(_masked)
         await super().startup(sockets)
+        if not self.config.uds and self.config.fd is None:
+            try:
+                for attachment in attached_here():
+                    attachment.check_host(self.config.host)
+            except LocalProtocolError:
+                await self.shutdown(sockets)
+                raise
         self._tell()
         self._tasks += map(asyncio.get_running_loop().create_task, map(self._watch, buses_here()))
         limits = [attachment.bus.limits for attachment in attached_here()]

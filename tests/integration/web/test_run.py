@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ import websockets
 from fastapi import FastAPI
 
 import polybus.sync
-from polybus import Bus, BusError, ConnectFailed, Disconnected, Limits, Unavailable, connect
+from polybus import Bus, BusError, ConnectFailed, Disconnected, Limits, LocalProtocolError, Unavailable, connect
 from polybus.fastapi import BusDep, attach, readiness_endpoint, run
+from polybus.fastapi._attachment import Attachment
 from polybus.fastapi._server import DrainingServer
 from tests.integration.processes.processes import Process, running
 from tests.refusal import refused
@@ -103,6 +104,28 @@ NO_APP = r"an application, or where it is, .* polybus\.run\(bus, url\) serves a 
 def test_what_cannot_be_served_is_told_at_once(app: Any, options: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         run(app, **options)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_an_open_address_of_a_bus_that_admits_everybody_is_refused_at_the_start(host: str) -> None:
+    ended = []
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        ended.append(app)
+
+    app = FastAPI(lifespan=lifespan)
+    attach(app, Bus())
+    with pytest.raises(LocalProtocolError, match=r"can be reached from other machines and the bus lets everybody in: pass"):
+        run(app, host=host, port=0)
+    assert ended == [app]
+
+
+@pytest.mark.parametrize(("authenticate", "insecure"), [(None, True), (lambda handshake: "ann", False)])
+def test_an_open_address_is_served_if_the_bus_says_who_may(authenticate: Any, insecure: bool) -> None:
+    attachment = Attachment(Bus(authenticate=authenticate), nullcontext, insecure)
+    attachment.check_host("0.0.0.0")
 
 
 def test_without_uvicorn_it_says_what_to_install() -> None:

@@ -48,8 +48,6 @@ async def test_a_server_that_says_nothing_is_waited_for_by_whoever_may_wait(wait
         ):
             async with Bus(cluster=Cluster(f"{address}/shop", wait=wait), limits=limits):
                 raise AssertionError
-        with pytest.raises(
-            ConnectFailed, match=r"or speak another protocol; connect\(\.\.\., wait=30\) goes on trying$"
-        ):
+        with pytest.raises(ConnectFailed, match=r"or speak another protocol; connect\(\.\.\., wait=30\) goes on trying$"):
             async with connect(address, limits=limits):
                 raise AssertionError
