@@ -366,7 +366,7 @@ def _said(found: Any) -> Any:
         raise TypeError(f"{found!r:.100} stands within an Annotated, where it says nothing: it is a type, write it as one")
     _refuse_serializer(found)
     if type(found).__name__ in _OF_HTTP and is_own(found):
-        raise TypeError(f"{type(found).__name__}() is of HTTP, and a message has none: headers are in ctx.message.headers")
+        raise TypeError(f"{type(found).__name__}() exists only in HTTP: headers are in ctx.message.headers")
     if is_own(found) and (getattr(found, "embed", None) or _has_alias(found)):
         raise TypeError(f"{found!r:.100} gives a value a name, which counts in models alone: make it the field of one")
     if type(found).__name__ == "Timezone" and is_own(found):

@@ -18,7 +18,7 @@ _LINES: Final = 3
 _KINDS: Final = 256
 """Kinds with the same template to distinguish: a peer may choose them."""
 
-_COUNTED: Final = " (others like it are counted, and told within a minute)"
+_COUNTED: Final = " (others like it are summarised within a minute)"
 
 
 class _Kind(Struct, eq=False):

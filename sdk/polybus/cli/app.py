@@ -18,17 +18,17 @@ from typer.core import TyperGroup
 from .problems import describe, say
 
 _COMMANDS: Final = {
-    "demo": ("demo:demo", "Two programs in a story of twenty seconds."),
+    "demo": ("demo:demo", "Run a 20-second demo of two programs."),
     "serve": ("serve:serve", "Serve a bus until SIGINT or SIGTERM."),
     "schema": ("serve:schema", "Describe the subjects of a bus or a contract."),
     "request": ("client:request", "Send a request and print the answer as JSON."),
     "stream": ("client:stream", "Request a stream and print its items, one line of JSON each."),
-    "publish": ("client:publish", "Publish something."),
+    "publish": ("client:publish", "Publish a message."),
     "subscribe": ("client:subscribe", "Print publications, one line of JSON each."),
     "bridge": ("bridge:bridge", "Bridge requests and publications between two buses."),
     "broker": ("broker:broker", "Route CSB frames between clients and servers."),
     "record": ("record:record", "Record every frame to and from a server, as a proxy."),
-    "replay": ("record:replay", "Send a server the messages of recorded clients again."),
+    "replay": ("record:replay", "Replay recorded client traffic to a server."),
     "inspect": ("inspect:inspect", "Decode frames and show their faults."),
     "analyse": ("analyse:analyse", "Analyse a capture: tables, metrics and an HTML report."),
     "journey": ("analyse:journey", "Show the journey of a request, by id, subject or time."),

@@ -106,7 +106,7 @@ def publish(
     timeout: Annotated[
         float,
         duration(
-            "Seconds to connect, to queue, to store, and for a first sign of life on a wire without handshake; 0 for no limit."
+            "Seconds to connect, to queue, to store, and for a first answer on protocols without a handshake; 0 for no limit."
         ),
     ] = 5.0,
     user: Annotated[str, option("KEY", "In a cluster: publish only to this user, connected to any worker.")] = "",
@@ -114,7 +114,7 @@ def publish(
     tls: Tls = None,
     wait: Wait = 0.0,
 ) -> None:
-    """Publish something. Subscribers do not confirm it; status 1 if a NATS server should store it and does not."""
+    """Publish a message. Subscribers do not confirm it; status 1 if a NATS server should store it and does not."""
     name, value = parse_subject(url, subject), parse_body(body)
     _check_user(url, user)
 
@@ -143,7 +143,7 @@ def subscribe(
     pattern: Annotated[str, argument("PATTERN", "* matches one token, > the rest: news.*")],
     as_json: Json = False,
     count: Annotated[int, option("N", "Stop after so many; 0 for no limit.", min=0)] = 0,
-    timeout: Annotated[float, duration("Seconds for a first sign of life on a wire without handshake; 0 for no limit.")] = 5.0,
+    timeout: Annotated[float, duration("Seconds for a first answer on protocols without a handshake; 0 for no limit.")] = 5.0,
     header: Header = None,
     tls: Tls = None,
     wait: Wait = 0.0,

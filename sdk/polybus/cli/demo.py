@@ -43,7 +43,7 @@ def demo(
     keep: Annotated[str, option("DIR", "Keep the recording in this new folder.")] = "",
     as_json: Annotated[bool, flag("--json", "Print only the result, as JSON.")] = False,
 ) -> None:
-    """Two programs in a story of twenty seconds.
+    """Run a 20-second demo of two programs.
 
     Status 1 if a check fails.
     """

@@ -99,8 +99,8 @@ class ClusterExamination(Examination):
         if isinstance(error, dict) or "streams" not in facts:
             why = f" ({error.get('description', error)})" if isinstance(error, dict) else ""
             raise StepDoubtful(
-                f"off{why}: Store and durable= need it, all else does not",
-                "start nats-server with -js, or with jetstream { store_dir: ... }; of an account, enable it there",
+                f"off{why}: Store and durable= need it, nothing else does",
+                "start nats-server with -js, or with jetstream { store_dir: ... }; or enable it for the account",
             )
         self._keeps = True
         return f"{counted(facts['streams'], 'stream')}, {counted(facts.get('consumers', 0), 'consumer')}"

@@ -19,8 +19,8 @@ from tests.unit.cluster.in_a_thread import TOKEN, RunningCluster, running_cluste
 
 pytestmark = pytest.mark.native
 JETSTREAM_OFF = (
-    "polybus: jetstream: off: Store and durable= need it, all else does not; start nats-server with -js, or with "
-    "jetstream { store_dir: ... }; of an account, enable it there\n"
+    "polybus: jetstream: off: Store and durable= need it, nothing else does; start nats-server with -js, or with "
+    "jetstream { store_dir: ... }; or enable it for the account\n"
 )
 
 

@@ -44,7 +44,7 @@ async def test_a_bus_without_a_cluster_has_no_durable_handlers() -> None:
 
 async def test_a_durable_handler_is_registered_before_the_bus_is_entered() -> None:
     async with Bus() as bus:
-        with pytest.raises(LocalProtocolError, match="bill: durable='billing' is registered before the bus is entered"):
+        with pytest.raises(LocalProtocolError, match="bill: register durable='billing' before you enter the bus"):
             bus.on("work.>", durable="billing")(bill)
 
 

@@ -71,7 +71,7 @@ async def test_publications_that_cannot_cross_a_bridge_are_one_line_in_the_log_a
     assert len([record for record in caplog.records if "could not cross" in record.getMessage()]) == 1
 
 
-COUNTED = " (others like it are counted, and told within a minute)"
+COUNTED = " (others like it are summarised within a minute)"
 
 
 def test_of_many_warnings_three_are_written_and_the_others_counted_until_the_minute_is_over(

@@ -147,7 +147,7 @@ DRAIN: Final = 20.0
 """Default time for a drain in seconds."""
 STREAMS_SHARE: Final = 0.25
 """Share of the time of a drain that streams and channels have. Most of them never end on their own."""
-_TOO_LATE: Final = "%s: durable=%r is registered before the bus is entered, so that its store is looked for then"
+_TOO_LATE: Final = "%s: register durable=%r before you enter the bus, which then looks for its store"
 _UNFINISHED: Final = "the bus is leaving, and what still ran was cut"
 
 

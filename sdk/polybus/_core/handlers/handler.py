@@ -344,8 +344,8 @@ def _maker(
         return capture_maker(positions[parameter.name], Any if hint is None else hint, parameter.name, function)
     if (of_web := of_the_web(parameter, hint)) not in (None, "Body"):
         raise TypeError(
-            f"{function}: {parameter.name!r} is not the body: {of_web} is of HTTP, and a message has none: headers are in "
-            "ctx.message.headers, and what else a call has is in ctx (annotate it with Context)"
+            f"{function}: {parameter.name!r} is not the body: {of_web} exists only in HTTP: headers are in "
+            "ctx.message.headers, the rest in ctx (annotate it with Context)"
         )
     if handler.body_name is not None:
         raise TypeError(

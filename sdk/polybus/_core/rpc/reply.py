@@ -162,7 +162,8 @@ class Reply(Generic[T_co]):
         except Exception as error:  # includes errors raised by checks of the application
             why = misfit(error)[0]
             self._error = BadReply(
-                f"the answer to {self.subject!r} is no {type_name(returns)}: {why}; is returns= what its handler gives?"
+                f"the answer to {self.subject!r} is no {type_name(returns)}: {why}; "
+                "does returns= match the handler's return type?"
             )
             self._state = _FAILED
             self._value = None

@@ -231,7 +231,7 @@ def _refusal(error: RequestError, handshake: Handshake) -> str:
     if handshake.tls_peer:
         brought.append("a client certificate")
     brought += [f"the parameter {name!r}" for name in handshake.params]
-    return f"{text}; it brought {', '.join(brought) or 'no credentials'}"
+    return f"{text}; credentials sent: {', '.join(brought) or 'none'}"
 
 
 def _is_same(one: Identity, other: Identity) -> bool:

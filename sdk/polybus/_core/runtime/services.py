@@ -129,8 +129,8 @@ class Services:
             if self.was_running:
                 raise LocalProtocolError("this bus is not running: its block has ended; enter it again, with `async with bus:`")
             raise LocalProtocolError(
-                "this bus is not running: enter it first, with `async with bus:`, connect() or bus.serve(); of a FastAPI "
-                "application the lifespan does that, in tests `with TestClient(app):`"
+                "this bus is not running: enter it first, with `async with bus:`, connect() or bus.serve(); in FastAPI "
+                "the lifespan does it, in tests `with TestClient(app):`"
             )
         return runtime
 

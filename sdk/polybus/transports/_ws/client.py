@@ -176,7 +176,7 @@ class _Answer:
             return ConnectFailed(
                 url, "the server does not answer in HTTP: is it a WebSocket server, and ws:// not wss:// or tcp://?"
             )
-        hint = "; does it want TLS, wss://? or is it no WebSocket server, tcp://?" if url.startswith("ws:") else ""
+        hint = "; try wss:// (TLS), or tcp:// if it is not a WebSocket server" if url.startswith("ws:") else ""
         return ConnectFailed(url, f"the server closed the connection during the handshake{hint}")
 
 
@@ -187,7 +187,7 @@ def _refusal(url: str, response: Response, headers: Mapping[str, str]) -> BusErr
     text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
     if response.status_code == 401:
         brought = (
-            f"headers= brought {', '.join(headers)}: is what it carries expired, or meant for another server?"
+            f"the server refused {', '.join(headers)}: is it expired, or for another server?"
             if headers
             else "pass a token or a cookie in headers="
         )
