@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+import sys
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import accumulate, islice
@@ -76,8 +77,9 @@ class JsonFormat:
         self._depth = depth
         self._encode = msgspec.json.Encoder(enc_hook=plain_form).encode
         self._decode = msgspec.json.Decoder().decode
-        if native is not None:
-            self.encode = native.Twin((self._encode, self._check, self.encode, None), (), 2 * depth, 0, 0, 0).encode  # type: ignore[method-assign]  # the same in C
+        if native is not None and type(self) is JsonFormat:  # a subclass may override any method
+            longest = min(2 * depth, sys.maxsize)
+            self.encode = native.Twin((self._encode, self._check, self.encode, None), (), longest, 0, 0, 0).encode  # type: ignore[method-assign]  # the same in C
 
     def encode(self, value: Any) -> bytes:
         try:

@@ -129,3 +129,24 @@ def test_how_long_the_part_is_looked_for_that_cannot_be_written_is_not_for_its_s
 
     assert part_that_fails(value, is_written)[0] == path
     assert tried <= 20_000
+
+
+class Enveloped(JsonFormat):
+    def encode(self, value: Any) -> bytes:
+        return super().encode({"v": 1, "value": value})
+
+    def decode(self, data: bytes) -> Any:
+        return super().decode(data)["value"]
+
+
+def test_a_subclass_decides_how_bodies_are_encoded_and_decoded() -> None:
+    own = Enveloped()
+    assert own.encode(5) == b'{"v":1,"value":5}'
+    assert own.decode(own.encode(5)) == 5
+    with pytest.raises(EncodeError, match="deeper than 1 levels"):
+        Enveloped(1).encode([1])
+
+
+@pytest.mark.parametrize("depth", [2**62, 2**80])
+def test_a_limit_of_any_size_is_taken(depth: int) -> None:
+    assert JsonFormat(depth).encode([[None]]) == b"[[null]]"
