@@ -1,8 +1,8 @@
 """Instructions of a message, of both ends together in one process: a figure that no neighbour shakes by more than 2 %.
 
 ``python -m bench.instructions`` counts them under callgrind (of valgrind), over UBRE and TCP on asyncio with bodies of 64
-bytes, where C runs and where its twins in Python do, and fails where one is above its ceiling. The ceilings follow the
-figures down. The kernel is not counted.
+bytes, where C runs and where its twins in Python do, and fails where one is above its ceiling, which is 5 % above the figure.
+The kernel is not counted.
 """
 
 from __future__ import annotations

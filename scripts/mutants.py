@@ -32,7 +32,7 @@ DATA = ROOT / ".coverage.mutants"
 WINGS = (
     "analysis asyncapi bindings broker capture cli cluster contracts demo fastapi opentelemetry "
     "prometheus protocols/csb protocols/jrep protocols/nats protocols/up protocols/uprotocol "
-    "protocols/_uprotocol.py spark sync testing transports/postmessage transports/zenoh"
+    "protocols/_protobuf protocols/_uprotocol.py spark sync testing transports/postmessage transports/zenoh"
 ).split()
 ALWAYS = {
     ast.Eq: "!=",
@@ -177,7 +177,7 @@ def _fails(sdk: Path, folder: Path, tests: list[str]) -> bool:
 
 
 def _environment(sdk: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(sdk), "POLYBUS_CI": "1"}
+    return {**os.environ, "PYTHONPATH": str(sdk), "POLYBUS_CI": "1", "POLYBUS_SPEEDUPS": "0"}
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ def _built() -> Any:
         return None
     try:
         return import_module("polybus._speedups")
-    except ImportError:
+    except ModuleNotFoundError:  # a module that was built and cannot be loaded is an error
         return None
 
 
