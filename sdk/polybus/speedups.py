@@ -17,7 +17,7 @@ def _built() -> Any:
         return None
     try:
         return import_module("polybus._speedups")
-    except ModuleNotFoundError:  # a module that was built and cannot be loaded is an error
+    except ImportError:  # not built, or for another platform: `polybus doctor` says which one runs
         return None
 
 
