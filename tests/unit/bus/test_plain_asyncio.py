@@ -5,6 +5,7 @@ The cancellations of asyncio itself, too: they go through every shielded scope o
 """
 
 import asyncio
+import datetime
 import itertools
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -15,13 +16,15 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, Route, bridge, connect
+from polybus import Bus, Identity, Peer, Route, bridge, connect
 from polybus.broker import Broker
 from polybus.testing import NatsEngine, pair
 
+TOMORROW = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
 
-def doubling(lifespan: Callable[[Bus], AbstractAsyncContextManager[None]] | None = None) -> Bus:
-    bus = Bus(lifespan=lifespan)
+
+def doubling(lifespan: Callable[[Bus], AbstractAsyncContextManager[None]] | None = None, **hooks: Any) -> Bus:
+    bus = Bus(lifespan=lifespan, **hooks)
 
     @bus.handle("double")
     async def double(number: int) -> int:
@@ -38,6 +41,31 @@ def test_a_request_is_answered_under_plain_asyncio() -> None:
             return await client.request("double", 21, returns=int)
 
     assert asyncio.run(main()) == 42
+
+
+@pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep"])
+def test_a_task_of_a_peer_starts_in_the_callback_of_a_socket_under_plain_asyncio(protocol: str) -> None:
+    async def allows(peer: Peer, verb: str, subject: str | int) -> bool:
+        await asyncio.sleep(0)
+        return True
+
+    came = asyncio.Event()
+    server = doubling(authenticate=lambda handshake: Identity("ann", expires_at=TOMORROW), authorize=allows)
+
+    @server.on("news")
+    async def news() -> None:
+        came.set()
+
+    async def main() -> None:
+        async with asyncio.timeout(10), server.serve(f"{protocol}+ws://127.0.0.1:0/bus") as listener:
+            async with connect(listener.url, headers=lambda: {"authorization": "Bearer x"}) as client:
+                assert [await peer.extended() for peer in client.peers] == [True]  # which says when the identity expires
+                await client.publish("news")
+                await came.wait()
+                assert await client.request("double", 21) == 42
+                assert client.stats().reconnects == 0
+
+    asyncio.run(main())
 
 
 # -- cancellation at every turn of the event loop ---------------------------------------------------------------------------

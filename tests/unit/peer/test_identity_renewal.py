@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Context, Disconnected, Forbidden, Handshake, Identity, Limits, connect
+from polybus import Backoff, Bus, Context, Disconnected, Forbidden, Handshake, Identity, Limits, Peer, connect
+from polybus.broker import Broker
+from polybus.testing import NatsEngine
 from polybus.testing.virtual_time import VirtualLoop
 from tests.support import BOUND, eventually
 
@@ -123,3 +126,62 @@ async def test_headers_without_a_token_or_that_fail_are_not_shown_and_the_link_c
                 stats = bus.stats
                 await eventually(lambda: stats().reconnects == 1)  # noqa: B023  # within this turn
                 assert len(door.shown) == before + 2
+
+
+HOSTILE = {"v": 1, "expires_in": 10, "retry": {"initial": 86_400_000, "maximum": 86_400_000}}
+
+
+@asynccontextmanager
+async def behind_a_broker(bus: Bus, headers: Any) -> AsyncIterator[Peer]:
+    async with (
+        Broker("csb+memory://clients", "csb+memory://servers") as broker,
+        connect(broker.server_urls[0], bus=bus, headers=headers),
+        connect(broker.client_urls[0]) as client,
+    ):
+        await client.request("who")
+        yield bus.peers[0]
+
+
+@asynccontextmanager
+async def on_nats(bus: Bus, headers: Any) -> AsyncIterator[Peer]:
+    async with NatsEngine() as engine, connect(engine.url, bus=bus, headers=headers):
+        yield bus.peers[0]
+
+
+@pytest.mark.parametrize("crowd", [behind_a_broker, on_nats])
+async def test_an_answer_of_another_client_gets_no_token_and_changes_no_pauses(crowd: Any) -> None:
+    asked = []
+    bus = Bus()
+    bus.handle("who")(lambda: 1)
+    async with crowd(bus, lambda: asked.append(1) or {}) as peer:
+        link, before = peer._party.link, list(asked)
+        pauses = link.dialer._backoff
+        peer._party.negotiation.answered(HOSTILE)
+        await anyio.sleep(LASTS)
+        assert (asked, link.dialer._backoff) == (before, pauses)
+
+
+@pytest.mark.parametrize(
+    "left", [10**400, -1, -(10**400), 1e300, float("nan"), float("inf"), True, None, "1", [3]], ids=lambda left: repr(left)[:9]
+)
+async def test_an_odd_time_until_an_identity_expires_is_ignored(left: Any) -> None:
+    door = Door()
+    async with served(door).serve("ubre+memory://renewal") as listener:
+        async with connect(listener.url, headers=door.headers) as bus:
+            negotiation = bus.peers[0]._party.negotiation
+            negotiation._renewing = False
+            negotiation.answered({"v": 1, "expires_in": left})
+            assert not negotiation._renewing
+
+
+@pytest.mark.parametrize("headers", [None, {"authorization": "Bearer a"}])
+async def test_a_client_without_a_function_for_headers_shows_no_token_and_logs_nothing(
+    headers: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus(authenticate=lambda handshake: Identity("ann", expires_at=soon()))
+    async with bus.serve("ubre+memory://renewal") as listener, connect(listener.url, headers=headers) as client:
+        assert await client.peers[0].extended()
+        received = bus.stats().received
+        await anyio.sleep(0.9 * LASTS)
+        assert bus.stats().received == received
+        assert not caplog.records

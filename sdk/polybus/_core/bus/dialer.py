@@ -456,9 +456,13 @@ class Connecting:
         return check_handshake_headers(headers)
 
     async def renewal(self) -> dict[str, Any] | None:
-        """Members of a hello that renew the identity: a new token, or none if `headers` failed; None without a bearer token."""
+        """Members of a hello that renew the identity: a new token, or none if `headers` failed; None without a bearer token of
+        a function.
+        """
         link = self._link
         assert link is not None
+        if not callable(self._headers):
+            return None
         try:
             headers = await self._current_headers(link)
         except (BusError, TypeError) as error:

@@ -86,6 +86,11 @@ class LinkWire:
         """True for a dialled link with one peer: a server, not clients behind a broker."""
         return self.opened and self.multiplexed is None
 
+    @property
+    def crowded(self) -> bool:
+        """True if several programs send over this link, behind a broker or on a fabric: what one says must concern only it."""
+        return self.multiplexed is not None or (self.session is not None and self.session.capabilities.many_senders)
+
     def log_fields(self, message: Message | None = None) -> dict[str, object]:
         fields = log_fields(address=self.address, protocol=self.adapter.name)
         if message is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -83,6 +82,8 @@ _CONFIRMED: Final = 1024
 """Maximal patterns that one hello asks about."""
 _RENEWED: Final = 0.8
 """Part of the time until an identity expires after which a client shows a new token."""
+_LONGEST_TIME: Final = 10**15
+"""Maximal milliseconds until an identity expires: no date of Python is later. A larger number is ignored."""
 _SOONEST: Final = 1.0
 """Minimal seconds between two new tokens."""
 
@@ -241,13 +242,16 @@ class Negotiation(Struct, eq=False):
             identities.take_proof(self._peer, None)
 
     def _heed(self, answer: dict[str, Any]) -> None:
-        """Adopt the server's pauses, and plan the next token if the identity of this bus expires."""
-        peer, dialer = self._peer, self._peer.link.dialer
-        if dialer is None:
+        """Adopt the server's pauses, and plan the next token if the identity of this bus expires. Only a server is heeded: the
+        answer of another client, behind a broker or on a fabric, must change no link and must not get the token.
+        """
+        peer, link = self._peer, self._peer.link
+        dialer = link.dialer
+        if dialer is None or link.crowded:
             return
         dialer.told_retry(answer.get("retry"))
         left = answer.get("expires_in")
-        if isinstance(left, (int, float)) and math.isfinite(left) and not self._renewing:
+        if isinstance(left, (int, float)) and not isinstance(left, bool) and 0 <= left <= _LONGEST_TIME and not self._renewing:
             self._renewing = True
             peer.spawn(self._renew_later, dialer, max(left / 1000 * _RENEWED, _SOONEST))
 
@@ -335,7 +339,7 @@ class Negotiation(Struct, eq=False):
         """The new token in a hello; None also while `authenticate` looks at another one of this peer."""
         body, link = message.body, self._peer.link
         token = body.get("token") if isinstance(body, dict) else None
-        if link.admission is None or link.expires is None or self._renewing or not isinstance(token, str):
+        if link.admission is None or link.expires is None or link.crowded or self._renewing or not isinstance(token, str):
             return None
         return token if len(token) <= link.runtime.limits.headers else None
 

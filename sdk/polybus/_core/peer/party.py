@@ -556,7 +556,7 @@ class PeerParty:
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a task of the bus until this peer leaves."""
-        scope = anyio.CancelScope()
+        scope = self.link.runtime.cancel_scope()
         scopes = self._scopes = self._scopes if self._scopes is not None else set()
         scopes.add(scope)
         self.link.runtime.spawn(_within, scopes, scope, function, args)

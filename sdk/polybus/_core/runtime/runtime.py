@@ -243,6 +243,10 @@ class Runtime:
         if not self._finished.is_set():
             _ = self._context.run(self._group.start_soon, self._guard, function, args)
 
+    def cancel_scope(self) -> anyio.CancelScope:
+        """Make a cancel scope; also in a socket's callback, where anyio may not know the event loop (see `_context`)."""
+        return self._context.run(anyio.CancelScope)
+
     async def _guard(self, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         try:
             await function(*args)
