@@ -34,8 +34,7 @@ static int twin_traverse(PyObject *self, visitproc visit, void *arg) {
 
 static void twin_dealloc(PyObject *self) {
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(((Twin *)self)->functions);
-    Py_XDECREF(((Twin *)self)->blanks);
+    Py_XDECREF(((Twin *)self)->functions), Py_XDECREF(((Twin *)self)->blanks);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -141,22 +140,26 @@ static int flat(PyObject *value, int levels) {
 
 static PyObject *is_flat(PyObject *module, PyObject *value) { return PyBool_FromLong(flat(value, 200)); }
 
-enum { ENCODE, CHECK, ANY };  /* functions of an encoder; a text up to `longest` cannot be too deep */
+enum { ENCODE, CHECK, REFUSE };  /* functions of an encoder; a text up to `longest` cannot be too deep */
 
 static PyObject *twin_encode(PyObject *self, PyObject *value) {
     Twin *t = (Twin *)self;
-    PyObject *data = PyObject_CallOneArg(FUNCTION(t, ENCODE), value), *done;
+    PyObject *data = PyObject_CallOneArg(FUNCTION(t, ENCODE), value), *done, *type, *error, *trace;
     if (data == NULL && !PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
-    if (data == NULL) return PyErr_Clear(), PyObject_CallOneArg(FUNCTION(t, ANY), value);
+    if (data == NULL) {
+        PyErr_Fetch(&type, &error, &trace), PyErr_NormalizeException(&type, &error, &trace);
+        if (trace != NULL) PyException_SetTraceback(error, trace);
+        done = PyObject_CallFunctionObjArgs(FUNCTION(t, REFUSE), value, error, NULL);
+        Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(trace);
+        return done;
+    }
     if (PyBytes_CheckExact(data) && PyBytes_GET_SIZE(data) <= t->longest) {
         const char *p = PyBytes_AS_STRING(data), *end = p + PyBytes_GET_SIZE(data);
         while (p < end && *p != 'T' && *p != '*' && (*p != 'n' || end - p < 4 || memcmp(p, "null", 4) != 0)) p++;
         if (p == end) return data;
     }
     done = PyObject_CallFunctionObjArgs(FUNCTION(t, CHECK), value, data, NULL);
-    if (done == NULL) Py_CLEAR(data);
-    Py_XDECREF(done);
-    return data;
+    return Py_DECREF(data), done;
 }
 
 /* -- reading: JsonReader.read ------------------------------------------------------------------------------------------- */
@@ -220,11 +223,8 @@ static PyObject *usual(Twin *t, PyObject *frame) {
         if (raw == NULL) return NULL;
         /* It proves, too, that this is one value: other members stand nowhere in it. */
         value = PyObject_CallOneArg(FUNCTION(t, DECODE), raw);
-        if (value == NULL) {
-            Py_DECREF(raw);
-            if (PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_RecursionError)) PyErr_Clear();
-            return NULL;
-        }
+        if (!value && (PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_RecursionError))) PyErr_Clear();
+        if (!value) goto done;
     }
     if ((made = another(BLANK(t, verb))) == NULL) goto done;
     if ((part = PyUnicode_DecodeASCII(first, size, NULL)) != NULL) Py_XSETREF(GET(t, made, verb == SUCCESS ? ID : SUBJECT), part);

@@ -12,9 +12,9 @@ import math
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, islice
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import attrs
 import msgspec
@@ -79,21 +79,22 @@ class JsonFormat:
         self._decode = msgspec.json.Decoder().decode
         if native is not None and type(self) is JsonFormat:  # a subclass may override any method
             longest = min(2 * depth, sys.maxsize)
-            self.encode = native.Twin((self._encode, self._check, self.encode, None), (), longest, 0, 0, 0).encode  # type: ignore[method-assign]  # the same in C
+            self.encode = native.Twin((self._encode, self._check, self._refuse, None), (), longest, 0, 0, 0).encode  # type: ignore[method-assign]  # the same in C
 
     def encode(self, value: Any) -> bytes:
         try:
             data = self._encode(value)
-        except (
-            Exception
-        ) as error:  # msgspec: TypeError, OverflowError, UnicodeEncodeError, RecursionError, or any error of a hook
-            raise _explain(value, error) from error
+        except Exception as error:  # TypeError, OverflowError, UnicodeEncodeError, RecursionError, or any error of a hook
+            return self._refuse(value, error)
         # Most bodies contain none of these. Shorter JSON cannot be nested too deep.
         if len(data) > 2 * self._depth or _T in data or _STAR in data or data.find(b"null") >= 0:
-            self._check(value, data)
+            return self._check(value, data)
         return data
 
-    def _check(self, value: Any, data: bytes) -> None:
+    def _refuse(self, value: Any, error: Exception) -> NoReturn:
+        raise _explain(value, error) from error
+
+    def _check(self, value: Any, data: bytes) -> bytes:
         check_levels(data, self._depth)
         # msgspec writes NaN and Infinity as null, so that they would be lost silently.
         if not _is_flat(value) and data.find(b"null") >= 0 and _has_nan(value):
@@ -102,6 +103,7 @@ class JsonFormat:
             _refuse(value, "$", _odd_offset)
         if _STAR in data and MASKED in data:
             refuse_secrets(value)
+        return data
 
     def decode(self, data: bytes) -> Any:
         try:
@@ -264,7 +266,7 @@ def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         return ((f"{path}[{index}]", item) for index, item in enumerate(value))
     if attrs.has(type(value)):
         return ((f"{path}.{a.name}", getattr(value, a.name, None)) for a in attrs.fields(type(value)))
-    if hasattr(value, "model_dump"):
+    if hasattr(value, "model_dump") and isinstance(value, Iterable):  # a model of pydantic iterates over its fields
         return ((f"{path}.{name}", item) for name, item in value)
     names: Any = getattr(value, "__dataclass_fields__", None) or getattr(value, "__struct_fields__", ())
     return ((f"{path}.{name}", getattr(value, name, None)) for name in names)
@@ -374,7 +376,10 @@ def _explain(value: Any, error: Exception) -> EncodeError:
     """Return an error with the path of the deepest part that cannot be written."""
     if isinstance(error, RecursionError):
         return EncodeError("nested too deeply, or contains itself", "$")
-    path, part = part_that_fails(value, _is_json)
+    try:
+        path, part = part_that_fails(value, _is_json)
+    except Exception:  # of an object that fails again when it is searched
+        path, part = "$", value
     return EncodeError(f"{type(part).__name__} cannot be written as JSON: {error}", path)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import traceback
 from typing import Any
 
 import attrs
@@ -150,3 +151,38 @@ def test_a_subclass_decides_how_bodies_are_encoded_and_decoded() -> None:
 @pytest.mark.parametrize("depth", [2**62, 2**80])
 def test_a_limit_of_any_size_is_taken(depth: int) -> None:
     assert JsonFormat(depth).encode([[None]]) == b"[[null]]"
+
+
+class Dumped:
+    """Is no model of pydantic, although it has a `model_dump`. Fails the first time, and may fail when it is searched."""
+
+    def __init__(self, fault: BaseException | None = None) -> None:
+        self.fault, self.asked = fault, 0
+
+    def model_dump(self, **how: Any) -> Any:
+        self.asked += 1
+        if self.asked == 1 and self.fault is not None:
+            raise self.fault
+        return {"ok": None}
+
+
+class DumpedParts(Dumped):
+    def __iter__(self) -> Any:
+        raise LookupError("no parts")
+
+
+@pytest.mark.parametrize("kind", [Dumped, DumpedParts])
+@pytest.mark.parametrize("encode", [JSON.encode, JsonFormat.encode.__get__(JSON)], ids=["as it runs", "in Python"])
+def test_a_body_that_fails_is_encoded_once_and_its_first_error_is_reported(encode: Any, kind: Any) -> None:
+    body = kind(OSError("db away"))
+    with pytest.raises(EncodeError, match=f"{kind.__name__} cannot be written as JSON: db away") as refused:
+        encode(body)
+    assert refused.value.__cause__ is body.fault
+    assert [entry.name for entry in traceback.extract_tb(body.fault.__traceback__)][-1] == "model_dump"
+
+
+@pytest.mark.parametrize("encode", [JSON.encode, JsonFormat.encode.__get__(JSON)], ids=["as it runs", "in Python"])
+def test_a_body_that_is_written_by_a_model_dump_alone_needs_no_parts(encode: Any) -> None:
+    assert encode([Dumped()]) == b'[{"ok":null}]'
+    with pytest.raises(KeyboardInterrupt):
+        encode(Dumped(KeyboardInterrupt()))
