@@ -483,7 +483,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "Meta in a model within others": (list[HoldingMeta], "WithMeta has msgspec.Meta"),
     "a name for what has none": (Annotated[int, Field(alias="amount")], "make it the field of one"),
     "such a name of FastAPI": (list[Annotated[int, Body(embed=True)]], "make it the field of one"),
-    "a header": (Annotated[str, Header()], r"Header(\(\))? exists only in HTTP, .*ctx.message.headers"),
+    "a header": (Annotated[str, Header()], r"Header(\(\))? exists only in HTTP: .*ctx.message.headers"),
     "a zone": (Annotated[datetime.datetime, annotated_types.Timezone(None)], "AwareDatetime"),
 }
 
