@@ -128,6 +128,34 @@ async def test_headers_without_a_token_or_that_fail_are_not_shown_and_the_link_c
                 assert len(door.shown) == before + 2
 
 
+@pytest.mark.parametrize("has_own", [False, True])
+async def test_a_tunnel_has_the_renewed_identity_of_its_opener_unless_the_inner_bus_admits_by_itself(has_own: bool) -> None:
+    door = Door()
+    outer, middle, inner = served(door), Bus(), Bus(authenticate=(lambda handshake: "own") if has_own else None)
+    outer.handle_tunnels("middle", middle, protocol="ubre")
+    middle.handle_tunnels("inner", inner, protocol="csb")
+
+    @inner.handle("who")
+    async def who(ctx: Context) -> Any:
+        return ctx.identity
+
+    async with (
+        outer.serve("ubre+memory://renewal") as listener,
+        connect(listener.url, headers=door.headers) as bus,
+        connect(bus.tunnel("middle"), protocol="ubre", bus=Bus()) as between,
+        connect(between.tunnel("inner"), protocol="csb", bus=Bus()) as within,
+    ):
+        for _ in range(3):
+            peer = inner.peers[0]._party
+            peer.grants = {"news": True}
+            now = {"token": door.shown[-1]}
+            assert await within.request("who") == ("own" if has_own else now)
+            assert await bus.request("who") == now
+            await anyio.sleep(LASTS)
+            assert (peer.grants is None) is not has_own
+    assert len(door.shown) > 3
+
+
 HOSTILE = {"v": 1, "expires_in": 10, "retry": {"initial": 86_400_000, "maximum": 86_400_000}}
 
 

@@ -281,7 +281,8 @@ class Bus(BusVerbs):
 
         The inner bus is entered with the first tunnel, unless it is already running, and left together with this one. This bus
         first calls its ``authorize(peer, "tunnel", name)``, then the ``authenticate`` of `inner`, with the outer peer in
-        `Handshake.outer`. If `inner` has no ``authenticate``, the peer keeps its identity.
+        `Handshake.outer`. If `inner` has no ``authenticate``, the peer keeps its identity, and
+        its open tunnels get a renewed one too.
 
         Args:
             pattern: A pattern such as ``plant.{id}``. The values of its names are in `Handshake.params`.

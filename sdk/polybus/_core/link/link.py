@@ -105,6 +105,8 @@ class Link(LinkFlow):
     def renew(self, admission: Admission) -> None:
         """Adopt the renewed identity of the other end."""
         self.admission, self.expires = admission, admission.identity.ends(self.runtime.time())
+        if self.peer is not None:
+            self.peer.renew(admission.identity)
 
     # -- peers -----------------------------------------------------------------------------------------------------------
 

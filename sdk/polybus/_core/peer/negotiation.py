@@ -358,7 +358,6 @@ class Negotiation(Struct, eq=False):
             return
         if isinstance(outcome, Admission):  # otherwise `authenticate` failed, and the answer says how much time is left
             link.renew(outcome)
-            peer.admitted, peer.grants = outcome.identity, None
         self._answer(message)
 
     def _resumed(self, message: Message, resumption: Resumption) -> None:

@@ -123,6 +123,12 @@ class PeerParty:
     def identity_key(self) -> str | None:
         return self.admitted.key
 
+    def renew(self, identity: Identity) -> None:
+        """Adopt a renewed identity, also in the tunnels that the peer has opened."""
+        self.admitted, self.grants = identity, None
+        for entrance in self.host.lookup.entrances:
+            entrance.renewed(self)
+
     @property
     def address(self) -> str:
         return self._address or self.link.address

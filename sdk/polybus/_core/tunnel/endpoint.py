@@ -206,12 +206,20 @@ class Entrance:
         """
         authority = self._inner.services.access
         if authority.authenticate is None:
-            # The tunnel ends with the outer link, which may renew its identity.
-            return Admission(replace(party_of(handshake.outer).admitted, expires_at=None), handshake)
+            return _inherited(party_of(handshake.outer), handshake)
         outcome = await authority.admit(handshake)
         if isinstance(outcome, BusError):
             raise outcome
         return outcome
+
+    def renewed(self, outer: PeerParty) -> None:
+        """Give the tunnels of a peer, and those inside them, its renewed identity, unless the inner bus has its own."""
+        gate = self._gate
+        if gate is None or self._inner.services.access.authenticate is not None:
+            return
+        for link in list(gate.links):
+            if link.admission is not None and link.admission.handshake.outer is outer.public:
+                link.renew(_inherited(outer, link.admission.handshake))
 
     def _handshake(self, peer: PeerParty, name: str, given: _Opening) -> Handshake:
         outer = None if peer.link.admission is None else peer.link.admission.handshake
@@ -229,6 +237,11 @@ class Entrance:
             outer=peer.public,
             params={**given.params, **{part: tokens[at] for part, at in captures(self.pattern).items()}},
         )
+
+
+def _inherited(outer: PeerParty, handshake: Handshake) -> Admission:
+    """The identity of the outer peer; without an end, because the tunnel ends with the outer link, which may renew it."""
+    return Admission(replace(outer.admitted, expires_at=None), handshake)
 
 
 def hops_of(message: Message) -> int:
