@@ -14,9 +14,9 @@ const AWAKE = 6000 // a loss this soon after a wake-up happened during the sleep
 const CREDIT = 64 // items of a stream in flight
 const CONFIRMED = 1024 // patterns confirmed per hello
 const MIB = 1024 * 1024
-const BROKEN = /100[23789]/ // protocol violations: a reconnect would repeat them
 const now = () => performance.now()
 const quote = JSON.stringify
+const isTime = (value, least, most) => Math.min(Math.max(value, least), most) === value // false for text and lists
 // A longer timer would fire at once.
 const later = (act, delay) => setTimeout(act, Math.min(delay, 2 ** 31 - 1))
 const report = (error) => (globalThis.reportError ?? console.error)(error)
@@ -111,7 +111,7 @@ function check(value, path = '$', depth = 0) {
   else if (type !== 'boolean' && value !== null) {
     if (value?.toJSON) return check(value.toJSON(''), path, depth)
     const list = Array.isArray(value)
-    const tag = toString.call(value).slice(8, -1)
+    const tag = {}.toString.call(value).slice(8, -1)
     if (!list && tag !== 'Object') why = tag
     else if (depth > 127) why = 'over 128 levels' // nor what is part of itself
     else {
@@ -126,9 +126,6 @@ function check(value, path = '$', depth = 0) {
   }
   if (why) throw new EncodeError(`${path}: no JSON has ${why}`, { path })
 }
-
-const { toString } = Object.prototype
-const bytes = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0))
 
 // -- subjects ---------------------------------------------------------------------------------------------------------------
 
@@ -495,10 +492,10 @@ export class Bus extends EventTarget {
   #met({ resume_token, limits, retry, expires_in, refused = [] }, topics) {
     this.#refused = false
     clearTimeout(this.#timer)
-    if (this.#renews && expires_in >= 0) this.#timer = later(() => this.#renew(), Math.max(expires_in * 0.8, 1000))
+    if (this.#renews && isTime(expires_in, 0, 2 ** 53)) this.#timer = later(() => this.#renew(), Math.max(expires_in * 0.8, 1000))
     this.#resume = resume_token
     this.#most = limits?.message ?? MIB
-    if (retry?.initial > 0 && retry.maximum > 0) Object.assign(this.#retry, retry)
+    if (isTime(retry?.initial, 1, 864e5) && isTime(retry.maximum, 1, 864e5)) Object.assign(this.#retry, retry)
     for (const topic of topics) {
       if (!topic.told) continue // closed in between
       if (refused.includes(topic.pattern)) {
@@ -539,7 +536,7 @@ export class Bus extends EventTarget {
     const id = frame.success ?? frame.item ?? frame.fail ?? frame.end
     const call = this.#calls.get(id)
     if (call) {
-      if ('item' in frame) call.item?.('data' in frame ? bytes(frame.data) : (frame.body ?? null))
+      if ('item' in frame) call.item?.('data' in frame ? Uint8Array.from(atob(frame.data), (one) => one.charCodeAt(0)) : (frame.body ?? null))
       else if ('success' in frame) this.#settle(call, call.resolve, frame.body ?? null)
       else if ('fail' in frame || frame.code) this.#settle(call, call.reject, errorOf(frame, call.subject))
       else this.#settle(call, call.resolve)
@@ -674,7 +671,8 @@ export class Bus extends EventTarget {
     if (code === 4403) end = new Forbidden(reason)
     else if (code === 4401 && (this.#refused || !this.#renews)) end = new Unauthorized(reason)
     else if (port && port === this.#target) end = disconnected(reason, false)
-    else if (BROKEN.test(code) && ++this.#broken === 3) end = new BusError(`${code}: ${reason}`)
+    // Protocol violations: a reconnect would repeat them.
+    else if (/100[23789]/.test(code) && ++this.#broken === 3) end = new BusError(`${code}: ${reason}`)
     if (end || this.#error) return this.#end(end, code, reason)
     let delay = pause ?? Math.random() * Math.min(maximum, initial * 2 ** this.#failures++)
     if (code === 4401) {

@@ -125,7 +125,8 @@ test('the whole of a pause is chance, and the server says how long it may be', a
 })
 
 test('what are no pauses is not heeded', async (t) => {
-  for (const retry of [{}, null, { initial: 9 }, { initial: 'x', maximum: 9 }, { initial: 9, maximum: -1 }]) {
+  const pairs = [[9], ['x', 9], [9, -1], [0.9, 9], [9, '9'], [[9], 9], [9, 864e5 + 1], [1e999, 1e999], [true, 9], [null, null]]
+  for (const retry of [{}, null, ...pairs.map(([initial, maximum]) => ({ initial, maximum }))]) {
     const world = new World(t)
     await world.opened({}, { retry })
     world.socket.drops()
@@ -133,7 +134,7 @@ test('what are no pauses is not heeded', async (t) => {
     world.bus.close()
   }
   const world = new World(t)
-  await world.opened({}, { retry: { initial: 1e12, maximum: 1e12 } })
+  await world.opened({ backoff: { initial: 1e12, maximum: 1e12 } })
   world.socket.drops()
   await world.pass(2 ** 31 - 2)
   assert.equal(world.knocks, 1)
@@ -340,6 +341,17 @@ test('a token that cannot be had now is asked for again, a fixed one is not show
   await world.opened({ token: 'fixed' }, { expires_in: 5000 })
   await world.pass(20000)
   assert.deepEqual(hellos(), [])
+})
+
+test('what is no time until a token ends is not heeded', async (t) => {
+  for (const said of [null, [3], '5', true, -1, 1e300]) {
+    const world = new World(t)
+    let calls = 0
+    await world.opened({ token: () => `t${++calls}` }, { expires_in: said })
+    await world.pass(20000)
+    assert.equal(calls, 1, `${said}`)
+    world.bus.close()
+  }
 })
 
 test('who may not is told so, and does not come back', async (t) => {
