@@ -78,9 +78,9 @@ async def test_any_other_value_is_the_identity_and_true_lets_in_without_one(give
     [
         (NotFound("no such user"), ""),
         (BadRequest("no token"), ""),
-        (Identity("ann", expires_at=datetime(2100, 1, 1)), "must be an aware datetime"),
+        *((Identity("ann", expires_at=at), "must be an aware datetime") for at in (datetime(2100, 1, 1), "tomorrow", 5)),  # type: ignore[arg-type]
     ],
-    ids=["an unknown user", "a malformed token", "a time without a zone"],
+    ids=["an unknown user", "a malformed token", "a time without a zone", "a text", "a number"],
 )
 @bounded
 async def test_what_a_service_of_users_refuses_and_what_no_clock_can_compare_is_not_authenticated(

@@ -82,7 +82,9 @@ async def test_a_stream_of_a_minute_outlasts_tokens_of_five_seconds(protocol: st
     ("answer", "words", "comes_back"),
     [("bob", "another user", True), (None, "not authenticated", True), (Forbidden("not any more"), "not any more", False)],
 )
-async def test_a_token_that_is_refused_ends_the_link(answer: Any, words: str, comes_back: bool) -> None:
+async def test_a_token_that_is_refused_ends_the_link_and_is_in_the_log(
+    answer: Any, words: str, comes_back: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     door = Door("ann", answer)
     async with served(door).serve("ubre+memory://renewal") as listener:
         async with connect(listener.url, headers=door.headers, backoff=Backoff(0.01, 0.05)) as bus:
@@ -95,6 +97,9 @@ async def test_a_token_that_is_refused_ends_the_link(answer: Any, words: str, co
                 with pytest.raises(Forbidden):
                     await bus.request("who")
             assert bus.stats().reconnects == comes_back
+    refused = [record.getMessage() for record in caplog.records if record.name == "polybus.security"]
+    assert refused
+    assert all(words in text and "authorization" in text for text in refused)
 
 
 async def test_a_token_that_cannot_be_looked_at_now_is_brought_again_before_the_old_one_ends() -> None:
@@ -180,7 +185,7 @@ async def on_nats(bus: Bus, headers: Any) -> AsyncIterator[Peer]:
 async def test_an_answer_of_another_client_gets_no_token_and_changes_no_pauses(crowd: Any) -> None:
     asked = []
     bus = Bus()
-    bus.handle("who")(lambda: 1)
+    bus.handle("who")(anyio.lowlevel.checkpoint)
     async with crowd(bus, lambda: asked.append(1) or {}) as peer:
         link, before = peer._party.link, list(asked)
         pauses = link.dialer._backoff

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -76,6 +77,8 @@ _LATE: Final = 30
 """Unanswered hellos kept, at one per second: the answer may be this many seconds late."""
 _LONGEST_TOKEN: Final = 200
 """Characters of a token."""
+_TOKEN: Final = re.compile("[!-~]+")
+"""A bearer token as a header can hold it: `authenticate` gets both in the same place."""
 _TURN: Final = 64
 """Hellos answered before other tasks get a turn."""
 _CONFIRMED: Final = 1024
@@ -341,7 +344,7 @@ class Negotiation(Struct, eq=False):
         token = body.get("token") if isinstance(body, dict) else None
         if link.admission is None or link.expires is None or link.crowded or self._renewing or not isinstance(token, str):
             return None
-        return token if len(token) <= link.runtime.limits.headers else None
+        return token if len(token) <= link.runtime.limits.headers and _TOKEN.fullmatch(token) else None
 
     async def _renew(self, message: Message, token: str) -> None:
         peer, link = self._peer, self._peer.link

@@ -64,20 +64,23 @@ class AccessControl:
         """Authenticate a new connection. If the hook fails or takes too long, returns `Unavailable`, and the client retries."""
         if self.authenticate is None:
             return Admission(Identity(), handshake)
+        return self._told_refusal(await self._asked(self.authenticate, handshake), handshake)
+
+    async def renew(self, admission: Admission, token: str) -> Admission | BusError:
+        """Authenticate the other end of a link again, with a new token for the same user."""
+        assert self.authenticate is not None
+        handshake = evolve(admission.handshake, headers={**admission.handshake.headers, "authorization": f"Bearer {token}"})
         outcome = await self._asked(self.authenticate, handshake)
+        if isinstance(outcome, Admission) and not _is_same(outcome.identity, admission.identity):
+            outcome = Unauthorized("the token is that of another user")
+        return self._told_refusal(outcome, handshake)
+
+    def _told_refusal(self, outcome: Admission | BusError, handshake: Handshake) -> Admission | BusError:
+        """Log an outcome that refuses a client."""
         if isinstance(outcome, (Unauthorized, Forbidden)):
             client = f"{handshake.address or 'a client'} ({handshake.protocol}+{handshake.transport})"
             why, fields = _refusal(outcome, handshake), _of_handshake(handshake)
             self.warnings.warn(logger, "refused %s: %s", client, why, about="identity", extra=fields)
-        return outcome
-
-    async def renew(self, admission: Admission, token: str) -> Admission | BusError:
-        """Authenticate the other end of a link again, with a new token for the same user."""
-        handshake = admission.handshake
-        headers = {**handshake.headers, "authorization": f"Bearer {token}"}
-        outcome = await self.admit(evolve(handshake, headers=headers))
-        if isinstance(outcome, Admission) and not _is_same(outcome.identity, admission.identity):
-            return Unauthorized("the token is that of another user")
         return outcome
 
     def turned_away(self, address: str, why: str, about: str) -> None:
@@ -149,7 +152,7 @@ class AccessControl:
                 self.warnings.warn(logger, hollow, shown(identity), extra=_of_handshake(handshake))
             return Unauthorized("not authenticated")
         if isinstance(identity, Identity) and identity.expires_at is not None:
-            if identity.expires_at.tzinfo is None:
+            if not isinstance(identity.expires_at, datetime.datetime) or identity.expires_at.utcoffset() is None:
                 text = "Identity(expires_at=...) must be an aware datetime; the connection is refused"
                 self.warnings.warn(logger, text, extra=_of_handshake(handshake))
                 return Unauthorized("not authenticated")
