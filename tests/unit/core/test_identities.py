@@ -102,7 +102,7 @@ async def test_what_a_service_of_users_refuses_and_what_no_clock_can_compare_is_
 def test_a_refused_client_certificate_is_named_among_what_the_client_brought() -> None:
     handshake = Handshake(protocol="ubre", transport="tls", tls_peer={"subject": ()}, headers={"cookie": "a=0123456789"})
     said = access._refusal(Unauthorized("cookie 0123456789 is old"), handshake)
-    assert "cookie *** is old; it brought cookie, a client certificate" in said
+    assert "cookie *** is old; credentials sent: cookie, a client certificate" in said
 
 
 def test_the_remembered_answers_of_authorize_are_bounded() -> None:
