@@ -78,7 +78,7 @@ async def test_any_other_value_is_the_identity_and_true_lets_in_without_one(give
     [
         (NotFound("no such user"), ""),
         (BadRequest("no token"), ""),
-        *((Identity("ann", expires_at=at), "must be an aware datetime") for at in (datetime(2100, 1, 1), "tomorrow", 5)),  # type: ignore[arg-type]
+        *((Identity("ann", expires_at=at), "must be an aware datetime") for at in (datetime(2100, 1, 1), "tomorrow", 5)),
     ],
     ids=["an unknown user", "a malformed token", "a time without a zone", "a text", "a number"],
 )

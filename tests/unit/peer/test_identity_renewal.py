@@ -183,10 +183,15 @@ async def on_nats(bus: Bus, headers: Any) -> AsyncIterator[Peer]:
 
 @pytest.mark.parametrize("crowd", [behind_a_broker, on_nats])
 async def test_an_answer_of_another_client_gets_no_token_and_changes_no_pauses(crowd: Any) -> None:
-    asked = []
+    asked: list[int] = []
+
+    def headers() -> Mapping[str, str]:
+        asked.append(1)
+        return {}
+
     bus = Bus()
     bus.handle("who")(anyio.lowlevel.checkpoint)
-    async with crowd(bus, lambda: asked.append(1) or {}) as peer:
+    async with crowd(bus, headers) as peer:
         link, before = peer._party.link, list(asked)
         pauses = link.dialer._backoff
         peer._party.negotiation.answered(HOSTILE)
