@@ -31,7 +31,7 @@ def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-class BusEvent(Struct, frozen=True, kw_only=True):
+class BusEvent(Struct, frozen=True, weakref=True, kw_only=True):
     """Base class of all events, with the time (aware, UTC) and the peer."""
 
     peer: Peer | None = None

@@ -340,7 +340,7 @@ class Survey(Generic[T_co], Sequence[T_co]):
         return f"Survey({list(self._found)!r}, complete={self.complete})"
 
 
-class Node(Struct, frozen=True):
+class Node(Struct, frozen=True, weakref=True):
     """One node of a cluster.
 
     Attributes:

@@ -90,7 +90,7 @@ def described(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-class Outcome(Struct, frozen=True):
+class Outcome(Struct, frozen=True, weakref=True):
     """The outcome of an outgoing message, which is passed to the function that an `OutgoingHook` returned.
 
     Attributes:

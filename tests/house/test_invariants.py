@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from msgspec import Struct
+
 from .sources import PACKAGE, SOURCES, tree_of
 
 
@@ -32,6 +34,15 @@ def test_importing_polybus_makes_few_classes_of_attrs() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) <= MOST_ATTRS_CLASSES
+
+
+def test_the_records_of_the_public_modules_can_be_referred_to_weakly() -> None:
+    paths = (*PACKAGE.glob("[!_]*.py"), *PACKAGE.glob("plugins/[!_]*.py"))
+    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in paths]
+    kinds = [kind for name in names for kind in vars(importlib.import_module(name)).values() if isinstance(kind, type)]
+    records = {kind for kind in kinds if issubclass(kind, Struct) and kind.__module__ in names and kind.__name__[0] != "_"}
+    assert len(records) > 30
+    assert not [kind for kind in records if not kind.__weakrefoffset__]
 
 
 def test_no_module_has_the_name_of_something_public_beside_it() -> None:

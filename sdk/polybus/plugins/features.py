@@ -33,7 +33,7 @@ LEVELS: Final = 7
 """Priorities of a fabric, from 0, the lowest, to 6."""
 
 
-class Sample(Struct, frozen=True):
+class Sample(Struct, frozen=True, weakref=True):
     """One message on a fabric.
 
     Attributes:
@@ -92,7 +92,7 @@ def _nothing(*_: object) -> None:
     """No-op default."""
 
 
-class _Features(Struct, frozen=True):
+class _Features(Struct, frozen=True, weakref=True):
     @classmethod
     def of(cls, plugin: object) -> Self:
         """Current abilities of an object."""

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 
-class ToAll(Struct, frozen=True):
+class ToAll(Struct, frozen=True, weakref=True):
     """A publication for every node: for its own and its clients' subscriptions.
 
     Attributes:
@@ -23,7 +23,7 @@ class ToAll(Struct, frozen=True):
     source: str = ""
 
 
-class ToGroup(Struct, frozen=True):
+class ToGroup(Struct, frozen=True, weakref=True):
     """A publication for one member of a queue group.
 
     Attributes:
@@ -35,26 +35,26 @@ class ToGroup(Struct, frozen=True):
     pattern: str | int
 
 
-class ToUser(Struct, frozen=True):
+class ToUser(Struct, frozen=True, weakref=True):
     """A message for a user: publications reach all connections of the user, requests one."""
 
     key: str
 
 
-class ToNode(Struct, frozen=True):
+class ToNode(Struct, frozen=True, weakref=True):
     """A message for a node itself."""
 
     node: str
 
 
-class ToClient(Struct, frozen=True):
+class ToClient(Struct, frozen=True, weakref=True):
     """A message for a client that is connected to the node."""
 
     node: str
     id: str
 
 
-class NodeJoined(Struct, frozen=True):
+class NodeJoined(Struct, frozen=True, weakref=True):
     """A node announced itself, or answered the announcement of this one.
 
     Attributes:
@@ -66,7 +66,7 @@ class NodeJoined(Struct, frozen=True):
     facts: Mapping[str, Any] = {}
 
 
-class NodeLeft(Struct, frozen=True):
+class NodeLeft(Struct, frozen=True, weakref=True):
     """A node left.
 
     Attributes:
@@ -77,7 +77,7 @@ class NodeLeft(Struct, frozen=True):
     orderly: bool = False
 
 
-class Lost(Struct, frozen=True):
+class Lost(Struct, frozen=True, weakref=True):
     """Requests and channels that will not end because the node at their other end is gone.
 
     Attributes:
@@ -90,7 +90,7 @@ class Lost(Struct, frozen=True):
     sent: bool = True
 
 
-class Due(Struct, frozen=True):
+class Due(Struct, frozen=True, weakref=True):
     """Request of a session for a call of `Session.tick` at that time, sooner than the usual second.
 
     A time in the past means the end of the next event loop iteration: answers that can be given at once are sent by then.

@@ -18,7 +18,7 @@ Role: TypeAlias = Literal["client", "server"]
 """``client`` opened the connection, ``server`` accepted it."""
 
 
-class Capabilities(Struct, frozen=True, kw_only=True):
+class Capabilities(Struct, frozen=True, weakref=True, kw_only=True):
     """The abilities of the wire of a session, without the extensions between polybus peers."""
 
     publish: bool = True
@@ -128,7 +128,7 @@ class Codec(Protocol):
         ...
 
 
-class Ready(Struct, frozen=True):
+class Ready(Struct, frozen=True, weakref=True):
     """The handshake is complete, and the link may carry traffic.
 
     Attributes:
@@ -140,7 +140,7 @@ class Ready(Struct, frozen=True):
     node: str = ""
 
 
-class PeerOpened(Struct, frozen=True):
+class PeerOpened(Struct, frozen=True, weakref=True):
     """A peer appeared, after `Ready`, on a connection that carries many peers. `key` is its name in `Message.peer`.
 
     The peer is not yet admitted. `Bus(authenticate=...)` decides about that, with `params` in the handshake.
@@ -151,14 +151,14 @@ class PeerOpened(Struct, frozen=True):
     params: Mapping[str, str] = {}
 
 
-class PeerClosed(Struct, frozen=True):
+class PeerClosed(Struct, frozen=True, weakref=True):
     """A peer left a connection that carries many peers."""
 
     key: Any
     reason: str = ""
 
 
-class Refused(Struct, frozen=True):
+class Refused(Struct, frozen=True, weakref=True):
     """The session received something malformed. If an answer is possible, the session sends it or leaves that to the bus.
 
     Attributes:
@@ -171,7 +171,7 @@ class Refused(Struct, frozen=True):
     answer: Message | None = None
 
 
-class Undelivered(Struct, frozen=True):
+class Undelivered(Struct, frozen=True, weakref=True):
     """A valid message must not be delivered, because it has expired. The session has informed the peer if necessary."""
 
     message: Message
@@ -181,7 +181,7 @@ class Undelivered(Struct, frozen=True):
     text: str = ""
 
 
-class CloseWanted(Struct, frozen=True):
+class CloseWanted(Struct, frozen=True, weakref=True):
     """The session requests that the connection is closed, with a WebSocket close code and a reason.
 
     A link that this side opened then reconnects, unless `error` is a refusal.
@@ -193,7 +193,7 @@ class CloseWanted(Struct, frozen=True):
     """The error to raise on this side. After `Unauthorized` or `Forbidden` the link does not reconnect."""
 
 
-class Confirmed(Struct, frozen=True):
+class Confirmed(Struct, frozen=True, weakref=True):
     """The other end has handled everything that was sent before a request of `SessionFeatures.confirm`."""
 
     key: Any
@@ -201,7 +201,7 @@ class Confirmed(Struct, frozen=True):
     """The patterns of subscriptions that the other end has refused on this connection."""
 
 
-class OtherServers(Struct, frozen=True):
+class OtherServers(Struct, frozen=True, weakref=True):
     """Other addresses of the same service. The link tries them if this one does not answer and the transport supports it."""
 
     addresses: Sequence[str]
@@ -383,7 +383,7 @@ class ProtocolAdapter(Protocol):
         ...
 
 
-class FrameField(Struct, frozen=True):
+class FrameField(Struct, frozen=True, weakref=True):
     """A part of a frame, shown to people with its position, its name in the specification and its value."""
 
     offset: int

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .transports import Closed, Receiver, Transport
 
 
-class RecorderStats(Struct, frozen=True):
+class RecorderStats(Struct, frozen=True, weakref=True):
     """Figures of a recorder."""
 
     frames: int

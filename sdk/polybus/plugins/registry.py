@@ -36,7 +36,7 @@ _WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
 """Transports with headers, into which an application puts credentials instead of a URL's user."""
 
 
-class SplitUrl(Struct, frozen=True):
+class SplitUrl(Struct, frozen=True, weakref=True):
     """Parts of a URL: the address keeps its scheme (``ws://host/path``), the query is separate."""
 
     protocol: str

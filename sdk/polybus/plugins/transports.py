@@ -84,7 +84,7 @@ class Framing(Protocol):
         ...
 
 
-class Closed(Struct, frozen=True):
+class Closed(Struct, frozen=True, weakref=True):
     """The reason why a connection ended."""
 
     code: int = 1006
@@ -237,7 +237,7 @@ class Handshake:
     """The ASGI scope in a web application, with what middleware added to it (``session``, ``user``, ``path_params``)."""
 
 
-class Identity(Struct, frozen=True):
+class Identity(Struct, frozen=True, weakref=True):
     """The identity of a peer.
 
     Attributes:
@@ -258,7 +258,7 @@ class Identity(Struct, frozen=True):
         return now + float((self.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds())
 
 
-class Admission(Struct, frozen=True):
+class Admission(Struct, frozen=True, weakref=True):
     """The result of `Gate.admit` for a peer that is admitted."""
 
     identity: Identity
@@ -333,7 +333,7 @@ def _unheard(address: str, why: str, about: str) -> None:
     """Do nothing."""
 
 
-class ListenOptions(Struct, frozen=True, kw_only=True):
+class ListenOptions(Struct, frozen=True, weakref=True, kw_only=True):
     """Options of a listener."""
 
     host: Host
@@ -409,7 +409,7 @@ AsgiApp: TypeAlias = Callable[
 """``await app(scope, receive, send)``"""
 
 
-class WebRoute(Struct, frozen=True):
+class WebRoute(Struct, frozen=True, weakref=True):
     """An address of a protocol in a web application.
 
     Attributes:
