@@ -491,8 +491,7 @@ export class Bus extends EventTarget {
 
   #met({ resume_token, limits, retry, expires_in, refused = [] }, topics) {
     this.#refused = false
-    clearTimeout(this.#timer)
-    if (this.#renews && isTime(expires_in, 0, 2 ** 53)) this.#timer = later(() => this.#renew(), Math.max(expires_in * 0.8, 1000))
+    if (this.#renews && !this.#timer && isTime(expires_in, 0, 2 ** 53)) this.#timer = later(() => this.#renew(), Math.max(expires_in * 0.8, 1000))
     this.#resume = resume_token
     this.#most = limits?.message ?? MIB
     if (isTime(retry?.initial, 1, 864e5) && isTime(retry.maximum, 1, 864e5)) Object.assign(this.#retry, retry)
@@ -511,6 +510,7 @@ export class Bus extends EventTarget {
   // In time, and on the link that there is: whoever waits for an answer, or reads a stream, does not notice.
   async #renew() {
     const attempt = this.#attempt
+    this.#timer = 0 // the answer says when again
     const token = await this.#token().catch(report) // without one the answer says how long there is to try again
     if (attempt === this.#attempt) this.#hello({ token })
   }
@@ -581,7 +581,7 @@ export class Bus extends EventTarget {
   async #dial() {
     const attempt = (this.#attempt = {})
     clearTimeout(this.#timer)
-    this.#timer = setTimeout(() => this.#lose(1006, 'not open in time'), OPENING)
+    this.#timer = setTimeout(() => this.#lose(1006, 'no answer in time'), OPENING)
     this.#become('connecting', { failures: this.#failures })
     const { protocol = 'ubre', WebSocket: Socket = globalThis.WebSocket } = this.#options
     const on = [(refuses) => refuses || this.#open(), (data) => this.#receive(data), (code, reason) => this.#lose(code, reason)]
@@ -610,6 +610,7 @@ export class Bus extends EventTarget {
   #open() {
     if (!this.#link) return // dropped in this turn
     clearTimeout(this.#timer)
+    this.#timer = 0
     this.#up = true
     this.#why = ''
     this.#heard = this.#opened = now()

@@ -316,6 +316,19 @@ test('a token that ends is renewed on the link that there is, and a stream of a 
   assert.deepEqual([world.knocks, asked.length, new Set(asked)], [1, 16, new Set([false])])
 })
 
+test('a page that subscribes all the time renews its token in time, too', async (t) => {
+  const world = new World(t)
+  let calls = 0
+  const bus = await world.opened({ token: () => `t${++calls}` }, { expires_in: 5000 })
+  for (let past = 0; past < 4000; past += 500) {
+    bus.subscribe(`news.${past}`, () => {})
+    await world.pass(500)
+    for (const { id } of world.socket.take(({ request, body }) => request === '_polybus.hello' && !body.token))
+      world.socket.says({ success: id, body: { v: 1, expires_in: 4500 - past } })
+  }
+  assert.equal(calls, 2)
+})
+
 test('a token that cannot be had now is asked for again, a fixed one is not shown again, and a late one is nobody\'s', async (t) => {
   const world = new World(t)
   let answer = () => Promise.reject(new Error('no network'))
