@@ -197,6 +197,35 @@ async def test_a_handler_whose_task_is_cancelled_from_outside_is_answered() -> N
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("cancelled", ["news.0", "news.3"], ids=["the first", "one asked about ahead"])
+async def test_each_message_that_an_authorize_which_cancels_its_own_task_costs_is_counted(cancelled: str) -> None:
+    asked, heard = list[Any](), list[int]()
+
+    async def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
+        if verb == "publish":
+            asked.append(subject)
+            await eventually(lambda: len(asked) > 30)
+            if subject == cancelled:
+                job = asyncio.current_task()
+                assert job is not None
+                job.cancel()
+                await anyio.lowlevel.checkpoint()
+        return True
+
+    bus = Bus(authorize=authorize)
+
+    @bus.on("news.*")
+    async def news(body: int) -> None:
+        heard.append(body)
+
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            for number in range(40):
+                await client.publish(f"news.{number}", number)
+            await eventually(lambda: bus.stats().refused and len(heard) + bus.stats().refused + bus.stats().dropped == 40)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_handler_of_publications_that_cancels_its_own_task_costs_that_publication_alone() -> None:
     bus, heard, jobs = Bus(), list[int](), list[Any]()
 

@@ -170,7 +170,7 @@ class InboundAuthorization(Struct, eq=False):
                 peer.release(question.message)
             # A cancellation that escapes from `authorize` refuses the queue and must not block later messages.
             if peer.undecided is self:
-                services.counters.refused += len(self._waiting)
+                services.counters.refused += len(asked) + len(self._waiting)
                 self.lost()
 
     async def _ask_ahead(self, group: TaskGroup) -> None:
