@@ -96,6 +96,7 @@ def test_run_ends_with_the_lifespan_of_its_bus_that_has_failed() -> None:
 IMPORTS = "import signal; print('importing', flush=True); signal.pause()"
 RUNS = f"""
 import polybus
+from polybus._core.bus import runner
 def resolve(url):
     {IMPORTS}
 runner.resolve_url = resolve
