@@ -174,11 +174,12 @@ class DumpedParts(Dumped):
 @pytest.mark.parametrize("kind", [Dumped, DumpedParts])
 @pytest.mark.parametrize("encode", [JSON.encode, JsonFormat.encode.__get__(JSON)], ids=["as it runs", "in Python"])
 def test_a_body_that_fails_is_encoded_once_and_its_first_error_is_reported(encode: Any, kind: Any) -> None:
-    body = kind(OSError("db away"))
+    fault = OSError("db away")
+    body = kind(fault)
     with pytest.raises(EncodeError, match=f"{kind.__name__} cannot be written as JSON: db away") as refused:
         encode(body)
-    assert refused.value.__cause__ is body.fault
-    assert [entry.name for entry in traceback.extract_tb(body.fault.__traceback__)][-1] == "model_dump"
+    assert refused.value.__cause__ is fault
+    assert [entry.name for entry in traceback.extract_tb(fault.__traceback__)][-1] == "model_dump"
 
 
 @pytest.mark.parametrize("encode", [JSON.encode, JsonFormat.encode.__get__(JSON)], ids=["as it runs", "in Python"])

@@ -165,7 +165,7 @@ async def test_each_of_several_tasks_that_wait_for_events_is_given_some() -> Non
         got.append(await anext(events))
 
     async with bus, anyio.create_task_group() as group:
-        events = bus.events()
+        events: Any = bus.events()
         for _ in range(2):
             group.start_soon(take)
         await anyio.wait_all_tasks_blocked()
