@@ -142,7 +142,7 @@ def mutations(seeds: Sequence[bytes], rng: random.Random) -> bytes:
 def _no_memory() -> None:
     """Let the first allocation fail, then the second, until everything succeeds; nothing may be lost or crash, with any
     result."""
-    import _testcapi  # type: ignore[import-not-found]
+    import _testcapi  # type: ignore[import-not-found]  # distributions may leave it out
 
     message = Message(Kind.PUBLISH, "news", raw=b"[1]")
     message.checked = message.raw

@@ -358,7 +358,7 @@ def test_a_program_runs_on_the_loop_that_it_asks_for(
         os.kill(os.getpid(), signal.SIGINT)
 
     if uvloop and backend == "asyncio":
-        pytest.importorskip("uvloop")
+        pytest.importorskip("uvloop", reason="uvloop does not exist for this platform")
     monkeypatch.setattr(runner, "announce", serving)
     polybus.run(Bus(), URL, backend=backend, uvloop=uvloop)
     assert modules == [module]

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
@@ -141,7 +142,8 @@ async def test_an_asynchronous_authorize_is_asked_for_several_at_a_time_and_what
         asking += 1
         most = max(most, asking)
         number = int(str(subject).rpartition(".")[2])
-        await anyio.sleep(0.01 if number % 3 else 0.02)
+        for _ in range(2 if number % 3 else 4):  # the answers come in another order than the questions
+            await anyio.lowlevel.checkpoint()
         asking -= 1
         return number % 10 != 0
 
