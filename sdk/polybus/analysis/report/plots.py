@@ -13,8 +13,8 @@ from .words import moment
 
 Rows = Sequence[dict[str, Any]]
 
-_INSIDE, _FOOT, _LINE, _LETTER = 150, 42, 14, 5.6
-"""Pixels of the plot's height, of the space below it, of a legend line, and of a letter."""
+_INSIDE, _FOOT, _LINE, _MARGIN, _LETTER = 150, 42, 14, 10, 5.6
+"""Pixels of the plot's height, of the space below it, of a legend line, of the space beside the legend, and of a letter."""
 _LONGEST: Final = 28
 _RED, _GREY = "#c2413b", "#9a9ea8"
 _COLOURS: Final = "#2f6fb3 #e08214 #3b9a4b #8a63b8 #c2413b #8c5a4a #d467ab #8f8f1a".split()
@@ -48,7 +48,8 @@ class Axis:
 
 
 def _linear(high: float, label: str) -> Axis:
-    step = next(step for power in range(-3, 30) for n in (1, 2, 5) if high <= 5 * (step := n * 10.0**power))
+    steps = (n * 10.0**power for power in range(-3, 30) for n in (1, 2, 5))
+    step = next(step for step in steps if high <= 5 * step)
     return Axis(0, high or 1, [(n * step, f"{n * step:,.9g}") for n in range(floor(high / step) + 1)], label)
 
 
@@ -101,13 +102,16 @@ class Plot:
 
     @property
     def height(self) -> int:
-        return self.bottom + _FOOT + _LINE * sum(1 for x, *_ in self.legend() if x == self.top)
+        return self.bottom + _FOOT + _LINE * ceil(len(self._entries) / 2)
+
+    @property
+    def _entries(self) -> list[tuple[str, str]]:
+        return [(colour, text) for colour, text, _ in self.shapes if text]
 
     def legend(self) -> Iterator[tuple[int, int, str, str]]:
         """Yield position, colour and text of legend entries, in two columns."""
-        told = [(colour, text) for colour, text, _ in self.shapes if text]
-        for number, (colour, text) in enumerate(told):
-            yield self.top + number % 2 * self.width // 2, self.bottom + _FOOT - 8 + number // 2 * _LINE, colour, text
+        for number, (colour, text) in enumerate(self._entries):
+            yield _MARGIN + number % 2 * self.width // 2, self.bottom + _FOOT - 8 + number // 2 * _LINE, colour, text
 
     def x(self, number: float) -> float:
         return round(self.left + self.across.share(number) * (self.right - self.left), 1)
