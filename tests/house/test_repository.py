@@ -63,6 +63,15 @@ def test_the_search_sees_an_absolute_path_and_leaves_urls_alone(folder: str) -> 
     assert not MACHINE_PATH.search(f"http://host.example/{folder}/x and docs/{folder}/x")
 
 
+def test_the_tests_of_make_test_import_nothing_that_only_the_second_tier_installs() -> None:
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    tier = [ROOT / folder for folder in options["testpaths"]]
+    files = [file for file in tracked_files() if file.suffix == ".py" and any(file.is_relative_to(folder) for folder in tier)]
+    assert len(files) > 200
+    wrong = re.compile(r"^(?:from|import) (?:pyspark|polybus\.spark|faststream|hatchling)\b.*", re.M)
+    assert [(file.name, line) for file in files for line in wrong.findall(file.read_text())] == []
+
+
 def test_what_constraints_txt_pins_runs_on_the_first_release_of_the_oldest_python() -> None:
     """Debian 12 has 3.11.2; a package that needs a later one stops `make` there."""
     oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=") + ".0"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from polybus.analysis import ranges
+from polybus.analysis import open_tables, ranges
 from polybus.analysis.engine import exchanges
 from polybus.analysis.ranges import RangeReader, ReadPosition, ReadWindow, plan
 from polybus.capture import Capture, write_columns
@@ -19,8 +19,10 @@ from polybus.capture.columns import sizes, writer
 from polybus.capture.columns.reader import SegmentColumns
 from polybus.capture.decoding import decoded
 from polybus.capture.errors import CaptureError
-from polybus.capture.schema import EVENTS
+from polybus.capture.schema import EVENTS, EXCHANGES
 from polybus.spark import Pipeline, load, scan
+from polybus.spark.source import CaptureReader, Options
+from tests.unit.analysis.test_views import Folder
 from tests.unit.capture.generator import Traffic, traffic
 
 KEYS = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("request_seq",), "orphans": ("seq",)}
@@ -245,3 +247,16 @@ def test_segments_are_chosen_by_their_numbers(spark: SparkSession, recorded: Rec
     assert some == sum(message.rows for number in (0, 2) for message in capture.messages(capture.segments()[number]))
     with pytest.raises(Exception, match="numbers of segments, with commas"):
         _source(spark, recorded.plain, segments="first").count()
+
+
+def test_each_recording_is_a_task_of_spark_and_together_they_have_the_exchanges_of_the_pipeline(tmp_path: Path) -> None:
+    day = Folder(client_a=0, server=0)
+    for number in range(20):
+        day.asked(f"x-{number}", "tank.get", number * 50, 20 if number % 3 else None, {"client_a": "a", "server": "a"})
+    day.metrics(tmp_path)
+    reader = CaptureReader(Options.of({"path": str(tmp_path / "capture"), "table": "exchanges"}))
+    tasks = [pa.Table.from_batches(reader.read(part)) for part in reader.partitions()]
+    assert [set(task["capture_id"].to_pylist()) for task in tasks] == [{"client_a"}, {"server"}]
+    made = open_tables(tmp_path / "out").sql("from exchanges").to_arrow_table().select(EXCHANGES.names).cast(EXCHANGES)
+    order = [("capture_id", "ascending"), ("request_seq", "ascending")]
+    assert pa.concat_tables(tasks).sort_by(order).to_pylist() == made.sort_by(order).to_pylist()

@@ -9,17 +9,14 @@ from typing import Any
 
 import attrs
 import duckdb
-import pyarrow as pa
 import pytest
 
 from polybus import Route
-from polybus.analysis import DuckEngine, Names, Pipeline, journeys, open_tables
+from polybus.analysis import DuckEngine, Names, Pipeline, journeys
 from polybus.analysis.report.metrics import measure
 from polybus.analysis.report.page import row_groups
 from polybus.analysis.report.verdict import verdict
 from polybus.analysis.results import Output
-from polybus.capture.schema import EXCHANGES
-from polybus.spark.source import CaptureReader, Options
 from tests.unit.capture import rows as frames
 from tests.unit.capture.folders import write_segment
 
@@ -250,16 +247,3 @@ def test_publications_that_no_client_has_subscribed_to_are_counted_and_said(tmp_
     assert [(row["subject"], row["n"]) for row in metrics["unheard"]] == [("telemetry.heat", 4)]
     [said] = [one["text"] for one in metrics["verdict"] if one["about"] == "unheard"]
     assert said.startswith("4 publications came in that no client has subscribed to: telemetry.heat (4).")
-
-
-def test_each_recording_is_a_task_of_spark_and_together_they_have_the_exchanges_of_the_pipeline(tmp_path: Path) -> None:
-    day = Folder(client_a=0, server=0)
-    for number in range(20):
-        day.asked(f"x-{number}", "tank.get", number * 50, 20 if number % 3 else None, {"client_a": "a", "server": "a"})
-    day.metrics(tmp_path)
-    reader = CaptureReader(Options.of({"path": str(tmp_path / "capture"), "table": "exchanges"}))
-    tasks = [pa.Table.from_batches(reader.read(part)) for part in reader.partitions()]
-    assert [set(task["capture_id"].to_pylist()) for task in tasks] == [{"client_a"}, {"server"}]
-    made = open_tables(tmp_path / "out").sql("from exchanges").to_arrow_table().select(EXCHANGES.names).cast(EXCHANGES)
-    order = [("capture_id", "ascending"), ("request_seq", "ascending")]
-    assert pa.concat_tables(tasks).sort_by(order).to_pylist() == made.sort_by(order).to_pylist()
