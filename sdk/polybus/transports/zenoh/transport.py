@@ -51,22 +51,27 @@ class ZenohTransport:
         fabric: Converts between samples and frames.
         host: The bus.
         dialled: True if the transport ends when the last other node has gone.
+        filters: Filters that the session has from its start, besides those of a new protocol session.
     """
 
     __slots__ = (
         "_address", "_closing_at", "_deaf", "_declared", "_dialled", "_fabric", "_hears", "_host", "_jobs", "_lost", "_paused",
-        "_receiver", "_state", "_why", "address", "ended", "max_frame", "node",
+        "_receiver", "_state", "_why", "address", "ended", "filters", "max_frame", "node",
     )  # fmt: skip
 
     name = "zenoh"
     hops = 0
 
-    def __init__(self, address: ZenohAddress, fabric: Fabric, host: Host, *, dialled: bool) -> None:
+    def __init__(
+        self, address: ZenohAddress, fabric: Fabric, host: Host, *, dialled: bool, filters: Sequence[str] = ()
+    ) -> None:
         self.address: str = f"zenoh {address.shown}"
         self.max_frame: int = host.limits.message
         self._address, self._host, self._fabric, self._dialled = address, host, fabric, dialled
         self.node: ZenohNode = ZenohNode(fabric.sender, host.limits.message, self._arrived, self._eased, self._alone)
         self.ended: anyio.Event = anyio.Event()
+        self.filters: Sequence[str] = filters
+        """Filters that were last declared."""
         self._receiver: Receiver | None = None
         self._state = _ZenohState.OPEN
         self._why: Closed | None = None
@@ -85,7 +90,7 @@ class ZenohTransport:
         Raises:
             Exception: `zenoh.ZError`. Then, and if cancelled, the transport has ended.
         """
-        limits, first = self._host.limits, list[str]()
+        limits, first = self._host.limits, [*self.filters]
         self._fabric.session("server" if serves else "client", limits, None, first.extend).start(0.0)
         settings = self._address.settings(serves=serves, patience=limits.connect_timeout)
         try:
@@ -110,7 +115,8 @@ class ZenohTransport:
         self._hears = True
         self._jobs += 1
         self._declared = self._declared or anyio.Event()
-        self.node.declare(tuple(expressions), self._have_declared)
+        self.filters = tuple(expressions)
+        self.node.declare(self.filters, self._have_declared)
 
     def _have_declared(self, failure: Exception | None) -> None:
         self._jobs -= 1
@@ -308,11 +314,11 @@ class ZenohListening:
             pass  # the bus has not started yet: try again later
         self._options.host.spawn(self._keep, transport)
 
-    async def _opened(self) -> ZenohTransport:
+    async def _opened(self, filters: Sequence[str] = ()) -> ZenohTransport:
         tries = 1 if self._address.port or not self._address.host else _PORTS_TRIED
         while True:
             address = self._address if self._address.port else self._address.with_port(_free_port(self._address.host))
-            transport = ZenohTransport(address, self._fabric, self._options.host, dialled=False)
+            transport = ZenohTransport(address, self._fabric, self._options.host, dialled=False, filters=filters)
             try:
                 await transport.open(serves=True)
             except Exception as error:
@@ -361,7 +367,8 @@ class ZenohListening:
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 try:
-                    transport = await self._opened()
+                    # A client may be back and publish before the bus has admitted the session and declared its filters.
+                    transport = await self._opened(transport.filters)
                     await self._admitted(transport)
                 except Unavailable:
                     continue

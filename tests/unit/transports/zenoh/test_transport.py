@@ -1,16 +1,18 @@
-"""The transport without a fabric: samples that come while there is nobody to take them."""
+"""Samples that arrive before the bus can take them."""
 
 from typing import Any, cast
 
+import anyio
 import pytest
 from attrs import define, field
 
+import polybus
 from polybus import Limits
 from polybus.plugins import Host, Receiver
 from polybus.protocols import Up
 from polybus.transports.zenoh.address import zenoh_address
 from polybus.transports.zenoh.transport import ZenohTransport
-from tests.support import eventually
+from tests.support import BOUND, eventually
 from tests.unit.protocols.up.test_session import published
 
 pytestmark = pytest.mark.anyio
@@ -86,3 +88,28 @@ async def _heard(bus: Bus, count: int) -> bool:
     """Whether so many frames come, and no more."""
     await eventually(lambda: len(bus.frames) >= count)
     return len(bus.frames) == count
+
+
+async def test_a_server_whose_session_has_ended_misses_nothing_from_the_moment_it_listens_again() -> None:
+    again, sent = anyio.Event(), anyio.Event()
+    admitted = 0
+
+    async def authenticate(_: object) -> str:
+        nonlocal admitted
+        admitted += 1
+        if admitted == 2:
+            again.set()
+            await sent.wait()
+        return "the fabric"
+
+    bus = polybus.Bus(authenticate=authenticate)
+    async with bus.serve("up+zenoh://127.0.0.1:0", protocol=Up(entity="//device1/10AB/3")) as listener:
+        async with bus.subscribe("//device2/CD/4/80CD") as news:
+            await bus.peers[0].aclose("a hiccup")
+            await again.wait()
+            url = listener.url.partition("?")[0]
+            async with polybus.connect(url, protocol=Up(entity="//device2/CD/4"), wait=BOUND) as client:
+                await client.publish("//device2/CD/4/80CD", "kept")
+            sent.set()
+            with anyio.fail_after(BOUND):
+                assert (await anext(news)).body == "kept"
