@@ -1,6 +1,7 @@
-"""Access to a bus for integrations: metrics, traces, documents, web frameworks, recorders and test tools.
+"""Access to a bus for integrations: metrics, traces, documents, web frameworks, brokers, recorders, stores and test tools.
 
-The functions give access to parts of a `Bus` that its methods do not expose.
+The functions give access to parts of a `Bus` that its methods do not expose. `parts_of` returns all of them, and `Runtime` runs
+transports without a bus: both belong to the core, which may change between releases.
 """
 
 from __future__ import annotations
@@ -13,40 +14,77 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from attrs import frozen
 
 from ._core.bus.bus import Bus, Recording, parts_of
+from ._core.bus.dialer import Headers
+from ._core.bus.lifecycle import raised_by_lifespan
+from ._core.bus.parts import BusParts
+from ._core.bus.runner import serve_until_signal, tell_of_threads_left
+from ._core.handlers.handler import Handler
 from ._core.handlers.providers import provider_finder
+from ._core.handlers.signature import injected_as
+from ._core.handlers.subscriber import SubscriberSpec
+from ._core.link.link import Link
+from ._core.peer.party import PeerParty
+from ._core.peer.subscription import IteratedQueue
+from ._core.runtime.access import AccessControl, Admissions, Authenticate
+from ._core.runtime.context import current_call
+from ._core.runtime.executor import HandlerExecutor
+from ._core.runtime.runtime import Runtime, runs_here
+from ._core.runtime.services import Services
+from ._core.runtime.threads import CallThreads, waiting_in_thread
+from ._type_variables import State_co
 from .subjects import RESERVED_PREFIX
 
 if TYPE_CHECKING:
-    from ._core.handlers.handler import Handler
     from ._core.handlers.lookup import Publication
     from ._core.handlers.signature import Style as HandlerStyle
-    from ._core.handlers.subscriber import SubscriberSpec
     from ._core.runtime.executor import Middleware
     from .plugins import Host
     from .plugins.extensions import Mesh
-    from .plugins.parts import BusLink
     from .plugins.recording import Recorder
     from .stats import DurableStats
 
 __all__ = [
+    "AccessControl",
+    "Admissions",
+    "Authenticate",
+    "BusParts",
+    "CallThreads",
+    "Handler",
+    "HandlerExecutor",
+    "Headers",
+    "IteratedQueue",
+    "Link",
     "Operation",
     "OperationStyle",
+    "PeerParty",
     "Recording",
+    "Runtime",
+    "Services",
+    "State_co",
+    "SubscriberSpec",
     "call_in_loop",
+    "current_call",
     "durables_of",
     "failure_of",
-    "is_guarded",
     "host_of",
     "id_of",
+    "injected_as",
     "is_entered",
+    "is_guarded",
     "links_of",
     "mesh_of",
     "middleware_of",
     "operations_of",
     "overriding",
+    "parts_of",
+    "raised_by_lifespan",
     "record_with",
+    "runs_here",
+    "serve_until_signal",
+    "tell_of_threads_left",
     "unchecked_of",
     "until",
+    "waiting_in_thread",
 ]
 
 T = TypeVar("T")
@@ -238,7 +276,7 @@ def overriding(bus: Bus, find: Callable[[Callable[..., Any]], Callable[..., Any]
         finders.remove(finder)
 
 
-def links_of(bus: Bus) -> Sequence[BusLink]:
+def links_of(bus: Bus) -> Sequence[Link]:
     """Return the links that a bus has opened and not given up."""
     return parts_of(bus).links.opened
 

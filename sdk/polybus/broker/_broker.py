@@ -12,7 +12,7 @@ import anyio
 from attrs import frozen
 
 from ..errors import BusError, LocalProtocolError, Unavailable
-from ..hosting import AccessControl, Admissions, Authenticate, Runtime
+from ..integrations import AccessControl, Admissions, Authenticate, Runtime
 from ..limits import Limits
 from ..plugins import Admission, Closed, Handshake, Listening, ListenOptions, Receiver, Transport, TransportFeatures
 from ..plugins.registry import make_recorder, metrics_maker, resolve_url

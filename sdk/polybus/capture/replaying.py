@@ -36,7 +36,7 @@ from .schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_TRUNCATED
 from .store.reader import Capture, Segment, lost
 
 if TYPE_CHECKING:
-    from ..plugins.parts import BusLink
+    from ..integrations import Link
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _PATIENCE: Final = 30.0
@@ -204,7 +204,7 @@ class _Client:
             await subscription.__aexit__(None, None, None)
 
     @property
-    def link(self) -> BusLink:
+    def link(self) -> Link:
         """The client's link.
 
         Raises:
@@ -331,7 +331,7 @@ class _Player:
         return True
 
     async def _request(
-        self, client: _Client, link: BusLink, subject: str | int, recorded: RecordedMessage, message: Message
+        self, client: _Client, link: Link, subject: str | int, recorded: RecordedMessage, message: Message
     ) -> None:
         peer = link.peer
         if peer is None:

@@ -13,7 +13,7 @@ import anyio
 
 from .. import Bus, Peer, Route
 from .. import bridge as join
-from ..plugins.parts import parts_of
+from ..integrations import parts_of
 from ..plugins.registry import with_tls
 from ..plugins.tools import without_secrets
 from .options import Ca, Header, Insecure, Key, OwnCert, Wait, argument, option

@@ -20,7 +20,7 @@ import typer
 
 from .. import Bus, BusError
 from ..cluster.worker import Inheritance
-from ..hosting import raised_by_lifespan, serve_until_signal
+from ..integrations import raised_by_lifespan, serve_until_signal
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import resolve_url
 from ..plugins.tools import check_hosts, check_origins

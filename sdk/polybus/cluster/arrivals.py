@@ -31,8 +31,8 @@ from ..plugins import ToNode
 from ..plugins.tools import sources
 
 if TYPE_CHECKING:
+    from ..integrations import BusParts, PeerParty
     from ..plugins import Reservation
-    from ..plugins.parts import BusPeer, BusPort
     from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -60,13 +60,13 @@ _Entry: TypeAlias = tuple[str, Message, int, int]
 
 @define(eq=False)
 class ParkedPublications:
-    """Publications that wait for one client. Implements `plugins.parts.PublicationQueue`.
+    """Publications that wait for one client. Implements `plugins.extensions.PublicationQueue`.
 
     Bounded like an outbox in messages and bytes, charged to the client's address. The oldest are dropped first.
     """
 
-    _parts: BusPort
-    peer: BusPeer
+    _parts: BusParts
+    peer: PeerParty
     """The client, charged for waiting publications."""
     _node: Backbone
     cut: set[str] = field(factory=set, init=False)
@@ -179,7 +179,7 @@ class ParkedPublications:
 class Returning:
     """A client that has reconnected to this node."""
 
-    peer: BusPeer
+    peer: PeerParty
     name: str
     """The other node sends the client's publications to this name."""
     secret: str
@@ -208,11 +208,11 @@ class Splice:
 class Arrivals:
     """Clients that have reconnected to this node, until they have what was kept for them."""
 
-    _parts: BusPort
+    _parts: BusParts
     _node: Backbone
-    _newcomers: dict[BusPeer, ParkedPublications] = field(factory=dict, init=False)
+    _newcomers: dict[PeerParty, ParkedPublications] = field(factory=dict, init=False)
     """Clients on a wire without subscriptions, which receive everything, before their hello."""
-    _clients: dict[BusPeer, Returning] = field(factory=dict, init=False)
+    _clients: dict[PeerParty, Returning] = field(factory=dict, init=False)
     _names: dict[str, Returning] = field(factory=dict, init=False)
     _coming: dict[str, dict[Returning, None]] = field(factory=dict, init=False)
     """Clients that wait to be claimed, by the bus where they were."""
@@ -225,7 +225,7 @@ class Arrivals:
 
     # -- newcomers on wires without subscriptions --------------------------------------------------------------------------
 
-    def came(self, peer: BusPeer) -> None:
+    def came(self, peer: PeerParty) -> None:
         """Hold everything for a newcomer without subscriptions: the other node may hand the same over."""
         if peer.link.multiplexed is not None or not self._parts.withhold(peer):
             return
@@ -234,11 +234,11 @@ class Arrivals:
             self._parts.add_queue(pattern, held)
         peer.spawn(self._wait_for_word, peer)
 
-    async def _wait_for_word(self, peer: BusPeer) -> None:
+    async def _wait_for_word(self, peer: PeerParty) -> None:
         await anyio.sleep(_WORD)
         self.speaks(peer)
 
-    def speaks(self, peer: BusPeer) -> None:
+    def speaks(self, peer: PeerParty) -> None:
         """Send a newcomer what was held: its hello has no token."""
         held = self._taken(peer)
         if held is not None:
@@ -246,7 +246,7 @@ class Arrivals:
             while (message := held.take()) is not None:
                 self._send(peer, message)
 
-    def _taken(self, peer: BusPeer) -> ParkedPublications | None:
+    def _taken(self, peer: PeerParty) -> ParkedPublications | None:
         held = self._newcomers.pop(peer, None)
         if held is not None:
             for pattern in _EVERYTHING:
@@ -255,7 +255,7 @@ class Arrivals:
 
     # -- messages of clients -------------------------------------------------------------------------------------------------
 
-    def returns(self, peer: BusPeer, token: str) -> None:
+    def returns(self, peer: PeerParty, token: str) -> None:
         """Hold publications for a client that shows another node's token."""
         runtime = self._parts.services.running
         bus, _, secret = token.partition(".")
@@ -278,13 +278,13 @@ class Arrivals:
             runtime.spawn(self._take_over, bus, coming)
         coming[returning] = None
 
-    def returned(self, peer: BusPeer) -> None:
+    def returned(self, peer: PeerParty) -> None:
         returning = self._clients.get(peer)
         if returning is not None:
             returning.ready = True
             self._parts.services.signal()
 
-    def forget(self, peer: BusPeer) -> None:
+    def forget(self, peer: PeerParty) -> None:
         held = self._taken(peer)
         if held is not None:
             held.clear()
@@ -435,7 +435,7 @@ class Arrivals:
         self._parts.queue_for(returning.peer, None)
         self._parts.services.signal()
 
-    def _send(self, peer: BusPeer, message: Message) -> None:
+    def _send(self, peer: PeerParty, message: Message) -> None:
         if message.extras:  # extras belong to the wire that it came on
             message, given = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, message.headers), message
             message.peer, message.expires, message.checked = given.peer, given.expires, given.checked

@@ -35,7 +35,7 @@ from .handover import ClientHandover
 from .queries import PASSES_ON, Queries
 
 if TYPE_CHECKING:
-    from ..plugins.parts import BusLink, BusPeer, BusPort
+    from ..integrations import BusParts, Link, PeerParty
 
 _Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 
@@ -57,9 +57,9 @@ _CUT_OFF: Final = "the cluster was cut off: read anew what may have been missed"
 class Backbone(Extension):
     """A bus as a node of a cluster. Implements `plugins.extensions.Mesh` and `LinkReader`."""
 
-    _parts: BusPort
+    _parts: BusParts
     options: Cluster
-    link: BusLink | None = field(default=None, init=False)
+    link: Link | None = field(default=None, init=False)
     """The link to the engine, from its first connection to the end of the bus."""
     nodes_known: dict[str, NodeJoined] = field(factory=dict, init=False)
     """The other nodes, by their names on the engine."""
@@ -89,12 +89,12 @@ class Backbone(Extension):
         self._queries = Queries(self._parts, self)
 
     @property
-    def peer(self) -> BusPeer | None:
+    def peer(self) -> PeerParty | None:
         """The cluster as a peer; None until the link is first up."""
-        peer: BusPeer | None = None if self.link is None else self.link.peer
+        peer: PeerParty | None = None if self.link is None else self.link.peer
         return peer
 
-    def choose(self) -> BusPeer:
+    def choose(self) -> PeerParty:
         """Return the cluster as a peer.
 
         Raises:
@@ -200,7 +200,7 @@ class Backbone(Extension):
     def named(self, node: str) -> None:
         self.own = node
 
-    def link_up(self, link: BusLink) -> None:
+    def link_up(self, link: Link) -> None:
         """Start using a link to the engine; after an outage, wait for the nodes that were there before."""
         if not link.inner:
             return
@@ -225,19 +225,19 @@ class Backbone(Extension):
         else:
             link.release()  # a later outage may have cut a settling short
 
-    def link_moved(self, link: BusLink) -> None:
+    def link_moved(self, link: Link) -> None:
         """Note that the link continues on another connection to the engine."""
         if link.inner and self.durable is not None:
             self.durable.up()
 
-    async def _settle(self, link: BusLink, outages: int) -> None:
+    async def _settle(self, link: Link, outages: int) -> None:
         with anyio.move_on_after(self.options.settle):
             await link.runtime.notifier.until(lambda: not self._missing or outages != self._outages)
         if outages == self._outages:  # otherwise the next connection settles
             self._missing.clear()
             link.release()
 
-    def link_down(self, link: BusLink) -> None:
+    def link_down(self, link: Link) -> None:
         """Note that the link is down; it may return."""
         if link is not self.link:
             return
@@ -296,19 +296,19 @@ class Backbone(Extension):
 
     # -- clients of this node ----------------------------------------------------------------------------------------------
 
-    def client_up(self, peer: BusPeer) -> None:
+    def client_up(self, peer: PeerParty) -> None:
         """Announce the user of a new client to the cluster."""
         if peer.identity_key is not None:
             self._parts.add_interest(ToUser(peer.identity_key))
         self.resumption.came(peer)
 
-    def client_gone(self, peer: BusPeer) -> None:
+    def client_gone(self, peer: PeerParty) -> None:
         """Withdraw the user of a client that is gone."""
         if peer.identity_key is not None:
             self._parts.remove_interest(ToUser(peer.identity_key))
         self.resumption.gone(peer)
 
-    def _clients(self, to: ToUser | ToClient) -> list[BusPeer]:
+    def _clients(self, to: ToUser | ToClient) -> list[PeerParty]:
         if isinstance(to, ToClient):
             return [peer for peer in self._parts.clients if peer.id == to.id]
         return sorted(self._parts.clients_of(to.key), key=lambda peer: peer.connected_at, reverse=True)
@@ -334,7 +334,7 @@ class Backbone(Extension):
         else:
             self._asked(message, to, now)
 
-    def _published(self, message: Message, peer: BusPeer, to: Any) -> None:
+    def _published(self, message: Message, peer: PeerParty, to: Any) -> None:
         if isinstance(to, ToAll):
             for queue in self._parts.deliver_to_all(message, peer):
                 if type(queue) is ParkedPublications:
@@ -363,7 +363,7 @@ class Backbone(Extension):
         """Forward client requests that this bus does not handle to the cluster."""
         self._parts.pass_on(pattern, self._reachable)
 
-    def _reachable(self) -> BusPeer:
+    def _reachable(self) -> PeerParty:
         if outage := self.why_not_ready():
             raise Unavailable(outage)
         return self.choose()

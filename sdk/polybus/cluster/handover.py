@@ -22,7 +22,7 @@ from ..plugins.tools import sources
 from .arrivals import AT_ONCE, HANDING, Arrivals, ParkedPublications
 
 if TYPE_CHECKING:
-    from ..plugins.parts import BusPeer, BusPort
+    from ..integrations import BusParts, PeerParty
     from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -75,11 +75,11 @@ class ClientHandover:
     Implements `plugins.extensions.Resumption`.
     """
 
-    _parts: BusPort
+    _parts: BusParts
     _node: Backbone
     _seconds: float
     arrivals: Arrivals = field(init=False)
-    _secrets: dict[BusPeer, str] = field(factory=dict, init=False)
+    _secrets: dict[PeerParty, str] = field(factory=dict, init=False)
     """Secrets of connected clients."""
     _parked: dict[str, Parked] = field(factory=dict, init=False)
     """Disconnected clients that no node has claimed, by secret."""
@@ -94,7 +94,7 @@ class ClientHandover:
 
     # -- clients -----------------------------------------------------------------------------------------------------------
 
-    def token(self, peer: BusPeer) -> str | None:
+    def token(self, peer: PeerParty) -> str | None:
         """Return the token that a client shows when it reconnects; None if this node will keep nothing for it."""
         link = peer.link
         if link.opened or link.multiplexed is not None or not self._seconds or self._node.peer is None:
@@ -104,20 +104,20 @@ class ClientHandover:
             secret = self._secrets[peer] = sources.get().urandom(_SECRET).hex()
         return f"{self._parts.services.id}.{secret}"
 
-    def greeted(self, peer: BusPeer, token: str | None) -> None:
+    def greeted(self, peer: PeerParty, token: str | None) -> None:
         """Handle a hello. A reconnecting client sends its token in the first message on a connection."""
         if token is not None and peer not in self._secrets:
             self.arrivals.returns(peer, token)
         self.arrivals.speaks(peer)
 
-    def resumed(self, peer: BusPeer) -> None:
+    def resumed(self, peer: PeerParty) -> None:
         self.arrivals.returned(peer)
 
-    def came(self, peer: BusPeer) -> None:
+    def came(self, peer: PeerParty) -> None:
         if self._seconds:
             self.arrivals.came(peer)
 
-    def gone(self, peer: BusPeer) -> None:
+    def gone(self, peer: PeerParty) -> None:
         """Forget a disconnected client; its parked publications stay."""
         self.arrivals.forget(peer)
         self._secrets.pop(peer, None)
@@ -132,7 +132,7 @@ class ClientHandover:
             if peer.patterns and peer.connected:
                 self._park(peer, secret)
 
-    def _park(self, peer: BusPeer, secret: str) -> None:
+    def _park(self, peer: PeerParty, secret: str) -> None:
         publications = ParkedPublications(self._parts, peer, self._node)
         patterns, undelivered = self._parts.take_over(peer, publications)
         self._parked[secret] = Parked(secret, peer.identity_key, patterns, publications)

@@ -19,7 +19,7 @@ from ..plugins.tools import log_fields
 from ..subjects import check_pattern, wire_pattern
 
 if TYPE_CHECKING:
-    from ..plugins.parts import BusPeer, BusPort
+    from ..integrations import BusParts, PeerParty
     from .backbone import Backbone
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
@@ -39,7 +39,7 @@ _NAME: Final = 200
 
 @define(eq=False)
 class Queries:
-    _parts: BusPort
+    _parts: BusParts
     _known: Backbone
 
     # -- asking ----------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Queries:
     def _count_clients(self) -> int:
         return len(self._parts.clients)
 
-    def _subscribed(self, pattern: str | int) -> list[BusPeer]:
+    def _subscribed(self, pattern: str | int) -> list[PeerParty]:
         return [peer for peer in self._parts.clients if pattern in peer.patterns]
 
 
@@ -184,5 +184,5 @@ def _unpacked(answer: Any) -> str | None:
         return None
 
 
-def _row(peer: BusPeer) -> list[Any]:
+def _row(peer: PeerParty) -> list[Any]:
     return [peer.id, peer.identity_key, peer.protocol]

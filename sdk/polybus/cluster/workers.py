@@ -18,8 +18,8 @@ import anyio.abc
 from .. import Bus
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
+from ..integrations import parts_of
 from ..nodes import VARIABLE
-from ..plugins.parts import parts_of
 from ..plugins.registry import metrics_maker
 from ..plugins.tools import HttpStatus, Page, ending_signals, log_fields, unlink_if_ours
 from .engine import STORE, Child, Children, NatsServer, find_server

@@ -6,7 +6,7 @@ import math
 from typing import Any, Final
 
 from ..cluster.worker import Worker
-from ..hosting import tell_of_threads_left
+from ..integrations import tell_of_threads_left
 from ..plugins.tools import check_count, end_by_sigterm, seconds, shown
 
 FAILED: Final = 3

@@ -1,4 +1,8 @@
-"""Extensions of a bus: parts added by a wing, which follow its life, its links and its clients."""
+"""Extensions of a bus: parts added by a wing, which follow its life, its links and its clients.
+
+A bus passes its `polybus.integrations.BusParts` to an extension when it creates it. In the methods below a link is a
+`polybus.integrations.Link`, a peer a `polybus.integrations.PeerParty`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,6 @@ if TYPE_CHECKING:
     from ..nodes import Node, Survey
     from ..stats import DurableStats
     from .mesh import NodeJoined, NodeLeft
-    from .parts import BusLink, BusPeer, BusSubscription
 
 
 party_of: Callable[[Any], Any] = attrgetter("_party")
@@ -49,25 +52,25 @@ class Extension:
         """Reason why a load balancer should send nothing here now; empty if ready."""
         return ""
 
-    def link_up(self, link: BusLink) -> None:
+    def link_up(self, link: Any) -> None:
         """A link that the bus opened is connected or reconnected."""
 
-    def link_moved(self, link: BusLink) -> None:
+    def link_moved(self, link: Any) -> None:
         """A link continues over another connection."""
 
-    def link_down(self, link: BusLink) -> None:
+    def link_down(self, link: Any) -> None:
         """A link lost its connection, which may come back."""
 
-    async def leave(self, link: BusLink, patience: float) -> None:
+    async def leave(self, link: Any, patience: float) -> None:
         """Finish the use of a link within `patience` seconds: it is about to be closed, or has been."""
 
-    def link_gone(self, link: BusLink, error: BusError | None) -> None:
+    def link_gone(self, link: Any, error: BusError | None) -> None:
         """A link does not come back; `error` is None if it was closed."""
 
-    def client_up(self, peer: BusPeer) -> None:
+    def client_up(self, peer: Any) -> None:
         """A client connected here."""
 
-    def client_gone(self, peer: BusPeer) -> None:
+    def client_gone(self, peer: Any) -> None:
         """A client's connection is gone."""
 
 
@@ -152,6 +155,46 @@ class Reading(Protocol):
         ...
 
 
+class PublicationQueue(Protocol):
+    """Queue of a subscription, which is offered the publications that match a pattern."""
+
+    @property
+    def pattern(self) -> str | int: ...
+    @property
+    def group(self) -> str | None: ...
+    @property
+    def queue(self) -> int:
+        """Maximum number of publications."""
+        ...
+
+    @property
+    def local(self) -> bool:
+        """True if it takes publications of this bus."""
+        ...
+
+    @property
+    def peers(self) -> bool:
+        """True if it takes publications of peers."""
+        ...
+
+    @property
+    def leads_on(self) -> bool:
+        """True if it leads to another bus."""
+        ...
+
+    @property
+    def full(self) -> bool: ...
+    async def room(self, deadline: float) -> bool:
+        """Wait for room; False at the deadline."""
+        ...
+
+    def offer(self, message: Message) -> None:
+        """Take a publication."""
+
+    def offer_shared(self, message: Message) -> None:
+        """Take a publication that other queues share."""
+
+
 class Storage(Protocol):
     """The `Extension` that stores publications and reads stores."""
 
@@ -166,16 +209,16 @@ class Storage(Protocol):
     def check_handlers(self) -> None:
         """Raise `LocalProtocolError` if a durable handler has no store."""
 
-    async def attach(self, link: BusLink) -> None:
+    async def attach(self, link: Any) -> None:
         """Let durable handlers without a store read from the store behind a new link."""
 
-    async def subscribe(self, subscription: BusSubscription, reading: Any) -> None:
+    async def subscribe(self, subscription: Any, reading: Any) -> None:
         """Pass stored publications to a subscription, according to its `Reading`, until `unsubscribe`."""
 
-    def unsubscribe(self, subscription: BusSubscription) -> None:
+    def unsubscribe(self, subscription: Any) -> None:
         """Stop passing publications to a subscription; ignores an unknown one."""
 
-    def keeper(self, subject: str | int, peers: Sequence[BusPeer] | None, id: str | None, kept: bool) -> tuple[Keeper, BusPeer]:
+    def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Any]:
         """Find the store of a publication, and the peer that gets it by that.
 
         Args:
@@ -190,12 +233,12 @@ class Storage(Protocol):
 class Resumption(Protocol):
     """Continuation of clients' sessions at another bus, with the publications between goodbye and hello."""
 
-    def token(self, peer: BusPeer) -> str | None:
+    def token(self, peer: Any) -> str | None:
         """Token that a client presents when it comes back; None if nothing will be kept for it."""
         ...
 
-    def greeted(self, peer: BusPeer, token: str | None) -> None:
+    def greeted(self, peer: Any, token: str | None) -> None:
         """A client sent its hello; its first message shows the token of an earlier connection."""
 
-    def resumed(self, peer: BusPeer) -> None:
+    def resumed(self, peer: Any) -> None:
         """A client has announced all its subscriptions."""

@@ -21,9 +21,8 @@ from .. import Bus as AsyncBus
 from .. import Context as AsyncContext
 from .. import connect as connect_async
 from ..errors import LocalProtocolError
-from ..hosting import State_co, injected_as
+from ..integrations import State_co, injected_as, parts_of
 from ..nodes import VARIABLE, Cluster
-from ..plugins.parts import parts_of
 from ..plugins.tools import CONNECT, check_type, explains
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     import ssl
 
     from ..backoff import Backoff
-    from ..hosting import CallThreads, Headers
+    from ..integrations import CallThreads, Headers
     from ..limits import Limits
     from ..message import Message
     from ..plugins import Connector, ProtocolAdapter

@@ -15,12 +15,11 @@ import anyio.lowlevel
 from anyio.from_thread import BlockingPortal
 
 from ..errors import BusError, LocalProtocolError, RequestCancelled
-from ..hosting import current_call, runs_here, waiting_in_thread
-from ..plugins.parts import parts_of
+from ..integrations import current_call, parts_of, runs_here, waiting_in_thread
 
 if TYPE_CHECKING:
     from .. import Bus
-    from ..hosting import CallThreads
+    from ..integrations import CallThreads
     from .items import Run
 
 

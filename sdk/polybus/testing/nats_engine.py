@@ -20,8 +20,7 @@ from attrs import define, evolve
 from .. import Bus
 from ..cluster.backbone import Backbone
 from ..errors import BusError, LocalProtocolError, RemoteProtocolError
-from ..hosting import Runtime
-from ..integrations import id_of, is_entered, mesh_of, until
+from ..integrations import Runtime, id_of, is_entered, mesh_of, until
 from ..limits import Limits
 from ..plugins import Admission, Closed, Handshake, Identity, ListenOptions, Transport
 from ..plugins.registry import resolve_url

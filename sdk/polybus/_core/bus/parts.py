@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from ...backoff import Backoff
     from ...plugins import Connector, ProtocolAdapter
-    from ...plugins.extensions import LinkReader, Mesh, Storage
-    from ...plugins.parts import BusPort, PublicationQueue
+    from ...plugins.extensions import LinkReader, Mesh, PublicationQueue, Storage
     from ..handlers.lookup import HandlerLookup
     from ..handlers.subscriber import SubscriberSpec
     from ..link.link import Link
@@ -60,7 +59,7 @@ class ToldReply(InternalReply):
 
 
 class BusParts:
-    """The parts of a bus, connected. Implements `plugins.parts.BusPort`.
+    """The parts of a bus, connected.
 
     Attributes:
         services: Limits, counters, events, access control, and the runtime while entered.
@@ -69,6 +68,8 @@ class BusParts:
         loopback: Requests and channels of the bus to itself.
         links: Links and their peers.
         life: Entering, draining, leaving.
+        deliver_to_all: Delivers a publication from the mesh to the subscriptions of this bus and its clients; returns the
+            queues.
     """
 
     def __init__(
@@ -84,15 +85,14 @@ class BusParts:
         self.pubsub.publisher.spellings = self.links.spellings
         self.deliver_to_all: Callable[[Message, PeerParty], Iterable[PublicationQueue]] = self.pubsub.receiver.deliver_to_all
         if cluster is not None:
-            port: BusPort = self
-            mesh: Any = make_extension("mesh", port, cluster)
+            mesh: Any = make_extension("mesh", self, cluster)
             self.links.extensions.append(mesh)
             self.links.mesh, self.pubsub.tells_inside = mesh, True
             self.links.resumption = mesh.resumption
             lifespan = mesh.around(lifespan)
         self.life: Lifecycle = Lifecycle(services, lifespan, lookup, self.pubsub, self.loopback, self.links)
 
-    # -- for extensions: documented in `plugins.parts.BusPort` -----------------------------------------------------------
+    # -- for extensions --------------------------------------------------------------------------------------------------
 
     @property
     def mesh(self) -> Mesh | None:
@@ -104,27 +104,34 @@ class BusParts:
 
     @property
     def subscribers(self) -> Sequence[SubscriberSpec]:
+        """The functions registered by `Bus.on`."""
         return self.lookup.subscribers
 
     @property
     def opened(self) -> Sequence[Link]:
+        """The links that the bus has opened."""
         return self.links.opened
 
     @property
     def peers(self) -> list[PeerParty]:
+        """The peers on all links."""
         return self.links.peers
 
     @property
     def clients(self) -> list[PeerParty]:
+        """The connected peers that have dialled in."""
         return [peer for peer in self.links.peers if not peer.link.upstream and peer.connected]
 
     def is_inside(self) -> bool:
+        """Return True if the caller is a handler of this bus, or its lifespan."""
         return self.life.is_inside()
 
     def clients_of(self, key: str) -> list[PeerParty]:
+        """Return the connections of one user."""
         return [peer for peer in self.links.peers_of(key) if peer.connected]
 
     async def gone(self, peer: Any) -> BusError:
+        """Wait until a `Peer` is gone for good, and return the reason."""
         party: PeerParty = party_of(peer)
         await self.services.running.notifier.until(lambda: party.gone)
         try:
@@ -144,6 +151,17 @@ class BusParts:
         wait: float,
         beyond: str,
     ) -> AbstractAsyncContextManager[Any]:
+        """Open the link to the other buses of a mesh.
+
+        Args:
+            connector: The address.
+            adapter: The protocol.
+            reader: Receives messages for this bus or one of its clients.
+            tls: TLS context for clients.
+            backoff: Pauses between attempts.
+            wait: Seconds during which the first attempt is repeated.
+            beyond: Name of the other end for error texts.
+        """
         return Connecting(self, connector, adapter, (), None, tls, backoff, wait, inner=reader, beyond=beyond)
 
     @property
@@ -153,15 +171,37 @@ class BusParts:
         return peer
 
     def answer(self, message: Message, value: Any) -> None:
+        """Answer a request of another bus of the mesh to this bus itself.
+
+        Raises:
+            BusError: It cannot be written.
+        """
         peer = self._inside
         peer.link.answer(response_to(message, value, peer.link), peer)
 
     def refuse(self, message: Message, code: Code, text: str, reason: str | None = None, *, kind: Kind = Kind.ERROR) -> None:
+        """Answer such a request with an error; `kind` is the kind of the answer.
+
+        Raises:
+            BusError: It cannot be written.
+        """
         send_error(self._inside, message, code, text, reason, kind=kind)
 
     def ask_inside(
         self, to: Any, subject: str, body: Any, timeout: float, ended: Callable[[], None] | None = None
     ) -> Reply[Any]:
+        """Send a request to another bus of the mesh itself.
+
+        Args:
+            to: The address, as in `plugins.mesh`.
+            subject: The subject.
+            body: Value, written as JSON.
+            timeout: Seconds for the answer.
+            ended: Called if the answer arrives among other messages, or if there will be none.
+
+        Raises:
+            BusError: (from the call or the await) As `Peer.request`.
+        """
         peer, raw = self._inside, None if body is None else JSON.encode(body)
         runtime = peer.link.runtime
         now = runtime.time()
@@ -172,10 +212,16 @@ class BusParts:
         return reply
 
     def tell_inside(self, to: Any, subject: str, body: bytes | None = None) -> None:
+        """Send a notification in JSON to another bus of the mesh.
+
+        Raises:
+            BusError: It cannot be written.
+        """
         peer = self._inside
         peer.link.answer(Message(Kind.NOTIFY, subject, None, body, JSON, attributes={"to": to}), peer)
 
     def pass_to(self, message: Message, client: PeerParty, now: float) -> None:
+        """Pass a request from another bus of the mesh to a client."""
         from .routes import InnerRoute  # nodes of clusters alone have one
 
         peer, route = self._inside, InnerRoute(">", self, lambda: client)
@@ -189,63 +235,90 @@ class BusParts:
         peer.inbound.start(call)
 
     def pass_on(self, pattern: str | int, choose: Callable[[], PeerParty]) -> None:
+        """Forward clients' requests without a handler here to a peer chosen for each."""
         from .routes import InnerRoute
 
         self.lookup.sides.append(InnerRoute(pattern, self, choose, inward=True))
 
     def remote(self, id: str, node: str, key: str | None, protocol: str) -> RemotePeer:
+        """Return the `RemotePeer` for a client of another bus of the mesh."""
         return RemotePeer(self.links, id, node, key, protocol)
 
     def publication(self, subject: str | int, body: Any) -> Message:
+        """Return a publication with its body encoded.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            LocalProtocolError, ReservedSubject: The application may not use the subject.
+        """
         return make_publication(self.pubsub.publisher.route(subject), subject, body, None, None)
 
     def send(self, message: Message, peer: PeerParty, how: str = "published") -> None:
+        """Send a publication to one peer. A failure is counted, and logged as "not `how`"."""
         try:
             self.pubsub.publisher.send_nowait(message, peer, self.services.running.time() + _LONGEST)
         except BusError as error:
             self.unsent(message, peer, how, error)
 
     def unsent(self, message: Message, peer: PeerParty, how: str, error: BusError) -> None:
+        """Count and log a publication that cannot be sent."""
         self.pubsub.publisher.unsent(message, peer, how, error)
 
     def deliver_to_group(self, message: Message, peer: PeerParty, group: str, pattern: str | int) -> None:
+        """Deliver a publication from the mesh to one member of a queue group here."""
         self.pubsub.receiver.deliver_to_group(message, peer, group, pattern)
 
     def is_of_this_bus(self, message: Message) -> bool:
+        """Return True if a publication starts here: not from the mesh, and not from a client for itself."""
         if message.peer is None or (peer := party_of(message.peer)).host is not self.links:
             return True
         return peer is not self.links.inner_peer and self.pubsub.relay.takes(message)
 
     def keep(self, keeps: Callable[[str | int], bool] | None) -> None:
+        """Store the publications that `keeps` accepts; None ends that."""
         self.pubsub.publisher.keeps = keeps
         self.pubsub.publisher.routes.clear()
 
     def joined(self, peer: PeerParty, in_net: Callable[[], None]) -> None:
+        """Announce the interests of this bus and its clients to the mesh.
+
+        Args:
+            peer: All other buses together.
+            in_net: Called when this bus's publications may come back over a peer.
+        """
         self.pubsub.announcer.inner, self.pubsub.publisher.net_joined = peer, in_net
 
     def parted(self) -> None:
+        """Stop announcing, because the mesh is away."""
         self.pubsub.announcer.inner = None
 
     @property
     def in_net(self) -> bool:
+        """True if this bus's publications may come back over a peer."""
         return self.pubsub.publisher.in_net
 
     def join_net(self) -> None:
+        """Expect this bus's publications to come back, over another bus of the mesh."""
         self.pubsub.publisher.join_net()
 
     async def announce_handlers(self) -> None:
+        """Announce the handlers of this bus, so that requests reach it."""
         await self.pubsub.announcer.begin()
 
     def add_interest(self, interest: Any) -> None:
+        """Announce a pattern, or a `plugins.ToUser`, until `remove_interest`."""
         self.pubsub.announcer.add_behind(interest)
 
     def remove_interest(self, interest: Any) -> None:
+        """Withdraw the announcement."""
         self.pubsub.announcer.remove_behind(interest)
 
     async def interest_known(self) -> None:
+        """Return when the mesh knows all interests."""
         await self.pubsub.announcer.known_inside()
 
     def withhold(self, peer: PeerParty) -> bool:
+        """Stop sending to a client on a wire without subscriptions. False if it does not get every publication anyway."""
         recipients = self.pubsub.recipients
         if peer not in recipients.gets_all or peer in recipients.bus_identities.held_out:
             return False
@@ -253,9 +326,11 @@ class BusParts:
         return True
 
     def send_all(self, peer: PeerParty) -> None:
+        """Send every publication, until the client proves to be polybus."""
         self.pubsub.recipients.send_all(peer)
 
     def queue_for(self, peer: PeerParty, queue: PublicationQueue | None) -> None:
+        """Offer the client's present and future subscriptions to a queue instead; None ends that."""
         if queue is None:
             peer.subscriptions.release()
             return
@@ -263,6 +338,7 @@ class BusParts:
         self.pubsub.recipients.remove(peer)  # otherwise it gets everything until it has subscribed
 
     def take_over(self, peer: PeerParty, queue: PublicationQueue) -> tuple[tuple[str | int, ...], Sequence[Message]]:
+        """Offer the client's subscriptions to a queue that outlives it. Returns the patterns and the unsent messages."""
         patterns = tuple(peer.patterns)
         for pattern in patterns:  # before the client loses them: other nodes see no change
             self.add_interest(pattern)
@@ -271,14 +347,18 @@ class BusParts:
         return patterns, () if peer.undelivered is None else peer.undelivered.take()
 
     def weigh(self, message: Message) -> int:
+        """Return the bytes that a waiting message costs, and free spare memory of its encoder."""
         trim(message)
         return cost(message)
 
     def add_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
+        """Offer matching publications to a queue."""
         self.pubsub.local.add(pattern, queue)
 
     def remove_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
+        """Stop offering them."""
         self.pubsub.local.remove(pattern, queue)
 
     def queues(self, subject: str | int) -> tuple[PublicationQueue, ...]:
+        """Return the queues for a publication."""
         return self.pubsub.local.match(subject)

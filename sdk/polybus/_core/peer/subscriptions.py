@@ -77,7 +77,7 @@ class Subscriptions(Struct, eq=False):
                 pubsub.announcer.remove_behind(pattern)
 
     def hold(self, queue: Any) -> None:
-        """Offer publications to a queue (`plugins.parts.PublicationQueue`) until `release`, and send none."""
+        """Offer publications to a queue (`plugins.extensions.PublicationQueue`) until `release`, and send none."""
         self._move(queue)
 
     def release(self) -> None:

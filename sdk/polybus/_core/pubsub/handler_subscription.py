@@ -19,7 +19,7 @@ from ..runtime.workers import context_changed
 
 if TYPE_CHECKING:
     from ...message import Message
-    from ...plugins.parts import PublicationQueue
+    from ...plugins.extensions import PublicationQueue
     from ..handlers.subscriber import SubscriberSpec
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
@@ -143,7 +143,7 @@ class _HandlerJob:
 
 
 class SubscriptionGroup(Struct, eq=False):
-    """A queue group's members in this bus, served in turn. Implements `plugins.parts.PublicationQueue`.
+    """A queue group's members in this bus, served in turn. Implements `plugins.extensions.PublicationQueue`.
 
     If an engine distributes over all nodes, these members get only this node's publications.
     """

@@ -29,8 +29,7 @@ from .recipients import bare_peer
 if TYPE_CHECKING:
     from ...body import BodyFormat
     from ...plugins import ProtocolAdapter
-    from ...plugins.extensions import Keeper, Storage
-    from ...plugins.parts import PublicationQueue
+    from ...plugins.extensions import Keeper, PublicationQueue, Storage
     from ..link.link import Link
     from ..link.send_queue import WaitingMessage
     from ..peer.party import PeerParty

@@ -27,8 +27,7 @@ from .recipients import PeerSubscriptions, Recipients
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from ...plugins.extensions import Reading, Storage
-    from ...plugins.parts import PublicationQueue
+    from ...plugins.extensions import PublicationQueue, Reading, Storage
     from ..handlers.lookup import HandlerLookup
     from ..peer.party import PeerParty
     from ..runtime.access import AccessControl

@@ -16,7 +16,7 @@ import anyio
 
 from ... import plugins
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
-from ...hosting import Runtime
+from ...integrations import Runtime
 from ...limits import Limits
 from ...plugins.registry import find_reader, join_url, resolve_url
 from ...plugins.tools import check_tls, in_own_thread, to_the_end, warn_of_certificate

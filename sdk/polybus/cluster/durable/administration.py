@@ -9,7 +9,7 @@ from attrs import define, field, frozen
 
 from ... import Bus
 from ...errors import LocalProtocolError
-from ...plugins.parts import parts_of
+from ...integrations import parts_of
 from ...plugins.tools import shown
 from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern
 from ..backbone import Backbone

@@ -27,9 +27,9 @@ from .reader import Consumer, Pull, StoreReader, Taker, say
 from .storage import MOST, DurableSpec, ReplaySpec
 
 if TYPE_CHECKING:
+    from ...integrations import IteratedQueue, PeerParty, Services, SubscriberSpec
     from ...message import Message
     from ...nodes import Start
-    from ...plugins.parts import BusPeer, BusServices, BusSubscription, RegisteredSubscriber
     from ...protocols.nats.stored import ToReader
     from .dead_letters import Graveyard
 
@@ -417,7 +417,7 @@ PACE: Final = 10.0
 """Seconds between two requests for the progress of durable handlers."""
 
 
-def check_names(specs: Iterable[RegisteredSubscriber]) -> None:
+def check_names(specs: Iterable[SubscriberSpec]) -> None:
     """Check that each durable name belongs to one handler, before the engine creates anything.
 
     Raises:
@@ -437,15 +437,15 @@ def check_names(specs: Iterable[RegisteredSubscriber]) -> None:
 
 @define(eq=False)
 class StoreReaders:
-    _services: BusServices
+    _services: Services
     _published: Callable[[str | int], str]
     _consumers: Consumers
     _graveyard: Graveyard
-    _engine: Callable[[], BusPeer]
+    _engine: Callable[[], PeerParty]
     _readers: dict[int, StoreReader] = field(factory=dict, init=False)
     _handlers: list[StoreReader] = field(factory=list, init=False)
     _durables: dict[int, DurableConsumer] = field(factory=dict, init=False)
-    _of_subscriptions: dict[BusSubscription, int] = field(factory=dict, init=False)
+    _of_subscriptions: dict[IteratedQueue, int] = field(factory=dict, init=False)
     _numbers: Iterator[int] = field(factory=lambda: itertools.count(1), init=False)
     _can_bury: bool = field(default=False, init=False)
     """True once dead letters can be kept."""
@@ -459,7 +459,7 @@ class StoreReaders:
     def busy(self) -> bool:
         return any(reader.busy for reader in self._readers.values())
 
-    async def prepare(self, specs: Iterable[RegisteredSubscriber]) -> None:
+    async def prepare(self, specs: Iterable[SubscriberSpec]) -> None:
         """Create the consumers of durable handlers unless they exist.
 
         Raises:
@@ -477,7 +477,7 @@ class StoreReaders:
                 self._handlers.append(reader)
                 self._durables[reader.number] = consumer
 
-    async def subscribe(self, subscription: BusSubscription, spec: DurableSpec | ReplaySpec) -> None:
+    async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
         """Deliver stored publications to a subscription until `unsubscribe`.
 
         Raises:
@@ -497,7 +497,7 @@ class StoreReaders:
         self._of_subscriptions[subscription] = reader.number
         reader.begin(self._engine())
 
-    def unsubscribe(self, subscription: BusSubscription) -> None:
+    def unsubscribe(self, subscription: IteratedQueue) -> None:
         """Stop delivering to a subscription; unknown ones are ignored."""
         number = self._of_subscriptions.pop(subscription, None)
         reader = None if number is None else self._readers.pop(number)

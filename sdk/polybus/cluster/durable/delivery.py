@@ -19,8 +19,8 @@ from .jetstream import NANOSECONDS
 from .storage import check_pause
 
 if TYPE_CHECKING:
+    from ...integrations import Handler, HandlerExecutor, IteratedQueue, Services
     from ...message import Message
-    from ...plugins.parts import BusServices, BusSubscription, HandlerRunner, RegisteredHandler
     from ...protocols.nats.stored import ToReader
     from .dead_letters import Graveyard
     from .reader import StoreReader
@@ -50,7 +50,7 @@ class Fate:
         name: Of the handler or reader, for people.
     """
 
-    _services: BusServices
+    _services: Services
     spec: DurableSpec
     name: str
     _graveyard: Graveyard
@@ -230,13 +230,13 @@ _TEXT: Final = 200
 class HandlerTaker:
     """Runs a handler for each publication. Implements `reader.Taker`."""
 
-    _services: BusServices
-    handler: RegisteredHandler
+    _services: Services
+    handler: Handler
     fate: Fate
     full = False
 
     @property
-    def executor(self) -> HandlerRunner:
+    def executor(self) -> HandlerExecutor:
         return self._services.executor
 
     def take(self, delivery: Delivery) -> None:
@@ -313,8 +313,8 @@ class _Job:
 class SubscriptionTaker:
     """Puts publications into the queue of a subscription. Implements `reader.Taker`."""
 
-    _services: BusServices
-    _subscription: BusSubscription
+    _services: Services
+    _subscription: IteratedQueue
     fate: Fate | None
     """None if nothing is acknowledged."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, field
 
 from ...errors import LocalProtocolError
-from ...plugins.parts import parts_of
+from ...integrations import parts_of
 from ...plugins.tools import tokens_overlap
 from ...protocols.nats.checks import local_pattern
 from .consumers import Consumers, StoreReaders, find_streams
@@ -21,9 +21,9 @@ from .jetstream import Advice, JetStream, JetStreamError, StoredPublishing
 
 if TYPE_CHECKING:
     from ... import Bus
+    from ...integrations import Link, PeerParty, Services
     from ...message import Message
     from ...plugins import NodeJoined, NodeLeft
-    from ...plugins.parts import BusLink, BusPeer, BusServices
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -146,8 +146,8 @@ def publishing_of(bus: Bus) -> StoredPublishing:
 class ForeignStreams:
     """The streams behind one link. Implements `plugins.extensions.LinkReader` and `Keeper`, and `jetstream.EngineLink`."""
 
-    _services: BusServices
-    _link: BusLink
+    _services: Services
+    _link: Link
     readers: StoreReaders = field(init=False)
     _publishing: StoredPublishing = field(init=False)
     _letters: str = field(init=False)
@@ -178,11 +178,11 @@ class ForeignStreams:
         return subject
 
     @property
-    def peer(self) -> BusPeer | None:
-        peer: BusPeer | None = self._link.peer
+    def peer(self) -> PeerParty | None:
+        peer: PeerParty | None = self._link.peer
         return peer
 
-    def _engine(self) -> BusPeer:
+    def _engine(self) -> PeerParty:
         peer = self.peer
         assert peer is not None  # these are made for a link that was up
         return peer

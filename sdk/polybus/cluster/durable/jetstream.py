@@ -21,8 +21,8 @@ from ...protocols.nats.cluster.subjects import escape_subject
 from ...protocols.nats.stored import ToEngine, ToStore, api_of
 
 if TYPE_CHECKING:
+    from ...integrations import PeerParty, Services
     from ...nodes import Store
-    from ...plugins.parts import BusPeer, BusServices
 
 NANOSECONDS: Final = 1_000_000_000
 """In a second, the unit of the engine's times."""
@@ -72,7 +72,7 @@ class EngineLink(Protocol):
     """The link to the engine: `backbone.Backbone` for a cluster, `foreign.ForeignStreams` for an external network."""
 
     @property
-    def peer(self) -> BusPeer | None:
+    def peer(self) -> PeerParty | None:
         """The engine as the peer of the link; None without one."""
         ...
 
@@ -276,7 +276,7 @@ _OTHER: Final = (
 
 @define(eq=False)
 class StoredPublishing:
-    _services: BusServices
+    _services: Services
     _link: EngineLink
     _jetstream: JetStream
     _prefix: str

@@ -21,7 +21,7 @@ from .delivery import Delivery, Fate
 from .jetstream import NANOSECONDS
 
 if TYPE_CHECKING:
-    from ...plugins.parts import BusPeer, BusServices
+    from ...integrations import PeerParty, Services
 
 EXPIRES: Final = 30.0
 HEARTBEAT: Final = 2.0
@@ -242,12 +242,12 @@ class Consumer(Protocol):
 
 @define(eq=False)
 class StoreReader:
-    _services: BusServices
+    _services: Services
     number: int
     _consumer: Consumer
     _taker: Taker
     _pull: Pull
-    _peer: BusPeer | None = field(default=None, init=False)
+    _peer: PeerParty | None = field(default=None, init=False)
     _waiting: dict[Delivery, float] = field(factory=dict, init=False)
     """Publications beyond the places or the room, in order of arrival: requested twice, or large."""
     _running: dict[Delivery, float] = field(factory=dict, init=False)
@@ -332,7 +332,7 @@ class StoreReader:
             self._looking = False
             self._changed.set()
 
-    def up(self, peer: BusPeer) -> None:
+    def up(self, peer: PeerParty) -> None:
         if self._stopping or not self._runs:
             return
         self._peer = peer
@@ -341,7 +341,7 @@ class StoreReader:
         self._pull.up(self._services.running.time())
         self._changed.set()
 
-    def begin(self, peer: BusPeer) -> None:
+    def begin(self, peer: PeerParty) -> None:
         self._stopping = False
         if not self._runs:
             self._runs = True
@@ -409,7 +409,7 @@ class StoreReader:
             asked.decoded = members
             peer.link.answer(asked, peer)
 
-    def _most_bytes(self, peer: BusPeer) -> int:
+    def _most_bytes(self, peer: PeerParty) -> int:
         """Bytes to request at once: an engine disconnects a client that reads too slowly."""
         session: Any = peer.link.session
         largest: int = session.server.max_payload
@@ -525,7 +525,7 @@ class StoreReader:
         self._services.signal()
 
 
-def say(peer: BusPeer | None, to: ToReader, word: str) -> None:
+def say(peer: PeerParty | None, to: ToReader, word: str) -> None:
     """Send an acknowledgement to the engine; nothing without a link."""
     if peer is not None and not peer.gone:
         said = Message(Kind.NOTIFY, to.ack, None, word.encode(), OCTETS, attributes={"to": ToEngine()})

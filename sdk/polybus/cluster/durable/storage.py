@@ -24,7 +24,7 @@ from ...retry import Retry
 from ...subjects import matches
 
 if TYPE_CHECKING:
-    from ...plugins.parts import BusLink, BusPort, BusSubscription, RegisteredHandler, RegisteredSubscriber
+    from ...integrations import BusParts, Handler, IteratedQueue, Link, SubscriberSpec
     from ...stats import DurableStats
     from .consumers import StoreReaders
     from .foreign import ForeignStreams
@@ -216,17 +216,17 @@ class StoredReading(Extension):
         expected: True once a link is opened that may lead to streams.
     """
 
-    _parts: BusPort
+    _parts: BusParts
     engines: list[StoreReaders] = field(factory=list, init=False)
     expected: bool = field(default=False, init=False)
     cluster: StoreReaders | None = field(default=None, init=False)
     """The engine of this bus's cluster, while connected."""
     stores: StoredPublishing | None = field(default=None, init=False)
     """Publishes to the stores of the cluster; None without stores."""
-    _streams: dict[BusLink, ForeignStreams] = field(factory=dict, init=False)
-    _taken: dict[RegisteredHandler, BusLink] = field(factory=dict, init=False)
+    _streams: dict[Link, ForeignStreams] = field(factory=dict, init=False)
+    _taken: dict[Handler, Link] = field(factory=dict, init=False)
     """Durable handlers by the link that reads for them."""
-    _readers: dict[BusSubscription, StoreReaders] = field(factory=dict, init=False)
+    _readers: dict[IteratedQueue, StoreReaders] = field(factory=dict, init=False)
 
     @property
     def progress(self) -> tuple[DurableStats, ...]:
@@ -264,17 +264,17 @@ class StoredReading(Extension):
 
     # -- links -------------------------------------------------------------------------------------------------------------
 
-    def link_up(self, link: BusLink) -> None:
+    def link_up(self, link: Link) -> None:
         if (streams := self._streams.get(link)) is not None:
             streams.readers.up()
 
     link_moved = link_up
 
-    def link_down(self, link: BusLink) -> None:
+    def link_down(self, link: Link) -> None:
         if (streams := self._streams.get(link)) is not None:
             streams.readers.down()
 
-    def _behind(self, link: BusLink) -> ForeignStreams:
+    def _behind(self, link: Link) -> ForeignStreams:
         """Return the streams behind a link.
 
         Raises:
@@ -293,13 +293,13 @@ class StoredReading(Extension):
             self.engines.append(streams.readers)
         return streams
 
-    def _chosen(self, subject: str | int) -> BusLink | None:
+    def _chosen(self, subject: str | int) -> Link | None:
         """Choose the link to the NATS network with the streams of a subject, as for requests.
 
         Raises:
             AmbiguousRoute: Several are possible.
         """
-        links: list[BusLink] = [link for link in self._parts.opened if has_streams(link)]
+        links: list[Link] = [link for link in self._parts.opened if has_streams(link)]
         if len(links) < 2:
             return links[0] if links else None
         for link in links:
@@ -308,7 +308,7 @@ class StoredReading(Extension):
         urls = ", ".join(link.url for link in links)
         raise AmbiguousRoute(f"several links could have a stream of {subject!r} ({urls}): connect with serves=")
 
-    async def attach(self, link: BusLink) -> None:
+    async def attach(self, link: Link) -> None:
         """Read through a new link for the durable handlers of a bus without cluster; with ``serves=`` only for matching
         handlers.
 
@@ -334,7 +334,7 @@ class StoredReading(Extension):
             logger.warning(text, name, link.url, spec.handler.subject, extra=log_fields(handler=name))
 
     @property
-    def _waiting(self) -> list[RegisteredSubscriber]:
+    def _waiting(self) -> list[SubscriberSpec]:
         """The durable handlers that no link reads for."""
         specs = self._parts.subscribers
         return [spec for spec in specs if spec.reading is not None and spec.handler not in self._taken]
@@ -350,7 +350,7 @@ class StoredReading(Extension):
                 assert spec.reading is not None
                 raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.reading.name))
 
-    def link_gone(self, link: BusLink, error: BusError | None) -> None:
+    def link_gone(self, link: Link, error: BusError | None) -> None:
         """End the readers behind a link that has closed; their subscriptions raise `error`, if any."""
         streams = self._streams.pop(link, None)
         if streams is None:
@@ -364,10 +364,10 @@ class StoredReading(Extension):
         engine.give_back()
         self._forget_handlers(link)
 
-    def _forget_handlers(self, link: BusLink) -> None:
+    def _forget_handlers(self, link: Link) -> None:
         self._taken = {handler: other for handler, other in self._taken.items() if other is not link}
 
-    async def leave(self, link: BusLink, patience: float) -> None:
+    async def leave(self, link: Link, patience: float) -> None:
         """Stop pulling from a link before it closes, let running handlers finish for `patience` seconds, and give back the
         rest.
         """
@@ -380,7 +380,7 @@ class StoredReading(Extension):
 
     # -- subscriptions and publications --------------------------------------------------------------------------------------
 
-    async def subscribe(self, subscription: BusSubscription, spec: DurableSpec | ReplaySpec) -> None:
+    async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
         """Deliver stored publications to a subscription until `unsubscribe`.
 
         Raises:
@@ -391,7 +391,7 @@ class StoredReading(Extension):
         engine = self._readers[subscription] = self._engine(subscription)
         await engine.subscribe(subscription, spec)
 
-    def _engine(self, subscription: BusSubscription) -> StoreReaders:
+    def _engine(self, subscription: IteratedQueue) -> StoreReaders:
         if subscription.peer is not None:
             return self._behind(subscription.peer.link).readers
         if self.cluster is not None:
@@ -401,7 +401,7 @@ class StoredReading(Extension):
             raise LocalProtocolError(_NOTHING_STORED % (subscription.pattern,))
         return self._behind(link).readers
 
-    def unsubscribe(self, subscription: BusSubscription) -> None:
+    def unsubscribe(self, subscription: IteratedQueue) -> None:
         """Stop delivering to a subscription; unknown ones are ignored."""
         engine = self._readers.pop(subscription, None)
         if engine is not None:
@@ -428,10 +428,10 @@ class StoredReading(Extension):
         )
 
 
-def has_streams(link: BusLink) -> bool:
+def has_streams(link: Link) -> bool:
     """True if a link may lead to external streams."""
     return link.opened and not link.inner and ProtocolFeatures.of(link.adapter).keeps
 
 
-def _serves(link: BusLink, subject: str | int) -> bool:
+def _serves(link: Link, subject: str | int) -> bool:
     return any(matches(pattern, subject) for pattern in link.serves)

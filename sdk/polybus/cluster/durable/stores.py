@@ -17,8 +17,8 @@ from ...plugins.tools import shown
 from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
+    from ...integrations import Services
     from ...nodes import Store
-    from ...plugins.parts import BusServices
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -85,7 +85,7 @@ class Stores:
             )
         _compare(store, members, await self.make_if_absent(members))
 
-    async def prepare_again(self, wanted: Mapping[Store, dict[str, Any]], services: BusServices) -> None:
+    async def prepare_again(self, wanted: Mapping[Store, dict[str, Any]], services: Services) -> None:
         """Create stores again that the engine has lost; failures are logged."""
         for store, members in wanted.items():
             try:
