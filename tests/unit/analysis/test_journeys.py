@@ -51,7 +51,7 @@ def test_a_failed_request_is_followed_as_far_as_its_name_and_body_say_something(
     slowest = {row["subject"] for row in done.metrics["journeys"] if row["why"] == "slowest"}
     on_the_way = len(hops) > 1
     assert slowest == {f"motor.{at}.{name}" for at in range(1 + others) if at or not on_the_way}, "none is shown twice"
-    assert not may_be or "These may belong to it:" in Path(done.report).read_text()
+    assert not may_be or "These exchanges may belong to it:" in Path(done.report).read_text()
 
 
 def test_a_frame_in_a_tunnel_is_shown_beside_the_frames_that_carry_it(tmp_path: Path) -> None:

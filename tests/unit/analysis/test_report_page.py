@@ -147,4 +147,4 @@ def test_a_clock_that_is_as_wrong_as_can_be_spoils_no_report(tmp_path: Path, mom
         row["ts_ns"] = moment_ns
     done = day.analysed(tmp_path / "day")
     assert [row["why"] for row in done.metrics["journeys"]] == ["failed"] * 3
-    assert "3 of 3 requests (100 %) failed" in Path(done.report).read_text()
+    assert "3 of 3 requests (100 %) were refused" in Path(done.report).read_text()

@@ -46,4 +46,4 @@ async def test_greetings_of_buses_are_no_requests_of_users_whose_traces_are_know
     told = {name: value for name, value in done.metrics.items() if name not in ("capture", "kinds", "sessions", "peers")}
     assert "_polybus." not in json.dumps(told)
     page = Path(done.report).read_text()  # noqa: ASYNC240  # a test waits for its file
-    assert f"{len(internal)} requests by which buses get to know each other" in page
+    assert f"The handshakes of buses ({len(internal)})" in page

@@ -41,11 +41,11 @@ def test_a_good_day_is_called_one_and_what_could_not_be_seen_is_said_beside_it(t
         "fine": ["Nothing failed and nothing went missing: 101 requests."],
         "unseen": [
             "1 of 206 frames (0.49 %) could not be read: ubre: bad_json (1).",
-            "1 request still waited when the recording ended.",
+            "1 request had no answer when the recording ended.",
         ],
         "broke": [
-            "3 of 5 connections (60 %) broke off: 127.0.0.1, ubre: without a word, 1006 (2), "
-            "127.0.0.1, ubre: a message too large, 1009 (1)."
+            "3 of 5 connections (60 %) broke off: 127.0.0.1, ubre: no close message, 1006 (2), "
+            "127.0.0.1, ubre: message too large, 1009 (1)."
         ],
     }
     assert '<li class="fine">' in render(metrics)
@@ -68,9 +68,9 @@ def test_four_planted_faults_are_found_in_the_verdict(tmp_path: Path) -> None:
     day.ask(1000, "tank.get", GOOD)
     metrics = day.metrics(tmp_path)
     said, html = _said(metrics), render(metrics)
-    assert set(said) == {"failed", "missing", "cancelled", "slow"}
+    assert set(said) == {"refused", "missing", "cancelled", "slow"}
     assert said["cancelled"] == ["4 of 401 requests (1 %) were cancelled by the asker: door.open (4)."]
-    assert said["failed"][0].startswith("34 of 401 requests (8.5 %) failed: tank.get with NOT_FOUND (34).")
+    assert said["refused"][0].startswith("34 of 401 requests (8.5 %) were refused: tank.get with NOT_FOUND (34).")
     assert said["missing"] == ["20 of 401 requests (5 %) were never answered: pump.stop (20)."]
     [slow] = said["slow"]
     assert slow.startswith("valve.set is slow: 5 % of its 100 answers took 2")
@@ -98,21 +98,26 @@ def test_the_command_says_the_same_sentences_as_the_report_where_names_of_peers_
     assert run(["analyse", str(capture), "--out", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["verdict"]
     assert told == json.loads((out / "metrics.json").read_text())["verdict"]
-    text = "1 of 10 requests (10 %) failed: <script>alert(1)</script> with NOT_FOUND (1)."
-    assert told == [{"about": "failed", "section": "Errors", "text": text}]
+    text = "1 of 10 requests (10 %) were refused: <script>alert(1)</script> with NOT_FOUND (1)."
+    assert told == [{"about": "refused", "section": "Errors", "text": text}]
     html = (out / "report.html").read_text()
     assert escape(text) in html
     assert html.count("<script") == 1
 
 
-def test_defects_of_a_service_come_before_what_it_refuses(tmp_path: Path) -> None:
+def test_defects_and_broken_connections_come_before_what_a_service_refuses(tmp_path: Path) -> None:
     day = Day()
     for number in range(30):
         day.ask(number, "tank.get", BAD if number < 8 else BAD.replace("5}", "13}") if number < 10 else GOOD)
-    assert _said(day.metrics(tmp_path))["failed"] == [
-        "2 of 30 requests (6.7 %) failed by a fault of the service: tank.get with INTERNAL (2).",
-        "8 of 30 requests (27 %) failed: tank.get with NOT_FOUND (8).",
+    day.say(None, 0, conn_id="link-1", options='{"link":{"state":"close","code":1006,"reason":""}}')
+    metrics = day.metrics(tmp_path)
+    assert [(one.about, one.text) for one in verdict(metrics)] == [
+        ("failed", "2 of 30 requests (6.7 %) failed because of a defect in the service: tank.get with INTERNAL (2)."),
+        ("broke", "1 of 2 connections (50 %) broke off: 127.0.0.1, ubre: no close message, 1006 (1)."),
+        ("refused", "8 of 30 requests (27 %) were refused: tank.get with NOT_FOUND (8)."),
     ]
+    assert metrics["sessions"][0]["conn_id"] == "link-1"
+    assert [row["code_name"] for row in metrics["journeys"] if row["why"] == "failed"][:2] == ["INTERNAL", "NOT_FOUND"]
 
 
 def test_a_connection_is_whose_name_it_says_else_that_of_its_host() -> None:
@@ -121,8 +126,8 @@ def test_a_connection_is_whose_name_it_says_else_that_of_its_host() -> None:
     metrics = {"sessions": [*ends, row | {"peer": "[::1]:5", "closed": "1000"}], "totals": {"outcomes": {}}}
     [finding] = _broke(metrics)
     assert finding.text == (
-        "4 of 5 connections (80 %) broke off: 10.0.0.5, ubre: without a word, 1006 (3), "
-        "kitchen, ubre: without a word, 1006 (1)."
+        "4 of 5 connections (80 %) broke off: 10.0.0.5, ubre: no close message, 1006 (3), "
+        "kitchen, ubre: no close message, 1006 (1)."
     )
 
 
@@ -142,7 +147,7 @@ def test_an_analysis_needs_no_folder_says_its_verdict_through_a_pipe_and_fails_o
     }
     said = capsys.readouterr()
     assert list(statuses.values()) == [0, 0, 0, 1, 1, *[2] * 6]
-    assert "failed: 3 of 30 requests (10 %) failed: tank.get with NOT_FOUND (3).\n" in said.out
+    assert "refused: 3 of 30 requests (10 %) were refused: tank.get with NOT_FOUND (3).\n" in said.out
     for text in ("--fail-on: 3 failed", "1 subject slower than 0.1 s, such as tank.get", "--fail-on tired", "--fail-on slow"):
         assert text in said.err
     results = tmp_path / "capture-results"

@@ -89,7 +89,7 @@ def test_what_several_places_recorded_is_one_exchange_of_whoever_was_nearest_to_
     assert (row["n"], row["error"], row["p50_ns"]) == (30, 10, latency * MS)
     assert (row["asked"], row["seen"]) == (30 * (whose == 0), 30 * (len(places) > 1))
     assert row["way_ns"] == (2 * (len(places) - 1) * MS if len(places) > 1 else None)
-    assert metrics["verdict"][0]["text"] == "10 of 30 requests (33 %) failed: tank.get with NOT_FOUND (10)."
+    assert metrics["verdict"][0]["text"] == "10 of 30 requests (33 %) were refused: tank.get with NOT_FOUND (10)."
     clocks = {row["capture_id"]: row["ahead_ns"] for row in metrics["clocks"] if row["ahead_ns"]}
     assert clocks == {name: ms * MS for name, ms in ahead.items() if abs(ms) > 500}
     said = [one["text"] for one in metrics["verdict"] if one["about"] == "clocks"]
@@ -226,7 +226,7 @@ def test_numbers_of_one_subject_are_those_of_its_name_and_lead_to_its_rows(tmp_p
         day.asked(f"{number}", subject, number * 100, 10, {"client": "a", "server": "a"}, fail=True)
     metrics = day.metrics(tmp_path, _named())
     assert [(row["subject"], row["n"]) for row in metrics["latency"]] == [("tank.level", 3)]
-    assert metrics["verdict"][0]["text"] == "3 of 3 requests (100 %) failed: tank.level with NOT_FOUND (3)."
+    assert metrics["verdict"][0]["text"] == "3 of 3 requests (100 %) were refused: tank.level with NOT_FOUND (3)."
     [group] = row_groups(metrics["rows"])
     query = group.query().replace("'exchanges", f"'{tmp_path}/out/exchanges")
     assert len(duckdb.execute(query).fetchall()) == 3
@@ -246,4 +246,4 @@ def test_publications_that_no_client_has_subscribed_to_are_counted_and_said(tmp_
     metrics = day.metrics(tmp_path)
     assert [(row["subject"], row["n"]) for row in metrics["unheard"]] == [("telemetry.heat", 4)]
     [said] = [one["text"] for one in metrics["verdict"] if one["about"] == "unheard"]
-    assert said.startswith("4 publications came in that no client has subscribed to: telemetry.heat (4).")
+    assert said.startswith("4 publications arrived without a subscribed client: telemetry.heat (4).")

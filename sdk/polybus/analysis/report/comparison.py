@@ -28,7 +28,7 @@ class Finding:
     """A sentence of the verdict, and the place of its evidence."""
 
     about: str
-    """fine, failed, missing, slow, new, better, same, broke, unheard, unseen, places or clocks."""
+    """fine, failed, missing, slow, broke, unheard, refused, new, better, same, unseen, cancelled, places or clocks."""
     text: str
     section: str
     """Title of the report's section with the evidence."""

@@ -29,6 +29,7 @@ from ..ranges import ReadWindow
 from ..results import Output
 from .names import Names, by_name, is_for
 from .sums import Spans, Sums, by_latency, in_order, meets
+from .tables import DEFECTS
 from .views import SLACK_NS, TIES, clocks_of, told_apart
 
 Row = dict[str, Any]
@@ -283,7 +284,8 @@ def choose(rows: Iterable[Row]) -> Rows:
     chosen: Rows = []
     for why, some in sorted(found.items()):
         nth, placed = Counter[tuple[Any, ...]](), list[tuple[Any, ...]]()
-        for place, row in enumerate(sorted(some, key=by_latency if why == "slowest" else in_order)):
+        key = by_latency if why == "slowest" else lambda row: (row["code"] not in DEFECTS, *in_order(row))
+        for place, row in enumerate(sorted(some, key=key)):
             kind = row["protocol"], row["subject"], row["code"]
             nth[kind] += 1
             placed.append((nth[kind], place, row))

@@ -21,8 +21,7 @@ from ..results import Output
 from .journeys import told
 from .names import Names, is_for
 from .sums import PARTS, STORE_NUMBERS, Sums, as_parquet, by_latency, grouped, in_order
-from .tables import ALIKE, BUCKETS_A_DECADE, FEW, MANY, METRICS, ROWS, SAMPLES, STACKED
-from .verdict import broke_off
+from .tables import ALIKE, BUCKETS_A_DECADE, FEW, MANY, METRICS, ROWS, SAMPLES, STACKED, broke_off
 
 SHOWN_BYTES: Final = 48
 
@@ -189,8 +188,10 @@ class _Tables:
                     )
                 }
             )
+        names = "capture_id conn_id protocol".split()
+        found.sort(key=lambda row: (not broke_off(row), -row["n"], *_in_order(row, names)))
         self.broke = sum(map(broke_off, found))
-        return _most(found, "capture_id conn_id protocol")
+        return found[:MANY]
 
     def _unheard(self, topics: pa.Table) -> Rows:
         """Find publications that arrived, were not forwarded, and matched no subscription; several recordings show the same

@@ -17,7 +17,7 @@ import jinja2
 
 from ..ingest import SAMPLES
 from . import comparison, plots
-from .tables import FEW, MANY
+from .tables import FEW, MANY, broke_off
 from .words import duration, moment, shortened
 
 Row = dict[str, Any]
@@ -48,10 +48,10 @@ def render(metrics: dict[str, Any]) -> str:
     begin, whole = metrics["begin_ns"], max(metrics["end_ns"] - metrics["begin_ns"], 1)
     most = max((row["n"] for row in metrics["errors"]), default=0) or 1
 
-    def span(session: Row) -> tuple[float, float]:
-        """Return the position of a connection within the time of the capture, in percent."""
+    def span(session: Row) -> tuple[float, float, str]:
+        """Return the position of a connection within the time of the capture, in percent, and the class of its bar."""
         first, last = (begin if session[name] is None else session[name] for name in ("first_ns", "last_ns"))
-        return 100 * (first - begin) / whole, 100 * (last - first) / whole
+        return 100 * (first - begin) / whole, 100 * (last - first) / whole, "bad" if broke_off(session) else ""
 
     style, script = (resources.files(_HERE).joinpath("templates", name).read_text() for name in ("style.css", "filters.js"))
     return (
@@ -198,7 +198,7 @@ def _condition(column: str, value: Any) -> str:
 
 # -- journeys ----------------------------------------------------------------------------------------------------------------
 
-_KINDS: Final = {"failed": "Failed", "unanswered": "Never answered", "slowest": "Slowest"}
+_KINDS: Final = {"failed": "Failed", "unanswered": "Without an answer", "slowest": "Slowest"}
 _LANE, _LINE, _HEAD, _LEFT = 168, 26, 40, 80
 """Pixels between two lanes and two frames, above the first frame, and left of the first lane."""
 _LETTERS: Final = 26
@@ -207,7 +207,7 @@ _FRAMES: Final = 40
 
 
 def _by_kind(found: Sequence[Row]) -> Iterator[tuple[str, list[tuple[int, Row, bool]]]]:
-    """Yield the journeys of each kind with their numbers; the one with most hops is open."""
+    """Yield the journeys of each kind with their numbers; the one with the most hops is open."""
     for kind, title in _KINDS.items():
         some = [(number, row) for number, row in enumerate(found, 1) if row["why"] == kind]
         if some:

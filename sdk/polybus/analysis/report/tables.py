@@ -5,11 +5,12 @@ In ``metrics.json`` each table is a list of objects with its columns as members.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from polybus.capture.schema import EVENTS, EXCHANGES, OUTCOMES
+from polybus.errors import Code
 
 FEW: Final = 100
 """p99 needs this many samples."""
@@ -21,8 +22,19 @@ ALIKE: Final = 5
 STACKED: Final = 8
 """Subjects in a plot of throughput; the others are combined."""
 BUCKETS_A_DECADE: Final = 5
+DEFECTS: Final = frozenset((Code.UNKNOWN, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS))
+"""Codes for a defect in the service; other codes concern the request."""
 MANY: Final = 1000
 """Most rows of a table of subjects, errors, peers, sessions or reasons; the rarest are left out."""
+
+_ORDERLY: Final = frozenset(("1000", "1001", "1005"))
+
+
+def broke_off(session: dict[str, Any]) -> bool:
+    """Return True if a connection ended without an orderly close."""
+    code = session["closed"] or ""
+    return code.isdecimal() and code not in _ORDERLY
+
 
 _STORE, _DURABLE, _WHY = map(EXCHANGES.field, ("store", "durable", "reason"))
 _TEXT, _WHOLE, _SHORT = pa.string(), pa.int64(), pa.int32()
@@ -173,7 +185,7 @@ METRICS: Final = {
     "dead_letters": _table("The first 20 requests without an answer.", *_EXCHANGE),
     "orphans": _table("Answers without a request, by subject; the 1000 most frequent.", _PROTOCOL, _SUBJECT, _MESSAGES),
     "sessions": _table(
-        "Connections; the 1000 with the most messages.",
+        "Connections that broke off, then those with the most messages; at most 1000.",
         _CAPTURE_ID,
         _CONN_ID,
         _PROTOCOL,

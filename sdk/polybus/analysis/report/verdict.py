@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, Final
 
-from polybus.errors import Code
-
 from ...plugins.tools import counted
 from .comparison import Finding, changed
-from .tables import MANY
+from .tables import DEFECTS, MANY, broke_off
 from .words import duration, moment, part_of, shortened
 
 Rows = Sequence[dict[str, Any]]
@@ -28,34 +26,26 @@ LEAST_NS: Final = 5_000_000
 
 _NOT_SEEN: Final = {
     "cancelled": "were cancelled by the asker",
-    "unseen": "had no answer before a gap in the recording, which may contain it",
+    "unseen": "had no answer before a gap in the recording, which may contain the answer",
 }
-_GRAVE: Final = frozenset(("failed", "missing", "slow"))
+_GRAVE: Final = frozenset(("failed", "missing", "slow", "refused"))
+_ORDER: Final = "fine failed missing slow broke unheard refused new better same unseen cancelled places clocks".split()
 _CLOSES: Final = {
-    "1002": "a protocol error",
-    "1006": "without a word",
-    "1008": "a rule of the other side",
-    "1009": "a message too large",
-    "1011": "an internal error",
-    "1013": "too much at once",
+    "1002": "protocol error",
+    "1006": "no close message",
+    "1008": "policy violation",
+    "1009": "message too large",
+    "1011": "internal error",
+    "1013": "overloaded",
     "4401": "unauthorized",
     "4403": "forbidden",
 }
-_ORDERLY: Final = frozenset(("1000", "1001", "1005"))
 
 
 def verdict(metrics: dict[str, Any]) -> list[Finding]:
-    """Return the findings, gravest first; a single one if nothing is wrong."""
-    found = [*_failed(metrics), *_streams(metrics), *_buried(metrics), *_missing(metrics), *_slow(metrics), *changed(metrics)]
-    # Sorting keeps the order within a kind.
-    findings = [
-        *sorted(found, key=_gravity),
-        *_broke(metrics),
-        *_unheard(metrics),
-        *_unseen(metrics),
-        *_places(metrics),
-        *_clocks(metrics),
-    ]
+    """Return the findings, gravest first: defects of the service come before errors that concern a request."""
+    parts = (_failed, _streams, _buried, _missing, _slow, changed, _broke, _unheard, _unseen, _places, _clocks)
+    findings = sorted((one for part in parts for one in part(metrics)), key=lambda one: _ORDER.index(one.about))
     if any(finding.about in _GRAVE for finding in findings):
         return findings
     asked = metrics["totals"]["exchanges"]
@@ -68,22 +58,18 @@ def verdict(metrics: dict[str, Any]) -> list[Finding]:
     return [Finding("fine", fine, "Totals"), *findings]
 
 
-_DEFECTS: Final = frozenset((Code.UNKNOWN, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS))
-"""Codes for a fault of the service itself; other codes concern the request."""
-
-
 def _failed(metrics: dict[str, Any]) -> Iterator[Finding]:
     outcomes, asked = metrics["totals"]["outcomes"], metrics["totals"]["exchanges"]
-    defects = [row for row in metrics["errors"] if row["code"] in _DEFECTS]
-    broken = sum(row["n"] for row in defects)
-    if broken:
-        told = [(f"{_subject(row)} with {row['code_name'] or row['code']}", row["n"]) for row in defects]
-        text = f"{part_of(broken, asked)} failed by a fault of the service: {_most(told, broken)}."
+    defects, others = list[tuple[str, int]](), list[tuple[str, int]]()
+    for row in metrics["errors"]:
+        told = defects if row["code"] in DEFECTS else others
+        told.append((f"{_subject(row)} with {row['code_name'] or row['code']}", row["n"]))
+    if broken := sum(n for _, n in defects):
+        text = f"{part_of(broken, asked)} failed because of a defect in the service: {_most(defects, broken)}."
         yield Finding("failed", text, "Errors")
-    if failed := outcomes.get("error", 0) - broken:
-        others = [row for row in metrics["errors"] if row not in defects]
-        told = [(f"{_subject(row)} with {row['code_name'] or row['code']}", row["n"]) for row in others]
-        yield Finding("failed", f"{part_of(failed, asked)} failed: {_most(told, failed)}.{_when(metrics, failed)}", "Errors")
+    if refused := outcomes.get("error", 0) - broken:
+        text = f"{part_of(refused, asked)} were refused: {_most(others, refused)}.{_when(metrics, refused)}"
+        yield Finding("refused", text, "Errors")
 
 
 def _buried(metrics: dict[str, Any]) -> Iterator[Finding]:
@@ -111,14 +97,16 @@ def _when(metrics: dict[str, Any], failed: int) -> str:
     if len(rows) < ENOUGH or worst.get("not_ok", 0) * 4 < bad or failed < ENOUGH:
         return ""
     within = duration(metrics["window_ns"])
-    return f" {part_of(worst['not_ok'], bad, 'bad end')} were asked in the {within} from {moment(worst['window_ns'])} on."
+    return (
+        f" {part_of(worst['not_ok'], bad, 'request')} without success began in the {within} from {moment(worst['window_ns'])}."
+    )
 
 
 def _missing(metrics: dict[str, Any]) -> Iterator[Finding]:
     outcomes, asked = metrics["totals"]["outcomes"], metrics["totals"]["exchanges"]
     if lost := outcomes.get("lost", 0):
         told = [(_subject(row), row["lost"]) for row in metrics["latency"]]
-        text = f"{part_of(lost, asked)} were lost: their connection ended before the answer: {_most(told, lost)}."
+        text = f"{part_of(lost, asked)} were lost because their connection ended before the answer: {_most(told, lost)}."
         yield Finding("missing", text, "Dead letters")
     if lost := outcomes.get("timeout", 0) + outcomes.get("unanswered", 0):
         told = [(_subject(row), row.get("timeout", 0) + row.get("unanswered", 0)) for row in metrics["latency"]]
@@ -140,7 +128,7 @@ def _slow(metrics: dict[str, Any]) -> Iterator[Finding]:
         if len(rows) > 1 and row["p95_ns"] >= max(SLOWER * usual, LEAST_NS):
             text = (
                 f"{shortened(_subject(row))} is slow: 5 % of its {row['answered']:,} answers took {duration(row['p95_ns'])} "
-                f"or more, of the usual subject {duration(usual)}."
+                f"or more, compared with {duration(usual)} for a typical subject."
             )
             yield Finding("slow", text, "Latency")
     yield from _slow_times(metrics)
@@ -154,8 +142,8 @@ def _slow_times(metrics: dict[str, Any]) -> Iterator[Finding]:
         worst = max(slow, key=lambda row: row["p50_ns"])
         begin, end = moment(slow[0]["window_ns"]), moment(slow[-1]["window_ns"] + metrics["window_ns"])
         text = (
-            f"From {begin} to {end} everything was slow at times: half of the answers took {duration(worst['p50_ns'])} or "
-            f"more, usually {duration(usual)}."
+            f"From {begin} to {end} all subjects were slow at times: half of the answers took {duration(worst['p50_ns'])} "
+            f"or more, compared with {duration(usual)} usually."
         )
         yield Finding("slow", text, "Latency")
 
@@ -177,15 +165,14 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
             told = [(_subject(row), row[name]) for row in metrics["latency"]]
             yield Finding(name, f"{part_of(n, metrics['totals']['exchanges'])} {what}: {_most(told, n)}.", "Dead letters")
     if open_at_end := metrics["totals"]["outcomes"].get("open-at-end", 0):
-        yield Finding("unseen", f"{counted(open_at_end, 'request')} still waited when the recording ended.", "Dead letters")
+        yield Finding("unseen", f"{counted(open_at_end, 'request')} had no answer when the recording ended.", "Dead letters")
 
 
 def _unheard(metrics: dict[str, Any]) -> Iterator[Finding]:
     if lost := sum(row["n"] for row in metrics["unheard"]):
         told = [(_subject(row), row["n"]) for row in metrics["unheard"]]
-        text = f"{lost:,} publications came in that no client has subscribed to: {_most(told, lost)}."
-        more = " Only the recorded program itself can have handled them."
-        yield Finding("unheard", text + more, "Throughput")
+        text = f"{lost:,} publications arrived without a subscribed client: {_most(told, lost)}."
+        yield Finding("unheard", f"{text} Only the recorded program itself can have handled them.", "Throughput")
 
 
 def _subject(row: dict[str, Any]) -> str:
@@ -201,17 +188,6 @@ def _most(told: Sequence[tuple[str, int]], whole: int) -> str:
     named = [f"{shortened(name)} ({n:,})" for name, n in some]
     rest = whole - sum(n for _, n in some)  # includes subjects beyond the list's length
     return ", ".join([*named, f"others ({rest:,})"] if rest else named)
-
-
-def _gravity(finding: Finding) -> int:
-    order = ("failed", "missing", "slow", "new", "better", "same")
-    return order.index(finding.about)
-
-
-def broke_off(session: dict[str, Any]) -> bool:
-    """True if a connection ended without an orderly close."""
-    code = session["closed"] or ""
-    return code.isdecimal() and code not in _ORDERLY
 
 
 def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
@@ -238,12 +214,12 @@ def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
     if not (seen := sum(row["n"] for row in rows)):
         return
     other = seen - sum(row["n"] for row in rows if row["direction"] == 0)
-    whose = f", {other:,} of them as the answerer saw it" if other else ""
+    whose = f", {other:,} of them as the server saw it" if other else ""
     several = part_of(seen, metrics["totals"]["exchanges"])
-    text = f"{several} were recorded at several places: each counts once, as its asker saw it"
+    text = f"{several} were recorded at several places; each counts once, as the client saw it"
     ways = [(row["way_ns"], row["n"]) for row in rows if row["way_ns"] is not None]
     mean = sum(ns * n for ns, n in ways) / sum(n for _, n in ways) if ways else 0
-    way = f" On average {duration(mean)} of the latency was time on the way." if ways else ""
+    way = f" On average {duration(mean)} of the latency was network time." if ways else ""
     yield Finding("places", f"{text}{whose}.{way}", "Latency")
 
 

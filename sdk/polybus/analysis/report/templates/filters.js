@@ -30,8 +30,9 @@
     const said = shown === all ? [] : [number(shown, 'of ') + number(all, 'rows')]
     if (moment('from') || moment('to')) said.push('in this time ' + number(sum(1), 'messages'), number(sum(2), 'requests'), number(sum(3), 'not ok'))
     if (value('id') && !document.querySelector('#exchanges tr[data-id]:not([hidden]), #journeys [data-id]:not([hidden])'))
-      said.push('the page has a few exchanges of each kind: polybus journey --id finds any other')
+      said.push('the page has only a few exchanges of each kind: polybus journey --id finds the others')
     told.textContent = said.join(', ')
+    form.classList.toggle('active', said.length > 0)
   }
   for (const plot of document.querySelectorAll('svg[data-begin]')) {
     const [begin, end, left, right] = ['begin', 'end', 'left', 'right'].map((name) => Number(plot.dataset[name]))
@@ -46,6 +47,7 @@
       if (to - from < (end - begin) / 100) return
       for (const [name, ms] of [['from', from], ['to', to]]) form.elements[name].value = new Date(ms).toISOString().slice(0, 23)
       show()
+      plot.scrollIntoView({block: 'nearest'})
     })
   }
   form.addEventListener('input', show)
