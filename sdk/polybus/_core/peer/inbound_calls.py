@@ -19,6 +19,7 @@ from ..rpc.call import Call, RefusedCall
 from ..runtime.memory import LARGE, MemoryBudget, cost, trim
 from ..runtime.via import ViaHeader
 from . import authorization_queue
+from .call_memory import CallMemory
 from .responses import refuse_duplicate, response_to, send_error
 
 if TYPE_CHECKING:
@@ -37,14 +38,6 @@ _REQUEST: Final = Kind.REQUEST
 _FIRST = 1_000
 """Priority of calls that already had a slot: above all priorities of a wire, as is the next lower one."""
 
-_LOOK: Final = 0.01
-"""Minimum of seconds between two checks of calls with unknown answer sizes."""
-_WAITS: Final = 4
-"""Checks in a row that find a call waiting before it counts as idle. Checks are counted, not seconds: even on a busy machine
-the call could run between two checks."""
-_POLLS: Final = 16
-"""Checks in total before a waiting call counts as idle: it may poll for something."""
-
 _PASSED_BY: Final = 32
 """Peers skipped when a slot becomes free; the next free slot continues behind them."""
 
@@ -54,14 +47,12 @@ class InboundCalls:
 
     __slots__ = (
         "_deadlines",
+        "_memory",
         "budget",
         "calls",
         "channel_calls",
-        "expected",
         "held",
-        "large",
         "link",
-        "looked",
         "peer",
         "stopping",
         "waiting",
@@ -80,12 +71,8 @@ class InboundCalls:
         """Requests that wait for a slot, in order or by the wire's priorities."""
         self.held: int = 0
         """Requests that wait for a slot of their handler, without one of this peer."""
-        self.large: dict[Call, int] | None = None
-        """Costs of running requests with large bodies."""
-        self.expected: dict[Call, int] | None = None
-        """Bytes reserved for predicted large answers."""
-        self.looked: float = -math.inf
-        """Time of the last check of those calls."""
+        self._memory: CallMemory | None = None
+        """Set once a request has a large body or a large answer."""
         self.stopping: int = 0
         """Ended requests with running handlers: each keeps its slot."""
 
@@ -327,13 +314,13 @@ class InboundCalls:
             and taken < most
             and ((16 * runtime.running <= total and 2 * taken < total) or _has_place(runtime, link, taken))  # inlined
             and (link.outbox is None or self.may_begin())
-            and (not call.sizes_known or not call.handler.answers.weight or self.reserve_answer(call))
+            and (not call.sizes_known or not call.handler.answers.weight or self.memory.reserve_answer(call))
         ):
             if call.places is not None and not call.places.take(call):
                 self._hold(call, call.places)
                 return
             raw = call.message.raw
-            if raw is not None and len(raw) > LARGE and not self.charge_body(call):
+            if raw is not None and len(raw) > LARGE and not self.memory.charge_body(call):
                 self._turn_away(call, _no_room(runtime, link.share, call.message))
                 return
             runtime.running += 1
@@ -361,8 +348,8 @@ class InboundCalls:
 
     def _hold(self, call: Call, places: Places) -> None:
         """Queue a call for its handler's slot, or refuse it at once, so that a cluster can ask another node."""
-        if self.expected:
-            self.expected.pop(call, None)
+        if self._memory is not None:
+            self._memory.release_answer(call)
         if self.held + len(self.waiting or ()) >= self._most_waiting or not self.budget.hold(cost(call.message)):
             self._turn_away(call, self._why_full(call))
             return
@@ -413,8 +400,8 @@ class InboundCalls:
     def _turn_away(self, call: Call, why: str) -> None:
         if self.calls.pop(call.message.id, None) is not None:
             self.channel_calls -= call.of_channel
-        if self.expected:
-            self.expected.pop(call, None)
+        if self._memory is not None:
+            self._memory.release_answer(call)
         call.ended = True
         if call.places is not None:
             call.places.leave(call)
@@ -448,7 +435,7 @@ class InboundCalls:
             if first.link.outbox is not None and not first.may_begin():
                 continue
             call = waiting.popleft()
-            if call.sizes_known and call.handler.answers.weight and not first.reserve_answer(call):
+            if call.sizes_known and call.handler.answers.weight and not first.memory.reserve_answer(call):
                 if isinstance(waiting, PriorityQueue):
                     waiting.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
                 else:
@@ -456,8 +443,8 @@ class InboundCalls:
                 continue
             if call.places is not None and not call.places.take(call):  # its charge stays
                 first.held += 1
-                if first.expected:
-                    first.expected.pop(call, None)
+                if first._memory is not None:
+                    first._memory.release_answer(call)
                 urgency = first.link.urgency
                 call.places.wait(call, 0 if urgency is None else urgency(call.message), first=call.put_off)
                 if waiting:
@@ -466,7 +453,7 @@ class InboundCalls:
             size = cost(call.message)
             first.budget.release(size)
             if size > LARGE:
-                _ = first.charge_body(call, surely=True)  # its memory was already charged in the queue
+                _ = first.memory.charge_body(call, surely=True)  # its memory was already charged in the queue
             call.put_off = False
             runtime.running += 1
             if share is not None:
@@ -492,7 +479,13 @@ class InboundCalls:
         self.free_place(call)  # for another call
         return True
 
-    # -- slots and memory ------------------------------------------------------------------------------------------------
+    # -- slots -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def memory(self) -> CallMemory:
+        if self._memory is None:
+            self._memory = CallMemory(self.peer)
+        return self._memory
 
     def resume(self) -> None:
         if self.waiting:
@@ -506,67 +499,6 @@ class InboundCalls:
         link.stalled[self] = None
         return False
 
-    def reserve_answer(self, call: Call) -> bool:
-        """Reserve memory, uncharged, for a call's predicted answer. False if the peer already has too much to read."""
-        link = self.link
-        if call.message.kind is not Kind.REQUEST or link.inner:  # the engine reads the answers to all nodes
-            return True
-        runtime = link.runtime
-        now, most = runtime.time(), 2 * runtime.limits.outbox_bytes
-        size, until = call.handler.answers.expect(most, now)
-        if not size:
-            return True
-        expected = self.expected = self.expected if self.expected is not None else {}
-        unread = link.unread
-        held = unread + sum(expected.values())
-        if held and held + size > most:
-            left, may_wait = self._look(expected, most, now, guess=call.handler.answers.weight < 0)
-            if unread + left and unread + left + size > most:
-                link.stalled[self] = None
-                if may_wait and unread + size <= most:
-                    until = min(until, self.looked + _LOOK)
-                self.peer.watch(until)
-                return False
-        expected[call] = size
-        return True
-
-    def _look(self, expected: dict[Call, int], most: int, now: float, *, guess: bool) -> tuple[int, bool]:
-        """Check the calls with a reservation; one that waits needs none while its size is unknown.
-
-        Args:
-            guess: True if the next answer's size is a guess too: then no waiting call counts.
-
-        Returns:
-            Reserved bytes except for waiting calls, and whether another check may find less.
-        """
-        again = now >= self.looked + _LOOK
-        if again:
-            self.looked = now
-        left, may_wait = 0, False
-        for call in expected:
-            answers = call.handler.answers
-            size = expected[call] = answers.expect(most, now)[0]
-            if again and call.scope is not None:
-                call.waited += 1
-                call.looks += 1
-            if not guess and answers.weight >= 0:
-                left += size
-            elif call.waited < _WAITS and call.looks < _POLLS:
-                left += size
-                may_wait = True
-        return left, may_wait
-
-    def charge_body(self, call: Call, *, surely: bool = False) -> bool:
-        """Charge a large body that a handler keeps. False if the bus holds too much."""
-        size, bodies = cost(call.message), self.link.bodies
-        if surely:
-            bodies.charge(size)
-        elif not bodies.hold(size):
-            return False
-        large = self.large = self.large if self.large is not None else {}
-        large[call] = size
-        return True
-
     def _count(self, places: int) -> None:
         self.link.runtime.running += places
         if (share := self.link.share) is not None:
@@ -579,10 +511,9 @@ class InboundCalls:
             share.address.running -= 1
         if call.places is not None:
             call.places.leave(call)
-        if self.expected:
-            self.expected.pop(call, None)
-        if self.large and (size := self.large.pop(call, 0)):
-            link.bodies.release(size)
+        memory = self._memory
+        if memory is not None and (memory.answers or memory.bodies):
+            memory.release(call)
         if self.waiting or runtime.backlogged:
             self._next_call()
         if runtime.notifier.waiting:
