@@ -207,9 +207,9 @@ async def test_an_odd_time_until_an_identity_expires_is_ignored(left: Any) -> No
     async with served(door).serve("ubre+memory://renewal") as listener:
         async with connect(listener.url, headers=door.headers) as bus:
             negotiation = bus.peers[0]._party.negotiation
-            negotiation._renewing = False
+            negotiation.renewal.busy = False
             negotiation.answered({"v": 1, "expires_in": left})
-            assert not negotiation._renewing
+            assert not negotiation.renewal.busy
 
 
 @pytest.mark.parametrize("headers", [None, {"authorization": "Bearer a"}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -14,22 +13,19 @@ from ...errors import (
     Code,
     DeadlineExceeded,
     Disconnected,
-    Forbidden,
     QueueFull,
     RequestCancelled,
-    Unauthorized,
     Unsupported,
 )
 from ...message import Kind, Message
-from ...plugins import Admission
 from ...plugins.hello import HELLO, answer_of, is_answer, question_of, retry_of
 from ..rpc.reply import Reply, error_of
+from .renewal import Renewal
 from .responses import response_to, send_error
 from .subscriptions import canonical_pattern
 
 if TYPE_CHECKING:
     from ...plugins.extensions import Resumption
-    from ..link.ports import LinkDialer
     from .party import PeerParty
     from .ports import PeerPubSub
 
@@ -76,19 +72,11 @@ class ExtensionProbe(Reply[Any]):
 _LATE: Final = 30
 """Unanswered hellos kept, at one per second: the answer may be this many seconds late."""
 _LONGEST_TOKEN: Final = 200
-"""Characters of a token."""
-_TOKEN: Final = re.compile("[!-~]+")
-"""A bearer token as a header can hold it: `authenticate` gets both in the same place."""
+"""Characters of a token to resume a session."""
 _TURN: Final = 64
 """Hellos answered before other tasks get a turn."""
 _CONFIRMED: Final = 1024
 """Maximal patterns that one hello asks about."""
-_RENEWED: Final = 0.8
-"""Part of the time until an identity expires after which a client shows a new token."""
-_LONGEST_TIME: Final = 10**15
-"""Maximal milliseconds until an identity expires: no date of Python is later. A larger number is ignored."""
-_SOONEST: Final = 1.0
-"""Minimal seconds between two new tokens."""
 
 
 class Negotiation(Struct, eq=False):
@@ -113,8 +101,7 @@ class Negotiation(Struct, eq=False):
     """Token of an earlier connection, until a hello with it is answered."""
     _resuming: bool = False
     """True from the hello with a token until the subscriptions are sent."""
-    _renewing: bool = False
-    """True while this bus waits to show a new token, or `authenticate` looks at one of the peer."""
+    _renewal: Renewal | None = None
 
     @property
     def _pubsub(self) -> PeerPubSub:
@@ -248,23 +235,16 @@ class Negotiation(Struct, eq=False):
         """Adopt the server's pauses, and plan the next token if the identity of this bus expires. Only a server is heeded: the
         answer of another client, behind a broker or on a fabric, must change no link and must not get the token.
         """
-        peer, link = self._peer, self._peer.link
-        dialer = link.dialer
-        if dialer is None or link.crowded:
-            return
-        dialer.told_retry(answer.get("retry"))
-        left = answer.get("expires_in")
-        if isinstance(left, (int, float)) and not isinstance(left, bool) and 0 <= left <= _LONGEST_TIME and not self._renewing:
-            self._renewing = True
-            peer.spawn(self._renew_later, dialer, max(left / 1000 * _RENEWED, _SOONEST))
+        link = self._peer.link
+        if link.dialer is not None and not link.crowded:
+            link.dialer.told_retry(answer.get("retry"))
+            self.renewal.plan(answer.get("expires_in"), link.dialer, self._send)
 
-    async def _renew_later(self, dialer: LinkDialer, seconds: float) -> None:
-        """Show a new token in time, so that the link stays up."""
-        await anyio.sleep(seconds)
-        facts = await dialer.renewal()
-        self._renewing = False
-        if facts is not None:
-            _ = self._send(facts)
+    @property
+    def renewal(self) -> Renewal:
+        if self._renewal is None:
+            self._renewal = Renewal(self._peer)
+        return self._renewal
 
     def takes_note(self, facts: Any) -> None:
         """Record whether the peer forwards publications, before it receives any."""
@@ -312,7 +292,8 @@ class Negotiation(Struct, eq=False):
         """Forget unanswered hellos of a lost connection."""
         self._resumes, self._token, self._resuming = self._token or self._resumes, None, False
         self.probe = self._late = None
-        self.silent = self._renewing = False
+        self.silent = False
+        self._renewal = None
 
     # -- hellos of the peer ----------------------------------------------------------------------------------------------
 
@@ -328,7 +309,7 @@ class Negotiation(Struct, eq=False):
         if resumption is not None and not peer.link.upstream:
             self._resumed(message, resumption)
         if (token := self._token_of(message)) is not None and peer.hold(message):
-            self._renewing = True
+            self.renewal.busy = True
             peer.spawn(self._renew, message, token)
         elif not self._is_to_wait(message) or not peer.hold(message):  # a peer with too many hellos gets an early answer
             self._answer(message)
@@ -339,29 +320,18 @@ class Negotiation(Struct, eq=False):
             self._deferred.append(message)
 
     def _token_of(self, message: Message) -> str | None:
-        """The new token in a hello; None also while `authenticate` looks at another one of this peer."""
-        body, link = message.body, self._peer.link
-        token = body.get("token") if isinstance(body, dict) else None
-        if link.admission is None or link.expires is None or link.crowded or self._renewing or not isinstance(token, str):
+        link, body = self._peer.link, message.body
+        if link.admission is None or link.expires is None or link.crowded or not isinstance(body, dict):
             return None
-        return token if len(token) <= link.runtime.limits.headers and _TOKEN.fullmatch(token) else None
+        return self.renewal.token(body.get("token"))
 
     async def _renew(self, message: Message, token: str) -> None:
-        peer, link = self._peer, self._peer.link
-        assert link.admission is not None
         try:
-            outcome = await link.services.access.renew(link.admission, token)
+            goes_on = await self.renewal.check(token)
         finally:
-            peer.release(message)
-            self._renewing = False
-        if not peer.connected:
-            return
-        if isinstance(outcome, (Unauthorized, Forbidden)):
-            link.turn_away(outcome, outcome.text)
-            return
-        if isinstance(outcome, Admission):  # otherwise `authenticate` failed, and the answer says how much time is left
-            link.renew(outcome)
-        self._answer(message)
+            self._peer.release(message)
+        if goes_on:
+            self._answer(message)
 
     def _resumed(self, message: Message, resumption: Resumption) -> None:
         """Apply a hello's resume facts at once, before later messages."""
